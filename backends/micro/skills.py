@@ -1,0 +1,82 @@
+"""The embedded tasks: four string skills on five digits, one character a token.
+
+A prompt is `<bos>S41973=` (8 tokens), a response the answer's digits and `<eos>` (6 tokens).
+S sorts ascending, R reverses, C copies, I increments each digit modulo 10. One skill is trained
+on (in-domain); the others are what training could cost (out of domain).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+Skill = Literal["sort", "reverse", "copy", "increment"]
+SKILLS: tuple[Skill, ...] = ("sort", "reverse", "copy", "increment")
+LETTER: dict[Skill, str] = {"sort": "S", "reverse": "R", "copy": "C", "increment": "I"}
+
+VOCABULARY = ("<pad>", "<bos>", "<eos>", *"0123456789", "=", *"SRCI")
+PAD, BOS, EOS = 0, 1, 2
+NUM_DIGITS = 5
+PROMPT_TOKENS = NUM_DIGITS + 3
+ANSWER_TOKENS = NUM_DIGITS + 1
+"""Digits and <eos>."""
+
+_HELD_OUT_ONE_IN = 10
+
+
+def answer(skill: Skill, digits: Sequence[int]) -> list[int]:
+    """The one right answer, as digits."""
+    if skill == "sort":
+        return sorted(digits)
+    if skill == "reverse":
+        return list(reversed(digits))
+    if skill == "copy":
+        return list(digits)
+    return [(d + 1) % 10 for d in digits]
+
+
+def text(skill: Skill, digits: Sequence[int]) -> str:
+    """The prompt as text: `S41973=`."""
+    return LETTER[skill] + "".join(map(str, digits)) + "="
+
+
+def is_held_out(number: int) -> bool:
+    """Whether the problem with these digits (read as a number below 100000) is for evaluation."""
+    return (number * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
+
+
+def problems(rng: np.random.Generator, count: int, *, held_out: bool) -> np.ndarray:
+    """`count` problems without replacement, [count, 5] digits, from one side of the split."""
+    pool = _pool(held_out)
+    return _digits(rng.choice(pool, size=count, replace=False))
+
+
+def held_out_problems(count: int) -> np.ndarray:
+    """The first `count` problems of the evaluation set, always the same: [count, 5] digits."""
+    return problems(np.random.default_rng(20251221), count, held_out=True)
+
+
+def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids of prompts [N, 8] and right answers [N, 6] for problems [N, 5]."""
+    count = len(digits)
+    first_digit = VOCABULARY.index("0")
+    prompts = np.empty((count, PROMPT_TOKENS), dtype=np.int64)
+    prompts[:, 0] = BOS
+    prompts[:, 1] = VOCABULARY.index(LETTER[skill])
+    prompts[:, 2:-1] = digits + first_digit
+    prompts[:, -1] = VOCABULARY.index("=")
+    answers = np.full((count, ANSWER_TOKENS), EOS, dtype=np.int64)
+    answers[:, :-1] = np.array([answer(skill, row) for row in digits.tolist()]) + first_digit
+    return prompts, answers
+
+
+def _pool(held_out: bool) -> np.ndarray:
+    numbers = np.arange(10**NUM_DIGITS)
+    chosen = (numbers * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
+    pool: np.ndarray = numbers[chosen if held_out else ~chosen]
+    return pool
+
+
+def _digits(numbers: np.ndarray) -> np.ndarray:
+    powers = 10 ** np.arange(NUM_DIGITS - 1, -1, -1)
+    return numbers[:, None] // powers % 10

@@ -1,0 +1,88 @@
+"""Every way orch says no.
+
+OrchError                  the user's or the world's mistake: one sentence, exit code 1, no traceback
+├── SpecError              a spec file; carries every Fault of the file at once
+├── UnsupportedSetting     a backend cannot express a field of a cell
+├── RunFolderError         the runs folder: unreadable, full, foreign, or from a newer orch
+├── CheckpointError        a checkpoint that is cut, missing or of another model
+├── EnvironmentFault       something outside orch is missing: a package, a server, a program
+└── SelectionError         a --where filter, a cell or a study that names nothing
+
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class OrchError(Exception):
+    """A mistake told in a sentence: what, where, the rule, the value given, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a document. `path` is a JSON path (`$.studies.onpolicy.kl`)."""
+
+    message: str
+    path: str = "$"
+    file: Path | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = self.path
+        if self.file is not None:
+            where += (
+                f" ({self.file.name} line {self.line})" if self.line else f" ({self.file.name})"
+            )
+        return f"{self.message}  @ {where}"
+
+
+class SpecError(OrchError):
+    """A spec that cannot be used. `faults` holds every one found, in file order."""
+
+    def __init__(self, source: str, faults: Iterable[Fault]):
+        self.source = source
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        head = f"{source}: {count} fault{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {fault}" for fault in self.faults)]))
+
+
+class UnsupportedSetting(OrchError):
+    """A backend cannot express one field of a cell.
+
+    `field` is dotted (`kl.placement`), `offered` what the backend has instead, `advice` the
+    nearest cell it can express.
+    """
+
+    def __init__(
+        self, backend: str, field: str, value: object, offered: Iterable[object], advice: str
+    ):
+        self.backend, self.field, self.value = backend, field, value
+        self.offered, self.advice = tuple(offered), advice
+        choices = ", ".join(str(x) for x in self.offered) or "nothing"
+        super().__init__(f"{backend} cannot run {field}={value!s} (it offers: {choices}). {advice}")
+
+
+class RunFolderError(OrchError):
+    """The runs folder cannot be read or written, or is not one of ours."""
+
+
+class CheckpointError(OrchError):
+    """A checkpoint that cannot be loaded."""
+
+
+class EnvironmentFault(OrchError):
+    """Something outside orch is missing or does not answer."""
+
+
+class SelectionError(OrchError):
+    """A filter or a name selects nothing, or cannot be read."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`, did you mean 'x'?` for the nearest known name, or an empty string."""
+    near = get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.6)
+    return f", did you mean '{near[0]}'?" if near else ""

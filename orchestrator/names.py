@@ -1,0 +1,41 @@
+"""Canonical metric names. One table: what each means, its unit, and which way is better."""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    meaning: str
+    unit: str = ""
+
+
+METRICS: dict[str, Metric] = {
+    "train/reward_mean": Metric("task reward of the rollout batch, before any KL penalty"),
+    "train/shaped_reward_mean": Metric("reward minus beta times the summed KL, where placed there"),
+    "train/kl_reference": Metric("k1 estimate of KL(policy || reference policy)", "nats/sequence"),
+    "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
+    "train/entropy": Metric("mean entropy of the policy at sampled positions", "nats/token"),
+    "train/policy_loss": Metric("the policy-gradient part of the loss"),
+    "train/grad_norm": Metric("global norm of the gradient before clipping"),
+    "train/clip_fraction": Metric("share of tokens whose ratio was clipped"),
+    "train/ratio_max": Metric("largest importance ratio of a token in the batch"),
+    "train/learning_rate": Metric("learning rate of this train step"),
+    "rollout/response_tokens": Metric("mean length of a response", "tokens"),
+    "rollout/staleness_mean": Metric("policy versions between sampling and use", "train steps"),
+    "rollout/staleness_max": Metric("largest of them", "train steps"),
+    "eval/accuracy_in_domain": Metric("exact expected accuracy on the skill trained on"),
+    "eval/accuracy_out_of_domain": Metric("mean exact expected accuracy on the other skills"),
+    "eval/kl_reverse": Metric(
+        "KL(policy || reference policy) on held-out prompts", "nats/sequence"
+    ),
+    "eval/kl_forward": Metric(
+        "KL(reference policy || policy) on held-out prompts", "nats/sequence"
+    ),
+    "eval/entropy": Metric("entropy of the policy on held-out prompts", "nats/token"),
+    "time/step_seconds": Metric("wall-clock time of this train step", "s"),
+}
+"""`eval/accuracy/<skill>` and `eval/<task>/<metric>` complete the list; both are accuracies."""
+
+
+def is_canonical(name: str) -> bool:
+    """Whether orch may write this name to metrics.jsonl or MLflow."""
+    return name in METRICS or name.startswith("eval/")

@@ -1,0 +1,40 @@
+"""Finds backends: every folder of `backends/` that exports BACKEND. The only importer of it."""
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from orchestrator.backend import Backend
+from orchestrator.errors import EnvironmentFault, did_you_mean
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Names of the backends in this installation, sorted. Imports none of them."""
+    root = _root()
+    return tuple(sorted(p.parent.name for p in root.glob("*/__init__.py")))
+
+
+@cache
+def load(name: str) -> Backend:
+    """The backend of that name. Raises EnvironmentFault if there is none."""
+    if name not in names():
+        raise EnvironmentFault(
+            f"backend '{name}' is not part of this orch{did_you_mean(name, names())} "
+            f"(it has: {', '.join(names())}). Adding one is adding a folder to backends/."
+        )
+    backend = import_module(f"backends.{name}").BACKEND
+    if not isinstance(backend, Backend):
+        raise TypeError(f"backends.{name}.BACKEND lacks a member of orchestrator.backend.Backend")
+    return backend
+
+
+def _root() -> Path:
+    backends = import_module("backends")
+    if not getattr(backends, "ORCH_BACKENDS", False) or backends.__file__ is None:
+        raise EnvironmentFault(
+            f"'import backends' found {backends.__file__}, which is not orch's backends/ folder: "
+            "another distribution in this environment installs a package of that name. "
+            "Install orch in an environment of its own."
+        )
+    return Path(backends.__file__).parent

@@ -1,0 +1,1 @@
+"""What the gradient of a KL configuration really is, with proof."""

@@ -1,0 +1,234 @@
+"""The field's words: what one training run is made of, in no library's vocabulary.
+
+Everything in `Settings` changes the result and is hashed into the cell's id. What only changes
+where or how visibly it runs (`Resources`, `Cadence`) is kept apart. Symbols: P prompts of a
+rollout batch, G rollouts of a group, T tokens of a response, beta the coefficient of the KL to
+the reference policy.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Estimator = Literal[
+    "none", "k1", "k2", "k3", "abs", "rho_k1", "rho_k2", "sg_rho_k2", "rho_k3",
+    "k1+", "k2+", "k3+", "abs+",
+]  # fmt: skip
+"""How one token's KL is estimated, with log r = log pi_ref - log pi_theta.
+
+k1 = -log r; k2 = (log r)^2 / 2; k3 = r - 1 - log r; abs = |log r| (Schulman 2020). rho_x: x times
+the importance ratio pi_theta / pi_rollout of its token; sg_rho_x: the ratio carries no gradient.
+`x+`: the value of x with the gradient of k2 (straight-through, verl >= 0.8.0).
+"""
+
+Placement = Literal["reward", "loss", "reward_and_loss"]
+"""Where the KL enters: the reward (no gradient through it), the loss, or both (paper, §3.1)."""
+
+AdvantageEstimator = Literal["rloo", "grpo", "dr_grpo", "reinforce"]
+LossAggregation = Literal["token_mean", "sequence_mean", "constant"]
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+"""A name that can be part of a file name: letters, digits, `.`, `_`, `+`, `-`; at most 64."""
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Frozen(BaseModel):
+    """An immutable object that refuses unknown fields and silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Model(Frozen):
+    """The policy before training, which is also the reference policy."""
+
+    name: Name
+    path: str
+    """A Hugging Face id, a directory, or `micro:<name>` for a policy shipped with orch."""
+    chat_template: Literal["default", "none"] = "default"
+
+
+class Data(Frozen):
+    """The prompts trained on and how an answer is rewarded."""
+
+    name: Name
+    path: str
+    """A Hugging Face dataset id, a file, or `micro:<skill>` for an embedded task."""
+    split: str = "train"
+    num_prompts: PositiveInt | None = None
+    """Size of the training split, where known; a check, not a limit."""
+    instruction: str = ""
+    """Text appended to each prompt."""
+    reward: Literal["math_boxed", "countdown", "exact"] = "math_boxed"
+    max_prompt_tokens: PositiveInt = 1024
+
+
+class Advantage(Frozen):
+    """How rewards become advantages, over the G rollouts of a group.
+
+    rloo: reward minus the mean of the others; grpo: minus the group mean, over the group's
+    standard deviation; dr_grpo: minus the group mean; reinforce: the reward itself.
+    """
+
+    estimator: AdvantageEstimator
+
+
+class Clip(Frozen):
+    """PPO's ratio clip: the ratio is held within [1 - low, 1 + high]; `dual` is dual-clip's c."""
+
+    low: PositiveFloat = 0.2
+    high: PositiveFloat = 0.2
+    dual: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+
+
+class Loss(Frozen):
+    """What the policy loss is divided by, and whether the ratio is clipped."""
+
+    aggregation: LossAggregation = "token_mean"
+    """token_mean: the response tokens of the minibatch; sequence_mean: each sequence by its own
+    tokens, then the sequences; constant: each sequence by `constant_tokens`, then the sequences
+    (Dr. GRPO)."""
+    constant_tokens: PositiveInt | None = None
+    clip: Clip | None = Clip()
+
+    @model_validator(mode="after")
+    def _constant_has_tokens(self) -> Self:
+        if (self.aggregation == "constant") != (self.constant_tokens is not None):
+            raise ValueError(
+                "constant_tokens is needed with aggregation 'constant', and only then; "
+                f"got aggregation '{self.aggregation}' and constant_tokens {self.constant_tokens}"
+            )
+        return self
+
+
+class Kl(Frozen):
+    """The KL term between the policy and the reference policy."""
+
+    estimator: Estimator
+    placement: Placement | None = None
+    beta: NonNegativeFloat = 0.0
+    reset_reference_every_steps: PositiveInt | None = None
+    """Make the policy of that moment the new reference policy every so many train steps."""
+
+    @model_validator(mode="after")
+    def _none_has_no_placement(self) -> Self:
+        if self.estimator == "none" and (self.placement is not None or self.beta != 0):
+            raise ValueError(
+                "estimator 'none' takes no placement and no beta; "
+                f"got placement {self.placement} and beta {self.beta:g}: leave them out"
+            )
+        if self.estimator != "none" and self.placement is None:
+            raise ValueError(
+                f"estimator '{self.estimator}' needs a placement: reward, loss or reward_and_loss"
+            )
+        return self
+
+    @property
+    def label(self) -> str:
+        """`none`, or estimator and placement: `k1.reward`, `k3.both`."""
+        if self.placement is None:
+            return "none"
+        return f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
+
+
+class Rollout(Frozen):
+    """How responses are sampled from the rollout policy."""
+
+    group_size: PositiveInt
+    """G, rollouts per prompt."""
+    max_response_tokens: PositiveInt
+    temperature: PositiveFloat = 1.0
+    top_p: Probability = 1.0
+
+
+class Batch(Frozen):
+    """One rollout batch of `num_prompts` groups, used for `num_minibatches` train steps."""
+
+    num_prompts: PositiveInt
+    num_minibatches: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.num_prompts % self.num_minibatches:
+            raise ValueError(
+                f"num_minibatches must divide num_prompts; got {self.num_minibatches} and "
+                f"{self.num_prompts}"
+            )
+        return self
+
+
+class Optimizer(Frozen):
+    """AdamW. `learning_rate` is the peak; the schedule runs over num_train_steps."""
+
+    learning_rate: PositiveFloat
+    weight_decay: NonNegativeFloat = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: PositiveFloat = 1e-8
+    max_grad_norm: PositiveFloat | None = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    num_warmup_steps: NonNegativeInt = 0
+
+
+class BackendRef(Frozen):
+    """Which library trains the cell. `version` None: the newest the backend's folder drives."""
+
+    name: Name
+    version: str | None = None
+
+
+class Settings(Frozen):
+    """All that changes the result of a training run, and nothing else."""
+
+    model: Model
+    data: Data
+    advantage: Advantage
+    loss: Loss
+    kl: Kl
+    rollout: Rollout
+    batch: Batch
+    optimizer: Optimizer
+    num_train_steps: PositiveInt
+    """Optimizer updates of the policy; a rollout batch yields batch.num_minibatches of them."""
+    backend: BackendRef
+    max_staleness_steps: NonNegativeInt = 0
+    """Largest lag, in train steps, between the rollout policy and the policy. 0: on-policy at the
+    first minibatch."""
+    seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> Self:
+        if self.num_train_steps % self.batch.num_minibatches:
+            raise ValueError(
+                "num_train_steps must be a multiple of batch.num_minibatches; got "
+                f"{self.num_train_steps} and {self.batch.num_minibatches}"
+            )
+        if self.advantage.estimator in ("rloo", "grpo", "dr_grpo") and self.rollout.group_size < 2:
+            raise ValueError(
+                f"advantage.estimator '{self.advantage.estimator}' compares the rollouts of a "
+                f"group; rollout.group_size must be at least 2, got {self.rollout.group_size}"
+            )
+        return self
+
+
+class Resources(Frozen):
+    """What one cell occupies on a cluster. Never part of a cell's identity."""
+
+    num_nodes: PositiveInt = 1
+    gpus_per_node: NonNegativeInt = 0
+    gpu: str = "a100-80gb"
+    hours: PositiveFloat | None = None
+    """Expected wall-clock hours, where the spec's author knows them; else the cost model's."""
+
+
+class Cadence(Frozen):
+    """How often a cell shows itself. Never part of a cell's identity."""
+
+    checkpoint_every_steps: PositiveInt | None = None
+    """None: only after the last train step."""
+    evaluate_every_steps: PositiveInt | None = None
+    """None: at the first and the last train step."""
