@@ -1,0 +1,4 @@
+.PHONY: run test setup
+
+run test setup:
+	python3 bootstrap.py $@

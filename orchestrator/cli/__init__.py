@@ -1,0 +1,94 @@
+"""The command line. Each command is a file of its own, imported when it is called."""
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from orchestrator import __version__
+from orchestrator.errors import OrchError
+
+COMMANDS: dict[str, str] = {
+    "plan": "What would run, why, and what its KL term really optimises.",
+    "run": "Train what is missing, evaluate it, mirror it, report it.",
+    "status": "States of cells, progress and cost.",
+    "logs": "Output of one cell.",
+    "errors": "Last lines of every failed cell.",
+    "cancel": "Stop cells, and leave them alone until a retry.",
+    "retry": "Make failed and cancelled cells run again.",
+    "prune": "Remove cells that left the spec.",
+    "show": "One cell: settings, ledger, launch arguments, files.",
+    "collect": "Read the run directories into MLflow.",
+    "eval": "Evaluate checkpoints with lm-evaluation-harness.",
+    "compare": "Differences between configurations, with intervals.",
+    "report": "Write the report: one HTML page and Markdown.",
+    "explain": "The objective a KL configuration really optimises.",
+    "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
+    "doctor": "Check this machine and say what to fix.",
+    "init": "Write a starter experiment.",
+    "schema": "Print the JSON Schema of spec files.",
+}
+
+
+class LazyGroup(click.Group):
+    """Lists commands from COMMANDS without importing them."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"orchestrator.cli.{name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from orchestrator.errors import did_you_mean
+
+            raise click.UsageError(
+                f"there is no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="orch")
+def orch() -> None:
+    """orch: what does this KL choice really do, in my library, at my beta, at my asynchrony?
+
+    A YAML file declares a grid of KL configurations; orch trains every cell of it, evaluates the
+    checkpoints, mirrors everything into MLflow and says what the numbers support.
+    """
+
+
+def main() -> None:
+    """Entry point: a user's mistake is a sentence and exit code 1; ours keeps its traceback.
+
+    A command returns its exit code, or None for 0.
+    """
+    try:
+        code = orch(prog_name="orch", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.exceptions.Abort:
+        code = 130
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        code = 130
+    except OrchError as error:
+        click.echo(str(error), err=True)
+        code = 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,16 @@
+"""orch schema: the JSON Schema of spec files, for editors and other tools."""
+
+import click
+
+from orchestrator.cli.output import print_json
+
+
+@click.command(short_help="Print the JSON Schema of spec files.")
+def command() -> None:
+    """Print the JSON Schema (draft 2020-12) of spec files.
+
+    Editors complete and check specs with it:  orch schema > spec.schema.json
+    """
+    from orchestrator.spec import schema
+
+    print_json(schema())

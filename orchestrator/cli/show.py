@@ -1,0 +1,85 @@
+"""orch show: one cell, whole: what it is, how it would be launched, what is accounted for."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import print_json, print_table
+from orchestrator.types import Cell, LaunchPlan
+
+
+@click.command(short_help="One cell: settings, ledger, launch arguments, files.")
+@click.argument("target", nargs=-1, required=True, metavar="[SPEC] CELL [KEY=VALUE]...")
+@click.option("--argv", "part", flag_value="argv", help="The command, as one would paste it.")
+@click.option("--files", "part", flag_value="files", help="The files written before the launch.")
+@click.option("--env", "part", flag_value="env", help="The environment variables it is given.")
+@click.option("--ledger", "part", flag_value="ledger", help="How each field reached the library.")
+@options.as_json
+@options.runs_dir
+def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: Path) -> None:
+    """Show one cell by its id (or the start of it) or its slug.
+
+    With a SPEC the cell need not have been launched; without one it is looked up below the runs
+    folder.
+    """
+    cell, plan = _find(target, runs_dir)
+    if as_json:
+        print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
+    elif part is None:
+        _print_whole(cell, plan)
+    else:
+        _print_part(plan, part)
+
+
+def _find(target: tuple[str, ...], runs_dir: Path) -> tuple[Cell, LaunchPlan]:
+    from orchestrator import registry
+    from orchestrator.experiment import cell_named, find_cell, open_experiment
+    from orchestrator.rundir import AttemptDir
+
+    if len(target) > 1:
+        experiment = open_experiment(target[0], target[2:])
+        folder, cell = experiment.folder, cell_named(target[1], experiment.cells)
+    else:
+        folder, cell = find_cell(target[0], runs_dir)
+    cell_dir = folder.cell(cell)
+    attempts = cell_dir.attempts()
+    attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
+    backend = registry.load(cell.settings.backend.name)
+    return cell, backend.translate(cell, cell_dir.place(attempt))
+
+
+def _print_whole(cell: Cell, plan: LaunchPlan) -> None:
+    from orchestrator.fingerprint import flatten
+    from orchestrator.semantics.verdict import verdict_of
+
+    click.echo(f"{cell.slug}  ({cell.id})  in {', '.join(cell.studies)}")
+    click.echo(f"KL term: {verdict_of(cell.settings).summary}\n")
+    declared = dict(flatten(cell.declared.model_dump())) if cell.declared else {}
+    rows = [
+        (name, _plain(value), _plain(declared[name]) if name in declared else "")
+        for name, value in flatten(cell.settings.model_dump())
+    ]
+    print_table(("setting", "value", "declared as" if declared else ""), rows)
+    click.echo(f"\n{plan.backend} {plan.version}:")
+    _print_part(plan, "argv")
+    _print_part(plan, "ledger")
+
+
+def _print_part(plan: LaunchPlan, part: str) -> None:
+    if part == "argv":
+        click.echo(shlex.join(plan.argv))
+    elif part == "env":
+        for name, value in plan.env.items():
+            click.echo(f"{name}={shlex.quote(value)}")
+    elif part == "files":
+        for name, text in plan.files.items():
+            click.echo(f"--- {name}\n{text.rstrip()}")
+    else:
+        rows = [(e.field, e.status, e.key, e.value, e.note) for e in plan.ledger]
+        print_table(("field", "how", "their key", "their value", "note"), rows)
+
+
+def _plain(value: object) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

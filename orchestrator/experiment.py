@@ -1,0 +1,139 @@
+"""One experiment as a command sees it: the spec, its cells at the site's scale, their folder."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.rundir import RunFolder, parsed, read_json
+from orchestrator.types import Cell, Spec
+
+Where = Literal["local", "slurm"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What `load` and `expand` give, at the scale of the site."""
+
+    spec: Spec
+    declared: int
+    """Cells the spec declares; fewer may be left once they are rehearsed."""
+    cells: tuple[Cell, ...]
+    where: Where
+    folder: RunFolder
+
+    @property
+    def scale(self) -> Literal["micro", "full"]:
+        return "micro" if self.where == "local" else "full"
+
+    def chosen(self, terms: Sequence[str]) -> "Experiment":
+        """The same experiment with the cells that `--where` selects; state terms are read from
+        the run directory. Raises SelectionError if none is left."""
+        if not terms:
+            return self
+        from orchestrator.select import matches, parse
+        from orchestrator.state import state_of
+
+        selection = parse(terms)
+        needs_state = any("state" in term for term in terms)
+        cells = tuple(
+            cell
+            for cell in self.cells
+            if matches(
+                selection, cell, state_of(self.folder.cell(cell))[0] if needs_state else None
+            )
+        )
+        if not cells:
+            raise SelectionError(
+                f"--where {' '.join(terms)} selects none of the {len(self.cells)} cells of "
+                f"{self.spec.name}; `orch plan {self.spec.source}` lists them"
+            )
+        return replace(self, cells=cells)
+
+
+def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads a spec and expands it for the place it runs at. Writes nothing."""
+    from orchestrator.expand import expand
+    from orchestrator.spec import load
+
+    spec = load(Path(path), overrides)
+    declared = expand(spec)
+    where = site_of(spec)
+    cells = at_scale(declared, where)
+    folder = RunFolder.of(spec.site.runs_dir, spec.name, "micro" if where == "local" else "full")
+    folder.check()
+    return Experiment(spec, len(declared), tuple(cells), where, folder)
+
+
+def at_scale(cells: Sequence[Cell], where: Where) -> Sequence[Cell]:
+    """This machine rehearses every cell; a cluster runs it as declared."""
+    if where == "slurm":
+        return cells
+    from orchestrator.scale import rehearse
+
+    return rehearse(cells)
+
+
+def site_of(spec: Spec) -> Where:
+    """Where the spec's cells run: `auto` is SLURM where `sbatch` is found, else this machine."""
+    kind = spec.site.kind
+    if kind == "auto":
+        kind = "slurm" if shutil.which("sbatch") else "local"
+    return kind
+
+
+def saved_experiments(runs_dir: Path) -> list[Experiment]:
+    """Every experiment with a folder below `runs_dir`, as it was when it last ran."""
+    found = []
+    for marker in sorted(runs_dir.glob("*/spec.json")):
+        plain = read_json(marker)
+        if plain is None:
+            continue
+        folder = RunFolder(marker.parent.absolute())
+        folder.check()
+        spec = parsed(Spec, plain, marker)
+        cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
+        where: Where = "local" if folder.experiment.endswith(".micro") else "slurm"
+        found.append(Experiment(spec, len(cells), cells, where, folder))
+    return found
+
+
+def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
+    """A launched cell by its id (or the start of it) or its slug, in any experiment."""
+    hits = [
+        (RunFolder(cell_dir.parent.parent.absolute()), cell_dir)
+        for cell_dir in sorted(runs_dir.glob("*/cells/*"))
+        if cell_dir.name.rpartition("-")[2].startswith(name) or name in (
+            cell_dir.name, cell_dir.name.rpartition("-")[0])
+    ]  # fmt: skip
+    if not hits:
+        raise SelectionError(
+            f"no launched cell is called '{name}' below {runs_dir}; `orch status` lists them, and "
+            "`orch show SPEC CELL` shows one that is not launched yet"
+        )
+    if len(hits) > 1:
+        listed = "\n".join(f"  {path.name}  ({folder.experiment})" for folder, path in hits[:10])
+        raise SelectionError(f"'{name}' names {len(hits)} cells; give more of the id:\n{listed}")
+    folder, path = hits[0]
+    return folder, next(c for c in folder.cells() if c.path.name == path.name).read_cell()
+
+
+def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
+    """One of these cells by its id (or the start of it) or its slug."""
+    hits = [c for c in cells if c.id.startswith(name) or name in (c.slug, c.directory)]
+    if len(hits) != 1:
+        some = ", ".join(f"{c.slug} ({c.id})" for c in (hits or list(cells))[:5])
+        what = "is no cell" if not hits else f"names {len(hits)} cells"
+        raise SelectionError(f"'{name}' {what} of this spec; for instance: {some}")
+    return hits[0]
+
+
+def refuse_slurm(experiment: Experiment) -> None:
+    """Launching on a cluster is not part of this release."""
+    if experiment.where == "slurm":
+        raise EnvironmentFault(
+            f"site '{experiment.spec.site.kind}' means SLURM here, and this orch launches on this "
+            "machine only. Run the same grid at micro scale with site=local."
+        )

@@ -1,0 +1,42 @@
+"""The same grid at the scale of this machine: each declared cell becomes its rehearsal."""
+
+from collections.abc import Iterable
+
+from orchestrator import registry
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.types import Cell
+
+
+def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
+    """Each cell at the embedded trainer's scale, in order.
+
+    Declared cells that become the same training run (one cell asked of four libraries, say) are
+    one cell, in the studies of all, and its axes show every name it was declared under.
+    Raises UnsupportedSetting if the backend has no scale of its own.
+    """
+    trainer = registry.load(backend)
+    merged: dict[str, Cell] = {}
+    for cell in cells:
+        small = trainer.rehearse(cell)
+        if small is None:
+            raise UnsupportedSetting(
+                backend, "backend.name", cell.settings.backend.name, registry.names(),
+                "Choose a site with a cluster (site=...).",
+            )  # fmt: skip
+        twin = merged.get(small.id)
+        merged[small.id] = small if twin is None else _merge(twin, small)
+    return list(merged.values())
+
+
+def _merge(one: Cell, other: Cell) -> Cell:
+    studies = one.studies + tuple(s for s in other.studies if s not in one.studies)
+    axes = {
+        name: _join(one.axes.get(name), other.axes.get(name))
+        for name in {**one.axes, **other.axes}
+    }
+    return one.model_copy(update={"studies": studies, "axes": axes})
+
+
+def _join(one: str | None, other: str | None) -> str:
+    names = [name for value in (one, other) if value for name in value.split(" | ")]
+    return " | ".join(dict.fromkeys(names))
