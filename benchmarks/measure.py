@@ -1,0 +1,75 @@
+"""CPU seconds, wall seconds and peak memory of a command and all its children."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ORCH = Path(sys.executable).with_name("orch")
+
+
+class Cost(NamedTuple):
+    cpu_seconds: float
+    wall_seconds: float
+    peak_mib: float
+    """Largest single process."""
+    output: str
+
+
+def measure(argv: Sequence[object], cwd: Path | None = None, codes: Sequence[int] = (0,)) -> Cost:
+    """Runs argv to its end in a process of its own; any other exit code stops the benchmark."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        started = time.perf_counter()
+        done = subprocess.run(
+            [str(a) for a in argv], cwd=cwd, capture_output=True, text=True, check=False
+        )
+        wall = time.perf_counter() - started
+        use = resource.getrusage(resource.RUSAGE_CHILDREN)
+        report = f"{use.ru_utime + use.ru_stime} {wall} {use.ru_maxrss / 1024} {done.returncode}\n"
+        with os.fdopen(write, "w") as pipe:
+            pipe.write(report + done.stdout + done.stderr)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        head, _, output = pipe.read().partition("\n")
+    os.waitpid(child, 0)
+    cpu, wall, peak, code = head.split()
+    if int(code) not in codes:
+        raise SystemExit(f"{' '.join(map(str, argv))} exited {code}:\n{output[-3000:]}")
+    return Cost(float(cpu), float(wall), float(peak), output)
+
+
+def grid_spec(path: Path, cells: int) -> Path:
+    """A spec of so many cells: model x kl x learning rate x seed, a multiple of 100."""
+    seeds = cells // 100
+    path.write_text(f"""
+name: bench_{cells}
+seeds: [{", ".join(map(str, range(seeds)))}]
+studies:
+  grid:
+    base:
+      data: {{name: math, path: some/dataset}}
+      advantage: {{estimator: rloo}}
+      loss: {{aggregation: token_mean}}
+      rollout: {{group_size: 5, max_response_tokens: 1024}}
+      batch: {{num_prompts: 256}}
+      num_train_steps: 250
+      backend: {{name: micro}}
+    axes:
+      model:
+        - {{name: a, path: "micro:micro-a"}}
+        - {{name: b, path: "micro:micro-b"}}
+      kl:
+        product: {{estimator: [k1, k3], placement: [reward, loss],
+                   beta: [0.01, 0.03, 0.1, 0.3, 1.0]}}
+      optimizer.learning_rate: [1.0e-4, 3.0e-4, 1.0e-3, 3.0e-3, 1.0e-2]
+      max_staleness_steps: [0]
+""")
+    return path

@@ -1,0 +1,89 @@
+"""Every command that a document shows is run, in order, in a copy of the experiments."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "experiments" / "README.md"]
+
+RUN_BY_CI = {"python3 bootstrap.py run", "python3 bootstrap.py test"}
+"""CI is the second; the first is the comedy grid, which tests/test_comedy.py runs with one seed."""
+
+pytestmark = pytest.mark.slow
+
+
+def commands(document: Path) -> list[str]:
+    text = document.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def environment() -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"} | {"PATH": path}
+
+
+def serve(argv: list[str], folder: Path) -> None:
+    """A server answers its first page, and is stopped."""
+    server = subprocess.Popen(
+        [*argv, "--port", "5791"], cwd=folder, env=environment() | {
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                with urllib.request.urlopen("http://127.0.0.1:5791/", timeout=5) as page:
+                    assert page.status == 200
+                    return
+            except OSError:
+                assert server.poll() is None, "it ended before it answered"
+                assert time.monotonic() < deadline, "it did not answer in three minutes"
+                time.sleep(0.5)
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(30)
+
+
+def test_documents_show_commands() -> None:
+    assert sum(len(commands(document)) for document in DOCUMENTS) > 15
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_command_shown_works(document: Path, tmp_path: Path) -> None:
+    workspace = tmp_path / "a person's folder"
+    workspace.mkdir()
+    shutil.copytree(ROOT / "experiments", workspace / "experiments")
+    for line in commands(document):
+        if line in RUN_BY_CI:
+            continue
+        argv = shlex.split(line)
+        if argv[:2] == ["mlflow", "ui"]:
+            serve(argv, workspace)
+            continue
+        done = subprocess.run(
+            argv, cwd=workspace, env=environment(), capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        expected = (0, 2) if argv[:2] == ["orch", "plan"] else (0,)
+        assert done.returncode in expected, f"$ {line}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, f"$ {line}\n{done.stderr}"
+        assert done.stdout.strip() or done.stderr.strip(), f"$ {line} said nothing"
+
+
+def test_every_link_of_a_document_leads_somewhere() -> None:
+    for document in [*DOCUMENTS, *ROOT.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
