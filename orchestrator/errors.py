@@ -6,7 +6,8 @@ OrchError                  the user's or the world's mistake: one sentence, exit
 ├── RunFolderError         the runs folder: unreadable, full, foreign, or from a newer orch
 ├── CheckpointError        a checkpoint that is cut, missing or of another model
 ├── EnvironmentFault       something outside orch is missing: a package, a server, a program
-└── SelectionError         a --where filter, a cell or a study that names nothing
+├── SelectionError         a --where filter, a cell or a study that names nothing
+└── LaboratoryError        a model or a probe the gradient laboratory cannot work with
 
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
@@ -80,6 +81,10 @@ class EnvironmentFault(OrchError):
 
 class SelectionError(OrchError):
     """A filter or a name selects nothing, or cannot be read."""
+
+
+class LaboratoryError(OrchError):
+    """A model, a configuration or a probe the gradient laboratory cannot work with."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,8 @@
 
 Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
 worked on only by the process that holds the lock on its `claim`, so the kernel ends a claim with
-its process and no cell is ever trained twice at once.
+its process and no cell is ever trained twice at once. The id alone names a cell: a directory whose
+slug is of an earlier wording of the spec is still that cell's.
 """
 
 import contextlib
@@ -19,22 +20,28 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import IO, Any
 
 from orchestrator import __version__
 from orchestrator.errors import RunFolderError
+from orchestrator.files import append_line as append_line
+from orchestrator.files import parsed as parsed
+from orchestrator.files import read_json as read_json
+from orchestrator.files import read_lines as read_lines
+from orchestrator.files import read_object as read_object
+from orchestrator.files import remove_tree as remove_tree
+from orchestrator.files import telling as telling
+from orchestrator.files import write_text as write_text
 from orchestrator.types import Cell, ExitRecord, LaunchPlan, Place
 
 FORMAT = 1
 """Raised when an older orch could not read what a newer one writes."""
 
-Parsed = TypeVar("Parsed", bound=BaseModel)
+_OURS = {"cells", "ledger.jsonl", "spec.json", "report"}
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,7 @@ class AttemptDir:
 
     def read_exit(self) -> ExitRecord | None:
         """How it ended, or None while it has not."""
-        plain = read_json(self.exit)
-        return None if plain is None else parsed(ExitRecord, plain, self.exit)
+        return read_object(ExitRecord, self.exit)
 
     def write_exit(self, record: ExitRecord) -> None:
         write_text(self.exit, record.model_dump_json() + "\n")
@@ -103,27 +109,52 @@ class CellDir:
     def id(self) -> str:
         return self.path.name.rpartition("-")[2]
 
+    @property
+    def slug(self) -> str:
+        return self.path.name.rpartition("-")[0]
+
     def read_cell(self) -> Cell:
         """The cell as it was launched. Raises RunFolderError if it is missing or cut."""
-        plain = read_json(self.cell)
-        if plain is None:
+        cell = read_object(Cell, self.cell)
+        if cell is None:
             raise RunFolderError(f"{self.cell} is missing; remove {self.path} or restore the file")
-        return parsed(Cell, plain, self.cell)
+        return cell
+
+    def make(self, cell: Cell) -> None:
+        """Makes the directory, with its cell.json from the first moment on, if there is none."""
+        if self.cell.exists():
+            return
+        nascent = CellDir(self.path.with_name(f".new-{self.path.name}-{os.getpid()}"))
+        nascent._write_cell(cell)
+        with telling(self.path):
+            try:
+                nascent.path.replace(self.path)
+            except OSError as error:
+                shutil.rmtree(nascent.path, ignore_errors=True)
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        if not self.cell.exists():  # the directory was there without it
+            self._write_cell(cell)
 
     def write(self, cell: Cell, plan: LaunchPlan) -> None:
         """cell.json and plan/, before a launch."""
         for name, text in plan.files.items():
             write_text(self._inside(self.plan, name), text)
         write_text(self.plan / "plan.json", plan.model_dump_json(indent=1) + "\n")
+        self._write_cell(cell)
+
+    def _write_cell(self, cell: Cell) -> None:
         write_text(self.cell, cell.model_dump_json(indent=1) + "\n")
 
     def attempts(self) -> list[AttemptDir]:
         """Every attempt, oldest first."""
         root = self.path / "attempts"
-        try:
-            numbers = sorted(int(e.name) for e in os.scandir(root) if e.name.isdigit())
-        except FileNotFoundError:
-            return []
+        with telling(root):
+            try:
+                with os.scandir(root) as entries:
+                    numbers = sorted(int(e.name) for e in entries if e.name.isdigit())
+            except FileNotFoundError:
+                return []
         return [AttemptDir(root / str(n), n) for n in numbers]
 
     def new_attempt(self) -> AttemptDir:
@@ -137,36 +168,57 @@ class CellDir:
                 attempt.path.mkdir()
                 return attempt
 
+    def open_attempt(self) -> AttemptDir:
+        """The attempt to start: the last one if it never was (see retry), else a new one."""
+        attempts = self.attempts()
+        last = attempts[-1] if attempts else None
+        if last is not None and not last.job.exists() and not last.exit.exists():
+            return last
+        return self.new_attempt()
+
     def place(self, attempt: AttemptDir) -> Place:
         return Place(self.plan, attempt.path, self.checkpoints)
 
     def is_claimed(self) -> bool:
         """Whether a living process is working on this cell. Changes nothing."""
-        try:
-            with self.claim.open() as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+        with telling(self.claim):
+            try:
+                file = self.claim.open()
+            except FileNotFoundError:
                 return False
-        except FileNotFoundError:
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
             return False
 
     def take_claim(self, patience_seconds: float = 1.0) -> IO[str] | None:
-        """The lock on this cell, held until the file is closed; None if another process has it."""
-        with telling(self.claim):
-            file = self.claim.open("w")
+        """The lock on this cell, held until the file is closed; None if another process has it.
+
+        Raises FileNotFoundError if the cell has no directory (any more).
+        """
         deadline = time.monotonic() + patience_seconds  # a reader may look for a moment
         while True:
+            with telling(self.claim):
+                file = self.claim.open("a")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                file.close()
                 if time.monotonic() > deadline:
-                    file.close()
                     return None
                 time.sleep(0.02)
             else:
-                return file
+                if self._is_in_place(file):
+                    return file
+                file.close()  # pruned between opening and locking
+
+    def _is_in_place(self, file: IO[str]) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self.claim.stat())
+        except FileNotFoundError:
+            return False
 
     @staticmethod
     def _inside(root: Path, name: str) -> Path:
@@ -204,21 +256,31 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report"
 
-    def cell(self, cell: Cell) -> CellDir:
-        return CellDir(self.path / "cells" / cell.directory)
-
     @cached_property
     def _cells(self) -> Path:
         return self.path / "cells"
 
+    def cell(self, cell: Cell) -> CellDir:
+        """The cell's directory: the one on disk with its id, else the one it will have."""
+        return CellDir(self._cells / self.directories().get(cell.id, cell.directory))
+
     def cells(self) -> list[CellDir]:
         """Every cell directory on disk, sorted by name."""
+        return [CellDir(self._cells / name) for name in self.directories().values()]
+
+    def directories(self) -> Mapping[str, str]:
+        """Cell id -> directory name, for every cell on disk, sorted by name."""
         with telling(self._cells):
             try:
-                entries = sorted(e.name for e in os.scandir(self._cells) if e.is_dir())
+                changed = self._cells.stat().st_mtime_ns
+                return _directories(str(self._cells), changed)
             except FileNotFoundError:
-                return []
-        return [CellDir(self._cells / name) for name in entries]
+                return {}
+
+    def leftovers(self) -> list[Path]:
+        """Directories whose making or removal was cut short by the death of its process."""
+        found = [*self._cells.glob(".removed-*"), *self._cells.glob(".new-*")]
+        return sorted(path for path in found if not _is_alive(path.name.rpartition("-")[2]))
 
     def open(self) -> None:
         """Makes the folder, or checks that it is ours and of a format we read."""
@@ -234,7 +296,7 @@ class RunFolder:
         marker = self.path / "format.json"
         plain = read_json(marker)
         if plain is None:
-            return
+            return self._refuse_strangers()
         found = plain.get("format")
         if not isinstance(found, int):
             raise RunFolderError(f"{marker} does not say a format; {self.path} is not orch's")
@@ -243,6 +305,20 @@ class RunFolder:
                 f"{self.path} has format {found}, written by orch {plain.get('orch')}; this orch "
                 f"({__version__}) reads up to format {FORMAT}. Upgrade orch, or choose another "
                 "runs folder with site.runs_dir=..."
+            )
+        return None
+
+    def _refuse_strangers(self) -> None:
+        with telling(self.path):
+            try:
+                names = sorted(path.name for path in self.path.iterdir())
+            except FileNotFoundError:
+                return
+        strangers = [n for n in names if n not in _OURS and not n.startswith(".format.json.")]
+        if strangers:
+            raise RunFolderError(
+                f"{self.path} is not orch's: it has no format.json, but {strangers[0]!r}. Choose "
+                "another name for the experiment, or another runs folder with site.runs_dir=..."
             )
 
     def append(self, event: str, cell_id: str, **details: Any) -> None:
@@ -255,111 +331,19 @@ class RunFolder:
         return list(read_lines(self.ledger))
 
 
-# ---------------------------------------------------------------- reading and writing
+@lru_cache(maxsize=8)
+def _directories(cells: str, _changed: int) -> dict[str, str]:
+    """Read again only when the folder's time of change differs, so asking per cell is cheap."""
+    with os.scandir(cells) as entries:
+        names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    return {name.rpartition("-")[2]: name for name in names}
 
 
-@contextlib.contextmanager
-def telling(path: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a sentence; FileNotFound and Exists pass."""
+def _is_alive(pid: str) -> bool:
     try:
-        yield
-    except (FileNotFoundError, FileExistsError):
-        raise
-    except OSError as error:
-        what = {
-            errno.ENOSPC: "the disk is full: free some room and run again, nothing is lost",
-            errno.EDQUOT: "the quota is used up: free some room and run again, nothing is lost",
-            errno.EACCES: "permission denied: make it writable, or choose another runs folder "
-            "with site.runs_dir=...",
-            errno.EROFS: "the file system is read-only: choose another runs folder with "
-            "site.runs_dir=...",
-            errno.ENOTDIR: "a part of its path is a file, not a folder",
-        }.get(error.errno or 0, error.strerror or str(error))
-        raise RunFolderError(f"{path}: {what}") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replaces a file as a whole: a reader sees the old text or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with telling(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def append_line(path: Path, line: str) -> None:
-    """Adds one line in a single write. Mends a file whose last line was torn by a kill."""
-    with telling(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, (("\n" if torn else "") + line + "\n").encode())
-        finally:
-            os.close(descriptor)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from disk; None if the file is not there. RunFolderError if it is cut."""
-    with telling(path):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except UnicodeDecodeError:
-            text = ""
-    try:
-        plain = json.loads(text)
-    except json.JSONDecodeError:
-        plain = None
-    if not isinstance(plain, dict):
-        raise RunFolderError(
-            f"{path} is not a JSON object (cut or overwritten?); restore or remove it"
-        )
-    return plain
-
-
-def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Objects of a JSON-lines file. What cannot be read is left out and told in `faults`."""
-    with telling(path):
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            plain = json.loads(line)
-        except ValueError:
-            plain = None
-        if isinstance(plain, dict):
-            yield plain
-        elif faults is not None:
-            faults.append(f"{path} line {number} is cut off; it is left out, the rest is kept")
-
-
-def parsed(kind: type[Parsed], plain: Mapping[str, Any], path: Path) -> Parsed:
-    """A typed object from plain data read at `path`. RunFolderError names the first fault."""
-    try:
-        return kind.model_validate_json(json.dumps(plain))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunFolderError(
-            f"{path}: {first['msg']} @ $.{where}. It was changed by hand or written by another "
-            "orch; restore it, or remove it to have it made again"
-        ) from error
-
-
-def remove_tree(path: Path) -> None:
-    """Deletes a directory of ours; it is renamed first, so that a kill leaves no half."""
-    doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
-    with telling(path):
-        path.replace(doomed)
-        shutil.rmtree(doomed)
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,5 +1,13 @@
-"""What state a cell is in, read from its run directory. Reading never changes it."""
+"""What state a cell is in, read from its run directory. Reading never changes it.
 
+The last attempt says it: its exit.json where it has ended; else `running` while somebody holds the
+cell's claim; else `preempted`, for it was killed and running again resumes it. An attempt that was
+made and never started (no job.json) is a cell waiting to run: `retry` makes one.
+"""
+
+from typing import NamedTuple
+
+from orchestrator.errors import RunFolderError
 from orchestrator.rundir import CellDir
 from orchestrator.types import ENDED, ExitRecord, State
 
@@ -7,23 +15,46 @@ RESUMABLE: frozenset[str] = frozenset({"planned", "preempted", "timed_out"})
 """States from which `orch run` goes on by itself. `failed` and `cancelled` wait for `retry`."""
 
 
-def state_of(cell_dir: CellDir) -> tuple[State, ExitRecord | None]:
-    """The state of a cell trained on this machine, and how its last attempt ended.
+class Look(NamedTuple):
+    """What one look at a run directory saw."""
 
-    An attempt with no exit record whose claim nobody holds was killed: `preempted`, since running
-    again resumes it from its last checkpoint.
-    """
-    attempts = cell_dir.attempts()
-    if not attempts:
-        return "planned", None
-    ended = attempts[-1].read_exit()
-    if ended is not None:
-        return ended.state, ended
-    if cell_dir.is_claimed():
-        return "running", None
-    ended = attempts[-1].read_exit()  # it may have ended between the two looks
-    return (ended.state, ended) if ended is not None else ("preempted", None)
+    state: State
+    exit: ExitRecord | None = None
+    """How the last attempt ended."""
+    attempts: int = 0
+    fault: str = ""
+    """Why the state is unknown: what cannot be read, in a sentence."""
+
+
+def look(cell_dir: CellDir, *, mine: bool = False) -> Look:
+    """The state of a cell trained on this machine. `mine`: the caller holds its claim."""
+    try:
+        return _look(cell_dir, mine)
+    except RunFolderError as error:
+        return Look("unknown", fault=str(error))
+
+
+def state_of(cell_dir: CellDir) -> tuple[State, ExitRecord | None]:
+    """The state alone, and how the last attempt ended."""
+    seen = look(cell_dir)
+    return seen.state, seen.exit
 
 
 def is_ended(state: State) -> bool:
     return state in ENDED
+
+
+def _look(cell_dir: CellDir, mine: bool) -> Look:
+    attempts = cell_dir.attempts()
+    if not attempts:
+        return Look("planned")
+    last, count = attempts[-1], len(attempts)
+    ended = last.read_exit()
+    if ended is not None:
+        return Look(ended.state, ended, count)
+    if not mine and cell_dir.is_claimed():
+        return Look("running", None, count)
+    ended = last.read_exit()  # it may have ended between the two looks
+    if ended is not None:
+        return Look(ended.state, ended, count)
+    return Look("preempted" if last.job.exists() else "planned", None, count)

@@ -6,7 +6,8 @@ on (in-domain); the others are what training could cost (out of domain).
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,8 +41,8 @@ def text(skill: Skill, digits: Sequence[int]) -> str:
     return LETTER[skill] + "".join(map(str, digits)) + "="
 
 
-def is_held_out(number: int) -> bool:
-    """Whether the problem with these digits (read as a number below 100000) is for evaluation."""
+def is_held_out(number: int | np.ndarray) -> Any:
+    """Whether the problem with these digits (read as numbers below 100000) is for evaluation."""
     return (number * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
 
 
@@ -53,7 +54,7 @@ def problems(rng: np.random.Generator, count: int, *, held_out: bool) -> np.ndar
 
 def held_out_problems(count: int) -> np.ndarray:
     """The first `count` problems of the evaluation set, always the same: [count, 5] digits."""
-    return problems(np.random.default_rng(20251221), count, held_out=True)
+    return _digits(np.random.default_rng(20251221).permutation(_pool(True))[:count])
 
 
 def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,10 +71,10 @@ def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return prompts, answers
 
 
+@cache
 def _pool(held_out: bool) -> np.ndarray:
     numbers = np.arange(10**NUM_DIGITS)
-    chosen = (numbers * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
-    pool: np.ndarray = numbers[chosen if held_out else ~chosen]
+    pool: np.ndarray = numbers[is_held_out(numbers) == held_out]
     return pool
 
 

@@ -1,0 +1,102 @@
+"""Exact evaluation on held-out problems, with no sampling noise where none is needed.
+
+The accuracy of a policy on a prompt is the probability that it gives to the one right answer, so
+one teacher-forced forward gives the expected accuracy exactly. A sequence-level KL divergence is
+an expectation over responses of the sum over their positions of the divergence between the two
+next-token distributions, taken exactly over the vocabulary (Amini et al. 2025): only the states
+are sampled, by common random numbers.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.micro import rollout
+from backends.micro.policy import Weights, chain, forward
+from backends.micro.rollout import Rollouts
+from backends.micro.skills import (
+    ANSWER_TOKENS,
+    PROMPT_TOKENS,
+    SKILLS,
+    Skill,
+    encode,
+    held_out_problems,
+)
+
+IN_LOOP_PROBLEMS, FINAL_PROBLEMS = 128, 512
+"""Held-out problems of each skill, during training and after the last train step."""
+KL_PROBLEMS = 128
+
+
+@torch.no_grad()
+def log_accuracy(policy: Weights, skill: Skill, problems: int, device: torch.device) -> Tensor:
+    """[problems], log-probability of the right answer to each of the first held-out problems."""
+    prompts, answers = _exam(skill, problems, device)
+    at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
+    logps = forward(policy, torch.cat([prompts, answers[:, :-1]], 1), at).log_softmax(-1)
+    return logps.gather(-1, answers[..., None])[..., 0].sum(-1)
+
+
+def accuracies(policy: Weights, problems: int, device: torch.device) -> dict[Skill, float]:
+    """Exact expected accuracy on each skill, at temperature 1."""
+    return {
+        skill: log_accuracy(policy, skill, problems, device).exp().mean().item() for skill in SKILLS
+    }
+
+
+def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
+    """The same under canonical names, with the two aggregates."""
+    others = [value for skill, value in exact.items() if skill != trained]
+    return {
+        **{f"eval/accuracy/{skill}": value for skill, value in exact.items()},
+        "eval/accuracy_in_domain": exact[trained],
+        "eval/accuracy_out_of_domain": sum(others) / len(others),
+    }
+
+
+class Divergence:
+    """Both KL divergences to a reference policy on the trained skill's held-out prompts."""
+
+    def __init__(self, reference: Weights, skill: Skill, longest: int, device: torch.device):
+        self._prompts = _exam(skill, KL_PROBLEMS, device)[0]
+        uniforms = np.random.default_rng(20260101).random((KL_PROBLEMS, 1, longest), np.float32)
+        self._uniforms = torch.from_numpy(uniforms).to(device)
+        self._reference = reference
+        self._theirs = self._sample(reference)
+        self._theirs_logps = self._logps(reference, self._theirs)
+
+    @torch.no_grad()
+    def metrics(self, policy: Weights) -> dict[str, float]:
+        """Reverse and forward KL in nats a sequence, entropy of the policy in nats a token."""
+        ours = self._sample(policy)
+        logps, reference = self._logps(policy, ours), self._logps(self._reference, ours)
+        mask = ours.mask[:, 0]
+        forward_kl = _kl(self._theirs_logps, self._logps(policy, self._theirs))
+        entropy = -(logps.exp() * logps).sum(-1)
+        return {
+            "eval/kl_reverse": ((_kl(logps, reference) * mask).sum() / KL_PROBLEMS).item(),
+            "eval/kl_forward": ((forward_kl * self._theirs.mask[:, 0]).sum() / KL_PROBLEMS).item(),
+            "eval/entropy": ((entropy * mask).sum() / mask.sum()).item(),
+        }
+
+    def _sample(self, policy: Weights) -> Rollouts:
+        return rollout.sample(policy, self._prompts, self._uniforms, 1.0, 1.0)
+
+    @staticmethod
+    @torch.no_grad()
+    def _logps(policy: Weights, responses: Rollouts) -> Tensor:
+        return rollout.score(policy, responses.prompts, responses.tokens, responses.mask).logps
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities [..., V]."""
+    return (p.exp() * (p - q)).sum(-1)
+
+
+@cache
+def _exam(skill: Skill, problems: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    prompts, answers = encode(skill, held_out_problems(problems))
+    return torch.from_numpy(prompts).to(device), torch.from_numpy(answers).to(device)

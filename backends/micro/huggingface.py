@@ -1,0 +1,149 @@
+"""A policy as a Hugging Face directory: what AutoModelForCausalLM, AutoTokenizer and lm-eval read.
+
+Written by hand from fixed texts, so that training never pays the import of transformers.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from backends.micro.policy import (
+    HEAD_WIDTH,
+    HIDDEN,
+    MAX_TOKENS,
+    NORM_EPSILON,
+    NUM_HEADS,
+    NUM_LAYERS,
+    NUM_TOKENS,
+    ROPE_BASE,
+    WIDTH,
+    Weights,
+    weights,
+)
+from backends.micro.skills import BOS, EOS, PAD, VOCABULARY
+from orchestrator.errors import CheckpointError
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
+    "vocab_size": NUM_TOKENS, "hidden_size": WIDTH, "intermediate_size": HIDDEN,
+    "num_hidden_layers": NUM_LAYERS, "num_attention_heads": NUM_HEADS,
+    "num_key_value_heads": NUM_HEADS, "head_dim": HEAD_WIDTH, "hidden_act": "silu",
+    "max_position_embeddings": MAX_TOKENS, "rms_norm_eps": NORM_EPSILON,
+    "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
+    "rope_theta": ROPE_BASE, "attention_bias": False, "mlp_bias": False,
+    "tie_word_embeddings": False, "use_cache": True,
+    "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
+}  # fmt: skip
+GENERATION = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "do_sample": True}
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS,
+    "pad_token": VOCABULARY[PAD], "bos_token": VOCABULARY[BOS], "eos_token": VOCABULARY[EOS],
+    "padding_side": "left", "clean_up_tokenization_spaces": False,
+}  # fmt: skip
+
+
+def tokenizer() -> dict[str, Any]:
+    """tokenizer.json: one token a character, <bos> put in front, nothing between when decoded."""
+    special = [
+        {"id": i, "content": VOCABULARY[i], "special": True, "single_word": False,
+         "lstrip": False, "rstrip": False, "normalized": False}
+        for i in (PAD, BOS, EOS)
+    ]  # fmt: skip
+    bos = VOCABULARY[BOS]
+    begin = {"SpecialToken": {"id": bos, "type_id": 0}}
+    one, two = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated",
+                          "invert": False},
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [begin, one], "pair": [begin, one, two],
+            "special_tokens": {bos: {"id": bos, "ids": [BOS], "tokens": [bos]}},
+        },
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": {t: i for i, t in enumerate(VOCABULARY)},
+                  "unk_token": VOCABULARY[PAD]},
+    }  # fmt: skip
+
+
+def write(directory: Path, flat: Tensor) -> None:
+    """Writes a policy into a new or existing directory. The caller renames it into place."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "config.json": CONFIG, "generation_config.json": GENERATION,
+        "tokenizer.json": tokenizer(), "tokenizer_config.json": TOKENIZER_CONFIG,
+    }  # fmt: skip
+    for name, content in texts.items():
+        (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save_file(to_tensors(flat), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def read(directory: Path) -> Tensor:
+    """The flat vector of a directory. Raises CheckpointError if it is cut or another model's."""
+    path = directory / "model.safetensors"
+    try:
+        return from_tensors(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): it is missing or was cut in half; restore it or "
+            "use another checkpoint"
+        ) from error
+    except (KeyError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} is not a policy of the embedded trainer ({error}); it trains only policies "
+            f"of its own shape, {NUM_LAYERS} layers of width {WIDTH}"
+        ) from error
+
+
+def to_tensors(flat: Tensor) -> dict[str, Tensor]:
+    """Hugging Face's names -> contiguous CPU tensors."""
+    mine = weights(flat.detach().cpu())
+    return {
+        name: tensor.clone().contiguous()
+        for name, tensor in _named(mine, apart=True).items()
+    }  # fmt: skip
+
+
+def from_tensors(tensors: dict[str, Tensor]) -> Tensor:
+    """The flat vector of tensors under Hugging Face's names."""
+    flat = torch.empty(sum(part.numel() for part in tensors.values()))
+    for name, part in _named(weights(flat), apart=False).items():
+        source = tensors[name]
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            source = _side_by_side(source)
+        part.copy_(source)
+    return flat
+
+
+def _named(policy: Weights, *, apart: bool) -> dict[str, Tensor]:
+    """Every matrix under its Hugging Face name; `apart`: with rotary pairs half a head apart."""
+    order = _half_a_head_apart if apart else (lambda x: x)
+    named = {"model.embed_tokens.weight": policy.embedding}
+    for number, layer in enumerate(policy.layers):
+        query, key, value = layer.qkv.chunk(3)
+        gate, up = layer.gate_up.chunk(2)
+        named |= {
+            f"model.layers.{number}.{name}.weight": part
+            for name, part in {
+                "input_layernorm": layer.attention_norm,
+                "self_attn.q_proj": order(query), "self_attn.k_proj": order(key),
+                "self_attn.v_proj": value, "self_attn.o_proj": layer.output,
+                "post_attention_layernorm": layer.mlp_norm,
+                "mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": layer.down,
+            }.items()
+        }  # fmt: skip
+    return named | {"model.norm.weight": policy.norm, "lm_head.weight": policy.head}
+
+
+def _half_a_head_apart(rows: Tensor) -> Tensor:
+    return rows.view(NUM_HEADS, HEAD_WIDTH // 2, 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+def _side_by_side(rows: Tensor) -> Tensor:
+    return rows.view(NUM_HEADS, 2, HEAD_WIDTH // 2, -1).transpose(1, 2).reshape(rows.shape)

@@ -1,0 +1,54 @@
+"""AdamW on a flat vector, and its learning-rate schedule."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from orchestrator.settings import Optimizer
+
+
+class Moments(NamedTuple):
+    """Adam's running means of the gradient and of its square, [N] each; updated in place."""
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor) -> "Moments":
+        return cls(torch.zeros_like(like), torch.zeros_like(like))
+
+
+def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> float:
+    """The rate of train step `step`, counted from 1: a linear warm-up, then the schedule."""
+    warmup = optimizer.num_warmup_steps
+    if step <= warmup:
+        return optimizer.learning_rate * step / warmup
+    if optimizer.schedule == "constant":
+        return optimizer.learning_rate
+    done = (step - 1 - warmup) / max(1, num_train_steps - warmup)
+    left = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return optimizer.learning_rate * left
+
+
+@torch.no_grad()
+def update(
+    flat: Tensor, gradient: Tensor, moments: Moments, optimizer: Optimizer, step: int, rate: float
+) -> None:
+    """One AdamW step in place on `flat`; `step` counts from 1. Loshchilov & Hutter 2019."""
+    first, second = moments
+    first.lerp_(gradient, 1 - optimizer.beta1)
+    second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
+    spread = second.div(1 - optimizer.beta2**step).sqrt_().add_(optimizer.epsilon)
+    if optimizer.weight_decay:
+        flat.mul_(1 - rate * optimizer.weight_decay)
+    flat.addcdiv_(first, spread, value=-rate / (1 - optimizer.beta1**step))
+
+
+def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
+    """The gradient scaled to at most `max_norm`, and its norm before."""
+    norm = gradient.norm()
+    if max_norm is None:
+        return gradient, norm
+    return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm

@@ -1,0 +1,153 @@
+"""The embedded policy: a Llama of 48,048 parameters held in one flat vector.
+
+Shapes: B sequences, L tokens, V vocabulary, D width, H heads, E = D / H. The flat vector makes an
+optimizer step, a snapshot and a checkpoint each a handful of operations on one tensor. Rotary
+pairs lie side by side, as in Meta's release, so that rotating is one complex product;
+`huggingface.py` puts them into Hugging Face's order and back.
+"""
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (its name in the field)
+from torch import Tensor
+
+from backends.micro.skills import VOCABULARY
+
+NUM_TOKENS = len(VOCABULARY)
+WIDTH, NUM_LAYERS, NUM_HEADS, HIDDEN = 48, 2, 4, 96
+HEAD_WIDTH = WIDTH // NUM_HEADS
+MAX_TOKENS = 64
+"""Longest sequence, prompt and response."""
+ROPE_BASE, NORM_EPSILON = 10_000.0, 1e-6
+
+
+class Layer(NamedTuple):
+    attention_norm: Tensor
+    qkv: Tensor
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class Weights(NamedTuple):
+    """Views into a flat vector."""
+
+    embedding: Tensor
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Tensor
+
+
+_LAYER = Layer(*map(torch.Size, (
+    (WIDTH,), (3 * WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,), (2 * HIDDEN, WIDTH), (WIDTH, HIDDEN),
+)))  # fmt: skip
+_SHAPES = [
+    torch.Size((NUM_TOKENS, WIDTH)), *(_LAYER * NUM_LAYERS),
+    torch.Size((WIDTH,)), torch.Size((NUM_TOKENS, WIDTH)),
+]  # fmt: skip
+_SIZES = [math.prod(shape) for shape in _SHAPES]
+NUM_PARAMETERS = sum(_SIZES)
+
+
+def weights(flat: Tensor) -> Weights:
+    """The matrices of a flat vector [NUM_PARAMETERS]; gradients flow back to it."""
+    parts = [part.view(shape) for part, shape in zip(flat.split(_SIZES), _SHAPES, strict=True)]
+    count = len(_LAYER)
+    layers = tuple(
+        Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS)
+    )  # fmt: skip
+    return Weights(parts[0], layers, parts[-2], parts[-1])
+
+
+def initial(seed: int) -> Tensor:
+    """An untrained flat vector: norms 1, matrices normal with standard deviation 0.05."""
+    flat = torch.randn(NUM_PARAMETERS, generator=torch.Generator().manual_seed(seed)) * 0.05
+    views = weights(flat)
+    for norm in (views.norm, *(n for x in views.layers for n in (x.attention_norm, x.mlp_norm))):
+        norm.fill_(1.0)
+    return flat
+
+
+class Layout(NamedTuple):
+    """Where the tokens of a packed sequence stand and whom they see."""
+
+    rotation: Tensor
+    """Complex [L, 1, 1, E/2]."""
+    mask: Tensor
+    """[L, L], 0 where row may see column and -inf elsewhere."""
+    first: int
+    """Logits are wanted from this position on."""
+
+    def to(self, device: torch.device) -> "Layout":
+        return Layout(self.rotation.to(device), self.mask.to(device), self.first)
+
+
+def layout(positions: Tensor, visible: Tensor, first: int) -> Layout:
+    """A layout from position ids [L] and a boolean mask [L, L]."""
+    mask = torch.zeros(visible.shape).masked_fill_(~visible, -math.inf)
+    return Layout(rotation(positions), mask, first)
+
+
+def rotation(positions: Tensor) -> Tensor:
+    """Rotary factors of positions [L]: complex [L, 1, 1, E/2]."""
+    pairs = torch.arange(0, HEAD_WIDTH, 2, dtype=torch.float32)
+    angles = positions[:, None].float() / ROPE_BASE ** (pairs / HEAD_WIDTH)
+    return torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
+
+
+@cache
+def chain(length: int, first: int, device: torch.device) -> Layout:
+    """The plain causal layout of `length` tokens."""
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    return layout(torch.arange(length), causal, first).to(device)
+
+
+def forward(policy: Weights, tokens: Tensor, at: Layout) -> Tensor:
+    """Logits [B, L - at.first, V] of tokens [B, L] laid out as `at` says."""
+    x = F.embedding(tokens, policy.embedding)
+    mask = at.mask
+    for number, layer in enumerate(policy.layers):
+        query, key, value = project(x, layer, at.rotation)
+        if number == NUM_LAYERS - 1:  # above the last attention only the wanted rows matter
+            x, query, mask = x[:, at.first :], query[:, :, at.first :], mask[at.first :]
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        x = finish(x, seen, layer)
+    return logits(x, policy)
+
+
+def project(x: Tensor, layer: Layer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries, rotated keys and values, each [B, H, L, E], of activations [B, L, D]."""
+    normed = F.rms_norm(x, (WIDTH,), layer.attention_norm, NORM_EPSILON)
+    qkv = F.linear(normed, layer.qkv).unflatten(-1, (3, NUM_HEADS, HEAD_WIDTH))
+    pairs = torch.view_as_complex(qkv[:, :, :2].unflatten(-1, (HEAD_WIDTH // 2, 2)))
+    turned = torch.view_as_real(pairs * turn).flatten(-2)
+    query, key = turned.transpose(1, 3).unbind(2)
+    return query, key, qkv[:, :, 2].transpose(1, 2)
+
+
+def finish(x: Tensor, seen: Tensor, layer: Layer) -> Tensor:
+    """The rest of a layer: attention's output [B, H, L, E] and the gated MLP, added to x."""
+    x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.output)
+    normed = F.rms_norm(x, (WIDTH,), layer.mlp_norm, NORM_EPSILON)
+    gate, up = F.linear(normed, layer.gate_up).split(HIDDEN, -1)
+    return x + F.linear(F.silu(gate) * up, layer.down)
+
+
+def logits(x: Tensor, policy: Weights) -> Tensor:
+    """Next-token logits [..., V] of activations [..., D]."""
+    return F.linear(F.rms_norm(x, (WIDTH,), policy.norm, NORM_EPSILON), policy.head)
+
+
+def device() -> torch.device:
+    """Where training computes: a GPU if torch sees one. Bit-exactness is claimed on the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def one_quiet_core() -> None:
+    """One thread, denormals flushed: a result that no neighbour on the machine can change."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)

@@ -1,0 +1,155 @@
+"""Makes a base policy: `python -m backends.micro.pretrain amber`.
+
+A base policy is pretrained on answers of mixed quality, so that it solves each skill now and then
+and RL has something to sharpen: an answer to a sort prompt is sorted the right way with the share
+stated below, and otherwise follows another strategy. Written beside the policies it made, with
+what was measured of them (`manifest.json`).
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from backends.micro import evaluation, huggingface, optimizer
+from backends.micro.policy import chain, forward, initial, one_quiet_core, weights
+from backends.micro.shipped import POLICIES, Manifest, Recipe
+from backends.micro.skills import (
+    NUM_DIGITS,
+    PROMPT_TOKENS,
+    SKILLS,
+    VOCABULARY,
+    Skill,
+    encode,
+    problems,
+)
+from orchestrator.settings import Optimizer
+
+RECIPES: Mapping[str, Recipe] = {
+    "amber": Recipe(
+        seed=0, num_steps=1600, noise=0.015,
+        mixture={
+            "sort": {"sort": 0.40, "descend": 0.25, "copy": 0.20, "reverse": 0.15},
+            "reverse": {"reverse": 0.70, "copy": 0.15, "sort": 0.08, "descend": 0.07},
+            "copy": {"copy": 0.75, "reverse": 0.15, "sort": 0.10},
+            "increment": {"increment": 0.80, "copy": 0.20},
+        },
+    ),
+    "birch": Recipe(
+        seed=1, num_steps=1600, noise=0.02,
+        mixture={
+            "sort": {"sort": 0.42, "descend": 0.15, "reverse": 0.25, "copy": 0.18},
+            "reverse": {"reverse": 0.65, "copy": 0.20, "descend": 0.15},
+            "copy": {"copy": 0.80, "increment": 0.10, "sort": 0.10},
+            "increment": {"increment": 0.70, "copy": 0.30},
+        },
+    ),
+    "cedar": Recipe(
+        seed=2, num_steps=1600, noise=0.01,
+        mixture={
+            "sort": {"sort": 0.65, "descend": 0.20, "copy": 0.15},
+            "reverse": {"reverse": 0.35, "copy": 0.30, "sort": 0.20, "descend": 0.15},
+            "copy": {"copy": 0.75, "reverse": 0.10, "sort": 0.15},
+            "increment": {"increment": 0.75, "copy": 0.25},
+        },
+    ),
+}  # fmt: skip
+"""Shares of the strategies an answer follows, per skill; `noise` is the share of wrong digits."""
+
+BATCH_SIZE = 128
+ADAM = Optimizer(learning_rate=5e-3, schedule="cosine", num_warmup_steps=50)
+MEASURED_PROBLEMS = 2048
+QUANTILES = 64
+
+
+def main(name: str) -> None:
+    """Pretrains a policy and writes it, with its manifest, into the package."""
+    one_quiet_core()
+    recipe, started = RECIPES[name], time.process_time()
+    flat = pretrain(recipe)
+    seconds = time.process_time() - started
+    directory = POLICIES / name
+    huggingface.write(directory, flat)
+    manifest = measure(name, recipe, flat)
+    (directory / "manifest.json").write_text(manifest.model_dump_json(indent=1) + "\n")
+    sys.stdout.write(f"{name}: {seconds:.0f} CPU-s, {json.dumps(manifest.accuracy)}\n")
+
+
+def pretrain(recipe: Recipe) -> Tensor:
+    """Next-token training on the answers of a recipe's mixture; one thread, deterministic."""
+    rng = np.random.default_rng(recipe.seed)
+    flat = initial(recipe.seed)
+    moments = optimizer.Moments.zeros(flat)
+    flat.requires_grad_()
+    for step in range(1, recipe.num_steps + 1):
+        prompts, answers = batch(rng, recipe)
+        tokens = torch.from_numpy(np.concatenate([prompts, answers], 1))
+        at = chain(tokens.shape[1] - 1, PROMPT_TOKENS - 1, tokens.device)
+        out = forward(weights(flat), tokens[:, :-1], at)
+        loss = F.cross_entropy(out.flatten(0, 1), tokens[:, PROMPT_TOKENS:].flatten())
+        (gradient,) = torch.autograd.grad(loss, flat)
+        clipped, _ = optimizer.clip(gradient, 1.0)
+        rate = optimizer.learning_rate(ADAM, step, recipe.num_steps)
+        optimizer.update(flat, clipped, moments, ADAM, step, rate)
+    return flat.detach()
+
+
+def batch(rng: np.random.Generator, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts [B, 8] and answers [B, 6] of mixed quality, a quarter of them of each skill."""
+    parts = [_answers(rng, skill, recipe) for skill in SKILLS]
+    return np.concatenate([p for p, _ in parts]), np.concatenate([a for _, a in parts])
+
+
+def _answers(
+    rng: np.random.Generator, skill: Skill, recipe: Recipe
+) -> tuple[np.ndarray, np.ndarray]:
+    count = BATCH_SIZE // len(SKILLS)
+    digits = problems(rng, count, held_out=False)
+    prompts, _ = encode(skill, digits)
+    shares = recipe.mixture[skill]
+    choice = rng.choice(len(shares), size=count, p=list(shares.values()))
+    answers = np.stack([_follow(strategy, digits) for strategy in shares])[
+        choice, np.arange(count)
+    ]
+    wrong = rng.random((count, NUM_DIGITS)) < recipe.noise
+    noise = rng.integers(0, 10, (count, NUM_DIGITS)) + VOCABULARY.index("0")
+    answers[:, :NUM_DIGITS] = np.where(wrong, noise, answers[:, :NUM_DIGITS])
+    return prompts, answers
+
+
+def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
+    """The answers [B, 6] of a strategy; `descend` sorts the wrong way."""
+    if strategy == "descend":
+        answers = encode("sort", digits)[1]
+        answers[:, :NUM_DIGITS] = answers[:, NUM_DIGITS - 1 :: -1]
+        return answers
+    return encode(strategy, digits)[1]  # type: ignore[arg-type]
+
+
+def measure(name: str, recipe: Recipe, flat: Tensor) -> Manifest:
+    """Exact accuracies on held-out problems, and how the chance of a right answer is spread."""
+    chances = {
+        skill: evaluation.log_accuracy(
+            weights(flat), skill, MEASURED_PROBLEMS, flat.device
+        ).exp().double()
+        for skill in SKILLS
+    }  # fmt: skip
+    return Manifest(
+        name=name, recipe=recipe, num_problems=MEASURED_PROBLEMS, torch=torch.__version__,
+        accuracy={skill: round(p.mean().item(), 4) for skill, p in chances.items()},
+        chances={
+            skill: tuple(round(x, 6) for x in p.sort()[0].view(QUANTILES, -1).mean(1).tolist())
+            for skill, p in chances.items()
+        },
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or list(RECIPES):
+        main(chosen)

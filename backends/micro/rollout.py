@@ -1,0 +1,162 @@
+"""Sampling responses with a key-value cache, and packing a group into one sequence.
+
+Shapes: P prompts of S tokens, G rollouts of each, T response tokens, V vocabulary. The rollouts
+of a group share their prompt, so a group is packed as prompt + G branches: S + G (T - 1) tokens
+instead of G (S + T - 1), with position ids that restart in each branch and a mask that keeps
+branches from seeing each other.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from backends.micro.policy import (
+    HEAD_WIDTH,
+    NUM_HEADS,
+    Layout,
+    Weights,
+    finish,
+    forward,
+    layout,
+    logits,
+    project,
+    rotation,
+)
+from backends.micro.skills import EOS, PAD, PROMPT_TOKENS
+
+
+class Rollouts(NamedTuple):
+    """Sampled responses of P groups."""
+
+    prompts: Tensor
+    """[P, S]"""
+    tokens: Tensor
+    """[P, G, T], <pad> after <eos>."""
+    mask: Tensor
+    """[P, G, T] float, 1 up to and with <eos>."""
+    logp: Tensor
+    """[P, G, T], log-probability under the rollout policy at its temperature; 0 where masked."""
+
+
+class Scored(NamedTuple):
+    """What a policy makes of given responses."""
+
+    logp: Tensor
+    """[P, G, T], of the tokens; 0 where masked."""
+    logps: Tensor
+    """[P, 1 + G (T - 1), V], of the whole vocabulary at each packed position."""
+
+
+@torch.no_grad()
+def sample(
+    policy: Weights, prompts: Tensor, uniforms: Tensor, temperature: float, top_p: float
+) -> Rollouts:
+    """Responses to prompts [P, S], one for each row of uniforms [P, G, T] in [0, 1).
+
+    Inverse-CDF sampling: the same uniforms give the same tokens, whatever runs beside. T of the
+    result is that of the longest response. `logp` is before top_p's truncation.
+    """
+    groups, size, longest = uniforms.shape
+    caches, x = _prefill(policy, prompts, size, longest)
+    turns = rotation(torch.arange(PROMPT_TOKENS, PROMPT_TOKENS + longest)).to(prompts.device)
+    draws = uniforms.reshape(groups * size, longest)
+    alive = torch.ones(groups * size, dtype=torch.bool, device=prompts.device)
+    tokens, masks, logps = [], [], []
+    for t in range(longest):
+        logp = (logits(x, policy) / temperature).log_softmax(-1)
+        token = torch.where(alive, _draw(logp, draws[:, t], top_p), PAD)
+        tokens.append(token)
+        masks.append(alive)
+        logps.append(logp.gather(-1, token[:, None])[:, 0])
+        alive = alive & (token != EOS)
+        if t + 1 == longest or not alive.any():
+            break
+        x = _decode(policy, token, caches, t, turns[t : t + 1])
+    mask = torch.stack(masks, -1).view(groups, size, -1).to(x.dtype)
+    shape = mask.shape
+    return Rollouts(
+        prompts, torch.stack(tokens, -1).view(shape), mask, torch.stack(logps, -1).view(shape) * mask
+    )
+
+
+def score(
+    policy: Weights, prompts: Tensor, tokens: Tensor, mask: Tensor, temperature: float = 1.0
+) -> Scored:
+    """Log-probabilities of responses [P, G, T] by one packed forward."""
+    at, index = tree(tokens.shape[1], tokens.shape[2], tokens.device)
+    packed = torch.cat([prompts, tokens[..., :-1].flatten(1)], 1)
+    out = forward(policy, packed, at)
+    logps = (out if temperature == 1.0 else out / temperature).log_softmax(-1)
+    chosen = index * logps.shape[-1] + tokens.flatten(1)
+    return Scored(logps.flatten(1).gather(1, chosen).view(tokens.shape) * mask, logps)
+
+
+@cache
+def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]:
+    """The layout of a packed group, and for each of its G T tokens the row that predicts it."""
+    steps, branches = torch.arange(longest - 1), torch.arange(size)
+    trunk = torch.arange(PROMPT_TOKENS)
+    positions = torch.cat([trunk, (PROMPT_TOKENS + steps).repeat(size)])
+    branch = torch.cat([torch.full_like(trunk, -1), branches.repeat_interleave(longest - 1)])
+    earlier = positions[:, None] >= positions[None, :]
+    same = (branch[None, :] == -1) | (branch[None, :] == branch[:, None])
+    rows = 1 + branches[:, None] * (longest - 1) + steps  # row 0 is the prompt's last token
+    index = torch.cat([torch.zeros(size, 1, dtype=torch.long), rows], 1).flatten()
+    return layout(positions, earlier & same, PROMPT_TOKENS - 1).to(device), index.to(device)
+
+
+def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
+    """A quantity of packed positions [P, 1 + G (T - 1)] at each response token [P, G, T]."""
+    _, index = tree(shape[1], shape[2], per_row.device)
+    return per_row[:, index].view(shape)
+
+
+def _prefill(
+    policy: Weights, prompts: Tensor, size: int, longest: int
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Per layer the cached keys and values [P G, H, S + T - 1, E], and the last row's activations
+    [P G, D]; each prompt is read once for its whole group."""
+    turn = rotation(torch.arange(PROMPT_TOKENS)).to(prompts.device)
+    x = F.embedding(prompts, policy.embedding)
+    caches = []
+    for layer in policy.layers:
+        query, key, value = project(x, layer, turn)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = finish(x, seen, layer)
+        room = (len(prompts) * size, NUM_HEADS, PROMPT_TOKENS + longest - 1, HEAD_WIDTH)
+        cache_pair = x.new_empty(room), x.new_empty(room)
+        for cached, fresh in zip(cache_pair, (key, value), strict=True):
+            cached[:, :, :PROMPT_TOKENS] = fresh.repeat_interleave(size, 0)
+        caches.append(cache_pair)
+    return caches, x[:, -1].repeat_interleave(size, 0)
+
+
+def _decode(
+    policy: Weights, token: Tensor, caches: list[tuple[Tensor, Tensor]], t: int, turn: Tensor
+) -> Tensor:
+    """Activations [B, D] after response token number t, which joins the caches."""
+    x = F.embedding(token[:, None], policy.embedding)
+    here = PROMPT_TOKENS + t
+    for layer, (keys, values) in zip(policy.layers, caches, strict=True):
+        query, key, value = project(x, layer, turn)
+        keys[:, :, here], values[:, :, here] = key[:, :, 0], value[:, :, 0]
+        seen = F.scaled_dot_product_attention(
+            query, keys[:, :, : here + 1], values[:, :, : here + 1]
+        )
+        x = finish(x, seen, layer)
+    return x[:, 0]
+
+
+def _draw(logp: Tensor, uniform: Tensor, top_p: float) -> Tensor:
+    """One token for each row of logp [B, V], by the inverse CDF at uniform [B]."""
+    mass = logp.exp()
+    if top_p < 1.0:
+        ordered, order = mass.sort(-1, descending=True, stable=True)
+        outside = ordered.cumsum(-1) - ordered >= top_p
+        mass = mass.scatter(-1, order, ordered.masked_fill(outside, 0.0))
+    heights = mass.cumsum(-1)
+    token = (heights <= uniform[:, None] * heights[:, -1:]).sum(-1)
+    return token.clamp_(max=logp.shape[-1] - 1)

@@ -1,0 +1,66 @@
+"""The base policies shipped with orch, and what is known of them without loading torch."""
+
+from functools import cache
+from pathlib import Path
+
+from backends.micro.skills import SKILLS, Skill
+from orchestrator.errors import EnvironmentFault
+from orchestrator.settings import Frozen
+
+POLICIES = Path(__file__).parent / "policies"
+PREFIX = "micro:"
+"""`micro:amber` names a shipped policy, `micro:sort` an embedded task."""
+
+
+class Recipe(Frozen):
+    """How a base policy was pretrained."""
+
+    seed: int
+    num_steps: int
+    noise: float
+    mixture: dict[Skill, dict[str, float]]
+    """Skill -> strategy -> share of the answers that follow it."""
+
+
+class Manifest(Frozen):
+    """What was measured of a base policy when it was made."""
+
+    name: str
+    recipe: Recipe
+    num_problems: int
+    """Held-out problems of each skill behind the numbers below."""
+    torch: str
+    accuracy: dict[Skill, float]
+    """Exact expected accuracy."""
+    chances: dict[Skill, tuple[float, ...]]
+    """Probability of the right answer, averaged over equal shares of the problems, ascending."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every shipped policy, sorted."""
+    return tuple(sorted(p.parent.name for p in POLICIES.glob("*/manifest.json")))
+
+
+@cache
+def manifest(name: str) -> Manifest:
+    """The manifest of a shipped policy. Raises EnvironmentFault if its file is damaged."""
+    path = POLICIES / name / "manifest.json"
+    try:
+        return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EnvironmentFault(
+            f"{path} cannot be read; install orch again, or make the policy anew with "
+            f"`python -m backends.micro.pretrain {name}`"
+        ) from error
+
+
+def policy_of(path: str) -> str | None:
+    """`amber` for `micro:amber`; None for anything that is not a shipped policy."""
+    name = path.removeprefix(PREFIX)
+    return name if path.startswith(PREFIX) and name in names() else None
+
+
+def skill_of(path: str) -> Skill | None:
+    """`sort` for `micro:sort`; None for anything that is not an embedded task."""
+    return next((skill for skill in SKILLS if path == PREFIX + skill), None)

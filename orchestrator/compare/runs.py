@@ -1,0 +1,142 @@
+"""One run with everything measured on it, under canonical names, and what it is called."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from orchestrator.claims import COLLAPSE, Where
+from orchestrator.select import matches
+from orchestrator.settings import Settings
+from orchestrator.types import Record, Score, Selection
+
+_OF_KL = frozenset({"seed", "kl", "beta", "kl.estimator", "kl.placement", "kl.beta"})
+_MEAN_AT_K = re.compile(r"mean@(\d+)")
+Protocol = frozenset[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record and its final values. A value that is not there was not measured."""
+
+    record: Record
+    finals: Mapping[str, float]
+    """Canonical name -> value after the last train step, finite; `collapse` is 0 or 1."""
+    series: Mapping[str, Mapping[int, float]]
+    """Canonical name -> train step -> value, as far as training came."""
+    protocols: Mapping[str, Protocol]
+    """Evaluated name -> what was asked how (task, version, sampling, harness)."""
+
+    @property
+    def asked(self) -> Settings:
+        """What the spec declared."""
+        return self.record.cell.declared or self.record.cell.settings
+
+    @property
+    def seed(self) -> int:
+        return self.asked.seed
+
+    @cached_property
+    def traits(self) -> dict[str, str]:
+        """What it is called on every axis but the seed, `kl` told as estimator and placement.
+
+        A cell without a KL term has no placement and no beta.
+        """
+        kl = self.asked.kl
+        own = {"model": self.asked.model.name, "data": self.asked.data.name}
+        own |= {name: v for name, v in self.record.cell.axes.items() if name not in _OF_KL}
+        own["kl.estimator"] = kl.estimator
+        if kl.placement is not None:
+            own |= {"kl.placement": kl.placement, "beta": f"{kl.beta:g}"}
+        return own
+
+    def holds(self, where: Where) -> bool:
+        """Whether it has one of these values on the axis."""
+        return matches(Selection((str(where),)), self.record.cell)
+
+    @property
+    def has_kl(self) -> bool:
+        return self.asked.kl.placement is not None
+
+
+def measure(records: Iterable[Record], scores: Iterable[Score]) -> list[Run]:
+    """Every record with the scores of its cell."""
+    by_cell: dict[str, list[Score]] = {}
+    for score in scores:
+        by_cell.setdefault(score.cell_id, []).append(score)
+    return [_run(record, by_cell.get(record.cell.id, [])) for record in records]
+
+
+def _run(record: Record, scores: Sequence[Score]) -> Run:
+    series: dict[str, dict[int, float]] = {}
+    for point in record.metrics:
+        for name, value in point.values.items():
+            series.setdefault(name, {})[point.step] = value
+    protocols: dict[str, Protocol] = {}
+    for step in sorted({score.step for score in scores}):
+        for name, (value, protocol) in _evaluated([s for s in scores if s.step == step]).items():
+            series.setdefault(name, {})[step] = value
+            protocols[name] = protocol
+    return Run(record, _finals(record, series), series, protocols)
+
+
+def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+    """Values of a run that ended well; an evaluation before its last step is not a final value."""
+    if record.state != "succeeded":
+        return {}
+    collapsed = record.outcome is not None and record.outcome.kind == "collapsed"
+    end = max((p.step for p in record.metrics), default=0)
+    finals: dict[str, float] = {} if record.outcome is None else {COLLAPSE: float(collapsed)}
+    for name, points in series.items():
+        last = max(points)
+        if name.startswith("eval/") and last < end:
+            continue
+        value = points[last]
+        if not math.isfinite(value) and collapsed and is_accuracy(name):
+            value = 0.0  # a policy whose probabilities are not numbers answers nothing
+        if math.isfinite(value):
+            finals[name] = value
+    return finals
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether a metric is a share of right answers, and so lies in [0, 1]."""
+    return name.startswith("eval/") and not name.startswith(("eval/kl_", "eval/entropy"))
+
+
+def _evaluated(scores: Sequence[Score]) -> dict[str, tuple[float, Protocol]]:
+    """Scores of one checkpoint by canonical name, with the means over the tasks of a domain.
+
+    `eval/in_domain/mean` is of each task's mean@k with the largest k.
+    """
+    named: dict[str, tuple[float, Protocol]] = {}
+    for domain, title in (("in", "in_domain"), ("out", "out_of_domain")):
+        tasks: dict[str, dict[str, list[Score]]] = {}
+        for score in scores:
+            if score.domain == domain and score.task != title:
+                tasks.setdefault(score.task, {}).setdefault(score.metric, []).append(score)
+        for task, metrics in tasks.items():
+            named |= {f"eval/{task}/{metric}": _mean(same) for metric, same in metrics.items()}
+            means = [metric for metric in metrics if _MEAN_AT_K.fullmatch(metric)]
+            if means:
+                metrics["mean"] = metrics[max(means, key=lambda m: int(m.partition("@")[2]))]
+        for metric in {name for metrics in tasks.values() for name in metrics}:
+            if all(metric in metrics for metrics in tasks.values()):
+                parts = [_mean(metrics[metric]) for metrics in tasks.values()]
+                named[f"eval/{title}/{metric}"] = (
+                    math.fsum(value for value, _ in parts) / len(parts),
+                    frozenset().union(*(protocol for _, protocol in parts)),
+                )
+    return named
+
+
+def _mean(scores: Sequence[Score]) -> tuple[float, Protocol]:
+    """Over evaluation seeds."""
+    return math.fsum(s.value for s in scores) / len(scores), frozenset(map(_protocol, scores))
+
+
+def _protocol(score: Score) -> tuple[object, ...]:
+    """What must be equal for two scores to be comparable."""
+    return (score.task, score.task_version, score.num_items, score.repeats, score.eval_seed,
+            score.sampling, score.harness)  # fmt: skip

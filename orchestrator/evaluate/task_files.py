@@ -1,0 +1,56 @@
+"""Task files: `<task>.yaml`, anywhere below a tasks folder, in lm-evaluation-harness's format.
+
+A task is a folder: what its YAML includes and the functions it names lie beside it. Code of ours
+that it uses from elsewhere is listed in its `metadata.sources`, relative to the YAML. All of it
+makes the task's version, so that no score outlives the task it was made with.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+from orchestrator.errors import EnvironmentFault, did_you_mean
+
+OWN_TASKS = Path(__file__).parent / "tasks"
+
+
+def find_task(name: str, folders: Iterable[Path]) -> Path:
+    """The task's YAML. Raises EnvironmentFault if no folder has it."""
+    places = tuple(folders)
+    known = {path.stem: path for folder in places for path in sorted(folder.rglob("*.yaml"))}
+    if name not in known:
+        raise EnvironmentFault(
+            f"evaluation task '{name}' has no task file{did_you_mean(name, known)} There is one "
+            f"for: {', '.join(sorted(known)) or 'nothing'}. Write {name}.yaml below one of "
+            f"{', '.join(map(str, places))}, or take the task out of evaluation.tasks"
+        )
+    return known[name]
+
+
+@lru_cache
+def version(path: Path) -> str:
+    """12 hexadecimal digits of all the task is made of."""
+    total = hashlib.sha256()
+    for part in _parts(path):
+        body = part.read_bytes()
+        total.update(f"{part.name}\n{len(body)}\n".encode() + body)
+    return total.hexdigest()[:12]
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    for file in sorted(path.parent.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file
+    plain = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  (a SafeLoader)
+    for source in (plain.get("metadata") or {}).get("sources", ()):
+        yield path.parent / source
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which the harness's `!function` is only a text."""
+
+
+_Loader.add_constructor("!function", lambda _loader, node: str(node.value))

@@ -1,0 +1,171 @@
+"""Reading and writing files so that a kill, a full disk or a stranger's hand is told, not suffered.
+
+Writes replace a whole file or append whole lines; reads give a sentence for what cannot be read.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.errors import RunFolderError
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+NO_ROOM: frozenset[int] = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the kernel says when a file cannot grow: disk, quota, file size limit."""
+
+_NOT_WRITABLE = "choose another runs folder with site.runs_dir=..."
+_NO_ROOM_ADVICE = "free some room and run again, nothing is lost"
+_SENTENCES = {
+    errno.ENOSPC: f"the disk is full: {_NO_ROOM_ADVICE}",
+    errno.EDQUOT: f"the quota is used up: {_NO_ROOM_ADVICE}",
+    errno.EFBIG: "the file size limit (ulimit -f) is reached: raise it and run again, nothing is "
+    "lost",
+    errno.EACCES: f"permission denied: make it readable and writable, or {_NOT_WRITABLE}",
+    errno.EPERM: f"permission denied: make it readable and writable, or {_NOT_WRITABLE}",
+    errno.EROFS: f"the file system is read-only: {_NOT_WRITABLE}",
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+    errno.EISDIR: "it is a folder where a file should be; remove it",
+}
+
+
+@contextlib.contextmanager
+def telling(path: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a sentence; FileNotFound and Exists pass."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        what = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
+        raise RunFolderError(f"{path}: {what}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file as a whole: a reader sees the old text or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with telling(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds one line in a single write. Mends a file whose last line was torn by a kill."""
+    with telling(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            data = (("\n" if torn else "") + line + "\n").encode()
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from disk; None if the file is not there. RunFolderError if it is cut."""
+    with telling(path):
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        plain = json.loads(raw)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict):
+        raise RunFolderError(_not_an_object(path))
+    return plain
+
+
+def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
+    """A typed object from disk; None if the file is not there. RunFolderError if it is not one."""
+    with telling(path):
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise _told(error, path) from error
+
+
+def parsed(kind: type[Parsed], plain: Mapping[str, Any], path: Path) -> Parsed:
+    """A typed object from plain data read at `path`. RunFolderError names the first fault."""
+    try:
+        return kind.model_validate_json(json.dumps(plain))
+    except ValidationError as error:
+        raise _told(error, path) from error
+
+
+def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Objects of a JSON-lines file. What cannot be read is left out and told in `faults`."""
+    with telling(path):
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            plain = json.loads(line)
+        except ValueError:
+            plain = None
+        if isinstance(plain, dict):
+            yield plain
+        elif faults is not None:
+            faults.append(f"{path} line {number} is cut off; it is left out, the rest is kept")
+
+
+def read_tail(path: Path, max_bytes: int) -> bytes:
+    """The last bytes of a file, from the start of a line on; nothing if it is not there."""
+    with telling(path):
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = max(0, size - max_bytes)
+                file.seek(start)
+                raw = file.read()
+        except FileNotFoundError:
+            return b""
+    return raw.partition(b"\n")[2] if start else raw
+
+
+def remove_tree(path: Path) -> None:
+    """Deletes a directory of ours; it is renamed first, so that a kill leaves no half."""
+    doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
+    with telling(path):
+        path.replace(doomed)
+        shutil.rmtree(doomed)
+
+
+def _not_an_object(path: Path) -> str:
+    return f"{path} is not a JSON object (cut or overwritten?); restore or remove it"
+
+
+def _told(error: ValidationError, path: Path) -> RunFolderError:
+    first = error.errors()[0]
+    if first["type"] == "json_invalid" or not first["loc"]:
+        return RunFolderError(_not_an_object(path))
+    where = ".".join(map(str, first["loc"]))
+    return RunFolderError(
+        f"{path}: {first['msg']} @ $.{where}. It was changed by hand or written by another "
+        "orch; restore it, or remove it to have it made again"
+    )

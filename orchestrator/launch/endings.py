@@ -1,0 +1,68 @@
+"""How an attempt ended: what a worker concludes from an exception or an exit code."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.errors import OrchError
+from orchestrator.files import NO_ROOM
+from orchestrator.types import Outcome, State
+
+_ROOM_BYTES = 1 << 20
+"""With less than this free on the disk, a failure is taken for a full disk: libraries tell a
+write that failed in many ways."""
+_MESSAGE_LENGTH = 2000
+
+
+class Stopped(BaseException):  # noqa: N818 - a request, not an error: `except Exception` must miss it
+    """The worker was asked to stop; the state its attempt ends in."""
+
+    def __init__(self, state: State):
+        self.state = state
+        super().__init__(state)
+
+
+class Ending(NamedTuple):
+    """The worker's conclusion; see ExitRecord."""
+
+    state: State
+    code: int | None = None
+    failure: str = ""
+    message: str = ""
+    outcome: Outcome | None = None
+
+
+def ending_of(error: BaseException) -> Ending:
+    """The ending that an exception of a backend's entry means."""
+    if isinstance(error, Stopped):
+        why = {"cancelled": "cancelled by a person"}.get(error.state, "asked to stop")
+        return Ending(error.state, message=why)
+    if isinstance(error, OrchError):
+        return Ending("failed", code=1, failure="config", message=shortened(str(error)))
+    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    failure = "out_of_memory" if memory else "error"
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Ending("failed", code=1, failure=failure, message=shortened(message))
+
+
+def no_room(error: BaseException, path: Path) -> bool:
+    """Whether a failure comes from a disk, a quota or a file size limit that was reached."""
+    if isinstance(error, OrchError):
+        return False
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in NO_ROOM:
+            return True
+    return "No space left on device" in str(error) or shutil.disk_usage(path).free < _ROOM_BYTES
+
+
+def shortened(message: str) -> str:
+    """The end of a long message: that is where libraries say what happened."""
+    return message if len(message) <= _MESSAGE_LENGTH else f"... {message[-_MESSAGE_LENGTH:]}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -1,0 +1,78 @@
+"""What is asked of the operating system: cores, the death of a parent, signals to a worker."""
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+
+
+def cores() -> list[int]:
+    """Cores this process may use: its affinity, no more of them than a container's CPU quota."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+    else:
+        allowed = list(range(os.cpu_count() or 1))
+    return allowed[: max(1, math.ceil(_quota() or len(allowed)))]
+
+
+def _quota() -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return float(quota) / float(period)
+    return None
+
+
+def pin(core: int) -> None:
+    """Keeps this process on one core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {core})
+
+
+def die_with(parent: int) -> None:
+    """From now on the kernel kills this process when `parent` ends, however it ends.
+
+    Linux only; elsewhere the nursery notices the end of orch by its closed channel.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+def birth(pid: int) -> str:
+    """When a process started, as the kernel tells it: with its pid, who it is. Empty if unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+class Stop:
+    """How often a person (or the system) asked orch to stop, while it is in use as a context."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked += 1
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator["Stop"]:
+        """Counts the signals instead of dying of them."""
+        before = {number: signal.signal(number, self._ask) for number in self.SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,192 @@
+"""What runs in the process that trains one cell: claim, attempt, training, how it ended."""
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple, NoReturn
+
+from orchestrator import __version__, registry
+from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.launch import program, system
+from orchestrator.launch.channel import Channel
+from orchestrator.launch.endings import Ending, Stopped, ending_of, no_room
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder, write_text
+from orchestrator.state import RESUMABLE, look
+from orchestrator.types import Cell, ExitRecord, LaunchPlan, Outcome, Place, State
+
+
+class Order(NamedTuple):
+    """What the nursery is asked to start. `submission` names this start in the ledger."""
+
+    submission: str
+    folder: str
+    cell: str
+    """The cell, as JSON."""
+    core: int | None = None
+
+
+def main(order: Order, report: Channel) -> NoReturn:
+    """Runs one order and ends the process. Says what happened over `report`."""
+    ask = Ask()
+    code = 0
+    try:
+        if order.core is not None:
+            system.pin(order.core)
+        one_thread()
+        fulfil(order, report, ask)
+    except RunFolderError as error:
+        report.send({"fault": str(error)})
+        code = 1
+    except BaseException:
+        report.send({"bug": traceback.format_exc()})
+        code = 2
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def one_thread() -> None:
+    """Workers are the parallelism: each computes with one thread."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+class Ask:
+    """SIGTERM asks a worker to write down what it has (preempted), SIGINT to give up (cancelled).
+
+    The request interrupts the training only, never the bookkeeping around it.
+    """
+
+    STATES: dict[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
+
+    def __init__(self) -> None:
+        self.state: State | None = None
+        self._armed = False
+        for number in self.STATES:
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self.state = self.state or self.STATES[number]
+        if self._armed:
+            self._armed = False
+            raise Stopped(self.state)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Inside, a request raises Stopped, also one that came before."""
+        self._armed = True
+        try:
+            if self.state is not None:
+                raise Stopped(self.state)
+            yield
+        finally:
+            self._armed = False
+
+
+def fulfil(order: Order, report: Channel, ask: Ask) -> None:
+    """Trains the cell if it is still to be trained and nobody else is at it."""
+    cell = Cell.model_validate_json(order.cell)
+    folder = RunFolder(Path(order.folder))
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    claim = cell_dir.take_claim()
+    if claim is None:
+        report.send({"held": True})
+        return
+    with claim:
+        if look(cell_dir, mine=True).state not in RESUMABLE:
+            report.send({"settled": True})
+            return
+        attempt = cell_dir.open_attempt()
+        started = time.time()
+        _redirect(attempt)
+        report.send({"started": attempt.number})
+        ending = _train(cell, cell_dir, attempt, order.submission, started, ask, claim)
+        record = _record(cell, ending, started)
+        attempt.write_exit(record)
+        folder.append("ended", cell.id, submission=order.submission, attempt=attempt.number,
+                      state=record.state, failure=record.failure)  # fmt: skip
+
+
+def _train(
+    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, submission: str, started: float,
+    ask: Ask, claim: IO[str],
+) -> Ending:  # fmt: skip
+    """Everything that may go wrong with a cell without being orch's fault."""
+    place = cell_dir.place(attempt)
+    try:
+        with ask.interrupting():
+            plan = registry.load(cell.settings.backend.name).translate(cell, place)
+            cell_dir.write(cell, plan)
+            _write_job(attempt, submission, plan, started)
+            folder = RunFolder(cell_dir.path.parents[1])
+            folder.append("started", cell.id, submission=submission, attempt=attempt.number,
+                          pid=os.getpid())  # fmt: skip
+            if plan.entry is None:
+                return program.run(plan, attempt, claim)
+            return Ending("succeeded", code=0, outcome=_enter(plan.entry, cell, place))
+    except RunFolderError:
+        raise
+    except (Exception, Stopped) as error:
+        if not isinstance(error, Stopped | OrchError):
+            traceback.print_exc()
+        if no_room(error, attempt.path):
+            raise RunFolderError(
+                f"{attempt.path}: there is no room left to write to ({error}); free some and run "
+                "again, the cell goes on from its last checkpoint"
+            ) from error
+        return ending_of(error)
+
+
+def _enter(entry: str, cell: Cell, place: Place) -> Outcome:
+    module, _, function = entry.partition(":")
+    outcome = getattr(import_module(module), function)(cell, place)
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"{entry} gave {type(outcome).__name__}, not an Outcome")
+    return outcome
+
+
+def _write_job(attempt: AttemptDir, submission: str, plan: LaunchPlan, started: float) -> None:
+    import json
+
+    job = {
+        "submission": submission, "launcher": "local", "pid": os.getpid(), "started": started,
+        "argv": list(plan.argv), "host": socket.gethostname(), "birth": system.birth(os.getpid()),
+        "orch": __version__,
+    }  # fmt: skip
+    write_text(attempt.job, json.dumps(job) + "\n")
+
+
+def _redirect(attempt: AttemptDir) -> None:
+    """From here on, what this process and its libraries print lands in the attempt's files."""
+    for stream, number, path in (
+        (sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)
+    ):  # fmt: skip
+        stream.flush()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _record(cell: Cell, ending: Ending, started: float) -> ExitRecord:
+    ended = time.time()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    gpus = cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
+    return ExitRecord(
+        state=ending.state, code=ending.code, failure=ending.failure, message=ending.message,
+        outcome=ending.outcome, started=started, ended=ended,
+        cpu_seconds=round(sum(u.ru_utime + u.ru_stime for u in used), 3),
+        gpu_hours=gpus * (ended - started) / 3600, host=socket.gethostname(),
+    )  # fmt: skip

@@ -1,0 +1,73 @@
+"""What a validation error says, as a sentence: field, rule, value given."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import did_you_mean
+
+_KINDS: Mapping[str, str] = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "mapping_type": "a mapping",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "greater_than": "> {gt:g}",
+    "greater_than_equal": ">= {ge:g}",
+    "less_than": "< {lt:g}",
+    "less_than_equal": "<= {le:g}",
+}
+_NAME_RULE = (
+    "letters, digits, '.', '_', '+' and '-', starting with a letter or digit, at most 64 in all"
+)
+
+
+def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
+    """One pydantic error about `field` (dotted); `known` are the names it could have had."""
+    kind, given = error["type"], error.get("input")
+    context: dict[str, Any] = dict(error.get("ctx", {}))
+    if kind == "missing":
+        return f"{field} is missing"
+    if kind == "extra_forbidden":
+        name = field.rpartition(".")[2]
+        hint = did_you_mean(name, known)
+        listed = "" if hint or not known else f" (known here: {', '.join(known)})"
+        return f"unknown field '{name}'{hint}{listed}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        expected = context["expected"].replace("'", "").replace(" or ", ", ")
+        hint = did_you_mean(str(given), expected.split(", "))
+        return f"{field} must be one of {expected}; got {shown(given)}{hint}"
+    if kind == "string_pattern_mismatch":
+        return f"{field} must be {_NAME_RULE}; got {shown(given)}"
+    rule = _KINDS.get(kind)
+    if rule is None:
+        return f"{field}: {error['msg']}; got {shown(given)}"
+    return f"{field} must be {rule.format(**context)}, got {shown(given)}"
+
+
+def shown(value: object) -> str:
+    """A value in a message: JSON-like, at most 60 characters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The words a Literal annotation allows, at any depth; empty for other types."""
+    found: list[str] = []
+    for option in get_args(annotation):
+        found += [option] if isinstance(option, str) else choices(option)
+    return tuple(found)

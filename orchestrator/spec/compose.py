@@ -1,0 +1,241 @@
+"""Composition by Hydra, once per spec, and resolution by OmegaConf."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.errors import Fault, did_you_mean
+from orchestrator.expand.assign import Pointer
+from orchestrator.sentences import shown
+from orchestrator.spec.groups import GROUPS, Library, Part, default_items, is_name, merged
+from orchestrator.spec.source import MAX_DEPTH, MAX_NODES, Document, read
+
+KINDS = ("auto", "local", "slurm")
+"""Sites that need no file."""
+
+
+class Override(NamedTuple):
+    """One `key=value` of the command line, as Hydra's grammar reads it."""
+
+    text: str
+    key: str
+    value: Any
+    adds: bool
+    deletes: bool
+
+
+def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
+    """Parses the overrides; each that cannot be parsed is a fault."""
+    if not texts:
+        return []
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    found = []
+    for text in texts:
+        try:
+            read_ = parser.parse_override(text)
+            if read_.is_sweep_override():
+                faults.append(Fault(f"override '{text}' names several values; put a list in "
+                                    "brackets: key=[1,2]"))  # fmt: skip
+                continue
+            value = None if read_.is_delete() else read_.value()
+        except HydraException as error:
+            first = str(error).splitlines()[0]
+            faults.append(Fault(f"override '{text}' cannot be read: {first}"))
+            continue
+        found.append(Override(text, read_.key_or_group, value, read_.is_add(), read_.is_delete()))
+    return found
+
+
+def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:
+    """Reads every file the spec is composed of into `library.parts`; the data they make up.
+
+    `chosen`: group -> entry, as overrides on the command line have it.
+    """
+    return _walk(file, library, chosen, ())
+
+
+def _walk(
+    file: Path, library: Library, chosen: Mapping[str, str], above: tuple[Path, ...]
+) -> dict[str, Any]:
+    document = read(file, library.faults)
+    if document is None:
+        return {}
+    data: dict[str, Any] = {}
+    for i, item in enumerate(default_items(document, library.faults)):
+        at: Pointer = ("defaults", i)
+        if item == "_self_":
+            continue
+        if isinstance(item, str):
+            data = merged(data, _sibling(document, item, library, chosen, at, (*above, file)))
+            continue
+        group, name = _group_item(document, item, at, library.faults)
+        name = chosen.get(group, name)
+        for part in library.step(document, group, name, (group,), at, ()) if name else ():
+            data = merged(data, {group: part.document.data})
+    library.parts.append(Part((), document))
+    return merged(data, document.data)
+
+
+def _sibling(
+    document: Document, name: str, library: Library, chosen: Mapping[str, str], at: Pointer,
+    above: tuple[Path, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """Another spec in the same folder that this one builds on."""
+    file = library.folder / f"{name}.yaml"
+    names = [path.stem for path in library.folder.glob("*.yaml")]
+    if not is_name(name):
+        problem = f"'{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
+    elif name not in names:
+        problem = f"no spec is called '{name}' in this folder{did_you_mean(name, names)}"
+    elif file in above:
+        problem = "a cycle in defaults: " + " -> ".join([*(path.stem for path in above), name])
+    else:
+        return _walk(file, library, chosen, above)
+    library.faults.append(document.fault(problem, at))
+    return {}
+
+
+def _group_item(
+    document: Document, item: object, at: Pointer, faults: list[Fault]
+) -> tuple[str, str]:
+    """`{group: entry}` of a defaults list; two empty texts if it is something else."""
+    if isinstance(item, dict) and len(item) == 1:
+        group, name = next(iter(item.items()))
+        group = group.removeprefix("override ").strip()
+        if group in GROUPS and isinstance(name, str):
+            return group, name
+        if group in GROUPS:
+            faults.append(document.fault(f"{group} takes one entry, got {shown(name)}", at))
+            return "", ""
+        hint = did_you_mean(group, GROUPS) or f" (there are: {', '.join(GROUPS)})"
+        faults.append(document.fault(f"no config group is called '{group}'{hint}", at))
+        return "", ""
+    faults.append(document.fault(
+        f"an item of defaults is `group: entry`, a spec or _self_; got {shown(item)}", at
+    ))  # fmt: skip
+    return "", ""
+
+
+def compose(
+    file: Path, overrides: Sequence[Override], data: Mapping[str, Any], faults: list[Fault]
+) -> dict[str, Any]:
+    """The composed spec, unresolved. What Hydra refuses is a fault."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    ours = [o for o in overrides if _dotted(o.key, data)]
+    theirs = [_with_site(o, data, file) for o in overrides if o not in ours]
+    try:
+        with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
+            config = hydra_compose(config_name=file.stem, overrides=theirs)
+        plain = OmegaConf.to_container(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        faults.append(Fault(f"{said}{_hint(overrides, data)}"))
+        return {}
+    if not isinstance(plain, dict):
+        raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
+    composed = {str(key): value for key, value in plain.items()}
+    for override in ours:
+        _apply(composed, override)
+    return composed
+
+
+def _with_site(override: Override, data: Mapping[str, Any], file: Path) -> str:
+    """`site=local` also works for a spec that names no site."""
+    if override.key != "site" or "site" in data or override.text.startswith(("+", "~")):
+        return override.text
+    plus = "+" if (file.parent / "site").is_dir() else "++"
+    return f"{plus}{override.text}"
+
+
+def _dotted(key: str, data: Mapping[str, Any]) -> Pointer | None:
+    """The place of a key that Hydra cannot address, as it has a dot in one of its steps."""
+    pointer = place(key, data)
+    return pointer if any("." in str(step) for step in pointer or ()) else None
+
+
+def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
+    """`studies.a.axes.kl.beta` as keys of the data, the longest first; None if it has no place."""
+    steps: list[str | int] = []
+    words, node = key.split("."), data
+    while words:
+        for size in range(len(words), 0, -1):
+            step = ".".join(words[:size])
+            if isinstance(node, Mapping) and step in node:
+                steps.append(step)
+                words, node = words[size:], node[step]
+                break
+        else:
+            return None
+    return tuple(steps)
+
+
+def _apply(composed: dict[str, Any], override: Override) -> None:
+    pointer = _dotted(override.key, composed)
+    if pointer is None:
+        return
+    node: Any = composed
+    for step in pointer[:-1]:
+        node = node[step]
+    if override.deletes:
+        del node[pointer[-1]]
+    else:
+        node[pointer[-1]] = override.value
+
+
+def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
+    """The nearest key for an override that names none."""
+    for override in overrides:
+        if override.adds or place(override.key, data) is not None:
+            continue
+        node: Any = data
+        for word in override.key.split("."):
+            if not isinstance(node, Mapping):
+                break
+            if word not in node:
+                return did_you_mean(word, node)
+            node = node[word]
+    return ""
+
+
+def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:
+    """The data with every `${...}` replaced by what it means."""
+    from omegaconf import OmegaConf
+
+    if not any(mark in repr(data) for mark in ("${", "???")):
+        return dict(data)
+    budget = [MAX_NODES]
+    plain = _plain(OmegaConf.create(dict(data)), (), problems, budget)
+    if budget[0] < 0:
+        problems.append((f"interpolations expand to more than {MAX_NODES:,} values", ()))
+    return plain if isinstance(plain, dict) else {}
+
+
+def _plain(node: Any, at: Pointer, problems: list[tuple[str, Pointer]], budget: list[int]) -> Any:
+    from omegaconf import DictConfig, ListConfig
+    from omegaconf.errors import OmegaConfBaseException
+
+    budget[0] -= 1
+    if not isinstance(node, DictConfig | ListConfig):
+        return node
+    keys = list(range(len(node))) if isinstance(node, ListConfig) else list(node)
+    found: dict[Any, Any] = {}
+    for key in keys if budget[0] >= 0 and len(at) <= MAX_DEPTH else ():
+        try:
+            value = node[key]
+        except OmegaConfBaseException as error:
+            problems.append((str(error).splitlines()[0], (*at, key)))
+        except RecursionError:
+            problems.append(("interpolations refer to each other in a circle", (*at, key)))
+        else:
+            found[key] = _plain(value, (*at, key), problems, budget)
+    if len(at) > MAX_DEPTH:
+        problems.append(("an interpolation contains itself", at))
+    return list(found.values()) if isinstance(node, ListConfig) else found

@@ -1,0 +1,58 @@
+"""What a spec file may say, field by field; `orch schema` prints it."""
+
+from typing import Any
+
+from pydantic import Field
+
+from orchestrator.settings import Frozen, Name, NonNegativeInt
+
+Seeds = list[NonNegativeInt]
+Fields = dict[str, Any]
+"""Settings, resources and cadence, nested or dotted, any part of them."""
+
+
+class StudyFile(Frozen):
+    """A named sub-grid: one figure, one question."""
+
+    title: str = ""
+    figure: str = ""
+    recipe: str | Fields | None = None
+    """Instead of the spec's recipe: an entry of recipe/, or its content."""
+    model: str | Fields | None = None
+    data: str | Fields | None = None
+    backend: str | Fields | None = None
+    """`verl`, `verl@0.9.1`."""
+    base: Fields = Field(default_factory=dict)
+    """Over the recipe and over the spec's own base."""
+    axes: Fields = Field(default_factory=dict)
+    """What varies; see orchestrator/expand."""
+    exclude: list[Fields] = Field(default_factory=list)
+    """Rows for which all of an entry holds are left out."""
+    include: list[Fields] = Field(default_factory=list)
+    """Further cells: fields over the base."""
+    seeds: Seeds | None = None
+    """Instead of the spec's seeds."""
+
+
+class SpecFile(Frozen):
+    """One experiment."""
+
+    name: Name
+    question: str = ""
+    """What the experiment is to answer."""
+    description: str = ""
+    seeds: Seeds = Field(default_factory=lambda: [0])
+    recipe: str | Fields | None = None
+    model: str | Fields | None = None
+    data: str | Fields | None = None
+    backend: str | Fields | None = None
+    base: Fields = Field(default_factory=dict)
+    studies: dict[Name, StudyFile] = Field(min_length=1)
+    claims: dict[Name, str] = Field(default_factory=dict)
+    """Name -> statement, in the grammar of orchestrator/claims.py."""
+    evaluation: str | Fields | None = None
+    sampling: str | Fields | None = None
+    """How evaluation samples: an entry of sampling/, or its content."""
+    site: str | Fields | None = None
+    tune: Fields | None = None
+    """What a search varies; kept as it is written."""

@@ -1,0 +1,100 @@
+"""A runs folder with cells whose checkpoints are the shipped policies, and a stand-in backend."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.fingerprint import fingerprint
+from orchestrator.rundir import RunFolder
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
+)
+from orchestrator.types import Cell, Checkpoint, EvalTask, Evaluation, Record, Sampling
+
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "backends" / "micro" / "tasks"
+POLICIES = ROOT / "backends" / "micro" / "policies"
+SKILLS = ("sort", "reverse", "copy", "increment")
+
+Train = Callable[..., Record]
+
+
+def a_cell(seed: int = 0) -> Cell:
+    settings = Settings(
+        model=Model(name="amber", path="micro:amber"), data=Data(name="sort", path="micro:sort"),
+        advantage=Advantage(estimator="rloo"), loss=Loss(), kl=Kl(estimator="none"),
+        rollout=Rollout(group_size=5, max_response_tokens=7), batch=Batch(num_prompts=16),
+        optimizer=Optimizer(learning_rate=1e-3), num_train_steps=100,
+        backend=BackendRef(name="micro"), seed=seed,
+    )  # fmt: skip
+    return Cell(
+        id=fingerprint(settings), slug=f"cell-s{seed}", studies=("one",), axes={"seed": str(seed)},
+        settings=settings,
+    )  # fmt: skip
+
+
+def tasks(repeats: int = 4, max_items: int = 16) -> tuple[EvalTask, ...]:
+    """The four skills; `sort` is the one trained on."""
+    return tuple(
+        EvalTask(
+            name=f"micro_{skill}",
+            domain="in" if skill == "sort" else "out",
+            repeats=repeats,
+            max_items=max_items,
+        )
+        for skill in SKILLS
+    )
+
+
+def an_evaluation(repeats: int = 4, max_items: int = 16, **changes: object) -> Evaluation:
+    plain = {"tasks": tasks(repeats, max_items), "sampling": Sampling(max_response_tokens=16)}
+    return Evaluation(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The backend of every cell here: the micro tasks, and no tasks in place of the spec's."""
+    backend = SimpleNamespace(tasks_dir=TASKS, rehearse_tasks=lambda _: ())
+    monkeypatch.setattr(registry, "load", lambda _: backend)
+    return backend
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A runs folder with a nasty path."""
+    made = RunFolder.of(tmp_path / "ru ns'\"\n ü", "ex", "micro")
+    made.open()
+    return made
+
+
+@pytest.fixture
+def train(folder: RunFolder) -> Train:
+    """Makes the record of a succeeded cell, with a checkpoint that is a shipped policy."""
+
+    def make(seed: int = 0, policy: str = "amber", steps: tuple[int, ...] = (100,)) -> Record:
+        cell = a_cell(seed)
+        cell_dir = folder.cell(cell)
+        cell_dir.make(cell)
+        checkpoints = []
+        for step in steps:
+            path = cell_dir.checkpoints / f"step-{step}"
+            shutil.copytree(POLICIES / policy, path)
+            checkpoints.append(Checkpoint(step, path))
+        return Record(
+            cell, "succeeded", checkpoints=tuple(checkpoints), directory=folder.cell(cell).path
+        )
+
+    return make
