@@ -87,17 +87,17 @@ def label_of(name: str, leaf: Callable[[str], object]) -> str:
 
 
 def text_of(value: object) -> str:
-    """A value as a person writes it: `none`, `true`, `0.05`, `low=0.2,high=0.3`."""
+    """A value as a person writes it: `none`, `true`, `0.05`, `low0.2-high0.28`."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.12g}"
+        return f"{value:.12g}".replace("e-0", "e-")
     if isinstance(value, Frozen):
         value = dict(value)
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={text_of(item)}" for key, item in value.items())
+        return "-".join(f"{k}{text_of(item)}" for k, item in value.items() if item is not None)
     return str(value)
 
 

@@ -2,19 +2,24 @@
 
 The encoding is ours to keep for ever (a golden test pins it): keys sorted, no spaces, UTF-8,
 floats by their shortest round-trip form with integral floats written as integers (so `1` and
-`1.0` are one value), and fields added after the first release left out while they hold the value
-that means "as before" (`BIRTH_VALUES`), so that a new field renames no old cell.
+`1.0` are one value), names for people left out (`NOT_IDENTITY`), and fields added after the first
+release left out while they hold the value that means "as before" (`BIRTH_VALUES`), so that a new
+field renames no old cell.
 """
 
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
-from orchestrator.settings import Settings
+from orchestrator.settings import Frozen, Settings
 
 SCHEME = "orch-cell/1"
 ID_LENGTH = 12
+
+NOT_IDENTITY = frozenset({"model.name", "data.name", "data.num_prompts"})
+"""What people call a thing (its path says what it is), and the size it is checked against."""
 
 BIRTH_VALUES: Mapping[str, object] = {}
 """Dotted field -> the value that reproduces what orch did before the field existed."""
@@ -25,26 +30,49 @@ def fingerprint(settings: Settings) -> str:
 
     Raises TypeError for a value that has no canonical form (NaN, infinity, an object).
     """
-    return digest(identity(settings))
+    parts = []
+    for name in sorted(type(settings).model_fields):
+        value = getattr(settings, name)
+        if isinstance(value, Frozen):
+            parts.append(f'"{name}":{_encoded(value, f"{name}.")}')
+        elif _counts(name, value):
+            parts.append(f'"{name}":{encode(value)}')
+    return _hash(f"{{{','.join(parts)}}}")
 
 
 def identity(settings: Settings) -> dict[str, object]:
-    """The plain data that is hashed."""
-    plain = settings.model_dump()
-    for dotted, birth in BIRTH_VALUES.items():
-        *parents, leaf = dotted.split(".")
-        node = plain
-        for parent in parents:
-            node = node[parent]
-        if leaf in node and node[leaf] == birth:
-            del node[leaf]
-    return plain
+    """The plain data that is hashed: `digest(identity(s)) == fingerprint(s)`."""
+    return _counted(settings.model_dump(), "")
+
+
+@lru_cache(maxsize=4096)
+def _encoded(section: Frozen, prefix: str) -> str:
+    """A section's canonical JSON. Cells share sections, and equal sections encode alike."""
+    return encode(_counted(section.model_dump(), prefix))
+
+
+def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """The fields that are part of an identity."""
+    return {
+        key: _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in plain.items()
+        if _counts(f"{prefix}{key}", value)
+    }
+
+
+def _counts(field: str, value: object) -> bool:
+    return field not in NOT_IDENTITY and not (
+        field in BIRTH_VALUES and encode(value) == encode(BIRTH_VALUES[field])
+    )
 
 
 def digest(value: object) -> str:
     """The hash of any plain data in the canonical encoding."""
-    text = f"{SCHEME}\n{encode(value)}"
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+    return _hash(encode(value))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(f"{SCHEME}\n{text}".encode()).hexdigest()[:ID_LENGTH]
 
 
 def encode(value: object) -> str:

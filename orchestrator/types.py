@@ -48,10 +48,19 @@ class EvalTask(Frozen):
     chat_template: Literal["default", "none"] = "default"
 
 
+class Baseline(Frozen):
+    """A model evaluated as it is before training, with or without its chat template."""
+
+    model: Name
+    """Name of a model of the spec."""
+    chat_template: Literal["default", "none"] = "default"
+
+
 class Evaluation(Frozen):
     """What is asked of each checkpoint."""
 
     tasks: tuple[EvalTask, ...] = Field(default=(), strict=False)
+    baselines: tuple[Baseline, ...] = Field(default=(), strict=False)
     sampling: Sampling = Sampling()
     seeds: tuple[int, ...] = Field(default=(0,), strict=False)
     checkpoints: Literal["last", "all"] = "last"

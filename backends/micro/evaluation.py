@@ -26,25 +26,25 @@ from backends.micro.skills import (
     held_out_problems,
 )
 
-IN_LOOP_PROBLEMS, FINAL_PROBLEMS = 128, 512
-"""Held-out problems of each skill, during training and after the last train step."""
-KL_PROBLEMS = 128
+NUM_PROBLEMS = 256
+"""Held-out problems of each skill behind an accuracy."""
+NUM_KL_PROBLEMS = 128
+"""Those of the trained skill behind a divergence."""
 
 
 @torch.no_grad()
-def log_accuracy(policy: Weights, skill: Skill, problems: int, device: torch.device) -> Tensor:
-    """[problems], log-probability of the right answer to each of the first held-out problems."""
-    prompts, answers = _exam(skill, problems, device)
+def log_accuracy(policy: Weights, skill: Skill) -> Tensor:
+    """[NUM_PROBLEMS], log-probability of the right answer to each held-out problem."""
+    device = policy.norm.device
+    prompts, answers = _exam(skill, NUM_PROBLEMS, device)
     at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
     logps = forward(policy, torch.cat([prompts, answers[:, :-1]], 1), at).log_softmax(-1)
     return logps.gather(-1, answers[..., None])[..., 0].sum(-1)
 
 
-def accuracies(policy: Weights, problems: int, device: torch.device) -> dict[Skill, float]:
+def accuracies(policy: Weights) -> dict[Skill, float]:
     """Exact expected accuracy on each skill, at temperature 1."""
-    return {
-        skill: log_accuracy(policy, skill, problems, device).exp().mean().item() for skill in SKILLS
-    }
+    return {skill: log_accuracy(policy, skill).exp().mean().item() for skill in SKILLS}
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -60,9 +60,10 @@ def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, 
 class Divergence:
     """Both KL divergences to a reference policy on the trained skill's held-out prompts."""
 
-    def __init__(self, reference: Weights, skill: Skill, longest: int, device: torch.device):
-        self._prompts = _exam(skill, KL_PROBLEMS, device)[0]
-        uniforms = np.random.default_rng(20260101).random((KL_PROBLEMS, 1, longest), np.float32)
+    def __init__(self, reference: Weights, skill: Skill, longest: int):
+        device = reference.norm.device
+        self._prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
+        uniforms = np.random.default_rng(20260101).random((NUM_KL_PROBLEMS, 1, longest), np.float32)
         self._uniforms = torch.from_numpy(uniforms).to(device)
         self._reference = reference
         self._theirs = self._sample(reference)
@@ -77,8 +78,10 @@ class Divergence:
         forward_kl = _kl(self._theirs_logps, self._logps(policy, self._theirs))
         entropy = -(logps.exp() * logps).sum(-1)
         return {
-            "eval/kl_reverse": ((_kl(logps, reference) * mask).sum() / KL_PROBLEMS).item(),
-            "eval/kl_forward": ((forward_kl * self._theirs.mask[:, 0]).sum() / KL_PROBLEMS).item(),
+            "eval/kl_reverse": ((_kl(logps, reference) * mask).sum() / NUM_KL_PROBLEMS).item(),
+            "eval/kl_forward": (
+                (forward_kl * self._theirs.mask[:, 0]).sum() / NUM_KL_PROBLEMS
+            ).item(),
             "eval/entropy": ((entropy * mask).sum() / mask.sum()).item(),
         }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from backends.micro.policy import (
@@ -81,7 +81,7 @@ def write(directory: Path, flat: Tensor) -> None:
     }  # fmt: skip
     for name, content in texts.items():
         (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    save_file(to_tensors(flat), directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").write_bytes(save(to_tensors(flat), {"format": "pt"}))
 
 
 def read(directory: Path) -> Tensor:

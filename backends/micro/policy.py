@@ -42,20 +42,19 @@ class Weights(NamedTuple):
     head: Tensor
 
 
-_LAYER = Layer(*map(torch.Size, (
+_LAYER: tuple[tuple[int, ...], ...] = (
     (WIDTH,), (3 * WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,), (2 * HIDDEN, WIDTH), (WIDTH, HIDDEN),
-)))  # fmt: skip
-_SHAPES = [
-    torch.Size((NUM_TOKENS, WIDTH)), *(_LAYER * NUM_LAYERS),
-    torch.Size((WIDTH,)), torch.Size((NUM_TOKENS, WIDTH)),
-]  # fmt: skip
+)  # fmt: skip
+_SHAPES = ((NUM_TOKENS, WIDTH), *(_LAYER * NUM_LAYERS), (WIDTH,), (NUM_TOKENS, WIDTH))
 _SIZES = [math.prod(shape) for shape in _SHAPES]
 NUM_PARAMETERS = sum(_SIZES)
 
 
 def weights(flat: Tensor) -> Weights:
     """The matrices of a flat vector [NUM_PARAMETERS]; gradients flow back to it."""
-    parts = [part.view(shape) for part, shape in zip(flat.split(_SIZES), _SHAPES, strict=True)]
+    parts = [
+        part.view(shape) for part, shape in zip(torch.split(flat, _SIZES), _SHAPES, strict=True)
+    ]
     count = len(_LAYER)
     layers = tuple(
         Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS)
@@ -122,9 +121,9 @@ def forward(policy: Weights, tokens: Tensor, at: Layout) -> Tensor:
 def project(x: Tensor, layer: Layer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries, rotated keys and values, each [B, H, L, E], of activations [B, L, D]."""
     normed = F.rms_norm(x, (WIDTH,), layer.attention_norm, NORM_EPSILON)
-    qkv = F.linear(normed, layer.qkv).unflatten(-1, (3, NUM_HEADS, HEAD_WIDTH))
-    pairs = torch.view_as_complex(qkv[:, :, :2].unflatten(-1, (HEAD_WIDTH // 2, 2)))
-    turned = torch.view_as_real(pairs * turn).flatten(-2)
+    qkv = F.linear(normed, layer.qkv).view(*x.shape[:2], 3, NUM_HEADS, HEAD_WIDTH)
+    pairs = qkv[:, :, :2].view(*x.shape[:2], 2, NUM_HEADS, HEAD_WIDTH // 2, 2)
+    turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
     query, key = turned.transpose(1, 3).unbind(2)
     return query, key, qkv[:, :, 2].transpose(1, 2)
 
@@ -133,7 +132,7 @@ def finish(x: Tensor, seen: Tensor, layer: Layer) -> Tensor:
     """The rest of a layer: attention's output [B, H, L, E] and the gated MLP, added to x."""
     x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.output)
     normed = F.rms_norm(x, (WIDTH,), layer.mlp_norm, NORM_EPSILON)
-    gate, up = F.linear(normed, layer.gate_up).split(HIDDEN, -1)
+    gate, up = F.linear(normed, layer.gate_up).chunk(2, -1)
     return x + F.linear(F.silu(gate) * up, layer.down)
 
 

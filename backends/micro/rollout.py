@@ -78,7 +78,10 @@ def sample(
     mask = torch.stack(masks, -1).view(groups, size, -1).to(x.dtype)
     shape = mask.shape
     return Rollouts(
-        prompts, torch.stack(tokens, -1).view(shape), mask, torch.stack(logps, -1).view(shape) * mask
+        prompts,
+        torch.stack(tokens, -1).view(shape),
+        mask,
+        torch.stack(logps, -1).view(shape) * mask,
     )
 
 
@@ -154,7 +157,7 @@ def _draw(logp: Tensor, uniform: Tensor, top_p: float) -> Tensor:
     """One token for each row of logp [B, V], by the inverse CDF at uniform [B]."""
     mass = logp.exp()
     if top_p < 1.0:
-        ordered, order = mass.sort(-1, descending=True, stable=True)
+        ordered, order = mass.sort(stable=True, dim=-1, descending=True)
         outside = ordered.cumsum(-1) - ordered >= top_p
         mass = mass.scatter(-1, order, ordered.masked_fill(outside, 0.0))
     heights = mass.cumsum(-1)

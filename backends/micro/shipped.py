@@ -27,13 +27,12 @@ class Manifest(Frozen):
 
     name: str
     recipe: Recipe
-    num_problems: int
-    """Held-out problems of each skill behind the numbers below."""
     torch: str
+    """Version it was made and measured with."""
     accuracy: dict[Skill, float]
-    """Exact expected accuracy."""
+    """Exact expected accuracy on the held-out problems of the in-loop evaluation."""
     chances: dict[Skill, tuple[float, ...]]
-    """Probability of the right answer, averaged over equal shares of the problems, ascending."""
+    """Probability of the right answer to each of them, whose mean is the accuracy."""
 
 
 @cache

@@ -23,6 +23,8 @@ ANSWER_TOKENS = NUM_DIGITS + 1
 """Digits and <eos>."""
 
 _HELD_OUT_ONE_IN = 10
+NUM_TRAIN_PROBLEMS = 89_994
+"""Problems of each skill that are not held out."""
 
 
 def answer(skill: Skill, digits: Sequence[int]) -> list[int]:

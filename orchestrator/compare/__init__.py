@@ -13,25 +13,23 @@ words, phrases  all of it as sentences
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orchestrator import registry
 from orchestrator.claims import Claim, parse
 from orchestrator.compare.configurations import IN_DOMAIN as IN_DOMAIN
 from orchestrator.compare.configurations import OUT_OF_DOMAIN as OUT_OF_DOMAIN
 from orchestrator.compare.configurations import Configuration as Configuration
 from orchestrator.compare.configurations import configurations, main_metric
-from orchestrator.compare.contrast import Predict
 from orchestrator.compare.estimates import Estimate as Estimate
 from orchestrator.compare.estimates import Rate as Rate
 from orchestrator.compare.group import Difference as Difference
 from orchestrator.compare.group import by as by
+from orchestrator.compare.group import versus_none as versus_none
 from orchestrator.compare.judge import Finding as Finding
 from orchestrator.compare.judge import judge
 from orchestrator.compare.runs import Run as Run
 from orchestrator.compare.runs import measure
 from orchestrator.compare.words import reason as reason
 from orchestrator.compare.words import statement as statement
-from orchestrator.errors import EnvironmentFault, Fault, SpecError
-from orchestrator.settings import Settings
+from orchestrator.errors import Fault, SpecError
 from orchestrator.types import Record, Score, Spec
 
 
@@ -51,33 +49,18 @@ def compare(
     spec: Spec,
     records: Sequence[Record],
     scores: Iterable[Score],
-    predict: Predict | None = None,
 ) -> Comparison:
     """Means and intervals over seeds of every configuration, and a verdict on every claim.
 
-    `predict` gives the closed form's final accuracy of a run's settings, or None where there is
-    none; left out, the run's backend is asked. Raises SpecError for a claim that cannot be read.
+    Raises SpecError for a claim that cannot be read.
     """
-    predict = predict or prediction
     claims = _claims(spec)
     runs = measure(records, scores)
-    forecasts = {run.record.cell.id: predict(run.record.cell.settings) for run in runs}
-    known = {cell: value for cell, value in forecasts.items() if value is not None}
-    found = configurations(runs, known)
+    found = configurations(runs)
     return Comparison(
-        tuple(runs), tuple(found), tuple(judge(claims, runs, predict)),
+        tuple(runs), tuple(found), tuple(judge(claims, runs)),
         main_metric(found, IN_DOMAIN), main_metric(found, OUT_OF_DOMAIN),
     )  # fmt: skip
-
-
-def prediction(settings: Settings) -> float | None:
-    """The final accuracy that the run's own backend predicts, if it can."""
-    try:
-        backend = registry.load(settings.backend.name)
-    except EnvironmentFault:  # the cell was trained by a backend that is not installed here
-        return None
-    predicted = getattr(backend, "predicted", None)
-    return None if predicted is None else predicted(settings)
 
 
 def _claims(spec: Spec) -> dict[str, Claim]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.claims import COLLAPSE
 from orchestrator.compare.curves import Curve, curve
 from orchestrator.compare.estimates import Estimate, Rate, estimate, rate
-from orchestrator.compare.runs import Run
+from orchestrator.compare.runs import PREDICTED_ACCURACY, Run
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
 """The main result, by preference: the harness's, the trainer's exact one, the training reward."""
@@ -53,28 +53,25 @@ class Configuration:
         return {run.seed: run.finals[metric] for run in self.runs if metric in run.finals}
 
 
-def configurations(runs: Sequence[Run], predicted: Mapping[str, float]) -> list[Configuration]:
-    """Every configuration, in the order of the runs. `predicted`: cell id -> final accuracy."""
+def configurations(runs: Sequence[Run]) -> list[Configuration]:
+    """Every configuration, in the order of the runs."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Run]] = {}
     for run in runs:
         traits = tuple(sorted(run.traits.items()))
         for study in run.record.cell.studies:
             groups.setdefault((study, traits), []).append(run)
     return [
-        _configuration(study, sorted(same, key=lambda run: run.seed), predicted)
+        _configuration(study, sorted(same, key=lambda run: run.seed))
         for (study, _), same in groups.items()
     ]
 
 
-def _configuration(
-    study: str, runs: Sequence[Run], predicted: Mapping[str, float]
-) -> Configuration:
+def _configuration(study: str, runs: Sequence[Run]) -> Configuration:
     first = runs[0]
     kl = first.asked.kl
     outcomes = [run.finals[COLLAPSE] for run in runs if COLLAPSE in run.finals]
     stale = [mean for run in runs if (mean := _mean_over_steps(run, STALENESS[0])) is not None]
     largest = [max(run.series[STALENESS[1]].values()) for run in runs if STALENESS[1] in run.series]
-    forecasts = [predicted[run.record.cell.id] for run in runs if run.record.cell.id in predicted]
     return Configuration(
         study,
         {name: v for name, v in first.traits.items() if name != "beta" and name[:3] != "kl."},
@@ -83,7 +80,7 @@ def _configuration(
         tuple(runs),
         {metric: _final(runs, metric) for metric in _names(run.finals for run in runs)},
         rate(int(sum(outcomes)), len(outcomes)),
-        math.fsum(forecasts) / len(forecasts) if forecasts else None,
+        _predicted(runs),
         _curves(runs),
         estimate(stale) if stale else None,
         max(largest, default=None),
@@ -92,6 +89,11 @@ def _configuration(
 
 def _final(runs: Iterable[Run], metric: str) -> Estimate:
     return estimate(run.finals[metric] for run in runs if metric in run.finals)
+
+
+def _predicted(runs: Iterable[Run]) -> float | None:
+    values = [value for run in runs for value in run.series.get(PREDICTED_ACCURACY, {}).values()]
+    return values[0] if values else None
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, Curve]:

@@ -4,18 +4,15 @@ The effect of a seed is the mean over settings of left minus right. Only seeds f
 configuration has a value count, so that no mean is silently taken over what happens to be left.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from orchestrator.claims import Claim, Side
 from orchestrator.compare.pairing import Configuration, NotTestableError, Setting, named, pair
 from orchestrator.compare.phrases import listed
-from orchestrator.compare.runs import Run
+from orchestrator.compare.runs import Run, predicted_for
 from orchestrator.errors import did_you_mean
-from orchestrator.settings import Settings
-
-Predict = Callable[[Settings], float | None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Contrast:
         return tuple(ids)
 
 
-def contrast(claim: Claim, runs: Sequence[Run], predict: Predict) -> Contrast:
+def contrast(claim: Claim, runs: Sequence[Run]) -> Contrast:
     """The claim's two sides, seed by seed. Raises NotTestableError, saying why."""
     for side in claim.sides:
         _check_measured(side.metric, runs)
@@ -52,7 +49,7 @@ def contrast(claim: Claim, runs: Sequence[Run], predict: Predict) -> Contrast:
     if isinstance(claim.right, Side):
         right = _by_seed([(s.study, s.right) for s in settings], _measured(claim.right.metric))
     elif claim.right == "predicted":
-        right = _by_seed([(s.study, s.left) for s in settings], _predicted(predict))
+        right = _by_seed([(s.study, s.left) for s in settings], _predicted(claim.left.metric))
     else:
         right = dict.fromkeys(left, float(claim.right))
     seeds = sorted(left.keys() & right.keys())
@@ -60,7 +57,7 @@ def contrast(claim: Claim, runs: Sequence[Run], predict: Predict) -> Contrast:
     if not seeds:
         raise NotTestableError("no seed is finished in every configuration it is about")
     if dropped := sorted(declared - set(seeds)):
-        notes.append(f"seed {listed(dropped)} left out: not finished in every configuration")
+        notes.append(f"left out seed {listed(dropped)}, not finished in every configuration")
     return Contrast(settings, tuple(seeds), left, right, tuple(notes))
 
 
@@ -101,20 +98,23 @@ def _measured(metric: str) -> Value:
     return lambda run: run.finals.get(metric)
 
 
-def _predicted(predict: Predict) -> Value:
-    def value(run: Run) -> float:
-        found = predict(run.record.cell.settings)
-        if found is None:
+def _predicted(metric: str) -> Value:
+    name = predicted_for(metric)
+    if name is None:
+        raise NotTestableError(f"no closed form predicts {metric}")
+
+    def value(run: Run) -> float | None:
+        if run.finals and name not in run.finals:
             raise NotTestableError(
                 f"no closed form predicts {run.record.cell.slug}: only the embedded trainer has "
                 "one, for on-policy gradients of the sequence's reverse KL"
             )
-        return found
+        return run.finals.get(name)
 
     return value
 
 
-def _by_seed(sides: Iterable[tuple[str, Sequence[Run]]], value: Value) -> dict[int, float]:
+def _by_seed(sides: Sequence[tuple[str, Sequence[Run]]], value: Value) -> dict[int, float]:
     """Seed -> mean over settings of the mean over the configurations of this side."""
     columns: list[list[dict[int, float]]] = []
     for study, runs in sides:
@@ -126,9 +126,8 @@ def _by_seed(sides: Iterable[tuple[str, Sequence[Run]]], value: Value) -> dict[i
                 at[run.seed] = found
         for configuration, at in configurations.items():
             if not at:
-                raise NotTestableError(
-                    f"no finished run of {named(study, configuration)} has its value"
-                )
+                name = named(study, configuration, [run for _, side in sides for run in side])
+                raise NotTestableError(f"no finished run of {name} has its value")
         columns.append(list(configurations.values()))
     return over_seeds(columns)
 

@@ -1,6 +1,6 @@
 """Values of one axis set against each other, everything else equal: `orch compare --by backend`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -36,14 +36,13 @@ def by(found: Sequence[Configuration], axis: str, metric: str) -> list[Differenc
     Pairs that share no setting or no seed are left out. Raises KeyError for an axis no
     configuration has.
     """
-    placed = [(value_of(c, axis), _rest(c, axis), c) for c in found]
-    values = list(dict.fromkeys(value for value, _, _ in placed if value is not None))
+    values = list(dict.fromkeys(v for c in found if (v := value_of(c, axis)) is not None))
     if not values:
         raise KeyError(axis)
     pairs = [
         (left, right, effect, settings)
         for left, right in combinations(values, 2)
-        for effect, settings in [_effect(placed, left, right, metric)]
+        for effect, settings in [_effect(found, axis, (left, right), metric)]
         if effect is not None
     ]
     p_values = [min(1.0, 2 * min(tails(effect, 0.0))) for _, _, effect, _ in pairs]
@@ -64,32 +63,47 @@ def value_of(configuration: Configuration, axis: str) -> str | None:
     return configuration.study if axis == "study" else configuration.traits.get(axis)
 
 
+def versus_none(found: Sequence[Configuration], metric: str) -> dict[int, Estimate]:
+    """Index of a configuration -> its difference to the run without KL, paired on seeds."""
+    baselines = {
+        _setting(c, ("kl", "beta")): c.by_seed(metric) for c in found if c.beta is None
+    }  # fmt: skip
+    differences = {}
+    for index, c in enumerate(found):
+        base = baselines.get(_setting(c, ("kl", "beta")), {}) if c.beta is not None else {}
+        own = c.by_seed(metric)
+        if own.keys() & base.keys():
+            differences[index] = estimate(own[seed] - base[seed] for seed in own.keys() & base)
+    return differences
+
+
 Setting = tuple[tuple[str, str | None], ...]
-Placed = tuple[str | None, Setting, Configuration]
 
 
-def _rest(configuration: Configuration, axis: str) -> Setting:
+def _setting(configuration: Configuration, without: Sequence[str]) -> Setting:
     names = ["study", "kl", "beta", *configuration.traits]
-    return tuple((name, value_of(configuration, name)) for name in names if name != axis)
+    return tuple((name, value_of(configuration, name)) for name in names if name not in without)
 
 
 def _effect(
-    placed: Iterable[Placed], left: str, right: str, metric: str
+    found: Sequence[Configuration], axis: str, pair: tuple[str, str], metric: str
 ) -> tuple[Estimate | None, tuple[str, ...]]:
-    found: dict[Setting, dict[str, dict[int, float]]] = {}
-    for value, rest, configuration in placed:
-        at = configuration.by_seed(metric)
-        if value in (left, right) and value is not None and at:
-            found.setdefault(rest, {})[value] = at
-    shared = {rest: sides for rest, sides in found.items() if len(sides) == 2}
-    one = over_seeds([[sides[left]] for sides in shared.values()])
-    other = over_seeds([[sides[right]] for sides in shared.values()])
+    """A run without KL has no beta, and is set against the mean over the other's."""
+    without = (axis, "beta") if axis == "kl" and "none" in pair else (axis,)
+    settings: dict[Setting, dict[str, list[dict[int, float]]]] = {}
+    for configuration in found:
+        value, at = value_of(configuration, axis), configuration.by_seed(metric)
+        if value in pair and value is not None and at:
+            sides = settings.setdefault(_setting(configuration, without), {})
+            sides.setdefault(value, []).append(at)
+    shared = {setting: sides for setting, sides in settings.items() if len(sides) == 2}
+    one, other = (over_seeds([sides[value] for sides in shared.values()]) for value in pair)
     seeds = one.keys() & other.keys()
     if not seeds:
         return None, ()
-    settings = tuple(
+    names = tuple(
         ", ".join(value if name in ("study", "kl") else f"{name}={value}"
-                  for name, value in rest if value is not None)
-        for rest in shared
+                  for name, value in setting if value is not None)
+        for setting in shared
     )  # fmt: skip
-    return estimate(one[seed] - other[seed] for seed in seeds), settings
+    return estimate(one[seed] - other[seed] for seed in seeds), names

@@ -14,7 +14,7 @@ from typing import Literal
 
 from orchestrator.claims import COLLAPSE, Claim, Relation, Side
 from orchestrator.compare import estimates
-from orchestrator.compare.contrast import Contrast, Predict, contrast
+from orchestrator.compare.contrast import Contrast, contrast
 from orchestrator.compare.estimates import ALPHA, Estimate, Rate
 from orchestrator.compare.pairing import NotTestableError
 from orchestrator.compare.runs import Run
@@ -64,12 +64,12 @@ class Finding:
         return len(self.evidence.contrast.seeds) if self.evidence else 0
 
 
-def judge(claims: Mapping[str, Claim], runs: Sequence[Run], predict: Predict) -> list[Finding]:
+def judge(claims: Mapping[str, Claim], runs: Sequence[Run]) -> list[Finding]:
     """One finding a claim, in order."""
     drafts: dict[str, Evidence | NotTestableError] = {}
     for name, claim in claims.items():
         try:
-            drafts[name] = weigh(claim, contrast(claim, runs, predict))
+            drafts[name] = weigh(claim, contrast(claim, runs))
         except NotTestableError as reason:
             drafts[name] = reason
     testable = {name: draft for name, draft in drafts.items() if isinstance(draft, Evidence)}

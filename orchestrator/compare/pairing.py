@@ -51,7 +51,8 @@ def pair(claim: Claim, runs: Sequence[Run]) -> tuple[tuple[Setting, ...], list[s
     for (study, key), (left, right) in found.items():
         if not left or (not right and len(claim.sides) == 2):
             lacking = claim.sides[0 if not left else 1]
-            notes.append(f"{named(study, key)} left out: it has no {lacking}")
+            lacks = ", ".join(map(str, lacking.where)) or lacking.metric
+            notes.append(f"left out {named(study, key, runs)}, which has no {lacks}")
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
         if cells not in seen:  # the same runs can belong to several studies
@@ -82,7 +83,7 @@ def _chosen(claim: Claim, side: Side, runs: Sequence[Run]) -> list[tuple[str, Ru
     for where in (*side.where, *claim.at):
         for one in where.each():
             if not any(run.holds(one) or _stands_beside(run, one) for _, run in chosen):
-                raise NotTestableError(f"no run has {side} with {one}{_known(where.axis, runs)}")
+                raise NotTestableError(f"no run has {one}{_known(where.axis, runs)}")
     if not chosen:
         raise NotTestableError("nothing ran")
     return chosen
@@ -120,6 +121,7 @@ def _known(axis: str, runs: Sequence[Run]) -> str:
     return f" (there are: {', '.join(sorted(values))})" if values else ""
 
 
-def named(study: str, traits: Iterable[tuple[str, str]]) -> str:
-    """`onpolicy (beta=0.1, model=qwen2.5-7b)`."""
-    return f"{study} ({', '.join(f'{t}={v}' for t, v in traits)})"
+def named(study: str, traits: Configuration, runs: Sequence[Run]) -> str:
+    """`onpolicy (beta=0.1, model=qwen2.5-7b)`: the traits in which these runs differ."""
+    differ = [(t, v) for t, v in traits if len({run.traits.get(t) for run in runs}) > 1]
+    return f"{study} ({', '.join(f'{t}={v}' for t, v in differ)})" if differ else study

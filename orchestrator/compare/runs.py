@@ -13,6 +13,8 @@ from orchestrator.types import Record, Score, Selection
 
 _OF_KL = frozenset({"seed", "kl", "beta", "kl.estimator", "kl.placement", "kl.beta"})
 _MEAN_AT_K = re.compile(r"mean@(\d+)")
+PREDICTED_ACCURACY = "eval/accuracy_predicted"
+"""What a trainer with a closed form reports beside what it measures."""
 Protocol = frozenset[tuple[object, ...]]
 
 
@@ -82,27 +84,38 @@ def _run(record: Record, scores: Sequence[Score]) -> Run:
 
 
 def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """Values of a run that ended well; an evaluation before its last step is not a final value."""
+    """Values of a run that ended well; an evaluation before its last step is not a final value.
+
+    A run whose numbers became NaN ends without a policy, and so with an accuracy of 0.
+    """
     if record.state != "succeeded":
         return {}
-    collapsed = record.outcome is not None and record.outcome.kind == "collapsed"
-    end = max((p.step for p in record.metrics), default=0)
-    finals: dict[str, float] = {} if record.outcome is None else {COLLAPSE: float(collapsed)}
+    outcome = record.outcome
+    finals: dict[str, float] = {}
+    if outcome is not None:
+        finals[COLLAPSE] = float(outcome.kind == "collapsed")
+    diverged = outcome is not None and outcome.cause == "nan"
+    end = max((point.step for point in record.metrics), default=0)
     for name, points in series.items():
         last = max(points)
-        if name.startswith("eval/") and last < end:
-            continue
-        value = points[last]
-        if not math.isfinite(value) and collapsed and is_accuracy(name):
-            value = 0.0  # a policy whose probabilities are not numbers answers nothing
-        if math.isfinite(value):
-            finals[name] = value
+        if diverged and is_accuracy(name):
+            finals[name] = 0.0
+        elif not (name.startswith("eval/") and last < end) and math.isfinite(points[last]):
+            finals[name] = points[last]
     return finals
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a metric is a share of right answers, and so lies in [0, 1]."""
-    return name.startswith("eval/") and not name.startswith(("eval/kl_", "eval/entropy"))
+    """Whether a metric is a measured share of right answers."""
+    other = ("eval/kl_", "eval/entropy")
+    return name.startswith("eval/") and not name.startswith(other) and name != PREDICTED_ACCURACY
+
+
+def predicted_for(metric: str) -> str | None:
+    """The metric that holds the closed form's value of a metric, if there is one."""
+    if metric in ("eval/accuracy_in_domain", "eval/in_domain/mean"):
+        return PREDICTED_ACCURACY
+    return "eval/kl_reverse_predicted" if metric == "eval/kl_reverse" else None
 
 
 def _evaluated(scores: Sequence[Score]) -> dict[str, tuple[float, Protocol]]:

@@ -20,6 +20,18 @@ _AGAINST_NUMBER = {
     "<=": "is not above {right} with {left}",
     "~": "is {right} with {left}",
 }
+_SHORT = {
+    "eval/accuracy_in_domain": "exact in-domain accuracy",
+    "eval/accuracy_out_of_domain": "exact out-of-domain accuracy",
+    "eval/kl_forward": "forward KL, reference to policy",
+    "eval/kl_reverse": "reverse KL, policy to reference",
+    "eval/entropy": "entropy of the policy",
+    "train/reward_mean": "training reward",
+    "train/kl_reference": "training KL to the reference (k1)",
+    "train/entropy": "training entropy",
+    "train/grad_norm": "gradient norm before clipping",
+    "rollout/response_tokens": "response length",
+}
 _DOMAINS = {
     "in_domain": "in-domain accuracy",
     "out_of_domain": "out-of-domain accuracy",
@@ -59,9 +71,9 @@ def reason(finding: Finding) -> str:
 def _numbers(finding: Finding, e: Evidence) -> str:
     seeds, settings = len(e.contrast.seeds), len(e.contrast.settings)
     over = f"{counted(seeds, 'seed')}, {counted(settings, 'setting')}"
-    p = p_value(finding.p_corrected)
+    p = p_value(e.p)
     if finding.family > 1:
-        p += f" corrected over {finding.family} claims"
+        p += f", {p_value(finding.p_corrected)} corrected over {finding.family} claims"
     if e.effect is None:
         sides = [told(side) for side in (e.left, e.right) if side is not None]
         return f"Collapsed: {' against '.join(sides)} ({over}); {p}."
@@ -78,6 +90,8 @@ def _advice(finding: Finding, e: Evidence) -> str:
     if finding.more_seeds is None:
         return f"No number of seeds up to {MAX_SEEDS:,} would settle it if it stays as seen here."
     more = counted(finding.more_seeds, "more seed")
+    if finding.num_seeds < 2:
+        return f"At least {more} would be needed."
     return f"About {more} would settle it if effect and spread stay as seen here."
 
 
@@ -89,9 +103,7 @@ def metric(name: str) -> str:
     if parts[0] == "eval" and len(parts) == 3:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"
         return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
-    known = {"eval/accuracy_in_domain": "exact in-domain accuracy",
-             "eval/accuracy_out_of_domain": "exact out-of-domain accuracy"}  # fmt: skip
-    return known.get(name, METRICS[name].meaning if name in METRICS else name)
+    return _SHORT.get(name, METRICS[name].meaning if name in METRICS else name)
 
 
 def _runs(side: Side) -> str:

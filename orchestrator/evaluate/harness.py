@@ -5,7 +5,6 @@ policy, to say how to sample, to seed, and to check that nothing was thrown away
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from copy import deepcopy
@@ -31,6 +30,8 @@ SEQUENCES_AT_ONCE = 512
 CLOSED_FORM = 1
 """lm-eval's `bootstrap_iters`: 0 would leave out the standard error of a mean too, and a mean's is
 computed, not bootstrapped."""
+
+VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 
 
 class Policy(HFLM):  # type: ignore[misc]
@@ -124,7 +125,7 @@ def _answer(policy: Policy, job: Job, ask: Ask) -> None:
     result = Result(
         asked=asked, files=job.files, scores=scores,
         cpu_seconds=time.process_time() - cpu,
-        versions={name: version(name) for name in ("lm_eval", "torch", "transformers")},
+        versions=VERSIONS,
     )  # fmt: skip
     lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
     write_text(target.with_suffix(".jsonl"), lines)  # first: scores on disk have their items
@@ -179,6 +180,3 @@ def _item(sample: Mapping[str, Any]) -> dict[str, Any]:
         "responses": sample["filtered_resps"][0],
         "correct": sample["correct"],
     }
-
-
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not survive the fork

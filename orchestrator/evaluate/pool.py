@@ -2,12 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate.results import Job
@@ -34,13 +34,11 @@ def harness_version() -> str:
         ) from error
 
 
-def work(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, str]]:
+def work(jobs: Sequence[Job], workers: int) -> Generator[tuple[int, str]]:
     """Has the jobs done; as each ends, tells its place and "" or a sentence of what is wrong.
 
-    The processes end with this iterator. Raises RuntimeError, with the traceback, for a bug.
+    The processes end with this generator. Raises RuntimeError, with the traceback, for a bug.
     """
-    if not jobs:
-        return
     argv = [sys.executable, "-P", "-m", "orchestrator.evaluate.worker", str(os.getpid()),
             str(workers)]  # fmt: skip
     with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as noise:
@@ -52,19 +50,21 @@ def work(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, str]]:
         ) as process:  # fmt: skip
             try:
                 for line in process.stdout or ():
-                    yield _told(json.loads(line), jobs)
+                    yield _told(line, jobs)
                 if process.wait():
                     noise.seek(0)
                     raise EnvironmentFault(
                         f"the evaluating process ended with code {process.returncode}; what is "
-                        "scored stays scored. Its last words:\n"
+                        "scored stays scored, run it again. Its last words:\n"
                         + noise.read().decode(errors="replace")[-2000:].strip()
                     )
             finally:
-                process.kill()
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
-def _told(reply: dict[str, Any], jobs: Sequence[Job]) -> tuple[int, str]:
+def _told(line: bytes, jobs: Sequence[Job]) -> tuple[int, str]:
+    reply = json.loads(line)
     place: int = reply["done"]
     if "bug" in reply:
         raise RuntimeError(f"evaluating {jobs[place].checkpoint}:\n{reply['bug']}")

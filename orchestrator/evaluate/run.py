@@ -1,6 +1,7 @@
 """evaluate: Record -> Scores. Finds out which scores are missing, and has them made."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Literal, NamedTuple
 
 from orchestrator.errors import CheckpointError
@@ -62,13 +63,13 @@ def evaluate(
             todo += [(cell, job)] if job.asks else []
     if todo:
         on_event(Event("started", 0, len(todo)))
-    answers = pool.work([job for _, job in todo], workers or len(cores()))
-    for done, (place, fault) in enumerate(answers, start=1):
-        cell, job = todo[place]
-        survey.take(job)
-        faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-        kind: Literal["fault", "scored"] = "fault" if fault else "scored"
-        on_event(Event(kind, done, len(todo), cell, job.step, fault))
+        with closing(pool.work([job for _, job in todo], workers or len(cores()))) as answers:
+            for done, (place, fault) in enumerate(answers, start=1):
+                cell, job = todo[place]
+                survey.take(job)
+                faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
+                kind: Literal["fault", "scored"] = "fault" if fault else "scored"
+                on_event(Event(kind, done, len(todo), cell, job.step, fault))
     if faults:
         raise UnscoredError(faults, survey.told())
     return survey.told()

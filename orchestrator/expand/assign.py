@@ -1,7 +1,7 @@
 """Assignments: `field = value`, where the value was written, and the short forms of values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 from orchestrator.errors import did_you_mean
 from orchestrator.fields import DEFAULTS, FIELDS, WHOLE, unknown
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     pointer: Pointer
 
 
-class Told(Exception):
+class ToldError(Exception):
     """A value that cannot be read; carries the sentence."""
 
 
@@ -48,7 +48,7 @@ def read(
     """What writing `field: value` assigns. `field` may be empty: the value then holds fields."""
     try:
         yield from _read(field, value, pointer, lookup, problems)
-    except Told as told:
+    except ToldError as told:
         problems.append(Problem(str(told), pointer))
 
 
@@ -58,19 +58,19 @@ def _read(
     if field and field not in FIELDS:
         parent = field.rpartition(".")[0]
         known = parent in FIELDS and FIELDS[parent].section is not None
-        raise Told(unknown(field[len(parent) + 1 :], parent) if known else unknown(field))
+        raise ToldError(unknown(field[len(parent) + 1 :], parent) if known else unknown(field))
     if field in WHOLE:
         yield _whole(field, value, pointer, lookup)
     elif field == "kl" and isinstance(value, str):
         yield from _kl(value, pointer)
     elif isinstance(value, Mapping):
         if field and FIELDS[field].section is None:
-            raise Told(f"{field} is one value, not a mapping; got {shown(dict(value))}")
+            raise ToldError(f"{field} is one value, not a mapping; got {shown(dict(value))}")
         for key, item in value.items():
             child = f"{field}.{key}" if field else str(key)
             yield from read(child, item, (*pointer, key), lookup, problems)
     elif not field or (FIELDS[field].section is not None and not _clears(field, value)):
-        raise Told(f"{field or 'this'} is a mapping of fields; got {shown(value)}")
+        raise ToldError(f"{field or 'this'} is a mapping of fields; got {shown(value)}")
     else:
         yield Assignment(field, value, pointer)
 
@@ -80,18 +80,20 @@ def _clears(field: str, value: object) -> bool:
 
 
 def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assignment:
-    if isinstance(value, Mapping):
-        return Assignment(field, dict(value), pointer)
-    if not isinstance(value, str):
-        raise Told(f"{field} is a name or a mapping; got {shown(value)}")
-    if field == "backend":
-        name, _, version = value.partition("@")
-        return Assignment(field, {"name": name, "version": version or None}, pointer)
+    """A model, data set or backend: an entry's name, `name@version`, or its content."""
+    if not isinstance(value, str | Mapping):
+        raise ToldError(f"{field} is a name or a mapping; got {shown(value)}")
     try:
-        entry = lookup(field, value)
+        if isinstance(value, str) and field != "backend":
+            return Assignment(field, {"name": value, **lookup(field, value)}, (f"@{field}", value))
+        if isinstance(value, str):
+            name, _, version = value.partition("@")
+            value = {"name": name, "version": version or None}
+        if field == "backend" and "name" in value:
+            lookup(field, str(value["name"]))
     except LookupError as error:
-        raise Told(str(error.args[0])) from None
-    return Assignment(field, {"name": value, **entry}, (f"@{field}", value))
+        raise ToldError(str(error.args[0])) from None
+    return Assignment(field, dict(value), pointer)
 
 
 def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
@@ -99,12 +101,12 @@ def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
     estimator, dot, placement = label.partition(".")
     known = get_args(Estimator)
     if estimator not in known:
-        raise Told(f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "
+        raise ToldError(f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "
                    f"(there are: {', '.join(known)})")  # fmt: skip
     yield Assignment("kl.estimator", estimator, pointer)
     if dot:
         if placement not in PLACEMENTS:
-            raise Told(f"'{label}' names no placement{did_you_mean(placement, PLACEMENTS)} "
+            raise ToldError(f"'{label}' names no placement{did_you_mean(placement, PLACEMENTS)} "
                        "(there are: reward, loss, both)")  # fmt: skip
         yield Assignment("kl.placement", PLACEMENTS[placement], pointer)
 
@@ -124,7 +126,7 @@ def put(tree: dict[str, Any], assignment: Assignment) -> None:
         node.pop("beta", None)
 
 
-def flat(assignments: Iterator[Assignment] | tuple[Assignment, ...]) -> dict[str, object]:
+def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
     """Dotted leaf -> value, for conditions to look at."""
     leaves: dict[str, object] = {}
     for field, value, _ in assignments:
@@ -147,5 +149,5 @@ def spelled(pointer: Pointer) -> str:
     text = "$"
     for key in pointer:
         plain = isinstance(key, str) and key.replace("_", "a").replace("-", "a").isalnum()
-        text += f".{key}" if plain else f"[{cast(object, key)!r}]"
+        text += f".{key}" if plain else f"[{key!r}]"
     return text

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from orchestrator.errors import did_you_mean
-from orchestrator.expand.assign import Assignment, Lookup, Pointer, Problem, flat, read
+from orchestrator.expand.assign import Assignment, Lookup, Pointer, Problem, read
 from orchestrator.fields import FIELDS, text_of, unknown
 from orchestrator.select import OF_A_CELL, Term, term
 from orchestrator.sentences import shown
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
         return any(choice.when for choice in self.alternatives.choices)
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """An expansion that would not fit."""
 
 
@@ -164,7 +164,7 @@ class Reader:
         if axes is None:
             return None
         if prod(len(axis.alternatives.choices) for axis in axes) > MAX_CELLS:
-            raise TooLarge
+            raise TooLargeError
         choices = [
             Choice(tuple(a for c in combination for a in c.assign),
                    tuple(w for c in combination for w in c.when))
@@ -202,13 +202,14 @@ class Reader:
 
 
 def formula(axes: Sequence[Axis]) -> str:
-    """`2 model x (1 + 2 estimator x 4 beta) kl`."""
+    """`2 model x (1 + 2 estimator x 4 beta) kl`; axes of one value go without saying."""
     parts = []
     for axis in axes:
         inner = axis.alternatives.formula
-        inner = inner if inner.replace(" zipped", "").isdigit() else f"({inner})"
-        parts.append(f"{inner} {axis.name.rpartition('.')[2]}")
-    return " x ".join(parts)
+        if inner != "1":
+            inner = inner if inner.replace(" zipped", "").isdigit() else f"({inner})"
+            parts.append(f"{inner} {axis.name.rpartition('.')[2]}")
+    return " x ".join(parts) or "1"
 
 
 def _condition(field: str, value: object) -> Term:
@@ -221,8 +222,3 @@ def _condition(field: str, value: object) -> Term:
         if isinstance(value, str) and text.startswith(op):
             return term(field, "!=" if op == "!" else op, [text.removeprefix(op)])
     return term(field, "=", [text])
-
-
-def leaves_of(choice: Choice) -> dict[str, object]:
-    """What a choice assigns, leaf by leaf."""
-    return flat(choice.assign)

@@ -114,7 +114,7 @@ class Builder:
                 if assignment.field == near or (
                     near == field and assignment.field.startswith(f"{field}.")
                 ):
-                    return assignment.pointer + _rest(field, near)
+                    return (*assignment.pointer, *_rest(field, near))
             if near in self.origins:
                 return self.origins[near] + _rest(field, near)
         inside = [at for other, at in self.origins.items() if other.startswith(f"{field}.")]
@@ -156,5 +156,3 @@ def _mentioned(message: str) -> str:
         if word.strip(".") in FIELDS:
             return str(word.strip("."))
     return ""
-
-

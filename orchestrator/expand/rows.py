@@ -10,15 +10,14 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from orchestrator.expand.assign import Pointer, Problem, leaf_in, read
+from orchestrator.expand.assign import Pointer, Problem, flat, leaf_in, read
 from orchestrator.expand.axes import (
     MAX_CELLS,
     Axis,
     Choice,
     Reader,
-    TooLarge,
+    TooLargeError,
     formula,
-    leaves_of,
 )
 from orchestrator.fields import WHOLE, label_of
 from orchestrator.select import Term
@@ -56,7 +55,7 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> Rows:
     if len(reader.problems) > before:
         return Rows((), (), "", ())
     if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
-        raise TooLarge
+        raise TooLargeError
     base = dict(_leaves(study.base))
     found = list(_multiplied(axes, base, reader, at))
     kept, dropped = _without(found, base, [terms for terms, _ in excluded])
@@ -98,7 +97,9 @@ def _multiplied(
 ) -> Iterator[Row]:
     free = [axis.alternatives.choices for axis in axes if not axis.conditional]
     bound = [axis for axis in axes if axis.conditional]
-    leaves = {id(choice): leaves_of(choice) for axis in axes for choice in axis.alternatives.choices}
+    leaves = {
+        id(choice): flat(choice.assign) for axis in axes for choice in axis.alternatives.choices
+    }
     clashes: set[str] = set()
 
     def extended(row: Row, rest: Sequence[Axis], known: dict[str, object]) -> Iterator[Row]:
@@ -126,7 +127,7 @@ def _multiplied(
         for choice in combination:
             known |= leaves[id(choice)]
         yield from extended(combination, bound, known)
-    reader.problems += [Problem(message, (*at, "axes")) for message in sorted(clashes)]
+    reader.problems.extend(Problem(message, (*at, "axes")) for message in sorted(clashes))
 
 
 def _holds(terms: Sequence[Term], leaves: Mapping[str, object]) -> bool:
@@ -144,7 +145,7 @@ def _without(
     for row in found:
         known = dict(base)
         for choice in row:
-            known |= leaves_of(choice)
+            known |= flat(choice.assign)
         hits = {i for i, terms in enumerate(exclusions) if _holds(terms, known)}
         used |= hits
         if not hits:
@@ -201,7 +202,7 @@ def _told(
     """`2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
     parts = [formula([a for a in axes if not a.conditional])]
     parts += [f"up to {len(a.alternatives.choices)} {a.name}" for a in axes if a.conditional]
-    text = " x ".join(part for part in parts if part) or "1"
+    text = " x ".join(part for part in parts if part != "1") or "1"
     text += f" - {excluded} excluded" if excluded else ""
     text += f" + {included} included" if included else ""
     count = left + included
@@ -209,5 +210,3 @@ def _told(
     if not plain:
         text += f" = {count}"
     return f"{text} x {len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
-
-

@@ -17,7 +17,7 @@ from orchestrator.errors import EnvironmentFault
 GRACE_SECONDS = 10.0
 """How long a worker that was asked to stop may take to write down what it has."""
 
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class Channel:
@@ -53,6 +53,12 @@ class Nursery:
 
     def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, noise: IO[bytes]):
         self.process, self.channel, self._noise = process, channel, noise
+        self._used = False
+
+    def start(self, order: dict[str, Any]) -> None:
+        """Asks for a worker; see worker.Order."""
+        self._used = True
+        self.channel.send({"do": "start", "order": order})
 
     def last_words(self) -> str:
         """The end of what it wrote to stderr, for a message."""
@@ -62,7 +68,8 @@ class Nursery:
     def stop(self) -> None:
         """Workers write down what they have and end; then the nursery ends. Waits for it."""
         self.channel.send({"do": "stop"})
-        deadline = time.monotonic() + GRACE_SECONDS
+        # with no worker there is nobody to wait for, and it may be importing for seconds
+        deadline = time.monotonic() + (GRACE_SECONDS if self._used else 0)
         while self.channel.open and time.monotonic() < deadline:
             self.channel.receive(0.1)
         self.kill()
@@ -72,7 +79,7 @@ class Nursery:
         self.channel.send({"do": "kill"})
         self.channel.socket.close()
         try:
-            self.process.wait(timeout=2)
+            self.process.wait(timeout=2 if self._used else 0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -87,7 +94,7 @@ def nursery(modules: Iterable[str]) -> Iterator[Nursery]:
     """
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as noise, ours, theirs:
-        argv = [sys.executable, "-m", "orchestrator.launch.nursery", str(getpid()),
+        argv = [sys.executable, "-P", "-m", "orchestrator.launch.nursery", str(getpid()),
                 str(theirs.fileno())]  # fmt: skip
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=noise, stderr=noise, start_new_session=True,

@@ -15,8 +15,8 @@ write that failed in many ways."""
 _MESSAGE_LENGTH = 2000
 
 
-class Stopped(BaseException):  # noqa: N818 - a request, not an error: `except Exception` must miss it
-    """The worker was asked to stop; the state its attempt ends in."""
+class Stopped(BaseException):
+    """The worker was asked to stop; the state its attempt ends in. `except Exception` misses it."""
 
     def __init__(self, state: State):
         self.state = state

@@ -45,38 +45,44 @@ def launch(
     workers: cells at the same time; None: one per core. Failed and cancelled cells are left to
     `retry`. Cells that another orch is training are waited for, and taken over if it dies. The
     first Ctrl-C lets workers write down what they have, the second ends them at once.
-    Raises UnsupportedSetting before anything starts, EnvironmentFault if the trainer cannot be
-    imported, RunFolderError if the folder cannot be written.
+    Raises OrchError, before anything starts, for cells that a backend cannot express;
+    EnvironmentFault if the trainer cannot be imported; RunFolderError if the folder cannot be
+    written.
     """
     folder.open()
-    todo = [c for c in cells if look(folder.cell(c)).state in RESUMABLE | {"running"}]
+    before = [(cell, look(folder.cell(cell)).state) for cell in cells]
+    waiting = [cell for cell, state in before if state in RESUMABLE]
+    elsewhere = [cell for cell, state in before if state == "running"]
     interrupted = False
-    if todo:
-        entries = _check(todo, folder)
+    if waiting or elsewhere:
+        entries = _check([*waiting, *elsewhere], folder)
+        count = min(workers or system.cores(), len(waiting) + len(elsewhere))
         with system.Stop().listening() as stop, nursery(entries) as held:
-            shift = Shift(todo, folder, workers, held, stop, on_event)
-            shift.work()
+            Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()
         interrupted = stop.asked > 0
     return Launched(tuple((c, look(folder.cell(c))) for c in cells), interrupted)
 
 
 def _check(cells: Sequence[Cell], folder: RunFolder) -> set[str]:
     """Modules of the entries; every cell that its backend cannot express is told at once."""
-    modules, refused = set(), []
+    modules: set[str] = set()
+    refused: dict[str, list[str]] = {}
     for cell in cells:
         cell_dir = folder.cell(cell)
         place = cell_dir.place(AttemptDir(cell_dir.path / "attempts" / "1", 1))
         try:
             plan = registry.load(cell.settings.backend.name).translate(cell, place)
         except OrchError as error:
-            refused.append((cell, error))
+            refused.setdefault(str(error), []).append(cell.slug)
         else:
             modules.add((plan.entry or "").partition(":")[0])
-    if len(refused) == 1:
-        raise refused[0][1]
     if refused:
-        listed = "\n".join(f"  {cell.slug}: {error}" for cell, error in refused)
-        raise OrchError(f"{len(refused)} cells cannot be launched; nothing was started\n{listed}")
+        count = sum(map(len, refused.values()))
+        listed = "\n".join(
+            f"  {told} ({len(slugs)} cells: {slugs[0]}{', ...' if slugs[1:] else ''})"
+            for told, slugs in refused.items()
+        )
+        raise OrchError(f"{count} cells cannot be launched, so nothing was started\n{listed}")
     return modules - {""}
 
 
@@ -89,16 +95,16 @@ class Shift:
     """One launch while it lasts: who waits, who runs, who was lost how often."""
 
     def __init__(
-        self, todo: Sequence[Cell], folder: RunFolder, workers: int | None, held: Nursery,
-        stop: system.Stop, on_event: Callable[[Event], None],
+        self, waiting: Sequence[Cell], elsewhere: Sequence[Cell], folder: RunFolder, workers: int,
+        held: Nursery, stop: system.Stop, on_event: Callable[[Event], None],
     ):  # fmt: skip
-        cores = system.cores()
-        self.slots = list(range(min(workers or len(cores), len(todo))))
-        # with one worker a core, each has its own; with fewer, two orchs could want the same one
-        self.cores = cores if workers in (None, len(cores)) else None
-        self.waiting = deque(todo)
+        self.slots = list(range(workers))
+        # with a worker on every core, each has its own; with fewer, two orchs could want the same
+        allowed = system.affinity()
+        self.cores = allowed if workers == len(allowed) else None
+        self.waiting = deque(waiting)
         self.running: dict[str, Running] = {}
-        self.elsewhere: dict[str, Cell] = {}
+        self.elsewhere = {cell.id: cell for cell in elsewhere}
         self.losses: Counter[str] = Counter()
         self.folder, self.held, self.stop, self.tell = folder, held, stop, on_event
         self.ready = False
@@ -143,7 +149,7 @@ class Shift:
                 "submission": submission, "folder": str(self.folder.path),
                 "cell": cell.model_dump_json(), "core": self.cores[slot] if self.cores else None,
             }  # fmt: skip
-            self.held.channel.send({"do": "start", "order": order})
+            self.held.start(order)
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "refused" in message:
@@ -197,9 +203,10 @@ class Shift:
     def _take_over(self) -> None:
         """Cells of another orch: dropped from the list when settled, taken back when it died."""
         for cell in list(self.elsewhere.values()):
-            seen = look(self.folder.cell(cell))
-            if seen.state == "running":
+            cell_dir = self.folder.cell(cell)
+            if cell_dir.is_claimed():
                 continue
+            seen = look(cell_dir)
             del self.elsewhere[cell.id]
             if seen.state in RESUMABLE:
                 self.waiting.append(cell)

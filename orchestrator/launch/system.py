@@ -13,13 +13,17 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 
 
-def cores() -> list[int]:
-    """Cores this process may use: its affinity, no more of them than a container's CPU quota."""
+def affinity() -> list[int]:
+    """The cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        allowed = sorted(os.sched_getaffinity(0))
-    else:
-        allowed = list(range(os.cpu_count() or 1))
-    return allowed[: max(1, math.ceil(_quota() or len(allowed)))]
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cores() -> int:
+    """How many of them it may use at the same time: a container may have a CPU quota."""
+    quota = _quota()
+    return len(affinity()) if quota is None else min(len(affinity()), math.ceil(quota))
 
 
 def _quota() -> float | None:

@@ -1,5 +1,6 @@
 """What runs in the process that trains one cell: claim, attempt, training, how it ended."""
 
+import json
 import os
 import resource
 import signal
@@ -7,7 +8,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -62,22 +63,23 @@ def one_thread() -> None:
         torch.set_num_threads(1)
 
 
+ASKED: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
+
+
 class Ask:
     """SIGTERM asks a worker to write down what it has (preempted), SIGINT to give up (cancelled).
 
     The request interrupts the training only, never the bookkeeping around it.
     """
 
-    STATES: dict[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
-
     def __init__(self) -> None:
         self.state: State | None = None
         self._armed = False
-        for number in self.STATES:
+        for number in ASKED:
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        self.state = self.state or self.STATES[number]
+        self.state = self.state or ASKED[number]
         if self._armed:
             self._armed = False
             raise Stopped(self.state)
@@ -158,8 +160,6 @@ def _enter(entry: str, cell: Cell, place: Place) -> Outcome:
 
 
 def _write_job(attempt: AttemptDir, submission: str, plan: LaunchPlan, started: float) -> None:
-    import json
-
     job = {
         "submission": submission, "launcher": "local", "pid": os.getpid(), "started": started,
         "argv": list(plan.argv), "host": socket.gethostname(), "birth": system.birth(os.getpid()),

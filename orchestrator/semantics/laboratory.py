@@ -111,7 +111,9 @@ _NONE = Moments(np.empty(0), np.empty(0), np.empty(0))
 def _stack(parts: list[Any]) -> Table:
     """[rows] of [2 parameters, 2, T] -> [2, T, 2 rows], parameters innermost."""
     stacked = np.stack(parts)
-    return np.ascontiguousarray(np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1))
+    return np.ascontiguousarray(
+        np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
+    )
 
 
 def _statistics(
@@ -122,10 +124,9 @@ def _statistics(
         at_1 = at_2 = at_0
     mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
     square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
-    if configuration.centring == "none":
-        return mean, square - mean**2, np.sqrt(square)
-    assert configuration.group_size is not None
     n = configuration.group_size
+    if configuration.centring == "none" or n is None:
+        return mean, square - mean**2, np.sqrt(square)
     shrink = 1 - 1 / n if configuration.centring == "same_batch_mean" else 1.0
     covariance, variance, joint = _covariance(at_0, at_1, at_2, n)
     inner = at_0.fsl[0, 0]

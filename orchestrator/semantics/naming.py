@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from typing import NamedTuple
 
 import numpy as np
 
+from orchestrator.semantics.catalogue import CATALOGUE, Naming, Objective
 from orchestrator.semantics.model import Policy, Setting, Table
-from orchestrator.semantics.objectives import CATALOGUE, Objective
 
 TOLERANCE = 1e-9
 """Relative to the largest gradient compared; the two calculations agree to 1e-13."""
@@ -28,31 +27,6 @@ def generic_settings(*, on_policy: bool, num_tokens: int = 5) -> tuple[Setting, 
         Setting(policy, reference, num_tokens, None if on_policy else rollout)
         for policy, reference, rollout in GENERIC
     )
-
-
-class Naming(NamedTuple):
-    """`gradient = scale * sum of (sign * candidate)`; no terms and kind unknown if none fits."""
-
-    kind: Objective
-    terms: tuple[tuple[int, str], ...]
-    scale: float = 1.0
-
-    @property
-    def words(self) -> str:
-        return self._joined([CATALOGUE[key].words for _, key in self.terms])
-
-    @property
-    def formula(self) -> str:
-        return self._joined([CATALOGUE[key].formula for _, key in self.terms])
-
-    def _joined(self, names: Sequence[str]) -> str:
-        if self.kind is Objective.ZERO:
-            return "0"
-        if not names:
-            return "no objective orch knows"
-        signs = ["-" if sign < 0 else "+" for sign, _ in self.terms]
-        text = " ".join(f"{sign} {name}" for sign, name in zip(signs, names, strict=True))
-        return text.removeprefix("+ ")
 
 
 def name_objective(

@@ -33,6 +33,8 @@ class Library:
     entries: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     """Everything read, in order of composition; later ones win."""
+    overridden: list[tuple[Pointer, str]] = field(default_factory=list)
+    """What the command line changed, and how it was written there."""
 
     def names(self, group: str) -> list[str]:
         """The entries a group has."""
@@ -110,6 +112,9 @@ class Library:
 
     def fault(self, message: str, pointer: Pointer) -> Fault:
         """A fault at a place of the composed spec, in the file and line that wrote it."""
+        for place, text in self.overridden:
+            if pointer[: len(place)] == place:
+                return Fault(message, f"{spelled(pointer)} (override '{text}')")
         for depth in range(len(pointer), -1, -1):
             for prefix, document in reversed(self.parts):
                 inner = pointer[len(prefix) : depth]
@@ -144,6 +149,8 @@ def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(under)
     for key, value in over.items():
         below = out.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        out[key] = merged(below, value) if both else value
+        if isinstance(below, dict) and isinstance(value, dict):
+            out[key] = merged(below, value)
+        else:
+            out[key] = value
     return out

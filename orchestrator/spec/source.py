@@ -68,7 +68,7 @@ def read(file: Path, faults: list[Fault]) -> Document | None:
     except yaml.YAMLError as error:
         faults.append(Fault(f"not readable as YAML: {str(error).splitlines()[0]}", "$", file))
         return None
-    except _Refused as refused:
+    except _RefusedError as refused:
         faults.append(Fault(str(refused), "$", file, refused.line))
         return None
     if not isinstance(data, dict):
@@ -105,7 +105,7 @@ def _text(file: Path, faults: list[Fault]) -> str | None:
         return None
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The file as a whole cannot be read on."""
 
     def __init__(self, message: str, line: int):
@@ -129,20 +129,20 @@ class _Builder:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if started:
-                    raise _Refused("holds several documents; keep one", event.start_mark.line + 1)
+                    raise _RefusedError("holds several documents; keep one", _line(event))
                 started = True
                 data = self.node(next(events), events, ())
         return data
 
     def node(self, event: Any, events: Iterator[Any], at: Pointer) -> Any:
-        line = event.start_mark.line + 1
+        line = _line(event)
         self.lines.setdefault(at, line)
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event, line)
         before = self.nodes
         self.count(1, line)
         if len(at) > MAX_DEPTH:
-            raise _Refused(f"is nested more than {MAX_DEPTH} deep", line)
+            raise _RefusedError(f"is nested more than {MAX_DEPTH} deep", line)
         if event.tag is not None and not (event.tag == "!" and _is_quoted(event)):
             self.tell(f"YAML tags are not read, got '{event.tag}': write the plain value", at, line)
         if isinstance(event, yaml.ScalarEvent):
@@ -157,7 +157,9 @@ class _Builder:
 
     def alias(self, event: Any, line: int) -> Any:
         if event.anchor not in self.anchors:
-            raise _Refused(f"'*{event.anchor}' stands before or inside what it refers to", line)
+            raise _RefusedError(
+                f"'*{event.anchor}' stands before or inside what it refers to", line
+            )
         value, nodes = self.anchors[event.anchor]
         self.count(nodes, line)
         return value
@@ -165,7 +167,7 @@ class _Builder:
     def count(self, nodes: int, line: int) -> None:
         self.nodes += nodes
         if self.nodes > MAX_NODES:
-            raise _Refused(f"expands to more than {MAX_NODES:,} values", line)
+            raise _RefusedError(f"expands to more than {MAX_NODES:,} values", line)
 
     def sequence(self, events: Iterator[Any], at: Pointer) -> list[Any]:
         items: list[Any] = []
@@ -181,7 +183,7 @@ class _Builder:
         for event in events:
             if isinstance(event, yaml.MappingEndEvent):
                 break
-            line = event.start_mark.line + 1
+            line = _line(event)
             key = self.key(event, at, line, events)
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 inherited |= self.merged(self.node(next(events), events, (*at, key)), at, line)
@@ -229,6 +231,10 @@ class _Builder:
 
     def tell(self, message: str, at: Pointer, line: int) -> None:
         self.faults.append(Fault(message, spelled(at), self.file, line))
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
 def _is_quoted(event: Any) -> bool:

@@ -46,22 +46,19 @@ def a_cell(seed: int = 0) -> Cell:
     )  # fmt: skip
 
 
-def tasks(repeats: int = 4, max_items: int = 16) -> tuple[EvalTask, ...]:
-    """The four skills; `sort` is the one trained on."""
-    return tuple(
-        EvalTask(
-            name=f"micro_{skill}",
-            domain="in" if skill == "sort" else "out",
-            repeats=repeats,
-            max_items=max_items,
-        )
-        for skill in SKILLS
-    )
+@pytest.fixture
+def ask() -> Callable[..., Evaluation]:
+    """Makes an evaluation of the four skills; `sort` is the one trained on."""
 
+    def make(repeats: int = 4, max_items: int = 16, **changes: object) -> Evaluation:
+        tasks = tuple(
+            EvalTask(name=f"micro_{skill}", domain="in" if skill == "sort" else "out",
+                     repeats=repeats, max_items=max_items)
+            for skill in SKILLS
+        )  # fmt: skip
+        return Evaluation.model_validate({"tasks": tasks, "sampling": Sampling(), **changes})
 
-def an_evaluation(repeats: int = 4, max_items: int = 16, **changes: object) -> Evaluation:
-    plain = {"tasks": tasks(repeats, max_items), "sampling": Sampling(max_response_tokens=16)}
-    return Evaluation(**{**plain, **changes})  # type: ignore[arg-type]
+    return make
 
 
 @pytest.fixture(autouse=True)

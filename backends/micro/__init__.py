@@ -1,0 +1,41 @@
+"""The embedded trainer: real RL of a tiny policy on this machine, in seconds a cell."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from backends.micro import disk, plan, rehearsal
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class Micro:
+    """orchestrator.backend.Backend; importing it loads no torch."""
+
+    name = "micro"
+    versions: tuple[str, ...] = (plan.VERSION,)
+    capabilities: Mapping[str, Sequence[object]] = plan.CAPABILITIES
+    tasks_dir: Path | None = Path(__file__).parent / "tasks"
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        return plan.translate(cell, place)
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        return disk.read_metrics(attempt_dir)
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        return disk.find_checkpoints(checkpoints_dir)
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return plan.parse(argv, files)
+
+    def rehearse(self, cell: Cell) -> Cell | None:
+        return rehearsal.rehearse(cell)
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
+        return rehearsal.rehearse_tasks(cell)
+
+
+BACKEND = Micro()

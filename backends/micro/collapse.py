@@ -1,0 +1,66 @@
+"""Whether training collapsed, judged from its curves. A collapse is a result, never a failure.
+
+A collapse is the loss of a reward once had: over the last WINDOW train steps the mean reward is
+at most LOST of the best mean over any WINDOW steps, which was at least HAD. Its cause says what
+the policy turned into.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from orchestrator.types import Outcome
+
+WINDOW = 10
+LOST = 0.2
+HAD = 0.1
+NO_ENTROPY = 0.02
+"""Nats a token; below it the policy always says the same."""
+TOO_LONG = 0.95
+"""Share of max_response_tokens that the mean response fills."""
+
+
+class Moment(NamedTuple):
+    """One train step as the judge sees it."""
+
+    reward: float
+    response_tokens: float
+    entropy: float
+
+
+def judge(trace: Sequence[Moment], max_response_tokens: int) -> Outcome:
+    """The outcome of training with this trace, one moment a train step."""
+    if len(trace) < 2 * WINDOW:
+        return Outcome(kind="trained")
+    rewards = _smooth([moment.reward for moment in trace])
+    best = float(rewards.max())
+    if best < HAD or rewards[-1] > LOST * best:
+        return Outcome(kind="trained")
+    kept = np.flatnonzero(rewards > LOST * best)[-1]
+    return Outcome(
+        kind="collapsed", cause=_cause(trace, max_response_tokens), step=int(kept) + 1 + WINDOW,
+        detail=f"mean reward over {WINDOW} train steps fell from {best:.3f} to {rewards[-1]:.3f}",
+    )  # fmt: skip
+
+
+def diverged(step: int, what: str) -> Outcome:
+    """The outcome of training whose numbers stopped being numbers at `step`."""
+    return Outcome(
+        kind="collapsed", cause="nan", step=step,
+        detail=f"{what} was not finite; training ended with the last policy whose loss was",
+    )  # fmt: skip
+
+
+def _cause(trace: Sequence[Moment], limit: int) -> Literal["length", "entropy", "reward"]:
+    tokens = _smooth([moment.response_tokens for moment in trace])
+    if tokens[-1] >= TOO_LONG * limit and tokens.min() < TOO_LONG * limit:
+        return "length"
+    if _smooth([moment.entropy for moment in trace])[-1] < NO_ENTROPY:
+        return "entropy"
+    return "reward"
+
+
+def _smooth(values: Sequence[float]) -> np.ndarray:
+    """Means over WINDOW consecutive values; entry i ends at train step i + WINDOW."""
+    return np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")

@@ -1,0 +1,134 @@
+"""What the embedded trainer leaves on disk, read and written without loading torch.
+
+metrics.jsonl                      one line a train step
+checkpoints/step-<n>/              a Hugging Face directory, and state.safetensors
+checkpoints/resume.safetensors     the newest state, while training lasts
+"""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from orchestrator.types import Checkpoint, MetricPoint
+
+METRICS, STATE, RESUME, MODEL = (
+    "metrics.jsonl", "state.safetensors", "resume.safetensors", "model.safetensors",
+)  # fmt: skip
+_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", MODEL)
+
+
+def step_dir(checkpoints_dir: Path, step: int) -> Path:
+    return checkpoints_dir / f"step-{step}"
+
+
+def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Whole checkpoints, oldest first."""
+    return [
+        checkpoint for checkpoint in all_checkpoints(checkpoints_dir) if is_whole(checkpoint.path)
+    ]
+
+
+def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Checkpoints whole or cut, oldest first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(checkpoints_dir):
+            step = entry.name.removeprefix("step-")
+            if entry.name.startswith("step-") and step.isdecimal():
+                found.append(Checkpoint(int(step), Path(entry)))
+    return sorted(found)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint has all of its files, none of them cut."""
+    try:
+        texts = [(checkpoint / name).read_bytes() for name in _FILES if name != MODEL]
+        return all(isinstance(json.loads(x), dict) for x in texts) and _is_whole_tensors(
+            checkpoint / MODEL
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _is_whole_tensors(path: Path) -> bool:
+    """Whether a safetensors file is as long as its header says."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+        if length > size:
+            return False
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return bool(ends) and size == 8 + length + max(ends)
+
+
+def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
+    """The metrics of an attempt in file order; a line that cannot be read ends it."""
+    with contextlib.suppress(FileNotFoundError), (attempt_dir / METRICS).open("rb") as file:
+        for line in file:
+            try:
+                plain = json.loads(line)
+                point = MetricPoint(plain["step"], plain["time"], plain["values"])
+            except (ValueError, KeyError, TypeError):
+                return
+            yield point
+
+
+class Journal:
+    """metrics.jsonl of an attempt, open for appending; a line is one write."""
+
+    def __init__(self, attempt_dir: Path):
+        attempt_dir.mkdir(parents=True, exist_ok=True)
+        path = attempt_dir / METRICS
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # torn by a kill
+            os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """One train step. JSON has no infinity: what is not finite is left out."""
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        line = json.dumps({"step": step, "time": time.time(), "values": finite})
+        os.write(self._descriptor, line.encode() + b"\n")
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A path beside `target` to write a file or directory at; it takes target's place at the end,
+    so that target is seen whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield temporary
+        if target.is_dir():
+            shutil.rmtree(target)
+        temporary.replace(target)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def sweep(checkpoints_dir: Path) -> None:
+    """Removes what a killed process left half written."""
+    for leftover in checkpoints_dir.glob(".*.*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)

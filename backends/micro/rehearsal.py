@@ -1,0 +1,118 @@
+"""A declared cell at the embedded trainer's scale: the same question asked of a tiny policy.
+
+What the question is about (estimator, placement, beta, advantage, loss, clip, group size,
+minibatches, staleness, temperature, seed) is kept; what only makes it big is scaled by the rules
+below, chosen so that a cell takes seconds and its policy really learns.
+"""
+
+from backends.micro.plan import VERSION
+from backends.micro.shipped import PREFIX, policy_of, skill_of
+from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
+from orchestrator.fingerprint import fingerprint
+from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
+from orchestrator.types import Cell, EvalTask
+
+ROLLOUTS_PER_UPDATE = 80
+"""A minibatch has about this many rollouts, whatever the group size."""
+LEARNING_RATE_FACTOR = 1000.0
+"""1e-6 for 7B parameters becomes 1e-3 for 48 thousand."""
+UPDATES_PER_ROLLOUT_BATCH = 0.4
+"""250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
+MAX_RESPONSE_TOKENS = 7
+"""The answer's six and one to spare, so that a response can be too long."""
+EVALUATIONS = 10
+"""In-loop evaluations of a cell whose cadence is not declared."""
+
+POLICY_OF_FAMILY = {"qwen2.5": "amber", "llama": "birch", "qwen3": "cedar"}
+DEFAULT_POLICY = "amber"
+EVAL_REPEATS, EVAL_ITEMS = 4, 128
+
+
+def rehearse(cell: Cell) -> Cell:
+    """The embedded cell that stands in for a declared one; an embedded cell stands for itself."""
+    declared = cell.settings
+    embedded = policy_of(declared.model.path) and skill_of(declared.data.path)
+    if declared.backend.name == "micro" and embedded:
+        return cell
+    settings = scaled(declared)
+    ratio = settings.num_train_steps / declared.num_train_steps
+    every = cell.cadence.evaluate_every_steps
+    return cell.model_copy(update={
+        "id": fingerprint(settings), "settings": settings, "declared": declared,
+        "resources": Resources(),
+        "cadence": Cadence(
+            checkpoint_every_steps=_times(cell.cadence.checkpoint_every_steps, ratio),
+            evaluate_every_steps=_times(every, ratio)
+            or max(1, settings.num_train_steps // EVALUATIONS),
+        ),
+    })  # fmt: skip
+
+
+def scaled(declared: Settings) -> Settings:
+    """The settings of the rehearsal."""
+    minibatches, group = declared.batch.num_minibatches, declared.rollout.group_size
+    steps = _train_steps(declared)
+    ratio = steps / declared.num_train_steps
+    shorter = MAX_RESPONSE_TOKENS / declared.rollout.max_response_tokens
+    prompts = max(1, ROLLOUTS_PER_UPDATE // group)
+    policy, skill = policy_for(declared.model.name), skill_for(declared.data)
+    optimizer, loss = declared.optimizer, declared.loss
+    return declared.model_copy(update={
+        "model": Model(name=policy, path=PREFIX + policy, chat_template="none"),
+        "data": Data(
+            name=skill, path=PREFIX + skill, reward="exact", max_prompt_tokens=PROMPT_TOKENS
+        ),
+        "loss": loss.model_copy(
+            update={"constant_tokens": _times(loss.constant_tokens, shorter)}
+        ),
+        "kl": declared.kl.model_copy(update={
+            "reset_reference_every_steps": _times(declared.kl.reset_reference_every_steps, ratio),
+        }),
+        "rollout": declared.rollout.model_copy(
+            update={"max_response_tokens": MAX_RESPONSE_TOKENS}
+        ),
+        "batch": Batch(num_prompts=prompts * minibatches, num_minibatches=minibatches),
+        "optimizer": optimizer.model_copy(update={
+            "learning_rate": optimizer.learning_rate * LEARNING_RATE_FACTOR,
+            "num_warmup_steps": round(optimizer.num_warmup_steps * ratio),
+        }),
+        "num_train_steps": steps,
+        "backend": BackendRef(name="micro", version=VERSION),
+    })  # fmt: skip
+
+
+def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:
+    """The four embedded skills; the one trained on is the domain."""
+    skill = skill_of(cell.settings.data.path) or skill_for(cell.settings.data)
+    return tuple(
+        EvalTask(
+            name=f"micro_{each}", domain="in" if each == skill else "out", repeats=EVAL_REPEATS,
+            max_items=EVAL_ITEMS, chat_template="none",
+        )
+        for each in SKILLS
+    )  # fmt: skip
+
+
+def policy_for(model: str) -> str:
+    """The base policy that stands for a model; one for all models of no known family."""
+    return next(
+        (policy for family, policy in POLICY_OF_FAMILY.items() if family in model.lower()),
+        DEFAULT_POLICY,
+    )
+
+
+def skill_for(data: Data) -> Skill:
+    """The skill that stands for a data set: reversing for Countdown, sorting for all else."""
+    return "reverse" if data.reward == "countdown" or "countdown" in data.name else "sort"
+
+
+def _train_steps(declared: Settings) -> int:
+    """Whole rollout batches, at least one."""
+    minibatches = declared.batch.num_minibatches
+    batches = declared.num_train_steps // minibatches
+    wanted = batches * UPDATES_PER_ROLLOUT_BATCH
+    return minibatches * max(1, round(wanted / minibatches))
+
+
+def _times(count: int | None, ratio: float) -> int | None:
+    return None if count is None else max(1, round(count * ratio))

@@ -1,0 +1,109 @@
+"""All that training needs to go on as if it had never stopped.
+
+Randomness is no part of it: what a rollout batch draws is a function of the cell's seed and the
+batch's number. States are saved between rollout batches.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from backends.micro import disk
+from backends.micro.collapse import Moment
+from backends.micro.optimizer import Moments
+from backends.micro.policy import NUM_PARAMETERS
+from orchestrator.errors import CheckpointError
+
+log = logging.getLogger("orch.micro")
+
+
+@dataclass
+class State:
+    """Training after `step` train steps."""
+
+    step: int
+    policy: Tensor
+    """[N], the flat vector."""
+    moments: Moments
+    reference: Tensor
+    """[N], the reference policy."""
+    earlier: list[Tensor] = field(default_factory=list)
+    """[N] each: the policies after steps step - len, ..., step - 1, for stale rollouts."""
+    trace: list[Moment] = field(default_factory=list)
+    """One entry a train step."""
+
+    @classmethod
+    def fresh(cls, base: Tensor) -> "State":
+        return cls(0, base.clone(), Moments.zeros(base), base)
+
+    def version(self, step: int) -> Tensor:
+        """The policy after `step` train steps, which must still be kept."""
+        return self.policy if step == self.step else self.earlier[step - self.step]
+
+
+def save_state(state: State, path: Path, cell_id: str) -> None:
+    """Writes a state, as a whole or not at all."""
+    kept = state.earlier or [state.policy[:0]]
+    tensors = {
+        "policy": state.policy.detach(), "first": state.moments.first,
+        "second": state.moments.second, "reference": state.reference,
+        "earlier": torch.stack(kept), "trace": torch.tensor(state.trace, dtype=torch.float64),
+    }  # fmt: skip
+    on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    with disk.replacing(path) as temporary:
+        temporary.write_bytes(save(on_cpu, {"cell": cell_id, "step": str(state.step)}))
+
+
+def load_state(path: Path, cell_id: str, device: torch.device) -> State:
+    """A saved state. Raises CheckpointError if it is cut or another cell's."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about.get("cell") != cell_id:
+            raise CheckpointError(
+                f"{path} belongs to cell {about.get('cell')}, not to {cell_id}: it was copied "
+                "here from another run directory; remove it"
+            )
+        policy, first, second, reference, earlier = (
+            tensors[name].to(device)
+            for name in ("policy", "first", "second", "reference", "earlier")
+        )
+        trace = [Moment(*row) for row in tensors["trace"].tolist()]
+        return State(
+            int(about["step"]), policy.view(NUM_PARAMETERS), Moments(first, second), reference,
+            list(earlier) if earlier.numel() else [], trace,
+        )  # fmt: skip
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} cannot be resumed from ({error}): it is missing or was cut in half; remove "
+            "it, and training goes on from the checkpoint before it"
+        ) from error
+
+
+def newest_state(checkpoints_dir: Path, cell_id: str, device: torch.device) -> State | None:
+    """The furthest whole state, or None. What cannot be used is told in the log and skipped."""
+    saved = [checkpoint.path / disk.STATE for checkpoint in disk.all_checkpoints(checkpoints_dir)]
+    rolling = _first([checkpoints_dir / disk.RESUME], cell_id, device)
+    checkpoint = _first(saved[::-1], cell_id, device)
+    return max((s for s in (rolling, checkpoint) if s), key=lambda s: s.step, default=None)
+
+
+def _first(paths: list[Path], cell_id: str, device: torch.device) -> State | None:
+    """The first state that can be used."""
+    for path in paths:
+        try:
+            if path.name == disk.STATE and not disk.is_whole(path.parent):
+                raise CheckpointError(
+                    f"{path.parent} was cut in half; training goes on from the state before it"
+                )
+            if path.exists():
+                return load_state(path, cell_id, device)
+        except CheckpointError as error:
+            log.warning("%s", error)
+    return None

@@ -1,0 +1,109 @@
+"""An experiment told to a reviewer: the answer first, then the evidence, then where it came from.
+
+`report` is pure and gives plain data; `markdown` writes it as text, dashboards/ as a page.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.compare import Comparison, reason, statement
+from orchestrator.compare.phrases import counted, listed
+from orchestrator.report.data import data
+from orchestrator.report.limits import is_micro, limits
+from orchestrator.report.markdown import markdown as markdown
+from orchestrator.report.model import Card, Section
+from orchestrator.report.model import Report as Report
+from orchestrator.report.provenance import failures, methods, provenance, staleness
+from orchestrator.report.results import collapse, curves, finals, predicted, reference
+from orchestrator.types import Record, Score, Spec
+
+BANNER = (
+    "Micro scale: embedded trainer, not the paper's numbers. The grid is the spec's; the models "
+    "and tasks are tiny stand-ins."
+)
+
+
+def report(
+    comparison: Comparison,
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    spec: Spec,
+    *,
+    last_lines: Mapping[str, str] | None = None,
+    created: str = "",
+) -> Report:
+    """Everything the page and the Markdown say.
+
+    `last_lines`: cell id -> the end of what a failed cell printed. `created`: when, as text.
+    """
+    found = (
+        limited(comparison, scores, spec),
+        finals(comparison),
+        curves(comparison),
+        collapse(comparison),
+        reference(comparison),
+        predicted(comparison),
+        staleness(comparison),
+        failures(records, last_lines or {}),
+        methods(),
+        provenance(records, scores),
+    )
+    return Report(
+        name=spec.name,
+        question=spec.question,
+        description=spec.description,
+        banner=BANNER if is_micro(comparison.runs) else "",
+        answer=_answer(comparison),
+        facts=_facts(comparison, records),
+        cards=tuple(_cards(comparison)),
+        sections=tuple(section for section in found if section is not None),
+        data=data(comparison.configurations),
+        created=created,
+    )
+
+
+def limited(comparison: Comparison, scores: Sequence[Score], spec: Spec) -> Section:
+    """What the experiment cannot show."""
+    return Section("limits", "What this cannot show", points=limits(comparison, scores, spec))
+
+
+def _cards(comparison: Comparison) -> list[Card]:
+    return [
+        Card(f.name, f.verdict, statement(f.claim), reason(f), f.claim.text,
+             f.evidence.contrast.cells if f.evidence else ())
+        for f in comparison.findings
+    ]  # fmt: skip
+
+
+def _answer(comparison: Comparison) -> str:
+    findings = comparison.findings
+    if not any(run.record.state == "succeeded" for run in comparison.runs):
+        return "No cell has finished yet: there is nothing to say."
+    if not findings:
+        return "The spec states no claims; the figures below describe what came out."
+    counts = {v: [f.name for f in findings if f.verdict == v] for v in _VERDICTS}
+    told = [f"{len(names)} {'is' if len(names) == 1 else 'are'} {verdict}"
+            for verdict, names in counts.items() if names]  # fmt: skip
+    return f"Of {counted(len(findings), 'claim')}, {listed(told)}."
+
+
+_VERDICTS = ("supported", "contradicted", "underpowered", "not testable")
+
+
+def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str, str], ...]:
+    finished = sum(record.state == "succeeded" for record in records)
+    failed = sum(record.state in ("failed", "timed_out") for record in records)
+    collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
+    seeds = sorted({len(c.runs) for c in comparison.configurations}) or [0]
+    exits = [end for record in records for end in record.attempts if end is not None]
+    hours = sum(e.gpu_hours for e in exits)
+    cost = (
+        f"{hours:,.1f} GPU h" if hours else f"{sum(e.cpu_seconds for e in exits) / 3600:.2f} CPU h"
+    )
+    return (
+        ("cells finished", f"{finished} of {len(records)}"),
+        ("configurations", str(len(comparison.configurations))),
+        ("seeds each", str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
+        ("collapsed", str(collapsed)),
+        ("failed", str(failed)),
+        ("cost", cost),
+    )

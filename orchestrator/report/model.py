@@ -1,0 +1,106 @@
+"""What a report is made of: plain data, no markup. Drawn by dashboards/, written by markdown.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.compare.judge import Verdict
+
+FigureKind = Literal["finals", "curves", "predicted"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A claim and its verdict, in words."""
+
+    name: str
+    verdict: Verdict
+    statement: str
+    reason: str
+    source: str
+    """The claim as the spec states it."""
+    cells: tuple[str, ...] = ()
+    """Ids of the cells it was judged on."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    searchable: bool = False
+    """Long: the page gives it a search box and folds it."""
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """One field of a collapse map: runs that collapsed, of those that ended."""
+
+    collapsed: int
+    ended: int
+    declared: int
+
+
+@dataclass(frozen=True)
+class Map:
+    """Estimator and placement down, beta across, for one study and setting."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[MapCell | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture of `Report.data`; the tables of its section hold the same numbers."""
+
+    id: str
+    kind: FigureKind
+    title: str
+    caption: str
+    alt: str
+    metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A title and preformatted lines, as of a failed cell."""
+
+    title: str
+    lines: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page."""
+
+    id: str
+    title: str
+    text: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    maps: tuple[Map, ...] = ()
+    tables: tuple[Table, ...] = ()
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """One experiment at one scale, told to a reviewer."""
+
+    name: str
+    question: str
+    description: str
+    banner: str
+    """Shown above everything; empty at full scale."""
+    answer: str
+    """The verdicts in one sentence."""
+    facts: tuple[tuple[str, str], ...]
+    """Short name -> value: cells, seeds, collapsed, ..."""
+    cards: tuple[Card, ...]
+    sections: tuple[Section, ...]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What figures draw, as JSON: see report/data.py."""
+    created: str = ""

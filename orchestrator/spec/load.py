@@ -1,0 +1,277 @@
+"""Path -> Spec: read, compose, resolve, check. Every fault of the file is told at once."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from orchestrator import registry
+from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.expand import expansion, keep
+from orchestrator.expand.assign import Assignment, Pointer, Problem, read
+from orchestrator.expand.build import layered
+from orchestrator.sentences import sentence, shown
+from orchestrator.settings import Frozen
+from orchestrator.spec.claims import check_claims
+from orchestrator.spec.compose import KINDS, compose, documents, overrides_of, place, resolved
+from orchestrator.spec.groups import GROUPS, Library
+from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.types import Evaluation, Site, Spec, Study
+
+LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl")
+"""Libraries a spec may name whether or not this installation drives them."""
+MAX_FAULTS = 100
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
+    """Reads a spec file and checks every cell of it.
+
+    `overrides` are in Hydra's grammar. Raises SpecError with every fault found, each with its
+    file and line.
+    """
+    faults: list[Fault] = []
+    library = Library(path.parent, faults)
+    if path.suffix != ".yaml" and path.is_file():
+        faults.append(Fault("a spec's file name ends in .yaml", "$", path))
+    told = overrides_of(overrides, faults)
+    chosen = {o.key: o.value for o in told if o.key in GROUPS and isinstance(o.value, str)}
+    data = documents(path, library, chosen)
+    _stop(path, faults)
+    composed = compose(path, told, data, faults)
+    _stop(path, faults)
+    for override in told:
+        pointer = place(override.key, composed)
+        if pointer and pointer[0] not in chosen:
+            library.overridden.append((pointer, override.text))
+    problems: list[Problem] = []
+    found: list[tuple[str, Pointer]] = []
+    file = _checked(resolved(composed, found), problems)
+    problems += [Problem(*told_) for told_ in found]
+    spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
+    faults += [library.fault(problem.message, problem.pointer) for problem in problems]
+    _stop(path, faults)
+    if spec is None:
+        raise TypeError(f"{path} has no fault and gives no spec")
+    return spec
+
+
+def _stop(path: Path, faults: Sequence[Fault]) -> None:
+    """Raises if there is any fault: those of the spec first, by file and line."""
+    if not faults:
+        return
+    ordered = sorted(
+        dict.fromkeys(faults), key=lambda f: (f.file != path, str(f.file or ""), f.line or 0)
+    )
+    left = len(ordered) - MAX_FAULTS
+    if left > 0:
+        ordered = [*ordered[:MAX_FAULTS], Fault(f"... and {left} more")]
+    raise SpecError(str(path), ordered)
+
+
+def _checked(plain: dict[str, Any], problems: list[Problem]) -> SpecFile | None:
+    """The file against the language. What is at fault is told and taken out, so that the rest is
+    checked too."""
+    for _ in range(4):
+        try:
+            return SpecFile.model_validate(plain)
+        except ValidationError as error:
+            for detail in error.errors():
+                pointer, union = _pointer(detail["loc"], plain)
+                field = ".".join(map(str, pointer)) or "spec"
+                if union:
+                    message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
+                elif detail["type"] == "too_short":
+                    message = "a spec needs at least one study"
+                else:
+                    message = sentence(detail, field, _known(pointer))
+                if Problem(message, pointer) not in problems:
+                    problems.append(Problem(message, pointer))
+                plain = _without(plain, pointer)
+            plain.setdefault("name", "unnamed")
+            if not plain.get("studies"):
+                return None
+    return None
+
+
+def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
+    """The part of a pydantic location that is in the data, and whether an alternative failed."""
+    pointer: list[str | int] = []
+    node = plain
+    for i, key in enumerate(loc):
+        inside = key in node if isinstance(node, dict) else isinstance(node, list)
+        if not inside:
+            last = i == len(loc) - 1
+            named = last and str(key).isidentifier() and isinstance(node, dict)
+            return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
+        pointer.append(key)
+        node = node[key]
+    return tuple(pointer), False
+
+
+def _known(pointer: Pointer) -> tuple[str, ...]:
+    inside_study = len(pointer) == 3 and pointer[0] == "studies"
+    return tuple((StudyFile if inside_study else SpecFile).model_fields)
+
+
+def _without(plain: Any, pointer: Pointer) -> Any:
+    """The data without one of its parts; a list is left out whole."""
+    if not pointer or not isinstance(plain, dict):
+        return plain
+    key, rest = pointer[0], pointer[1:]
+    if rest and isinstance(plain.get(key), dict):
+        return {**plain, key: _without(plain[key], rest)}
+    return {other: value for other, value in plain.items() if other != key}
+
+
+def _assembled(
+    file: SpecFile, path: Path, library: Library, problems: list[Problem], *, strict: bool
+) -> Spec:
+    known = sorted({*registry.names(), *LIBRARIES})
+
+    def lookup(group: str, name: str) -> Mapping[str, Any]:
+        if group != "backend":
+            return library.entry(group, name)
+        if name not in known:
+            raise LookupError(f"no backend is called '{name}'{did_you_mean(name, known)} "
+                              f"(there are: {', '.join(known)})")  # fmt: skip
+        return {}
+
+    studies, origins = [], {}
+    _check_seeds(file.seeds, ("seeds",), problems)
+    for name, study in file.studies.items():
+        layers = _Layers(file, study, name, library, problems)
+        base, origins[name] = layered(list(layers.assignments(lookup)))
+        if study.seeds is not None:
+            _check_seeds(study.seeds, ("studies", name, "seeds"), problems)
+        studies.append(Study(
+            name=name, title=study.title, figure=study.figure, base=base, axes=study.axes,
+            exclude=tuple(study.exclude), include=tuple(study.include),
+            seeds=tuple(file.seeds if study.seeds is None else study.seeds),
+        ))  # fmt: skip
+    done = expansion(studies, lookup, origins, strict=strict)
+    problems += done.problems
+    evaluation = _evaluation(file, library, problems)
+    site = _site(file, library, problems)
+    check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)
+    spec = Spec(
+        name=file.name, question=file.question, description=file.description,
+        studies=tuple(studies), claims=file.claims, evaluation=evaluation, site=site,
+        tune=file.tune, groups=_used(library), source=str(path),
+    )  # fmt: skip
+    keep(spec, done)
+    return spec
+
+
+def _used(library: Library) -> dict[str, dict[str, Any]]:
+    """The entries that an axis may name again when the spec is expanded."""
+    groups: dict[str, dict[str, Any]] = {}
+    for (group, name), data in library.entries.items():
+        if group in ("model", "data"):
+            groups.setdefault(group, {})[name] = dict(data)
+    return groups
+
+
+class _Layers(NamedTuple):
+    """What a study stands on: recipe, the spec's base, the study's own; later ones win."""
+
+    file: SpecFile
+    study: StudyFile
+    name: str
+    library: Library
+    problems: list[Problem]
+
+    def assignments(self, lookup: Any) -> list[Assignment]:
+        at: Pointer = ("studies", self.name)
+        found = self._recipe(at, lookup)
+        for owner, root in ((self.file, ()), (self.study, at)):
+            for field in ("model", "data", "backend"):
+                value = getattr(owner, field)
+                if value is not None:
+                    found += read(field, value, (*root, field), lookup, self.problems)
+            found += read("", owner.base, (*root, "base"), lookup, self.problems)
+        return found
+
+    def _recipe(self, at: Pointer, lookup: Any) -> list[Assignment]:
+        own = self.study.recipe is not None
+        pointer: Pointer = (*at, "recipe") if own else ("recipe",)
+        content, pointer = _entry(
+            self.study.recipe if own else self.file.recipe, "recipe", pointer, self.library,
+            self.problems,
+        )  # fmt: skip
+        return list(read("", content, pointer, lookup, self.problems))
+
+
+def _entry(
+    written: str | Mapping[str, Any] | None, group: str, pointer: Pointer, library: Library,
+    problems: list[Problem],
+) -> tuple[Mapping[str, Any], Pointer]:  # fmt: skip
+    """The content of a group entry or of what stands in its place, and where it was written."""
+    if not isinstance(written, str):
+        return written or {}, pointer
+    try:
+        return library.entry(group, written), (f"@{group}", written)
+    except LookupError as error:
+        problems.append(Problem(str(error.args[0]), pointer))
+        return {}, pointer
+
+
+def _check_seeds(seeds: Sequence[int], pointer: Pointer, problems: list[Problem]) -> None:
+    if not seeds:
+        problems.append(Problem("an axis needs at least one value; seeds is empty", pointer))
+    for i, seed in enumerate(seeds):
+        if seed in seeds[:i]:
+            problems.append(Problem(f"seed {seed} is there twice", (*pointer, i)))
+
+
+def _evaluation(file: SpecFile, library: Library, problems: list[Problem]) -> Evaluation:
+    content, at = _entry(file.evaluation, "evaluation", ("evaluation",), library, problems)
+    plain = dict(content)
+    if file.sampling is not None and "sampling" in plain:
+        problems.append(Problem("sampling is written twice: here and in evaluation", ("sampling",)))
+    for owner, pointer in ((plain.get("sampling"), (*at, "sampling")),
+                           (file.sampling, ("sampling",))):  # fmt: skip
+        if owner is not None:
+            plain["sampling"] = _entry(owner, "sampling", pointer, library, problems)[0]
+    evaluation = _valid(Evaluation, plain, at, problems)
+    if not isinstance(evaluation, Evaluation):
+        return Evaluation()
+    names = [task.name for task in evaluation.tasks]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            problems.append(Problem(f"task '{name}' is there twice", (*at, "tasks", i)))
+    return evaluation
+
+
+def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:
+    written = file.site
+    if isinstance(written, str) and written in KINDS and written not in library.names("site"):
+        written = {"kind": written}
+    content, at = _entry(written, "site", ("site",), library, problems)
+    site = _valid(Site, dict(content), at, problems)
+    return site if isinstance(site, Site) else Site()
+
+
+def _valid(
+    kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[Problem]
+) -> Frozen | None:
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        for detail in error.errors():
+            owner: Any = kind
+            for key in detail["loc"][:-1]:
+                owner = _model_below(owner, key)
+            known = tuple(owner.model_fields) if owner else ()
+            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
+            problems.append(Problem(sentence(detail, field, known), (*at, *detail["loc"])))
+        return None
+
+
+def _model_below(owner: Any, key: str | int) -> Any:
+    """The model of a field, or of the items of a tuple; None where there is none."""
+    if owner is None or isinstance(key, int):
+        return owner
+    from orchestrator.types import EvalTask, Sampling
+
+    return {"tasks": EvalTask, "sampling": Sampling}.get(key)

@@ -1,0 +1,262 @@
+"""Makes what MLflow holds equal to what the run directories say."""
+
+import math
+import shlex
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from orchestrator.fingerprint import digest
+from orchestrator.rundir import RunFolder
+from orchestrator.tracking.content import Content, Mark, Marks, digest_to, milliseconds
+from orchestrator.tracking.mark import noted
+from orchestrator.tracking.names import allowed_name
+from orchestrator.tracking.runs import runs
+from orchestrator.tracking.store import Store, connected, store_of
+from orchestrator.types import MetricPoint, Record, Score, Spec
+
+KEY = "orch.key"
+INGESTING = "orch.ingesting"
+INGESTED = "orch.ingested"
+PARENT = "mlflow.parentRunId"
+NOTE = "mlflow.note.content"
+ROWS_PER_CALL = 1000
+"""MLflow's limit for one log_batch."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class MirrorReport:
+    """What a mirror did. `view` is the page to open, or the command that serves it."""
+
+    experiment: str
+    store: str
+    view: str = ""
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    """Of the created ones, those whose history was rewritten on disk."""
+    rows: int = 0
+    """Metric values logged."""
+
+
+def mirror(
+    records: Sequence[Record],
+    scores: Iterable[Score],
+    spec: Spec,
+    folder: RunFolder,
+    uri: str | None = None,
+    on_progress: Progress = lambda _done, _total: None,
+) -> MirrorReport:
+    """Brings MLflow to what these records and scores say; doing it twice changes nothing.
+
+    The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
+    `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
+    are not among the records are left as they are. What `folder.report` holds becomes artifacts of
+    the run `summary`. Raises EnvironmentFault if MLflow does not answer.
+    """
+    store = store_of(folder, uri or spec.site.tracking_uri)
+    report = MirrorReport(folder.experiment, store.shown, _command(store))
+    wanted = runs(records, scores, spec, folder)
+    if not wanted:
+        return report
+    content = digest([run.digest for run in wanted])
+    with noted(folder, store) as note:
+        if note.says(content):
+            report.unchanged = len(wanted)
+            return report
+        with connected(store) as client:
+            _Mirror(client, store, report).make(wanted, on_progress)
+        note.write(content)
+    return report
+
+
+class _Mirror:
+    """One pass over one experiment."""
+
+    def __init__(self, client: Any, store: Store, report: MirrorReport):
+        self.client, self.store, self.report = client, store, report
+
+    def make(self, wanted: Sequence[Content], on_progress: Progress) -> None:
+        experiment_id = self._experiment(wanted[0])
+        if self.store.is_server:
+            self.report.view = f"{self.store.shown.rstrip('/')}/#/experiments/{experiment_id}"
+        present = self._present(experiment_id)
+        run_ids: dict[str, str] = {}
+        for done, content in enumerate(wanted):
+            on_progress(done, len(wanted))
+            parent = {PARENT: run_ids[content.parent]} if content.parent else {}
+            tags = {**content.tags, **parent}
+            run_ids[content.key] = self._run(experiment_id, present.get(content.key), content, tags)
+        on_progress(len(wanted), len(wanted))
+
+    def _experiment(self, summary: Content) -> str:
+        """The experiment's id; made, restored from the trash or moved as needed."""
+        name, where = self.report.experiment, self.store.artifacts
+        found = self.client.get_experiment_by_name(name)
+        if found is not None and found.lifecycle_stage == "deleted":
+            self.client.restore_experiment(found.experiment_id)
+        location = where.as_uri() if where is not None else None
+        if found is not None and self.store.ours and found.artifact_location != location:
+            # the runs folder was moved: MLflow would go on writing to the old place
+            self.client.rename_experiment(
+                found.experiment_id, f"{name} (before it moved, {found.experiment_id})"
+            )
+            self.client.delete_experiment(found.experiment_id)
+            found = None
+        if where is not None:
+            where.mkdir(parents=True, exist_ok=True)
+        note = summary.tags[NOTE]
+        if found is None:
+            tags = {NOTE: note, "scale": summary.tags["scale"]}
+            return str(self.client.create_experiment(name, location, tags))
+        if found.tags.get(NOTE) != note:
+            self.client.set_experiment_tag(found.experiment_id, NOTE, note)
+        return str(found.experiment_id)
+
+    def _present(self, experiment_id: str) -> dict[str, Any]:
+        """Our runs by key. A twin, made by another machine at the same time, is deleted."""
+        found: dict[str, Any] = {}
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [experiment_id], order_by=["attributes.start_time ASC"], page_token=token,
+                max_results=1000,
+            )  # fmt: skip
+            for run in page:
+                key = run.data.tags.get(KEY)
+                if key in found:
+                    self.client.delete_run(run.info.run_id)
+                elif key is not None:
+                    found[key] = run
+            token = page.token
+            if not token:
+                return found
+
+    def _run(self, experiment_id: str, run: Any, content: Content, tags: dict[str, str]) -> str:
+        """Makes one run hold its content. Returns its id."""
+        if run is not None and _is_rewritten(run, content):
+            self.client.delete_run(run.info.run_id)
+            self.report.replaced += 1
+            run = None
+        if run is not None and _is_equal(run, content, tags, self._has_artifacts(run, content)):
+            self.report.unchanged += 1
+            return str(run.info.run_id)
+        intent = {INGESTING: content.marks.text}
+        if run is None:
+            self.report.created += 1
+            run = self.client.create_run(
+                experiment_id, content.started, {**tags, **intent}, content.name
+            )
+        else:
+            self.report.updated += 1
+            self._retag(run, content, {**tags, **intent})
+        self._fill(run, content)
+        return str(run.info.run_id)
+
+    def _retag(self, run: Any, content: Content, tags: dict[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        run_id, before = run.info.run_id, run.data.tags
+        changed = [RunTag(k, v) for k, v in tags.items() if before.get(k) != v]
+        self.client.log_batch(run_id, tags=changed)
+        done = Marks.of(before.get(INGESTED)) or Marks()
+        for name in set(done.tags) & before.keys() - tags.keys():
+            self.client.delete_tag(run_id, name)
+        if run.info.run_name != content.name:
+            self.client.update_run(run_id, name=content.name)
+
+    def _fill(self, run: Any, content: Content) -> None:
+        """Params, points, artifacts and status; the tag that says so comes last."""
+        from mlflow.entities import Param
+
+        run_id = run.info.run_id
+        done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
+        params = [Param(k, v) for k, v in content.params.items() if k not in run.data.params]
+        self.client.log_batch(run_id, params=params)
+        self._log(run_id, content.curves, done.curves)
+        self._log(run_id, content.scores, done.scores)
+        if not self._has_artifacts(run, content):
+            self._upload(run_id, content)
+        if content.ended is not None:
+            self.client.set_terminated(run_id, content.status, content.ended)
+        elif run.info.status != content.status:
+            self.client.update_run(run_id, status=content.status)
+        self.client.set_tag(run_id, INGESTED, content.marks.text)
+
+    def _log(self, run_id: str, points: Iterable[MetricPoint], done: Mark | None) -> None:
+        rows = _rows(point for point in points if done is None or point.step > done.step)
+        while batch := list(islice(rows, ROWS_PER_CALL)):
+            self.client.log_batch(run_id, metrics=batch)
+            self.report.rows += len(batch)
+
+    def _has_artifacts(self, run: Any, content: Content) -> bool:
+        done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
+        if done.artifacts != content.marks.artifacts:
+            return False
+        where = self.store.artifacts
+        return not done.artifacts or where is None or (where / run.info.run_id).is_dir()
+
+    def _upload(self, run_id: str, content: Content) -> None:
+        """All artifacts in one call, staged as links: MLflow copies what they point to."""
+        with tempfile.TemporaryDirectory() as staging:
+            for name, text in content.texts.items():
+                _below(staging, name).write_text(text, encoding="utf-8")
+            for name, file in content.files.items():
+                if file.is_file():
+                    _below(staging, name).symlink_to(file.absolute())
+            self.client.log_artifacts(run_id, staging)
+
+
+def _is_rewritten(run: Any, content: Content) -> bool:
+    """Whether points or params that may be in MLflow are not those on disk (any more)."""
+    meant = Marks.of(run.data.tags.get(INGESTING))
+    if meant is None:
+        return True
+    for mark, points in ((meant.curves, content.curves), (meant.scores, content.scores)):
+        if mark is not None and (
+            not points or points[-1].step < mark.step or digest_to(points, mark.step) != mark.digest
+        ):
+            return True
+    return any(run.data.params.get(k, v) != v for k, v in content.params.items())
+
+
+def _is_equal(run: Any, content: Content, tags: dict[str, str], has_artifacts: bool) -> bool:
+    before = run.data.tags
+    return (
+        has_artifacts
+        and before.get(INGESTED) == content.marks.text
+        and all(before.get(name) == value for name, value in tags.items())
+        and run.info.run_name == content.name
+        and run.info.status == content.status
+        and content.ended in (None, run.info.end_time)
+    )
+
+
+def _rows(points: Iterable[MetricPoint]) -> Iterator[Any]:
+    """MLflow's metrics, in the order of steps. Infinities become NaN: MLflow would store the
+    largest float, which no curve can show."""
+    from mlflow.entities import Metric
+
+    for point in points:
+        at = milliseconds(point.time)
+        for name, value in point.values.items():
+            finite = value if math.isfinite(value) else math.nan
+            yield Metric(allowed_name(name), float(finite), at, point.step)
+
+
+def _below(root: str, name: str) -> Path:
+    path = Path(root, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _command(store: Store) -> str:
+    if store.is_server:
+        return store.shown
+    return f"mlflow server --backend-store-uri {shlex.quote(store.shown)}"

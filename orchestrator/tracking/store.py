@@ -1,0 +1,172 @@
+"""Which MLflow: its address, how long it is waited for, and its errors as sentences."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import telling
+from orchestrator.rundir import RunFolder
+from orchestrator.tracking.secrets import HIDDEN, hide_userinfo
+
+_SETTINGS: Mapping[str, str] = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+"""Set while MLflow is used, unless a person set them: its own defaults wait for minutes."""
+
+_NOISY = ("mlflow", "alembic", "urllib3")
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where MLflow keeps its runs. `uri` may hold a password; `shown` never does."""
+
+    uri: str = field(repr=False)
+    shown: str
+    artifacts: Path | None
+    """Folder of this experiment's artifacts, where orch chooses it; None: the server's choice."""
+    database: Path | None
+    """The SQLite file, if it is one."""
+    ours: bool
+    """Whether it is the default: SQLite in the runs folder, remade whenever it is missing."""
+
+    @property
+    def is_server(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
+
+    def hide(self, text: str) -> str:
+        """Text without this store's password."""
+        text = text.replace(self.uri, self.shown)
+        for secret in _userinfo(self.uri):
+            for form in {secret, unquote(secret), quote(unquote(secret), safe="")}:
+                text = text.replace(form, HIDDEN)
+        return hide_userinfo(text)
+
+
+def store_of(folder: RunFolder, uri: str | None) -> Store:
+    """The store at `uri`, else at $MLFLOW_TRACKING_URI, else in the runs folder."""
+    runs_dir = folder.path.parent
+    artifacts = runs_dir / "mlartifacts" / folder.experiment
+    given = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not given:
+        database = runs_dir / "mlflow.db"
+        default = _SQLITE + quote(str(database))
+        return Store(default, default, artifacts, database, ours=True)
+    if given.startswith(("http://", "https://", "databricks")):
+        return Store(given, hide_userinfo(given), None, None, ours=False)
+    path = unquote(given.removeprefix(_SQLITE).partition("?")[0])
+    known = given.startswith(_SQLITE) and path not in ("", ":memory:")
+    return Store(given, hide_userinfo(given), artifacts, Path(path).absolute() if known else None,
+                 ours=False)  # fmt: skip
+
+
+@contextmanager
+def connected(store: Store) -> Iterator[Any]:
+    """An MlflowClient. Raises EnvironmentFault for what MLflow cannot do, in a bounded time.
+
+    A request that MLflow finds malformed is a bug of ours and keeps its traceback.
+    """
+    with _settings(store):
+        try:
+            import mlflow  # noqa: F401  (it sets its loggers up, and only then can they be quiet)
+
+            with _quiet():
+                yield _client(store)
+        except Exception as error:
+            told = _told(error)
+            if told is None:
+                raise
+            raise EnvironmentFault(
+                f"MLflow at {store.shown} cannot be used: {store.hide(told)}. Nothing is lost: "
+                "the run directories hold everything, and `orch collect` mirrors what is missing"
+            ) from None  # the cause may quote the password
+
+
+def _client(store: Store) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    if store.is_server:
+        parts = urlsplit(store.uri)
+        return MlflowClient(tracking_uri=parts._replace(netloc=parts.netloc.rpartition("@")[2])
+                            .geturl().rstrip("/"))  # fmt: skip
+    if store.database is not None:
+        with telling(store.database):
+            store.database.parent.mkdir(parents=True, exist_ok=True)
+    _probe(store)
+    return MlflowClient(tracking_uri=store.uri)
+
+
+def _probe(store: Store) -> None:
+    """One connection to a database. MLflow itself would try for 100 s before it says anything."""
+    if not store.uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
+        return
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(store.uri, poolclass=sqlalchemy.NullPool)
+    sqlalchemy.inspect(engine).get_table_names()
+
+
+def _told(error: Exception) -> str | None:
+    """What the world said, in one line; None for what is a bug of ours."""
+    if not isinstance(error, OSError | ImportError):  # what requests raises is an OSError
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        malformed = getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE"
+        if malformed or not isinstance(error, SQLAlchemyError | MlflowException):
+            return None
+    line = " ".join(str(error).split())
+    return line if len(line) <= 400 else f"{line[:400]}..."
+
+
+def _userinfo(uri: str) -> list[str]:
+    """The password in an address, as it is written there."""
+    _, _, after = uri.partition("://")
+    userinfo, at, _ = after.partition("/")[0].rpartition("@")
+    password = userinfo.partition(":")[2] if at else ""
+    return [password] if password else []
+
+
+@contextmanager
+def _settings(store: Store) -> Iterator[None]:
+    """MLflow is configured by environment variables; they are as before afterwards."""
+    wanted = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    parts = urlsplit(store.uri) if store.is_server else None
+    if parts is not None and "@" in parts.netloc:
+        user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+        wanted["MLFLOW_TRACKING_USERNAME"] = unquote(user)
+        wanted["MLFLOW_TRACKING_PASSWORD"] = unquote(password)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Migrations and retries are not a user's business; what fails is told by an error."""
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    before = [(logger, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)

@@ -1,0 +1,203 @@
+"""Synthetic experiments: records and scores as training and evaluation would leave them."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orchestrator.fingerprint import fingerprint
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
+)
+from orchestrator.types import (
+    Cell,
+    Checkpoint,
+    ExitRecord,
+    MetricPoint,
+    Outcome,
+    Record,
+    Score,
+    Spec,
+    Study,
+)
+
+TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
+
+
+class Done(NamedTuple):
+    """What is left of one or several runs."""
+
+    records: list[Record]
+    scores: list[Score]
+
+    def __add__(self, other: object) -> "Done":
+        assert isinstance(other, Done)
+        return Done(self.records + other.records, self.scores + other.scores)
+
+
+def settings(
+    kl: str, beta: float, seed: int, *, model: str = "qwen2.5-7b", steps: int = 100,
+    staleness: int = 0, backend: str = "verl",
+) -> Settings:  # fmt: skip
+    estimator, _, placement = kl.partition(".")
+    term = (
+        Kl(estimator="none")
+        if kl == "none"
+        else Kl.model_validate(
+            {
+                "estimator": estimator,
+                "placement": placement.replace("both", "reward_and_loss"),
+                "beta": beta,
+            }
+        )
+    )
+    return Settings(
+        model=Model(name=model, path=f"org/{model}"),
+        data=Data(name="math", path="org/math"),
+        advantage=Advantage(estimator="rloo"),
+        loss=Loss(),
+        kl=term,
+        rollout=Rollout(group_size=5, max_response_tokens=1024),
+        batch=Batch(num_prompts=256),
+        optimizer=Optimizer(learning_rate=1e-6),
+        num_train_steps=steps,
+        backend=BackendRef(name=backend),
+        max_staleness_steps=staleness,
+        seed=seed,
+    )
+
+
+def run(
+    kl: str = "k1.reward",
+    beta: float = 0.1,
+    seed: int = 0,
+    *,
+    accuracy: float = 0.8,
+    study: str | tuple[str, ...] = "onpolicy",
+    state: str = "succeeded",
+    outcome: Outcome | None = None,
+    micro: bool = True,
+    scored: bool = True,
+    progress: float = 1.0,
+    axes: Mapping[str, str] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    repeats: int = 4,
+    **more: Any,
+) -> Done:
+    """One cell. `metrics` replaces final values; `progress` is the share of steps it reached."""
+    asked = settings(kl, beta, seed, **more)
+    beta = asked.kl.beta
+    real = asked.model_copy(update={"backend": BackendRef(name="micro")}) if micro else asked
+    cell = Cell(
+        id=fingerprint(real),
+        slug=f"{asked.model.name}-{kl}-b{beta:g}-s{seed}",
+        studies=(study,) if isinstance(study, str) else study,
+        axes={"model": asked.model.name, "data": "math", "kl": kl, "beta": f"{beta:g}",
+              "backend": asked.backend.name, "async": str(asked.max_staleness_steps),
+              "seed": str(seed), **(axes or {})},
+        settings=real,
+        declared=asked if micro else None,
+    )  # fmt: skip
+    ended = state in ("succeeded", "failed", "timed_out")
+    if outcome is None and state == "succeeded":
+        outcome = Outcome(kind="trained")
+    last = int(asked.num_train_steps * progress)
+    points = () if state == "planned" else tuple(_points(last, accuracy, asked, metrics or {}))
+    exits = (
+        ExitRecord(state=state, started=1e9, ended=1e9 + 60, cpu_seconds=5, host="node1",
+                   outcome=outcome, failure="error" if state == "failed" else "",
+                   message="ValueError: boom" if state == "failed" else "")
+        if ended else None
+    )  # fmt: skip
+    folder = Path("/runs/x.micro/cells") / cell.directory
+    record = Record(
+        cell, state, () if state == "planned" else (exits,), outcome, points,
+        (Checkpoint(last, folder / f"checkpoints/{last}"),) if state == "succeeded" else (),
+        folder,
+    )  # fmt: skip
+    scores = _scores(cell, last, accuracy, repeats) if scored and state == "succeeded" else []
+    return Done([record], scores)
+
+
+def _points(
+    last: int, accuracy: float, asked: Settings, final: Mapping[str, float]
+) -> Iterable[MetricPoint]:
+    for step in range(0, last + 1, 5):
+        grown = 0.3 + (accuracy - 0.3) * (1 - math.exp(-5 * step / asked.num_train_steps))
+        values = {
+            "train/reward_mean": grown - 0.01,
+            "train/kl_reference": 0.02 * step,
+            "rollout/staleness_mean": 0.9 * asked.max_staleness_steps,
+            "rollout/staleness_max": float(asked.max_staleness_steps),
+        }
+        if step % 20 == 0 or step == last:
+            values |= {
+                "eval/accuracy_in_domain": grown,
+                "eval/accuracy_out_of_domain": 0.7 - 0.3 * step / asked.num_train_steps,
+                "eval/kl_forward": 0.01 * step,
+                "eval/kl_reverse": 0.012 * step,
+                "eval/entropy": 1.5 - 0.01 * step,
+            }
+        if step == last:
+            values |= final
+        yield MetricPoint(step, 1e9 + step, values)
+
+
+def _scores(cell: Cell, step: int, accuracy: float, repeats: int) -> list[Score]:
+    return [
+        Score(cell_id=cell.id, step=step, task=task, domain=domain, metric=f"{kind}@{repeats}",
+              value=min(1.0, (accuracy if domain == "in" else 0.4) + bonus), stderr=0.01,
+              num_items=128, repeats=repeats, task_version="1", harness="lm-eval 0.4.13")
+        for task, domain in TASKS
+        for kind, bonus in (("mean", 0.0), ("pass", 0.05))
+    ]  # fmt: skip
+
+
+def grid(accuracies: Mapping[str, Iterable[float]], **more: Any) -> Done:
+    """`{"k1.reward": [seed 0's accuracy, seed 1's, ...], ...}`."""
+    done = Done([], [])
+    for kl, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            done += run(kl, seed=seed, accuracy=accuracy, **more)
+    return done
+
+
+def spec(claims: Mapping[str, str] | None = None, **more: Any) -> Spec:
+    return Spec(
+        name="test",
+        question=more.pop("question", "Do unbiased gradients train more stably?"),
+        studies=tuple(
+            Study(name=name, title=title, figure="Fig. 2", base={}, axes={}, seeds=(0,))
+            for name, title in (("onpolicy", "On-policy"), ("async10", "Asynchronous"))
+        ),
+        claims=dict(claims or {}),
+        source="test.yaml",
+        **more,
+    )
+
+
+class Synthetic(NamedTuple):
+    """The makers, for tests that cannot import this file."""
+
+    run: Callable[..., Done]
+    grid: Callable[..., Done]
+    spec: Callable[..., Spec]
+    none: Done
+    collapsed: Outcome
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Synthetic:
+    collapsed = Outcome(kind="collapsed", cause="reward", step=60, detail="reward fell to 0")
+    return Synthetic(run, grid, spec, Done([], []), collapsed)

@@ -1,0 +1,202 @@
+"""lm-eval on a shipped policy, in this process: what it is asked, and whether it is right."""
+
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.micro import skills
+from orchestrator.evaluate.results import Ask, Asked, Job, Result
+from orchestrator.types import EvalTask, Sampling
+
+pytestmark = pytest.mark.slow
+
+MICRO = Path(__file__).parents[2] / "backends" / "micro"
+POLICY = MICRO / "policies" / "amber"
+
+
+@pytest.fixture(scope="module")
+def harness() -> ModuleType:
+    """The one module that imports lm-eval, torch and transformers."""
+    from orchestrator.evaluate import harness
+
+    return harness
+
+
+@pytest.fixture(scope="module")
+def policy(harness: ModuleType) -> Any:
+    harness.torch.set_num_threads(1)
+    return harness.Policy(POLICY)
+
+
+def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> Ask:
+    asked = Asked.model_validate(
+        {
+            "checkpoint": "amber", "step": 100, "task_version": "v", "sampling": Sampling(),
+            "task": EvalTask(name="micro_sort", domain="in", repeats=4, max_items=16),
+            "seed": 0, "chat_template": True, "harness": "lm-eval", **changes,
+        }
+    )  # fmt: skip
+    task_file = task_file or MICRO / "tasks" / f"{asked.task.name}.yaml"
+    return Ask(asked=asked, task_file=str(task_file), results=str(folder / f"{asked.stem}.json"))
+
+
+def answered(harness: ModuleType, ask: Ask) -> tuple[Result, list[dict[str, Any]]]:
+    harness.answer(Job(cell_id="cell", checkpoint=str(POLICY), files={}, asks=(ask,)))
+    path = Path(ask.results)
+    items = path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()
+    return Result.model_validate_json(path.read_text()), [json.loads(item) for item in items]
+
+
+def exact(skill: skills.Skill) -> Any:
+    """The trainer's own: for each held-out problem, the probability of the right answer."""
+    from backends.micro.evaluation import log_accuracy
+    from backends.micro.huggingface import read
+    from backends.micro.policy import weights
+
+    return log_accuracy(weights(read(POLICY)), skill).exp().numpy()
+
+
+def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
+    problems = skills.held_out_problems(50)
+    for skill in skills.SKILLS:
+        expected, _ = skills.encode(skill, problems)
+        texts = [skills.text(skill, digits) for digits in problems.tolist()]
+        tokens, mask = policy.tok_batch_encode(texts)
+        assert np.array_equal(tokens.numpy(), expected)
+        assert mask.numpy().all()
+
+
+def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) -> None:
+    task = EvalTask(name="micro_increment", domain="out", repeats=6, max_items=5)
+    result, items = answered(harness, asking(tmp_path, task=task))
+    assert [item["item"] for item in items] == [0, 1, 2, 3, 4]
+    for item, digits in zip(items, skills.held_out_problems(5).tolist(), strict=True):
+        assert item["prompt"] == skills.text("increment", digits)
+        assert item["target"] == "".join(str((d + 1) % 10) for d in digits)
+        assert len(item["responses"]) == 6
+        assert item["correct"] == [int(r == item["target"]) for r in item["responses"]]
+    scores = {score.metric: score for score in result.scores}
+    correct = np.array([item["correct"] for item in items])
+    assert set(scores) == {"mean@6", "pass@6", "distinct@6"}
+    assert scores["mean@6"].value == pytest.approx(correct.mean())
+    assert scores["mean@6"].stderr == pytest.approx(
+        correct.mean(1).std(ddof=1) / math.sqrt(len(items))
+    )
+    assert scores["pass@6"].value == pytest.approx(correct.any(1).mean())
+    assert scores["distinct@6"].value == np.mean([len(set(i["responses"])) for i in items]) > 1
+    assert all(score.num_items == 5 and score.repeats == 6 for score in result.scores)
+
+
+def test_the_whole_task_is_what_the_trainer_evaluates_exactly(harness: ModuleType) -> None:
+    from backends.micro.evaluation import NUM_PROBLEMS
+
+    task, own = harness.load_task(MICRO / "tasks" / "micro_copy.yaml")
+    prompts = [item["prompt"] for item in task.eval_docs]
+    problems = skills.held_out_problems(NUM_PROBLEMS).tolist()
+    assert prompts == [skills.text("copy", digits) for digits in problems]
+    assert own["until"] == []
+    assert own["max_gen_toks"] == skills.ANSWER_TOKENS + 1
+
+
+@pytest.mark.parametrize("skill", skills.SKILLS)
+def test_lm_eval_agrees_with_the_exact_accuracy(
+    harness: ModuleType, tmp_path: Path, skill: skills.Skill
+) -> None:
+    """On the same items, within four standard errors of sampling given the exact probabilities."""
+    repeats = 8
+    task = EvalTask(name=f"micro_{skill}", domain="in", repeats=repeats)
+    result, items = answered(harness, asking(tmp_path, task=task))
+    chance = exact(skill)
+    error = math.sqrt((chance * (1 - chance)).sum() / repeats) / len(chance)
+    mean = next(score.value for score in result.scores if score.metric == f"mean@{repeats}")
+    assert len(items) == len(chance)
+    assert error < 0.01
+    assert abs(mean - chance.mean()) < 4 * error
+    # Item by item too: the likely half is right more often than the other, as predicted.
+    share = np.array([np.mean(item["correct"]) for item in items])
+    likely = chance > np.median(chance)
+    predicted = chance[likely].mean() - chance[~likely].mean()
+    assert share[likely].mean() - share[~likely].mean() == pytest.approx(predicted, abs=8 * error)
+
+
+def test_the_exact_accuracy_is_that_of_the_hugging_face_model(
+    harness: ModuleType, policy: Any
+) -> None:
+    torch = harness.torch
+    problems = skills.held_out_problems(64)
+    prompts, answers = (torch.from_numpy(part) for part in skills.encode("sort", problems))
+    with torch.no_grad():
+        logits = policy.model(torch.cat([prompts, answers[:, :-1]], 1)).logits
+    logps = logits[:, skills.PROMPT_TOKENS - 1 :].log_softmax(-1)
+    theirs = logps.gather(-1, answers[..., None])[..., 0].sum(-1).exp().numpy()
+    assert np.allclose(exact("sort")[:64], theirs, atol=1e-4)
+
+
+def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
+    harness: ModuleType, tmp_path: Path
+) -> None:
+    def responses(name: str, **changes: Any) -> list[list[str]]:
+        _, items = answered(harness, asking(tmp_path / name, **changes))
+        return [item["responses"] for item in items]
+
+    first = responses("first")
+    sampling = Sampling(temperature=0.5, top_p=0.9, min_p=0.1)
+    other = responses("between", sampling=sampling, seed=1)  # also: it leaves nothing behind
+    assert responses("again") == first
+    assert first != other
+    assert responses("seed", seed=1) != first
+    assert responses("checkpoint", checkpoint="birch") != first
+
+
+@pytest.mark.parametrize("sampling", [Sampling(min_p=1.0), Sampling(temperature=0.0)], ids=str)
+def test_greedy_presets_give_one_answer_an_item(
+    harness: ModuleType, tmp_path: Path, sampling: Sampling
+) -> None:
+    result, items = answered(harness, asking(tmp_path, sampling=sampling))
+    assert all(len(set(item["responses"])) == 1 for item in items)
+    assert {score.metric: score.value for score in result.scores}["distinct@4"] == 1
+
+
+def test_sampling_passes_through(harness: ModuleType) -> None:
+    own = {"until": ["\n"], "max_gen_toks": 7, "do_sample": True, "temperature": 1.0}
+    sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.2, max_response_tokens=5)
+    assert harness.generation(sampling, own) == {
+        "until": ["\n"], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7, "top_p": 0.9,
+        "top_k": 0, "min_p": 0.2,
+    }  # fmt: skip
+
+
+def test_the_checkpoints_own_sampling_settings_do_not_count(
+    harness: ModuleType, tmp_path: Path
+) -> None:
+    import shutil
+
+    path = Path(shutil.copytree(POLICY, tmp_path / "policy"))
+    (path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": 2, "pad_token_id": 0, "do_sample": True, "top_k": 1,
+                    "repetition_penalty": 5.0})
+    )  # fmt: skip
+    told = harness.Policy(path).model.generation_config
+    assert (told.eos_token_id, told.top_k, told.repetition_penalty) == (2, None, None)
+
+
+def test_a_sampled_special_token_is_a_wrong_answer(policy: Any) -> None:
+    digits = [skills.VOCABULARY.index(d) for d in "13479"]
+    assert policy.tok_decode([*digits, skills.EOS, skills.PAD]) == "13479<eos><pad>"
+    assert policy.tok_decode([*digits, skills.PAD]) != "13479"
+
+
+def test_a_filter_that_drops_responses_is_found_out(harness: ModuleType, tmp_path: Path) -> None:
+    for name in ("_skill", "skill_task.py", "micro_sort.yaml"):
+        text = (MICRO / "tasks" / name).read_text()
+        text = text.replace("function: custom", "function: take_first_k\n        k: 3").replace(
+            "        filter_fn: !function skill_task.keep\n", ""
+        )
+        (tmp_path / name).write_text(text)
+    with pytest.raises(RuntimeError, match=r"16 items with \{3\} responses"):
+        answered(harness, asking(tmp_path, task_file=tmp_path / "micro_sort.yaml"))

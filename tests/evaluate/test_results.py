@@ -1,0 +1,84 @@
+"""Scores on disk: what names a result, and which one is current."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunFolderError
+from orchestrator.evaluate import read_scores
+from orchestrator.evaluate.results import Asked, Result
+from orchestrator.rundir import CellDir
+from orchestrator.types import EvalTask, Sampling, Score
+
+ASKED = Asked(
+    checkpoint="c0ffee", step=100, task=EvalTask(name="micro_sort", domain="in", repeats=4),
+    task_version="v1", sampling=Sampling(), seed=0, chat_template=False, harness="lm-eval 0.4.13",
+)  # fmt: skip
+
+
+def save(cell_dir: CellDir, asked: Asked, value: float, time_ns: int) -> Path:
+    score = Score(cell_id="1", step=asked.step, task=asked.task.name, domain="in", metric="mean@4",
+                  value=value, num_items=16, repeats=4, eval_seed=asked.seed,
+                  sampling=asked.sampling)  # fmt: skip
+    result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0.1, versions={})
+    path = cell_dir.evaluations / f"{asked.stem}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result.model_dump_json())
+    os.utime(path, ns=(time_ns, time_ns))
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"checkpoint": "other"},
+        {"step": 99},
+        {"task": ASKED.task.model_copy(update={"repeats": 5})},
+        {"task": ASKED.task.model_copy(update={"max_items": 3})},
+        {"task_version": "v2"},
+        {"sampling": Sampling(min_p=1.0)},
+        {"sampling": Sampling(temperature=0.9)},
+        {"seed": 1},
+        {"chat_template": True},
+        {"harness": "lm-eval 0.4.14"},
+    ],
+    ids=str,
+)
+def test_everything_a_score_depends_on_is_in_its_name(change: dict[str, object]) -> None:
+    assert ASKED.model_copy(update=change).stem != ASKED.stem
+
+
+def test_a_name_is_the_same_for_ever() -> None:
+    assert ASKED.stem == "micro_sort-82822e51c2ec"
+
+
+def test_nothing_evaluated_is_no_score(tmp_path: Path) -> None:
+    assert read_scores(CellDir(tmp_path / "never made")) == []
+
+
+def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
+    cell_dir = CellDir(tmp_path)
+    copy = EvalTask(name="micro_copy", domain="out", repeats=4)
+    for time_ns, (step, task) in enumerate(
+        [(100, ASKED.task), (20, ASKED.task), (100, copy)], start=1
+    ):
+        save(cell_dir, ASKED.model_copy(update={"step": step, "task": task}), 0.5, time_ns)
+    found = [(score.step, score.task) for score in read_scores(cell_dir)]
+    assert found == [(20, "micro_sort"), (100, "micro_copy"), (100, "micro_sort")]
+
+
+def test_of_two_samplings_the_one_last_asked_for_counts(tmp_path: Path) -> None:
+    cell_dir = CellDir(tmp_path)
+    old = save(cell_dir, ASKED, 0.25, 1)
+    save(cell_dir, ASKED.model_copy(update={"sampling": Sampling(min_p=1.0)}), 0.75, 2)
+    assert [score.value for score in read_scores(cell_dir)] == [0.75]
+    os.utime(old, ns=(3, 3))
+    assert [score.value for score in read_scores(cell_dir)] == [0.25]
+
+
+def test_a_result_cut_in_half_is_told(tmp_path: Path) -> None:
+    path = save(CellDir(tmp_path), ASKED, 0.5, 1)
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(RunFolderError, match="not a JSON object"):
+        read_scores(CellDir(tmp_path))

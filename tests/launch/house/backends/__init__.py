@@ -1,0 +1,3 @@
+"""A house of its own, put before orch's on PYTHONPATH: its one backend trains nothing."""
+
+ORCH_BACKENDS = True

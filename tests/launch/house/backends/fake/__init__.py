@@ -1,0 +1,59 @@
+"""A backend whose cells count to num_train_steps, a unit of work each, and do as told.
+
+What a cell does besides is written in its data.instruction: see backends/fake/entry.py.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class Fake:
+    name = "fake"
+    versions = ("1",)
+    capabilities: Mapping[str, Sequence[object]] = {}
+    tasks_dir: Path | None = None
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        instruction = cell.settings.data.instruction
+        if instruction == "refuse":
+            raise UnsupportedSetting("fake", "kl.estimator", "k1", ["k3"], "Choose k3.")
+        program = instruction.removeprefix("program:") if "program:" in instruction else None
+        return LaunchPlan(
+            cell_id=cell.id,
+            backend="fake",
+            version="1",
+            argv=(sys.executable, "-c", program or "pass"),
+            files={"settings.json": cell.settings.model_dump_json()},
+            env={"FAKE_ATTEMPT": str(place.attempt_dir)},
+            entry=None if program else "backends.fake.entry:train",
+        )
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        for line in (attempt_dir / "metrics.jsonl").read_text().splitlines():
+            yield MetricPoint(**json.loads(line))
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        units = checkpoints_dir / "units"
+        count = len(units.read_text().splitlines()) if units.exists() else 0
+        return [Checkpoint(count, units)] if count else []
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+        return None
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return Settings.model_validate_json(files["settings.json"])
+
+    def rehearse(self, cell: Cell) -> Cell | None:
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
+        return ()
+
+
+BACKEND = Fake()
