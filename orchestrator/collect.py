@@ -1,7 +1,7 @@
 """Reads run directories into Records. Writes nothing, and one broken file costs only itself."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator import registry
@@ -94,26 +94,33 @@ def _points(
 ) -> list[MetricPoint]:
     points: list[MetricPoint] = []
     try:
-        points.extend(backend.read_metrics(attempt.path))
+        for point in backend.read_metrics(attempt.path):
+            if not isinstance(point.step, int) or not isinstance(point.values, Mapping):
+                raise TypeError("a step is a whole number and values are a mapping")
+            points.append(point)
     except (OSError, ValueError, KeyError, TypeError) as error:
         faults.append(
             f"{attempt.metrics} is not what backend '{backend.name}' writes "
             f"({type(error).__name__}: {error}); the {len(points)} points before that are kept"
         )
-    if state != "running":  # its last line may just be being written
-        faults.extend(_torn_lines(attempt.metrics, len(points)))
+    else:
+        if state != "running":  # its last line may just be being written
+            faults.extend(_lost_lines(attempt.metrics, len(points)))
     return points
 
 
-def _torn_lines(path: Path, num_points: int) -> list[str]:
-    """Sentences about lines that are no JSON; parses only a file with more lines than points."""
+def _lost_lines(path: Path, num_points: int) -> list[str]:
+    """Sentences about lines that gave no point; parses only a file that has such lines."""
     faults: list[str] = []
     try:
         with telling(path):
             num_lines = sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
-        if num_lines != num_points:
-            for _ in read_lines(path, faults):
-                pass
+        if num_lines > num_points:
+            num_objects = sum(1 for _ in read_lines(path, faults))
+            if num_objects > num_points:
+                faults.append(
+                    f"{path}: {num_lines} lines gave {num_points} points; the others are left out"
+                )
     except FileNotFoundError:
         pass
     except RunFolderError as error:

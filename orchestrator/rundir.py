@@ -257,29 +257,29 @@ class RunFolder:
         return self.path / "report"
 
     @cached_property
-    def _cells(self) -> Path:
+    def cells_path(self) -> Path:
         return self.path / "cells"
 
     def cell(self, cell: Cell) -> CellDir:
         """The cell's directory: the one on disk with its id, else the one it will have."""
-        return CellDir(self._cells / self.directories().get(cell.id, cell.directory))
+        return CellDir(self.cells_path / self.directories().get(cell.id, cell.directory))
 
     def cells(self) -> list[CellDir]:
         """Every cell directory on disk, sorted by name."""
-        return [CellDir(self._cells / name) for name in self.directories().values()]
+        return [CellDir(self.cells_path / name) for name in self.directories().values()]
 
     def directories(self) -> Mapping[str, str]:
         """Cell id -> directory name, for every cell on disk, sorted by name."""
-        with telling(self._cells):
+        with telling(self.cells_path):
             try:
-                changed = self._cells.stat().st_mtime_ns
-                return _directories(str(self._cells), changed)
+                changed = self.cells_path.stat().st_mtime_ns
+                return _directories(str(self.cells_path), changed)
             except FileNotFoundError:
                 return {}
 
     def leftovers(self) -> list[Path]:
         """Directories whose making or removal was cut short by the death of its process."""
-        found = [*self._cells.glob(".removed-*"), *self._cells.glob(".new-*")]
+        found = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
         return sorted(path for path in found if not _is_alive(path.name.rpartition("-")[2]))
 
     def open(self) -> None:
@@ -288,7 +288,7 @@ class RunFolder:
         self.check()
         if not marker.exists():
             with telling(self.path):
-                self._cells.mkdir(parents=True, exist_ok=True)
+                self.cells_path.mkdir(parents=True, exist_ok=True)
             write_text(marker, json.dumps({"format": FORMAT, "orch": __version__}) + "\n")
 
     def check(self) -> None:

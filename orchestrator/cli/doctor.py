@@ -100,17 +100,31 @@ def runs_folder(runs_dir: Path) -> list[Finding]:
     ]  # fmt: skip
 
 
-def mlflow_store(_runs_dir: Path) -> list[Finding]:
-    from orchestrator.tracking import redacted, reachable
+def mlflow_store(runs_dir: Path) -> list[Finding]:
+    from orchestrator.rundir import RunFolder
+    from orchestrator.tracking.store import store_of
 
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if not uri.startswith("http"):
-        return [Finding("MLflow store", "ok", redacted(uri) or "SQLite in the runs folder")]
-    answers = reachable(uri)
+    store = store_of(RunFolder.of(runs_dir, "doctor", "micro"), None)
+    if not store.is_server:
+        return [Finding("MLflow store", "ok", store.shown)]
+    answers = _answers(f"{store.uri.rstrip('/')}/health")
     return [
-        Finding("MLflow server", "ok" if answers else "broken", redacted(uri),
+        Finding("MLflow server", "ok" if answers else "broken", store.shown,
                 "" if answers else "start it, or unset MLFLOW_TRACKING_URI to use SQLite")
     ]  # fmt: skip
+
+
+def _answers(url: str) -> bool:
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=5):  # noqa: S310 - http(s) only: Store.is_server
+            return True
+    except HTTPError:  # it answers, if only to ask who we are
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def cluster(_runs_dir: Path) -> list[Finding]:

@@ -53,18 +53,14 @@ class Reader:
     def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
         """One entry of `axes`. None if it cannot be read."""
         before = len(self.problems)
+        field = name if name in FIELDS else ""
         if name == "seed":
             self._tell("seeds are an axis of their own: write `seeds: [...]`", pointer)
-        elif name not in FIELDS and not (
-            isinstance(items, list) or (isinstance(items, dict) and items.keys() & GRID_KEYS)
-        ):
-            self._tell(f"{unknown(name)}; an axis of another name is a zip or a product", pointer)
-        elif name not in FIELDS and isinstance(items, list) and not all(
-            isinstance(item, dict) for item in items
-        ):  # fmt: skip
-            self._tell(f"{unknown(name)}; an axis of another name lists mappings", pointer)
+        elif not field and not _couples(items):
+            hint = did_you_mean(name, FIELDS)
+            rule = "an axis under a name of its own is a zip, a product or a list of mappings"
+            self._tell(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
         else:
-            field = name if name in FIELDS else ""
             found = self._alternatives(field, items, pointer)
             if len(self.problems) == before and found is not None:
                 return Axis(name, found)
@@ -210,6 +206,13 @@ def formula(axes: Sequence[Axis]) -> str:
             inner = inner if inner.replace(" zipped", "").isdigit() else f"({inner})"
             parts.append(f"{inner} {axis.name.rpartition('.')[2]}")
     return " x ".join(parts) or "1"
+
+
+def _couples(items: object) -> bool:
+    """Whether these can be alternatives of an axis that is no field itself."""
+    if isinstance(items, dict):
+        return bool(items.keys() & GRID_KEYS)
+    return isinstance(items, list) and all(isinstance(item, dict) for item in items)
 
 
 def _condition(field: str, value: object) -> Term:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.expand.assign import Assignment, Pointer, Problem, put
 from orchestrator.expand.rows import Row
@@ -62,12 +62,22 @@ class Builder:
         """The settings of a row and a seed; None, with its problems told, if they cannot be."""
         inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
         if any(name not in parts for name in SECTIONS):
+            self._scalars(parts, row)
             return None
         try:
             return Settings.model_validate({**inside, "seed": seed})
         except ValidationError as error:
             self._tell(error, "", row)
             return None
+
+    def _scalars(self, parts: Mapping[str, Any], row: Row) -> None:
+        """Checks the scalars of settings whose sections are at fault already."""
+        for name in SCALARS:
+            if name in parts:
+                try:
+                    TypeAdapter(FIELDS[name].annotation).validate_python(parts[name], strict=True)
+                except ValidationError as error:
+                    self._tell(error, name, row)
 
     def _section(self, name: str, row: Row) -> Frozen | None:
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
@@ -104,7 +114,7 @@ class Builder:
             message = sentence(detail, field, known)
             if detail["type"] == "missing":
                 message += ": give it in the recipe, in `base` or as an axis"
-            self._add(message, self._origin(field or _mentioned(message), row))
+            self._add(message, self._origin(field or self._mentioned(message, row), row))
 
     def _origin(self, field: str, row: Row) -> Pointer:
         """Where the value of a field was written: by the last axis that set it, else the base."""
@@ -119,6 +129,13 @@ class Builder:
                 return self.origins[near] + _rest(field, near)
         inside = [at for other, at in self.origins.items() if other.startswith(f"{field}.")]
         return inside[-1] if inside and field else self.at
+
+    def _mentioned(self, message: str, row: Row) -> str:
+        """The field that a rule between fields is about: one that an axis sets, else the first."""
+        words = [word.strip(".") for word in re.findall(r"[a-z_.]+", message)]
+        fields = [word for word in words if word in FIELDS]
+        assigned = {a.field for choice in row for a in choice.assign}
+        return next((f for f in fields if f in assigned), fields[0] if fields else "")
 
     def _add(self, message: str, pointer: Pointer) -> None:
         if (message, pointer) not in self._told:
@@ -148,11 +165,3 @@ def _widening(field: str) -> Iterator[str]:
 
 def _rest(field: str, near: str) -> Pointer:
     return tuple(key for key in field.removeprefix(near).split(".") if key)
-
-
-def _mentioned(message: str) -> str:
-    """The first field that a sentence names, for rules between fields."""
-    for word in re.findall(r"[a-z_.]+", message):
-        if word.strip(".") in FIELDS:
-            return str(word.strip("."))
-    return ""

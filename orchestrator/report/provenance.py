@@ -24,17 +24,17 @@ DIRECTORY = (
     "setting got there), attempts/, checkpoints/ and eval/ (scores and single items)."
 )
 METHODS = (
-    f"Intervals over seeds are {LEVEL:.0%} intervals of the mean by Student's t; one seed has "
-    "none. Shares have exact (Clopper-Pearson) intervals.",
-    "Final values are those after the last train step of runs that ended well. Collapsed runs "
+    (f"Intervals over seeds are {LEVEL:.0%} intervals of the mean by Student's t; one seed has "
+    "none. Shares have exact (Clopper-Pearson) intervals."),
+    ("Final values are those after the last train step of runs that ended well. Collapsed runs "
     "count with what they reached; a run whose numbers became NaN has no policy left, and counts "
-    "with an accuracy of 0.",
-    "A claim is judged on differences within settings (same study, model, data, β, ...), averaged "
+    "with an accuracy of 0."),
+    ("A claim is judged on differences within settings (same study, model, data, β, ...), averaged "
     "over settings for each seed, then tested over the seeds that every configuration has. Shares "
-    "of collapsed runs are tested exactly (Fisher, binomial), each run counting once.",
-    "p-values are two-sided and corrected by Holm over all testable claims; below "
+    "of collapsed runs are tested exactly (Fisher, binomial), each run counting once."),
+    ("p-values are two-sided and corrected by Holm over all testable claims; below "
     f"{ALPHA:.2f} a claim is supported or contradicted. Otherwise it is underpowered, and the "
-    f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen.",
+    f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."),
     "Claims with ~ are tests of equivalence: two one-sided tests against the margin.",
 )  # fmt: skip
 

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.semantics.catalogue import PLAIN
 from orchestrator.semantics.configuration import Configuration
 from orchestrator.semantics.estimators import clamped_value, shape, slope
 from orchestrator.semantics.model import Setting, Table, Tables, tables
 from orchestrator.semantics.moments import Moments, moments
+from orchestrator.settings import Estimator
 
 PARAMETERS = ("a", "b")
 
@@ -60,6 +62,20 @@ def exact(setting: Setting, configurations: Sequence[Configuration]) -> Exact:
             "where the policy writes; use nearer parameters or fewer tokens"
         )
     return result
+
+
+def estimates(setting: Setting) -> dict[Estimator, tuple[float, float]]:
+    """Mean and variance over sequences of each plain KL estimate itself, in nats."""
+    table = tables(setting)
+    f = np.stack([clamped_value(k, table.x) for k in PLAIN], axis=-1)
+    nothing = np.zeros_like(f)
+    measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(PLAIN), axis=-1)
+    found = moments(measure, f, nothing, nothing).fs
+    means, squares = found[1, 0], found[2, 0]
+    return {
+        k: (float(mean), float(square - mean**2))
+        for k, mean, square in zip(PLAIN, means, squares, strict=True)
+    }
 
 
 def sums_of(configuration: Configuration, table: Tables) -> Sums:

@@ -81,11 +81,15 @@ def _proportional(target: Table, matrix: Table, keys: list[str], tolerance: floa
 def distances(gradient: Table, candidates: Sequence[Mapping[str, Table]]) -> dict[str, float]:
     """How far `gradient` is from each candidate, nearest first: |g - c| / max(|g|, |c|).
 
-    Lengths are over all settings and both parameters: 0 is equality, 1 the distance from zero.
+    Lengths are over all settings and both parameters; 0 is equality. The distance from zero is in
+    lengths of the longest candidate.
     """
-    found = {"zero": 1.0 if np.any(gradient) else 0.0}
-    for key in candidates[0]:
-        other = np.stack([each[key] for each in candidates])
-        size = max(float(np.linalg.norm(gradient)), float(np.linalg.norm(other)), 1e-300)
-        found[key] = float(np.linalg.norm(gradient - other)) / size
+    others = {
+        key: np.stack([np.asarray(each[key]) for each in candidates]) for key in candidates[0]
+    }
+    length = float(np.linalg.norm(gradient))
+    lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
+    found = {"zero": length / max(length, *lengths.values())}
+    for key, other in others.items():
+        found[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key])
     return dict(sorted(found.items(), key=lambda item: item[1]))

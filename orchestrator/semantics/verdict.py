@@ -61,23 +61,23 @@ def verdict(
     clip: Clip | None = None,
     ratio: str = "token",
     reward_kl_of: str = "policy",
-    regimes: tuple[Regime, ...] | None = None,
+    regimes: tuple[Regime, ...] = (),
 ) -> Verdict:
     """The verdict on a KL term.
 
     `ratio`: the importance ratio, `token` (PPO) or `sequence`; `reward_kl_of`: whose
     log-probabilities the KL in the reward is computed from, `policy` or `rollout`; `regimes`:
-    which of the paper's experiments are like this one. Raises LaboratoryError on a combination
-    that has no meaning (the sequence ratio with both placements, say).
+    which of the paper's experiments are like this one (empty: all the on- or off-policy ones).
+    Raises LaboratoryError on a combination without meaning (the sequence ratio with both
+    placements, say).
     """
-    if regimes is None:
-        regimes = ("on_policy",) if on_policy else ("minibatches", "async")
+    like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
-        return _no_kl(kl, observed("none", regimes))
+        return _no_kl(kl, observed("none", like))
     row = _row(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
     naming = Naming(Objective(row["objective"]), tuple((s, key) for s, key in row["terms"]))
     bias = _bias(row)
-    paper = observed(_studied_as(kl, on_policy), regimes) if ratio == "token" else NOT_STUDIED
+    paper = observed(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
     return Verdict(
         objective=naming.kind,
         summary=_summary(kl, naming, bias, paper, on_policy),
@@ -93,15 +93,18 @@ def verdict(
 
 def verdict_of(settings: Settings) -> Verdict:
     """The verdict on a cell. On-policy: one minibatch a batch, and no staleness."""
-    minibatches, stale = settings.batch.num_minibatches > 1, settings.max_staleness_steps > 0
-    regimes: tuple[Regime, ...] = ("minibatches",) * minibatches + ("async",) * stale
+    regimes: list[Regime] = []
+    if settings.batch.num_minibatches > 1:
+        regimes.append("minibatches")
+    if settings.max_staleness_steps > 0:
+        regimes.append("async")
     return verdict(
         settings.kl,
         on_policy=not regimes,
         advantage=settings.advantage.estimator,
         group_size=settings.rollout.group_size,
         clip=settings.loss.clip,
-        regimes=regimes or ("on_policy",),
+        regimes=tuple(regimes) or ("on_policy",),
     )
 
 

@@ -137,11 +137,14 @@ def _assembled(
                               f"(there are: {', '.join(known)})")  # fmt: skip
         return {}
 
-    studies, origins = [], {}
+    studies, origins, broken = [], {}, []
     _check_seeds(file.seeds, ("seeds",), problems)
     for name, study in file.studies.items():
         layers = _Layers(file, study, name, library, problems)
-        base, origins[name] = layered(list(layers.assignments(lookup)))
+        before = len(problems)
+        base, origins[name] = layered(layers.assignments(lookup))
+        if len(problems) > before:
+            broken.append(("studies", name))
         if study.seeds is not None:
             _check_seeds(study.seeds, ("studies", name, "seeds"), problems)
         studies.append(Study(
@@ -150,7 +153,9 @@ def _assembled(
             seeds=tuple(file.seeds if study.seeds is None else study.seeds),
         ))  # fmt: skip
     done = expansion(studies, lookup, origins, strict=strict)
-    problems += done.problems
+    problems += [  # what a recipe that is not there would have given is not told as well
+        p for p in done.problems if not (p.pointer in broken and " is missing" in p.message)
+    ]
     evaluation = _evaluation(file, library, problems)
     site = _site(file, library, problems)
     check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)

@@ -29,10 +29,10 @@ def schema() -> Schema:
     properties["defaults"] = {"type": "array", "items": {"type": ["string", "object"]}}
     for owner in (properties, study):
         for field in WHOLE:
-            owner[field] = _value(FIELDS[field])
-        owner["base"] = owner["base"] | _ref("fields")
+            owner[field] = _ref(f"value {field}")
+        owner["base"] = _ref("fields")
         owner["recipe"] = {"anyOf": [_NAMED, _ref("fields")]}
-    study["axes"] = _axes("")
+    study["axes"] = _ref("axes")
     study["exclude"]["items"] = _ref("condition")
     study["include"]["items"] = _ref("fields")
     for name, model in (("site", Site), ("evaluation", Evaluation), ("sampling", Sampling)):
@@ -41,8 +41,7 @@ def schema() -> Schema:
         definitions[name] = content
         properties[name] = {"anyOf": [_NAMED, _ref(name)]}
     definitions["evaluation"]["properties"]["sampling"] = {"anyOf": [_NAMED, _ref("sampling")]}
-    definitions |= {"fields": _fields(), "condition": _condition()}
-    document["$defs"] = definitions
+    document["$defs"] = definitions | _language()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch experiment",
@@ -51,35 +50,41 @@ def schema() -> Schema:
 
 
 def _ref(name: str) -> Schema:
-    return {"$ref": f"#/$defs/{name}"}
+    return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
 
 
-def _fields() -> Schema:
-    """Any part of the settings, nested or dotted."""
-    seedless = {name: field for name, field in FIELDS.items() if name != "seed"}
-    return {
+def _language() -> Schema:
+    """A definition for the value and for the axis of each field, and for what is made of them."""
+    sections = [name for name, field in FIELDS.items() if field.section is not None]
+    found: Schema = {f"value {name}": _value(field) for name, field in FIELDS.items()}
+    found |= {f"axis {name}": _axis(field) for name, field in FIELDS.items() if name != "seed"}
+    found |= {f"grid {section}": _grid(f"axes {section}") for section in sections}
+    found |= {f"axes {section}": _axes(section) for section in sections}
+    found["grid"], found["axes"] = _grid("axes"), _axes("")
+    found["fields"] = {
         "type": "object",
-        "properties": {name: _value(field) for name, field in seedless.items()}
-        | {"seed": {"type": "integer", "minimum": 0}},
+        "properties": {name: _ref(f"value {name}") for name in FIELDS},
         "additionalProperties": False,
     }
+    found["condition"] = _condition()
+    return found
 
 
 def _value(field: SettingsField) -> Schema:
     """What may be written for a field: its value, a part of its section, or a short form."""
     if field.section is None:
         return TypeAdapter(field.annotation).json_schema()
-    below = {
-        name.removeprefix(f"{field.name}."): other
-        for name, other in FIELDS.items()
-        if name.startswith(f"{field.name}.")
-    }
-    part: Schema = {
-        "type": "object",
-        "properties": {name: _value(other) for name, other in below.items()},
-        "additionalProperties": False,
-    }
-    forms: list[Schema] = [part]
+    forms: list[Schema] = [
+        {
+            "type": "object",
+            "properties": {
+                name.removeprefix(f"{field.name}."): _ref(f"value {name}")
+                for name in FIELDS
+                if name.startswith(f"{field.name}.")
+            },
+            "additionalProperties": False,
+        }
+    ]
     if field.name in WHOLE:
         forms.insert(0, _NAMED)
     if field.name == "kl":
@@ -90,36 +95,49 @@ def _value(field: SettingsField) -> Schema:
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
-def _axes(section: str) -> Schema:
-    """A mapping of axes: fields of a section, or of the whole settings; then any name may couple."""
-    names = [n for n in FIELDS if n.startswith(f"{section}.")] if section else list(FIELDS)
-    own: Schema = {"product": {"type": "object"}, "zip": {"type": "object"}, "values": {}}
-    grid: Schema = {
+def _grid(axes: str) -> Schema:
+    """A product, a zip or values, perhaps under a condition."""
+    coupled: Schema = {"minProperties": 1, **_ref(axes)}
+    kinds: Schema = {"product": coupled, "zip": coupled, "values": {}}
+    return {
         "type": "object",
-        "properties": {**own, "when": _ref("condition")},
+        "properties": {**kinds, "when": _ref("condition")},
         "additionalProperties": False,
-        "oneOf": [{"required": [kind]} for kind in own],
+        "oneOf": [{"required": [kind]} for kind in kinds],
     }
-    axes = {
-        name.removeprefix(f"{section}.") if section else name: _axis(FIELDS[name], grid)
-        for name in names
-        if name != "seed"
-    }
-    free: Schema = {"anyOf": [grid, {"type": "array", "minItems": 1, "items": _ref("fields")}]}
-    return {"type": "object", "properties": axes, "additionalProperties": free,
-            "propertyNames": {"not": {"const": "seed"}}}  # fmt: skip
 
 
-def _axis(field: SettingsField, grid: Schema) -> Schema:
+def _axes(section: str) -> Schema:
+    """A mapping of axes: fields of a section or in full; any other name couples fields."""
+    axes = {name: _ref(f"axis {name}") for name in FIELDS if name != "seed"}
+    if section:
+        axes |= {
+            name.removeprefix(f"{section}."): _ref(f"axis {name}")
+            for name in FIELDS
+            if name.startswith(f"{section}.")
+        }
+        return {"type": "object", "properties": axes, "additionalProperties": False}
+    free: Schema = {
+        "anyOf": [_ref("grid"), {"type": "array", "minItems": 1, "items": {"type": "object"}}]
+    }
+    return {
+        "type": "object",
+        "properties": axes,
+        "additionalProperties": free,
+        "propertyNames": {"not": {"const": "seed"}},
+    }
+
+
+def _axis(field: SettingsField) -> Schema:
+    grid = _ref(f"grid {field.name}" if field.section is not None else "grid")
     conditional: Schema = {"type": "object", "required": ["when"]}
-    items: Schema = {"anyOf": [_value(field), grid, conditional]}
+    items: Schema = {"anyOf": [_ref(f"value {field.name}"), grid, conditional]}
     forms: list[Schema] = [
         {"type": "array", "minItems": 1, "uniqueItems": True, "items": items},
         grid,
     ]
     if field.section is not None:
-        forms.append({"type": "object", "minProperties": 1,
-                      "not": {"anyOf": [{"required": [k]} for k in ("product", "zip", "values")]}})  # fmt: skip
+        forms.append({"minProperties": 1, **_ref(f"axes {field.name}")})
     return {"anyOf": forms}
 
 
@@ -130,7 +148,7 @@ def _condition() -> Schema:
     return {
         "type": "object",
         "minProperties": 1,
-        "properties": {name: compared for name in (*FIELDS, *LABELS)},
+        "properties": dict.fromkeys((*FIELDS, *LABELS), compared),
         "additionalProperties": False,
     }
 

@@ -115,7 +115,7 @@ def test_lm_eval_agrees_with_the_exact_accuracy(
     error = math.sqrt((chance * (1 - chance)).sum() / repeats) / len(chance)
     mean = next(score.value for score in result.scores if score.metric == f"mean@{repeats}")
     assert len(items) == len(chance)
-    assert error < 0.01
+    assert error < 0.012
     assert abs(mean - chance.mean()) < 4 * error
     # Item by item too: the likely half is right more often than the other, as predicted.
     share = np.array([np.mean(item["correct"]) for item in items])

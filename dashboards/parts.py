@@ -1,0 +1,118 @@
+"""The parts of the page, from a report's plain data. Everything is escaped here, once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from orchestrator.report.markdown import MARKS, map_text
+from orchestrator.report.model import Card, Entry, Figure, Map, MapCell, Section, Table
+
+
+
+def tag(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
+    """One element with text in it."""
+    return f"<{name}{_attributes(attributes or {})}>{escape(text)}</{name}>"
+
+
+def _attributes(attributes: Mapping[str, str]) -> str:
+    return "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+
+
+def navigation(sections: Iterable[Section]) -> str:
+    """Links to every section."""
+    links = [tag("a", "The answer", {"href": "#answer"})]
+    links += [tag("a", section.title, {"href": f"#{section.id}"}) for section in sections]
+    return f'<nav aria-label="Sections">{"".join(links)}</nav>'
+
+
+def cards(found: Sequence[Card]) -> str:
+    """The claims with their verdicts."""
+    return f'<ul class="claims">{"".join(map(_card, found))}</ul>' if found else ""
+
+
+def _card(card: Card) -> str:
+    kind = card.verdict.replace(" ", "-")
+    badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
+    badge += f"{escape(card.verdict)}</span>"
+    trace = [tag("code", card.source)]
+    if card.cells:
+        trace.append(tag("p", f"Judged on {len(card.cells)} cells: {', '.join(card.cells)}"))
+    head = f'<p class="verdict">{badge}{tag("span", card.name, {"class": "claim"})}</p>'
+    return (
+        f'<li class="card {kind}">{head}{tag("p", card.statement, {"class": "statement"})}'
+        f'{tag("p", card.reason, {"class": "reason"})}'
+        f"<details><summary>As stated, and where from</summary>{''.join(trace)}</details></li>"
+    )
+
+
+def facts(found: Iterable[tuple[str, str]]) -> str:
+    """Names and values in a row."""
+    pairs = "".join(f"<div>{tag('dt', name)}{tag('dd', value)}</div>" for name, value in found)
+    return f'<dl class="facts">{pairs}</dl>'
+
+
+def block(section: Section) -> str:
+    """One section of the page."""
+    inner = [tag("h2", section.title), *(tag("p", text) for text in section.text)]
+    if section.points:
+        inner.append(f"<ul>{''.join(tag('li', point) for point in section.points)}</ul>")
+    inner += [_figure(figure) for figure in section.figures]
+    if section.maps:
+        inner.append(f'<div class="maps">{"".join(map(_map, section.maps))}</div>')
+    inner += [_table(table) for table in section.tables]
+    inner += [_entry(entry) for entry in section.entries]
+    return f'<section id="{escape(section.id)}">{"".join(inner)}</section>'
+
+
+def _figure(figure: Figure) -> str:
+    attributes = {"data-kind": figure.kind, "data-metrics": " ".join(figure.metrics),
+                  "data-alt": figure.alt}  # fmt: skip
+    drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
+    waiting = tag("p", "Drawing needs JavaScript; the tables hold the same numbers.",
+                  {"class": "waiting"})  # fmt: skip
+    caption = f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
+    return f'<figure id="figure-{escape(figure.id)}">{drawing}{waiting}{caption}</figure>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(tag("th", name, {"scope": "col"}) for name in table.columns)
+    rows = "".join(f"<tr>{''.join(tag('td', text) for text in row)}</tr>" for row in table.rows)
+    region = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": table.caption}
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    scroll = f"<div{_attributes(region)}>{body}</div>"
+    if not table.searchable:
+        return f'<div class="table">{tag("p", table.caption, {"class": "caption"})}{scroll}</div>'
+    search = (
+        '<label class="search">Rows that contain '
+        '<input type="search" autocomplete="off" spellcheck="false"></label>'
+        '<output class="count" aria-live="polite"></output>'
+    )
+    title = f"{table.caption} ({len(table.rows):,} rows)"
+    return f'<details class="table">{tag("summary", title)}{search}{scroll}</details>'
+
+
+def _map(found: Map) -> str:
+    head = "".join(tag("th", name, {"scope": "col"}) for name in ("", *found.columns))
+    rows = "".join(
+        f"<tr>{tag('th', name, {'scope': 'row'})}{''.join(map(_map_cell, cells))}</tr>"
+        for name, cells in found.rows
+    )
+    caption = tag("caption", found.title)
+    return f'<table class="map">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _map_cell(cell: MapCell | None) -> str:
+    if cell is None:
+        return '<td class="empty"></td>'
+    if not cell.ended:
+        return tag("td", "not ended", {"class": "open"})
+    share = cell.collapsed / cell.ended
+    level = "none" if share == 0 else "some" if share < 1 else "all"
+    text = map_text(cell) if cell.collapsed else "stable"
+    if cell.ended < cell.declared:
+        text += f", {cell.declared - cell.ended} open"
+    return tag("td", text, {"class": level, "title": f"{map_text(cell)} ended runs collapsed"})
+
+
+def _entry(entry: Entry) -> str:
+    summary = tag("summary", entry.title)
+    return f'<details class="entry">{summary}{tag("pre", entry.lines, {"tabindex": "0"})}</details>'

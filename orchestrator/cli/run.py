@@ -1,0 +1,82 @@
+"""orch run: the line, from the spec to the report."""
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import MICRO_BANNER, say
+from orchestrator.experiment import Experiment
+
+
+@click.command(short_help="Train what is missing, evaluate it, mirror it, report it.")
+@options.spec
+@options.overrides
+@options.where
+@click.option("--train-only", is_flag=True, help="Stop after training.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+def command(
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], train_only: bool, dry_run: bool
+) -> int:
+    """Train every cell of SPEC that is missing, then evaluate, mirror to MLflow and report.
+
+    KEY=VALUE are Hydra overrides (seeds=[0], site.workers=2, ~studies.async10). Running again does
+    only what is missing; Ctrl-C and kills leave everything resumable.
+    """
+    from orchestrator.cli.plan import print_plan
+    from orchestrator.experiment import open_experiment, refuse_slurm
+    from orchestrator.plan import plan
+
+    experiment = open_experiment(spec, overrides).chosen(where)
+    refuse_slurm(experiment)
+    if experiment.scale == "micro":
+        say(MICRO_BANNER)
+    made = plan(experiment.cells, experiment.folder)
+    if dry_run:
+        print_plan(experiment, made)
+        return 0
+    code = train(experiment)
+    if train_only or code == 130:
+        return code
+    return max(code, review(experiment))
+
+
+def train(experiment: Experiment) -> int:
+    """Launches and waits. 130 after Ctrl-C, 1 if cells failed, else 0."""
+    from orchestrator.launch.local import launch
+    from orchestrator.progress import progress
+    from orchestrator.rundir import write_text
+
+    folder, spec = experiment.folder, experiment.spec
+    folder.open()
+    write_text(folder.spec, spec.model_dump_json(indent=1) + "\n")
+    with progress(experiment.cells, folder) as tell:
+        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=tell)
+    if done.interrupted:
+        say("stopped; nothing is lost. Go on with the same command.")
+        return 130
+    return _tell_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
+
+
+def review(experiment: Experiment) -> int:
+    """Everything after training, from disk. 1 if something could not be read or scored."""
+    from orchestrator.cli import stages
+
+    records = stages.gather(experiment)
+    code = stages.tell_faults(records)
+    code = max(code, stages.score(experiment, records, experiment.spec.site.workers))
+    scores = stages.known_scores(experiment)
+    comparison = stages.contrast(experiment, records, scores)
+    page = stages.write_report(experiment, comparison, records, scores)
+    stages.mirror(experiment, records, scores)
+    stages.print_claims(comparison)
+    say(f"report: {page}")
+    return code
+
+
+def _tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
+    source = experiment.spec.source or experiment.spec.name
+    if failed:
+        say(f"{failed} cells failed: `orch errors {source}` says why, `orch retry {source}` "
+            "makes them run again")  # fmt: skip
+    if cancelled:
+        say(f"{cancelled} cells were cancelled and are left alone until `orch retry {source}`")
+    return int(bool(failed))

@@ -1,0 +1,157 @@
+"""The stages after launch, as commands call them: each reads the run directories and goes on."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.output import number, print_table, say
+from orchestrator.experiment import Experiment
+from orchestrator.types import Record, Score
+
+if TYPE_CHECKING:
+    from orchestrator.compare import Comparison as Comparison
+    from orchestrator.compare import Estimate
+
+
+def gather(experiment: Experiment) -> list[Record]:
+    """Records of the chosen cells; what could not be read is told on stderr."""
+    from orchestrator.collect import collect
+
+    return collect(experiment.cells, experiment.folder)
+
+
+def tell_faults(records: Sequence[Record]) -> int:
+    """Prints what could not be read; 1 if there was anything, for the exit code."""
+    faults = [fault for record in records for fault in record.faults]
+    for fault in faults:
+        say(fault)
+    return int(bool(faults))
+
+
+def known_scores(experiment: Experiment) -> list[Score]:
+    """Scores that are on disk, with the means over each domain's tasks."""
+    from orchestrator.evaluate import aggregate, read_scores
+
+    folder = experiment.folder
+    scores = [s for cell in experiment.cells for s in read_scores(folder.cell(cell))]
+    return [*scores, *aggregate(scores)]
+
+
+def score(experiment: Experiment, records: Sequence[Record], workers: int | None) -> int:
+    """Has every missing score made. 1 if some checkpoint could not be scored."""
+    from orchestrator.evaluate import Event, UnscoredError, evaluate
+
+    every = _milestones()
+
+    def tell(event: Event) -> None:
+        if event.kind == "fault":
+            say(event.message)
+        elif event.kind == "started":
+            say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
+        elif every(event.done, event.total):
+            say(f"evaluated {event.done} of {event.total}")
+
+    try:
+        evaluate(records, experiment.spec.evaluation, experiment.folder, workers=workers,
+                 on_event=tell)  # fmt: skip
+    except UnscoredError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def mirror(experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]) -> None:
+    """Brings MLflow up to date and says where to look."""
+    from orchestrator import tracking
+
+    every = _milestones()
+
+    def tell(done: int, total: int) -> None:
+        if every(done, total):
+            say(f"mirrored {done} of {total} runs")
+
+    done = tracking.mirror(
+        records, scores, experiment.spec, experiment.folder, on_progress=tell
+    )
+    say(
+        f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} updated, "
+        f"{done.unchanged} unchanged\n  {done.view}"
+    )
+
+
+def contrast(
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
+) -> "Comparison":
+    """The statistics of what is on disk."""
+    from orchestrator.compare import compare
+
+    return compare(experiment.spec, records, scores)
+
+
+def write_report(
+    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
+    scores: Sequence[Score], target: Path | None = None,
+) -> Path:  # fmt: skip
+    """index.html and report.md; returns the page. Its date is that of the newest result, so that
+    the same results give the same page."""
+    from datetime import UTC, datetime
+
+    import dashboards
+    from orchestrator.report import markdown, report
+    from orchestrator.rundir import write_text
+
+    ended = [end.ended for record in records for end in record.attempts if end is not None]
+    newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
+    made = report(comparison, records, scores, experiment.spec,
+                  last_lines=_last_lines(records), created=newest)  # fmt: skip
+    folder = target or experiment.folder.report
+    write_text(folder / "index.html", dashboards.html(made))
+    write_text(folder / "report.md", markdown(made))
+    return folder / "index.html"
+
+
+def print_claims(comparison: "Comparison") -> None:
+    """Verdict and reason of every claim."""
+    from orchestrator.compare import reason, statement
+
+    rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.findings]
+    if rows:
+        print_table(("verdict", "claim", "why"), rows)
+
+
+def print_configurations(comparison: "Comparison") -> None:
+    """Final accuracies of every configuration with their intervals."""
+    metrics = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
+    rows = []
+    for found in comparison.configurations:
+        told = (_interval(found.finals.get(metric)) for metric in metrics)
+        where = " ".join(v for k, v in found.traits.items() if k in ("model", "data", "backend"))
+        rate = found.collapse
+        rows.append((found.study, where, found.name, f"{found.num_finished}/{len(found.runs)}",
+                     *told, f"{rate.count}/{rate.n}"))  # fmt: skip
+    print_table(("study", "where", "configuration", "seeds", *metrics, "collapsed"), rows)
+
+
+def _interval(estimate: "Estimate | None") -> str:
+    if estimate is None or estimate.half_width is None:
+        return number(None if estimate is None else estimate.mean)
+    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
+
+
+def _last_lines(records: Sequence[Record]) -> dict[str, str]:
+    return {r.cell.id: r.last.message for r in records if r.last is not None and r.last.message}
+
+
+def _milestones(count: int = 10) -> Callable[[int, int], bool]:
+    """True about `count` times on the way from 0 to the total, and at the end."""
+    told = -1
+
+    def reached(done: int, total: int) -> bool:
+        nonlocal told
+        tenth = done * count // total if total else 0
+        if tenth == told or done == 0:
+            return False
+        told = tenth
+        return True
+
+    return reached

@@ -1,0 +1,133 @@
+"""What a person does to cells that were launched: cancel, retry, prune.
+
+Each takes the cell's claim, so it never meddles with a cell that somebody is training, writes one
+line of the ledger for what it did, and doing it twice changes nothing more. A cancelled cell has a
+last attempt whose exit.json says so, even if it never started; a cell to be retried has a last
+attempt that was made and not started.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from shutil import rmtree
+from typing import NamedTuple
+
+from orchestrator.errors import RunFolderError
+from orchestrator.launch import system
+from orchestrator.launch.channel import GRACE_SECONDS
+from orchestrator.rundir import CellDir, RunFolder, read_json, remove_tree
+from orchestrator.state import look
+from orchestrator.types import Cell, ExitRecord
+
+WAIT_SECONDS = 1.5 * GRACE_SECONDS
+RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
+
+
+class Done(NamedTuple):
+    """What became of one cell: `done`, or left as it was, with the reason."""
+
+    directory: CellDir
+    done: bool
+    note: str
+
+
+def cancel(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
+    """Stops cells that run and keeps the others from starting, until they are retried.
+
+    A running worker is asked to stop and writes how it ended itself; one that does not listen is
+    killed. Cells that have succeeded, failed or been cancelled are left as they are.
+    """
+    folder.open()
+    return [_cancel(cell, folder) for cell in cells]
+
+
+def retry(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
+    """Makes failed and cancelled cells run again, from their last checkpoint if they have one."""
+    folder.open()
+    return [_retry(cell, folder) for cell in cells]
+
+
+def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[Done]:
+    """Removes the directories of cells that left the spec, never one that is running."""
+    folder.check()
+    done = [_prune(folder, orphan) for orphan in orphans]
+    for leftover in folder.leftovers():
+        rmtree(leftover, ignore_errors=True)
+    return done
+
+
+def _cancel(cell: Cell, folder: RunFolder) -> Done:
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    deadline = time.monotonic() + WAIT_SECONDS
+    asked: set[int] = set()
+    while (claim := cell_dir.take_claim(patience_seconds=0.1)) is None:
+        late = time.monotonic() > deadline
+        pid = _worker(cell_dir)
+        if pid is not None and (late or pid not in asked):
+            asked.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
+        if late and pid is None:
+            return Done(cell_dir, False, "it is claimed by a process that cannot be reached here")
+    with claim:
+        state = look(cell_dir, mine=True).state
+        if state in {"succeeded", "failed", "unknown"}:
+            return Done(cell_dir, False, f"it has {state} already")
+        if state == "cancelled" and not asked:
+            return Done(cell_dir, False, "it was cancelled already")
+        if state != "cancelled":
+            now = time.time()
+            cell_dir.open_attempt().write_exit(
+                ExitRecord(state="cancelled", message="cancelled by a person", started=now,
+                           ended=now, host=socket.gethostname())
+            )  # fmt: skip
+    folder.append("cancel", cell.id)
+    return Done(cell_dir, True, "stopped" if asked else "will not start")
+
+
+def _worker(cell_dir: CellDir) -> int | None:
+    """The process that trains the cell; None if it is not there (yet), or on another machine."""
+    attempts = cell_dir.attempts()
+    if not attempts or attempts[-1].exit.exists():
+        return None
+    job = read_json(attempts[-1].job) or {}
+    pid, here = job.get("pid"), job.get("host") == socket.gethostname()
+    if not isinstance(pid, int) or not here or system.birth(pid) != job.get("birth"):
+        return None
+    return pid
+
+
+def _retry(cell: Cell, folder: RunFolder) -> Done:
+    cell_dir = folder.cell(cell)
+    try:
+        claim = cell_dir.take_claim()
+    except FileNotFoundError:
+        return Done(cell_dir, False, "it was never launched")
+    if claim is None:
+        return Done(cell_dir, False, "it is running")
+    with claim:
+        state = look(cell_dir, mine=True).state
+        if state not in RETRIED:
+            return Done(cell_dir, False, f"it is {state}")
+        cell_dir.new_attempt()
+    folder.append("retry", cell.id)
+    return Done(cell_dir, True, f"it had {state}" if state == "failed" else f"it was {state}")
+
+
+def _prune(folder: RunFolder, orphan: CellDir) -> Done:
+    if not orphan.path.is_relative_to(folder.cells_path):
+        raise RunFolderError(f"{orphan.path} is not a cell of {folder.path}; nothing was removed")
+    try:
+        claim = orphan.take_claim()
+    except FileNotFoundError:
+        return Done(orphan, False, "it is gone already")
+    if claim is None:
+        return Done(orphan, False, "it is running; cancel it first")
+    with claim:
+        folder.append("pruned", orphan.id, directory=orphan.path.name)
+        remove_tree(orphan.path)
+    return Done(orphan, True, "removed")

@@ -1,0 +1,170 @@
+"""The policy against Hugging Face's, packing against plain sequences, sampling against chances."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro import huggingface, policy, rollout
+from backends.micro.policy import chain, forward, initial, weights
+from backends.micro.shipped import POLICIES, names
+from backends.micro.skills import EOS, PROMPT_TOKENS, encode, held_out_problems, text
+from orchestrator.errors import CheckpointError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def flat() -> Tensor:
+    policy.one_quiet_core()
+    return huggingface.read(POLICIES / "amber")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Tensor:
+    return torch.from_numpy(encode("sort", held_out_problems(6))[0])
+
+
+def sampled(flat: Tensor, prompts: Tensor, size: int = 3) -> rollout.Rollouts:
+    draws = torch.from_numpy(np.random.default_rng(0).random((len(prompts), size, 7), np.float32))
+    return rollout.sample(weights(flat), prompts, draws, 1.0, 1.0)
+
+
+def test_logits_are_those_of_hugging_faces_llama(flat: Tensor, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "a 'b' é"
+    huggingface.write(folder, flat)
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    tokens = torch.randint(0, 18, (20, 15), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        ours = forward(weights(flat), tokens, chain(15, 0, CPU))
+        assert (theirs(tokens).logits - ours).abs().max() < 1e-4 < ours.abs().max()
+
+
+def test_a_policy_survives_its_files_bit_for_bit(flat: Tensor, tmp_path: Path) -> None:
+    huggingface.write(tmp_path, flat)
+    assert torch.equal(huggingface.read(tmp_path), flat)
+    assert len(flat) == policy.NUM_PARAMETERS == 48_048
+
+
+def test_the_tokenizer_gives_our_tokens_and_takes_them_back(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    huggingface.write(tmp_path, initial(0))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    digits = held_out_problems(5)
+    for skill in ("sort", "reverse", "copy", "increment"):
+        ours, answers = encode(skill, digits)
+        texts = [text(skill, row) for row in digits.tolist()]
+        assert tokenizer(texts).input_ids == ours.tolist()
+        assert tokenizer.batch_decode(ours, skip_special_tokens=True) == texts
+        assert tokenizer.decode(answers[0], skip_special_tokens=True).isdigit()
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, EOS)
+
+
+def test_cut_missing_and_foreign_weights_are_told_in_a_sentence(
+    flat: Tensor, tmp_path: Path
+) -> None:
+    huggingface.write(tmp_path, flat)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="cut in half; restore it"):
+        huggingface.read(tmp_path)
+    with pytest.raises(CheckpointError, match="missing"):
+        huggingface.read(tmp_path / "nowhere")
+    from safetensors.torch import save
+
+    path.write_bytes(save({"model.embed_tokens.weight": torch.zeros(3, 3)}))
+    with pytest.raises(CheckpointError, match="not a policy of the embedded trainer"):
+        huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_policies_have_moderate_skill(name: str) -> None:
+    from backends.micro.evaluation import accuracies
+    from backends.micro.shipped import manifest
+
+    about = manifest(name)
+    measured = accuracies(weights(huggingface.read(POLICIES / name)))
+    for skill, accuracy in measured.items():
+        assert accuracy == pytest.approx(about.accuracy[skill], abs=2e-5)
+        assert accuracy == pytest.approx(np.mean(about.chances[skill]), abs=2e-5)
+        assert 0.2 < accuracy < 0.85
+    assert sum(p.stat().st_size for p in (POLICIES / name).iterdir()) < 220_000
+
+
+def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> None:
+    batch = sampled(flat, prompts)
+    packed = rollout.score(weights(flat), prompts, batch.tokens, batch.mask)
+    for group in range(len(prompts)):
+        for member in range(3):
+            line = torch.cat([prompts[group], batch.tokens[group, member]])[None]
+            logps = forward(weights(flat), line[:, :-1], chain(14, 7, CPU)).log_softmax(-1)
+            alone = logps[0].gather(-1, batch.tokens[group, member][:, None])[:, 0]
+            expected = alone * batch.mask[group, member]
+            torch.testing.assert_close(packed.logp[group, member], expected, atol=2e-5, rtol=0)
+
+
+def test_packing_changes_no_gradient(flat: Tensor, prompts: Tensor) -> None:
+    batch = sampled(flat, prompts)
+    one, two = flat.clone().requires_grad_(), flat.clone().requires_grad_()
+    rollout.score(weights(one), prompts, batch.tokens, batch.mask).logp.sum().backward()
+    alone = [
+        rollout.score(
+            weights(two), prompts, batch.tokens[:, i : i + 1], batch.mask[:, i : i + 1]
+        ).logp.sum()
+        for i in range(3)
+    ]
+    torch.stack(alone).sum().backward()
+    assert one.grad is not None
+    assert two.grad is not None
+    assert (one.grad - two.grad).abs().max() < 1e-4 * one.grad.abs().max()
+
+
+def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
+    flat: Tensor, prompts: Tensor
+) -> None:
+    batch = sampled(flat, prompts)
+    again = rollout.score(weights(flat), prompts, batch.tokens, batch.mask)
+    torch.testing.assert_close(again.logp, batch.logp, atol=2e-5, rtol=0)
+    ended = (batch.tokens == EOS).float().cumsum(-1) - (batch.tokens == EOS).float()
+    assert torch.equal(batch.mask, (ended == 0).float())
+
+
+def test_a_response_does_not_depend_on_its_neighbours(flat: Tensor, prompts: Tensor) -> None:
+    draws = torch.from_numpy(np.random.default_rng(1).random((6, 4, 7), np.float32))
+    together = rollout.sample(weights(flat), prompts, draws, 1.0, 1.0)
+    alone = rollout.sample(weights(flat), prompts[2:3], draws[2:3, 1:2], 1.0, 1.0)
+    length = int(alone.mask.sum())
+    assert torch.equal(together.tokens[2, 1, :length], alone.tokens[0, 0, :length])
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (1.0, 0.6)])
+def test_tokens_are_drawn_with_their_exact_chances(
+    flat: Tensor, prompts: Tensor, temperature: float, top_p: float
+) -> None:
+    count = 20_000
+    draws = torch.from_numpy(np.random.default_rng(2).random((1, count, 1), np.float32))
+    batch = rollout.sample(weights(flat), prompts[:1], draws, temperature, top_p)
+    seen = torch.bincount(batch.tokens.flatten(), minlength=18).double() / count
+    logits = forward(weights(flat), prompts[:1], chain(PROMPT_TOKENS, 7, CPU))[0, 0].double()
+    chances = (logits / temperature).softmax(-1)
+    if top_p < 1:
+        order = chances.argsort(descending=True)
+        kept = order[: int((chances[order].cumsum(0) < top_p).sum()) + 1]
+        chances = torch.zeros_like(chances).index_put((kept,), chances[kept])
+        chances /= chances.sum()
+    spread = (chances * (1 - chances) / count).sqrt()
+    assert ((seen - chances).abs() <= 4.5 * spread + 1e-6).all()
+
+
+def test_the_exported_config_names_no_foreign_file(tmp_path: Path) -> None:
+    huggingface.write(tmp_path, initial(0))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["vocab_size"] == 18
+    assert config["tie_word_embeddings"] is False

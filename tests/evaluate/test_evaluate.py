@@ -1,0 +1,269 @@
+"""evaluate, with the real harness in its own processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.errors import CheckpointError, EnvironmentFault
+from orchestrator.evaluate import Event, UnscoredError, evaluate, pool, read_scores
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Checkpoint, Evaluation, Record, Sampling, Score
+
+Train = Callable[..., Record]
+AskFor = Callable[..., Evaluation]
+
+
+def files(folder: RunFolder) -> dict[str, tuple[int, int]]:
+    found = (path for path in folder.path.rglob("eval/*"))
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, an evaluation that starts a process fails."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(pool, "work", refuse)
+
+
+# ------------------------------------------------------------------ without the harness
+
+
+def test_no_record_is_no_score(folder: RunFolder, ask: AskFor, no_harness: None) -> None:
+    assert evaluate([], ask(), folder) == []
+
+
+def test_an_unfinished_cell_has_no_last_checkpoint(
+    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
+) -> None:
+    done = train()
+    running = Record(done.cell, "running", checkpoints=done.checkpoints)
+    assert evaluate([running], ask(), folder) == []
+
+
+def test_a_missing_task_file_is_told_before_anything_is_done(
+    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
+) -> None:
+    tasks = ask().tasks
+    math500 = tasks[0].model_copy(update={"name": "math500"})
+    with pytest.raises(EnvironmentFault, match="'math500' has no task file"):
+        evaluate([train()], ask(tasks=(*tasks, math500)), folder)
+
+
+def test_a_missing_harness_is_told(
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> str:
+        raise pool.PackageNotFoundError(name)
+
+    monkeypatch.setattr(pool, "version", absent)
+    with pytest.raises(EnvironmentFault, match=r"pip install 'orch-rl\[micro,eval\]'"):
+        evaluate([train()], ask(), folder)
+
+
+def test_a_checkpoint_in_another_format_is_told(
+    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
+) -> None:
+    record = train()
+    foreign = Record(
+        record.cell, "succeeded", checkpoints=(Checkpoint(1, Path("/x"), needs_export=True),)
+    )
+    with pytest.raises(CheckpointError, match="Hugging Face format only"):
+        evaluate([foreign], ask(), folder)
+
+
+def test_every_task_of_the_embedded_trainer_has_a_file(
+    folder: RunFolder, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the real backend
+    from orchestrator.evaluate.task_files import find_task
+
+    micro = registry.load("micro")
+    assert micro.tasks_dir is not None
+    tasks = micro.rehearse_tasks(train().cell)
+    assert len(tasks) == 4
+    for task in tasks:
+        assert find_task(task.name, [micro.tasks_dir]).is_file()
+
+
+# ------------------------------------------------------------------ with it
+
+
+@pytest.mark.slow
+def test_scores_items_and_a_second_time(
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [train(0), train(1, "birch", steps=(50, 100))]
+    events: list[Event] = []
+    scores = evaluate(records, ask(), folder, workers=2, on_event=events.append)
+
+    assert [(e.kind, e.done, e.total) for e in events] == [
+        ("started", 0, 2), ("scored", 1, 2), ("scored", 2, 2),
+    ]  # fmt: skip
+    assert [(s.cell_id, s.step, s.task, s.metric) for s in scores] == [
+        (record.cell.id, 100, task.name, metric)
+        for record in records
+        for task in ask().tasks
+        for metric in ("mean@4", "pass@4", "distinct@4")
+    ]
+    for score in scores:
+        record = next(r for r in records if r.cell.id == score.cell_id)
+        lines = (record.directory / score.items_path).read_text(encoding="utf-8").splitlines()
+        items = [json.loads(line) for line in lines]
+        assert len(items) == score.num_items == 16
+        assert {len(item["responses"]) for item in items} == {4}
+        if score.metric == "mean@4":
+            correct = [right for item in items for right in item["correct"]]
+            assert score.value == pytest.approx(sum(correct) / len(correct))
+        assert score.harness.startswith("lm-eval 0.")
+        assert score.task_version
+    for record in records:
+        on_disk = read_scores(folder.cell(record.cell))
+        assert sorted(on_disk, key=repr) == sorted(
+            (s for s in scores if s.cell_id == record.cell.id), key=repr
+        )
+
+    before = files(folder)
+    monkeypatch.setattr(pool, "work", None)
+    assert evaluate(records, ask(), folder, on_event=events.append) == scores
+    assert files(folder) == before
+    assert len(events) == 3
+    assert_second_time_imports_nothing(folder, records, ask())
+
+
+def assert_second_time_imports_nothing(
+    folder: RunFolder, records: list[Record], evaluation: Evaluation
+) -> None:
+    code = (
+        "import sys, pickle\n"
+        "from types import SimpleNamespace\n"
+        "records, evaluation, folder, tasks_dir = pickle.load(sys.stdin.buffer)\n"
+        "from orchestrator import registry\n"
+        "registry.load = lambda _: SimpleNamespace(\n"
+        "    tasks_dir=tasks_dir, rehearse_tasks=lambda _: ())\n"
+        "from orchestrator.evaluate import evaluate\n"
+        "print(len(evaluate(records, evaluation, folder)))\n"
+        "print(*{'torch', 'lm_eval', 'transformers', 'numpy'} & set(sys.modules))\n"
+    )
+    import pickle
+
+    tasks_dir = registry.load("micro").tasks_dir
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True,
+        input=pickle.dumps((records, evaluation, folder, tasks_dir)),
+    )  # fmt: skip
+    assert done.stdout.decode().split("\n")[:2] == ["24", ""]
+
+
+@pytest.mark.slow
+def test_a_cell_scores_the_same_alone_and_among_others(
+    folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path
+) -> None:
+    together = evaluate([train(0), train(1, "cedar"), train(2, "birch")], ask(), folder, workers=1)
+    elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
+    elsewhere.open()
+    seen = [train(0), train(2, "birch")]
+    apart = evaluate(seen[::-1], ask(), elsewhere, workers=2)
+    value = {(s.cell_id, s.task, s.metric): s.value for s in together}
+    assert len(apart) == 24
+    assert all(s.value == value[s.cell_id, s.task, s.metric] for s in apart)
+
+
+@pytest.mark.slow
+def test_what_changes_is_scored_anew_and_what_comes_back_is_remembered(
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = train()
+    cell_dir = folder.cell(record.cell)
+    tasks = ask().tasks[:1]
+
+    def means(scores: list[Score]) -> list[tuple[int, float, float]]:
+        return [(s.eval_seed, s.sampling.min_p, s.value) for s in scores if s.metric == "mean@4"]
+
+    first = evaluate([record], ask(tasks=tasks), folder, workers=1)
+    greedy = ask(tasks=tasks, sampling=Sampling(min_p=1.0), seeds=(0, 1))
+    second = evaluate([record], greedy, folder, workers=1)
+    assert [(seed, min_p) for seed, min_p, _ in means(second)] == [(0, 1.0), (1, 1.0)]
+    assert means(second)[0][2] == means(second)[1][2]  # greedy: the seed makes no difference
+    assert means(read_scores(cell_dir)) == means(second)
+
+    monkeypatch.setattr(pool, "work", None)
+    assert evaluate([record], ask(tasks=tasks), folder) == first
+    assert means(read_scores(cell_dir))[0] == means(first)[0]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
+    folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    cut, whole = train(0), train(1)
+    weights = cut.checkpoints[0].path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50_000])
+    gone = train(2)
+    (gone.checkpoints[0].path / "config.json").unlink()
+    events: list[Event] = []
+    with pytest.raises(UnscoredError) as caught:
+        evaluate([cut, whole, gone], ask(), folder, workers=1, on_event=events.append)
+    assert {score.cell_id for score in caught.value.scores} == {whole.cell.id}
+    assert len(caught.value.scores) == 12
+    told = str(caught.value)
+    assert told.startswith("2 checkpoints could not be scored\n")
+    assert "cell-s0 at step 100: checkpoint" in told
+    assert "cut in half?" in told
+    assert "cell-s2 at step 100" in told
+    assert "no config.json" in told
+    assert "Traceback" not in told
+    assert sorted(event.kind for event in events) == ["fault", "fault", "scored", "started"]
+    assert not folder.cell(cut.cell).evaluations.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_nothing(folder: RunFolder, train: Train, ask: AskFor) -> None:
+    """One of the processes that score is killed, then the one that holds them."""
+    records = [train(seed) for seed in range(6)]
+    evaluation = ask(repeats=64, max_items=256)
+
+    def kill(whom: Callable[[int], int]) -> Callable[[Event], None]:
+        def on_event(event: Event) -> None:
+            if event.done == 1:
+                (holder,) = children(os.getpid())
+                os.kill(whom(holder), signal.SIGKILL)
+
+        return on_event
+
+    with pytest.raises(UnscoredError, match="was killed") as caught:
+        evaluate(records, evaluation, folder, workers=2,
+                 on_event=kill(lambda holder: children(holder)[0]))  # fmt: skip
+    assert {score.cell_id for score in caught.value.scores}
+    with pytest.raises(EnvironmentFault, match="ended with code -9"):
+        evaluate(records, evaluation, folder, workers=2, on_event=kill(lambda holder: holder))
+    kept = files(folder)
+    scores = evaluate(records, evaluation, folder, workers=2)
+    assert len({(s.cell_id, s.task) for s in scores}) == 24
+    assert kept.items() <= files(folder).items()
+    assert children(os.getpid()) == []
+
+
+def test_a_bug_keeps_its_traceback(
+    folder: RunFolder, train: Train, ask: AskFor, stand_in: SimpleNamespace, tmp_path: Path
+) -> None:
+    stand_in.tasks_dir = tmp_path / "tasks"
+    stand_in.tasks_dir.mkdir()
+    (stand_in.tasks_dir / "micro_sort.yaml").write_text("task: micro_sort\noutput_type: nonsense\n")
+    evaluation = ask(tasks=ask().tasks[:1])
+    with pytest.raises((RuntimeError, EnvironmentFault), match="Traceback"):
+        evaluate([train()], evaluation, folder, workers=1)

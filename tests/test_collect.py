@@ -1,0 +1,233 @@
+"""collect: run directories -> Records, whatever state they are in."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.collect import collect, merge
+from orchestrator.errors import RunFolderError
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.types import Cell, ExitRecord, MetricPoint, Outcome, Record
+
+
+@pytest.fixture
+def cell(synthetic: Any) -> Cell:
+    made: Cell = synthetic.run().records[0].cell
+    return made
+
+
+@pytest.fixture(params=["runs", "a 'b\" 0", "ü\n漢"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> RunFolder:
+    made = RunFolder.of(tmp_path / request.param, "x", "micro")
+    made.open()
+    return made
+
+
+def attempt_of(folder: RunFolder, cell: Cell, *steps: int, shift: float = 0.0) -> AttemptDir:
+    """One more attempt that logged these steps and has not ended."""
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    attempt = cell_dir.new_attempt()
+    attempt.job.write_text("{}")
+    for step in steps:
+        with attempt.metrics.open("a") as file:
+            plain = {"step": step, "time": 100.0 + step, "values": {"train/entropy": step + shift}}
+            file.write(json.dumps(plain) + "\n")
+    return attempt
+
+
+def ended(state: str, **more: Any) -> ExitRecord:
+    return ExitRecord.model_validate({"state": state, "started": 1.0, "ended": 2.0, **more})
+
+
+def only(folder: RunFolder, cell: Cell) -> Record:
+    (record,) = collect([cell], folder)
+    return record
+
+
+def entropies(record: Record) -> dict[int, float]:
+    return {point.step: point.values["train/entropy"] for point in record.metrics}
+
+
+def everything(folder: RunFolder) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.path.rglob("*"))
+    }
+
+
+def test_a_cell_that_was_never_launched_is_planned(folder: RunFolder, cell: Cell) -> None:
+    record = only(folder, cell)
+    assert (record.state, record.attempts, record.metrics, record.faults) == ("planned", (), (), ())
+    assert record.directory == folder.path / "cells" / cell.directory
+
+
+def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: Cell) -> None:
+    attempt = attempt_of(folder, cell, 1, 2, 3)
+    exit_record = ended("succeeded", outcome=Outcome(kind="trained"))
+    attempt.write_exit(exit_record)
+    before = everything(folder)
+    record = only(folder, cell)
+    assert record.state == "succeeded"
+    assert record.attempts == (exit_record,)
+    assert record.outcome == Outcome(kind="trained")
+    assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert record.metrics[0].time == 101.0
+    assert record.faults == ()
+    assert everything(folder) == before
+
+
+def test_a_later_attempt_supersedes_from_its_first_step_on(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell, 1, 2, 3, 4, 5).write_exit(ended("preempted"))
+    attempt_of(folder, cell, 3, 4, shift=0.5)
+    record = only(folder, cell)
+    assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5}
+    assert record.state == "preempted"
+    assert [end is None for end in record.attempts] == [False, True]
+
+
+def test_an_attempt_that_logged_nothing_supersedes_nothing(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell, 1, 2)
+    attempt_of(folder, cell)
+    assert entropies(only(folder, cell)) == {1: 1.0, 2: 2.0}
+
+
+def test_a_collapse_outlives_the_attempt_that_saw_it(folder: RunFolder, cell: Cell) -> None:
+    collapse = Outcome(kind="collapsed", cause="reward", step=2)
+    attempt_of(folder, cell, 1, 2).write_exit(ended("timed_out", outcome=collapse))
+    attempt_of(folder, cell, 2).write_exit(ended("failed", message="disk"))
+    assert only(folder, cell).outcome == collapse
+
+
+@pytest.mark.parametrize("keep", [1, 10, 40])
+def test_a_torn_last_line_is_told_and_the_rest_kept(
+    folder: RunFolder, cell: Cell, keep: int
+) -> None:
+    attempt = attempt_of(folder, cell, 1, 2, 3)
+    raw = attempt.metrics.read_bytes()
+    third = raw.rindex(b"\n", 0, len(raw) - 1) + 1
+    attempt.metrics.write_bytes(raw[: third + keep])
+    record = only(folder, cell)
+    assert entropies(record) == {1: 1.0, 2: 2.0}
+    assert len(record.faults) == 1
+    assert "line 3 is cut off" in record.faults[0]
+
+
+def test_a_line_being_written_by_a_living_worker_is_no_fault(folder: RunFolder, cell: Cell) -> None:
+    attempt = attempt_of(folder, cell, 1)
+    with attempt.metrics.open("a") as file:
+        file.write('{"step": 2, "ti')
+    claim = folder.cell(cell).take_claim()
+    assert claim is not None
+    with claim:
+        record = only(folder, cell)
+        assert (record.state, record.faults) == ("running", ())
+    assert len(only(folder, cell).faults) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"\x00\xff\xfe" * 50, "cut off"),
+        (b'{"a": 1}\n', "gave 0 points"),
+        (b'{"step": "x", "time": 1, "values": {}}\n', "not what backend 'micro' writes"),
+        (b'{"step": 1, "time": 1, "values": 3}\n', "not what backend 'micro' writes"),
+        (b"[1, 2]\n", "cut off"),
+    ],
+)
+def test_a_foreign_metrics_file_is_told(
+    folder: RunFolder, cell: Cell, raw: bytes, says: str
+) -> None:
+    attempt_of(folder, cell, 1).metrics.write_bytes(raw)
+    record = only(folder, cell)
+    assert record.metrics == ()
+    assert len(record.faults) == 1
+    assert says in record.faults[0]
+
+
+def test_an_empty_metrics_file_is_no_fault(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell).metrics.touch()
+    assert only(folder, cell).faults == ()
+
+
+def test_a_metrics_file_that_is_a_folder_is_told(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell).metrics.mkdir()
+    assert "IsADirectoryError" in only(folder, cell).faults[0]
+
+
+def test_a_cut_exit_record_is_told_once_and_costs_only_its_cell(
+    folder: RunFolder, synthetic: Any
+) -> None:
+    cells = [record.cell for record in synthetic.grid({"k1.reward": [0.5, 0.5]}).records]
+    attempt_of(folder, cells[0], 1).exit.write_text('{"state": "succ')
+    attempt_of(folder, cells[1], 1).write_exit(ended("succeeded"))
+    broken, whole = collect(cells, folder)
+    assert broken.state == "unknown"
+    assert entropies(broken) == {1: 1.0}
+    assert len(broken.faults) == 1
+    assert "exit.json is not a JSON object" in broken.faults[0]
+    assert (whole.state, whole.faults) == ("succeeded", ())
+
+
+def test_a_cut_checkpoint_is_told_and_left_out(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell, 1)
+    root = folder.cell(cell).checkpoints
+    whole = whole_checkpoint(root / "step-10")
+    cut = whole_checkpoint(root / "step-20")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (root / ".step-30.77").mkdir()
+    (root / "resume.safetensors").write_bytes(b"x")
+    record = only(folder, cell)
+    assert [(point.step, point.path) for point in record.checkpoints] == [(10, whole)]
+    assert len(record.faults) == 1
+    assert str(cut) in record.faults[0]
+
+
+def whole_checkpoint(path: Path) -> Path:
+    path.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (path / name).write_text("{}")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_cell_is_told(folder: RunFolder, cell: Cell) -> None:
+    attempt_of(folder, cell, 1).metrics.chmod(0)
+    assert "Permission" in only(folder, cell).faults[0]
+
+
+def test_a_folder_of_a_newer_orch_is_refused(folder: RunFolder, cell: Cell) -> None:
+    (folder.path / "format.json").write_text('{"format": 99, "orch": "9.9"}')
+    with pytest.raises(RunFolderError, match=r"format 99.*Upgrade orch"):
+        collect([cell], folder)
+
+
+def point(step: int, origin: float, name: str = "train/entropy") -> MetricPoint:
+    return MetricPoint(step, origin, {name: origin})
+
+
+def test_two_points_of_one_step_are_one() -> None:
+    (joined,) = merge([[point(3, 1.0), point(3, 2.0, "eval/entropy")]])
+    assert joined == MetricPoint(3, 1.0, {"train/entropy": 1.0, "eval/entropy": 2.0})
+
+
+@given(st.lists(st.lists(st.integers(0, 30), unique=True).map(sorted), max_size=5))
+def test_merge_keeps_the_latest_attempt_that_reached_a_step(attempts: list[list[int]]) -> None:
+    merged = merge(
+        [point(step, float(number)) for step in steps] for number, steps in enumerate(attempts)
+    )
+    assert [p.step for p in merged] == sorted({p.step for p in merged})
+    for one in merged:
+        number = int(one.time)
+        assert one.step in attempts[number]
+        assert not any(steps and steps[0] <= one.step for steps in attempts[number + 1 :])
+    last = next((steps for steps in reversed(attempts) if steps), [])
+    assert set(last) <= {p.step for p in merged}
