@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -29,7 +29,7 @@ def html(report: Report) -> str:
         navigation(report.sections),
         "<main>",
         _answer(report),
-        *(block(section) for section in report.sections),
+        *_sections(report),
         "</main>",
         f"<footer>{tag('p', _footer(report))}</footer>",
         f'<script type="application/json" id="data">{_json(report.data)}</script>',
@@ -37,6 +37,16 @@ def html(report: Report) -> str:
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]
     return "\n".join([*lines, "</body>", "</html>", ""])
+
+
+def _sections(report: Report) -> Iterator[str]:
+    """Every section; what chooses the figures' content stands before the first that has any."""
+    filters = '<form id="filters" aria-label="What the figures show" hidden></form>'
+    for section in report.sections:
+        if section.figures and filters:
+            yield filters
+            filters = ""
+        yield block(section)
 
 
 def _masthead(report: Report) -> str:

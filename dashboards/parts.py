@@ -7,7 +7,6 @@ from orchestrator.report.markdown import MARKS, map_text
 from orchestrator.report.model import Card, Entry, Figure, Map, MapCell, Section, Table
 
 
-
 def tag(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
     """One element with text in it."""
     return f"<{name}{_attributes(attributes or {})}>{escape(text)}</{name}>"
@@ -39,7 +38,7 @@ def _card(card: Card) -> str:
     head = f'<p class="verdict">{badge}{tag("span", card.name, {"class": "claim"})}</p>'
     return (
         f'<li class="card {kind}">{head}{tag("p", card.statement, {"class": "statement"})}'
-        f'{tag("p", card.reason, {"class": "reason"})}'
+        f"{tag('p', card.reason, {'class': 'reason'})}"
         f"<details><summary>As stated, and where from</summary>{''.join(trace)}</details></li>"
     )
 
@@ -69,7 +68,9 @@ def _figure(figure: Figure) -> str:
     drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
     waiting = tag("p", "Drawing needs JavaScript; the tables hold the same numbers.",
                   {"class": "waiting"})  # fmt: skip
-    caption = f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
+    caption = (
+        f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
+    )
     return f'<figure id="figure-{escape(figure.id)}">{drawing}{waiting}{caption}</figure>'
 
 
@@ -97,7 +98,9 @@ def _map(found: Map) -> str:
         for name, cells in found.rows
     )
     caption = tag("caption", found.title)
-    return f'<table class="map">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return (
+        f'<table class="map">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    )
 
 
 def _map_cell(cell: MapCell | None) -> str:
@@ -107,10 +110,10 @@ def _map_cell(cell: MapCell | None) -> str:
         return tag("td", "not ended", {"class": "open"})
     share = cell.collapsed / cell.ended
     level = "none" if share == 0 else "some" if share < 1 else "all"
-    text = map_text(cell) if cell.collapsed else "stable"
+    text = map_text(cell)
     if cell.ended < cell.declared:
         text += f", {cell.declared - cell.ended} open"
-    return tag("td", text, {"class": level, "title": f"{map_text(cell)} ended runs collapsed"})
+    return tag("td", text, {"class": level})
 
 
 def _entry(entry: Entry) -> str:

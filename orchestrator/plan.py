@@ -1,6 +1,6 @@
 """What would run, and why: the cells of a spec against the run directories. Changes nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -69,6 +69,10 @@ class Plan:
     def faults(self) -> tuple[str, ...]:
         """Directories that cannot be read, in sentences. Run leaves their cells alone."""
         return tuple(row.detail for row in self.rows if row.reason == "unreadable")
+
+    def only(self, ids: Collection[str]) -> "Plan":
+        """The rows of these cells alone."""
+        return Plan(tuple(row for row in self.rows if row.cell and row.cell.id in ids))
 
     def counts(self) -> dict[Reason, int]:
         """Rows by reason, in the order of Reason; reasons with none are left out."""

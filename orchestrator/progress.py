@@ -31,7 +31,7 @@ class Now(NamedTuple):
 
 
 class Progress:
-    """Counts what `launch` tells. Whoever displays it asks for `summary` and `running`."""
+    """Counts what `launch` tells of the cells it was given to train."""
 
     def __init__(self, cells: Iterable[Cell], clock: Callable[[], float] = time.monotonic):
         self.cells = list(cells)
@@ -40,7 +40,7 @@ class Progress:
         self._clock, self._began = clock, clock()
         self._steps_total = sum(cell.settings.num_train_steps for cell in self.cells)
         self._steps_done = 0
-        self._steps_before = 0
+        self._steps_found: dict[str, int] = {}
         """Steps of resumed cells that were there when they started: not this run's speed."""
 
     def take(self, event: Event) -> str:
@@ -50,6 +50,8 @@ class Progress:
             return ""
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
+            earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
+            self._steps_found.setdefault(cell.id, now_of(earlier).step)
             return ""
         self.running.pop(cell.id, None)
         if event.kind == "lost":
@@ -78,16 +80,21 @@ class Progress:
         seconds = ended.ended - ended.started
         return f"{head}: trained in {seconds:.1f} s{_reward(reward)}"
 
+    def steps(self) -> int:
+        """Train steps that are done, of all these cells together."""
+        reached = (max(now_of(path).step, self._steps_found.get(id_, 0))
+                   for id_, (_, path) in self.running.items())  # fmt: skip
+        return min(self._steps_total, self._steps_done + sum(reached))
+
     def fraction(self) -> float:
         """Train steps done, over all that were to be done; between 0 and 1."""
-        steps = sum(min(now_of(p).step, c.settings.num_train_steps)
-                    for c, p in self.running.values())  # fmt: skip
-        return min(1.0, (self._steps_done + steps) / max(1, self._steps_total))
+        return self.steps() / max(1, self._steps_total)
 
     def seconds_left(self) -> float | None:
-        """At the speed so far; None before there is one."""
-        fraction, spent = self.fraction(), self._clock() - self._began
-        return spent * (1 - fraction) / fraction if fraction > 0 and spent > 1 else None
+        """At the speed of this run so far; None before there is one."""
+        done, spent = self.steps(), self._clock() - self._began
+        gained = done - sum(self._steps_found.values())
+        return spent * (self._steps_total - done) / gained if gained > 0 and spent > 1 else None
 
     def summary(self) -> str:
         """One line: how many cells are done, running, collapsed and failed, and the time left."""
@@ -140,7 +147,7 @@ def _plain(progress: Progress, stream: TextIO) -> Watch:
     last = [time.monotonic()]
 
     def write(line: str) -> None:
-        print(line, file=stream, flush=True)  # noqa: T201 - this is what the display is
+        print(line, file=stream, flush=True)
 
     def beat() -> None:
         if time.monotonic() - last[0] >= _HEARTBEAT_SECONDS:

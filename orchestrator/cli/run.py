@@ -1,10 +1,15 @@
 """orch run: the line, from the spec to the report."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import MICRO_BANNER, say
 from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
 
 
 @click.command(short_help="Train what is missing, evaluate it, mirror it, report it.")
@@ -33,23 +38,25 @@ def command(
     if dry_run:
         print_plan(experiment, made)
         return 0
-    code = train(experiment)
+    code = train(experiment, made)
     if train_only or code == 130:
         return code
     return max(code, review(experiment))
 
 
-def train(experiment: Experiment) -> int:
+def train(experiment: Experiment, made: "Plan") -> int:
     """Launches and waits. 130 after Ctrl-C, 1 if cells failed, else 0."""
     from orchestrator.launch.local import launch
-    from orchestrator.progress import progress
+    from orchestrator.progress import watch
     from orchestrator.rundir import write_text
 
     folder, spec = experiment.folder, experiment.spec
     folder.open()
     write_text(folder.spec, spec.model_dump_json(indent=1) + "\n")
-    with progress(experiment.cells, folder) as tell:
-        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=tell)
+    with watch([r.cell for r in made.pending if r.cell is not None]) as display:
+        done = launch(
+            experiment.cells, folder, workers=spec.site.workers, on_event=display.show
+        )
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130

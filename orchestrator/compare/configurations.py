@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.claims import COLLAPSE
 from orchestrator.compare.curves import Curve, curve
 from orchestrator.compare.estimates import Estimate, Rate, estimate, rate
-from orchestrator.compare.runs import PREDICTED_ACCURACY, Run
+from orchestrator.compare.runs import PREDICTED_ACCURACY, Run, is_accuracy
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
 """The main result, by preference: the harness's, the trainer's exact one, the training reward."""
@@ -88,7 +88,8 @@ def _configuration(study: str, runs: Sequence[Run]) -> Configuration:
 
 
 def _final(runs: Iterable[Run], metric: str) -> Estimate:
-    return estimate(run.finals[metric] for run in runs if metric in run.finals)
+    found = estimate(run.finals[metric] for run in runs if metric in run.finals)
+    return found.within(0.0, 1.0) if is_accuracy(metric) else found
 
 
 def _predicted(runs: Iterable[Run]) -> float | None:
@@ -99,7 +100,10 @@ def _predicted(runs: Iterable[Run]) -> float | None:
 def _curves(runs: Sequence[Run]) -> dict[str, Curve]:
     """Of every metric, over the seeds that have started to report it."""
     found = {
-        metric: curve({run.seed: run.series[metric] for run in runs if metric in run.series})
+        metric: curve(
+            {run.seed: run.series[metric] for run in runs if metric in run.series},
+            bounds=(0.0, 1.0) if is_accuracy(metric) else (-math.inf, math.inf),
+        )
         for metric in _names(run.series for run in runs)
     }
     return {metric: one for metric, one in found.items() if one is not None}

@@ -85,9 +85,13 @@ def _check_measured(metric: str, runs: Sequence[Run]) -> None:
     known = {name for run in runs for name in run.finals}
     if metric in known or not known:
         return
-    hint = did_you_mean(metric, known)
     if metric.startswith("eval/"):
-        hint += "; eval/in_domain/mean and eval/out_of_domain/mean hold at every scale"
+        hint = (
+            ". A claim on eval/in_domain/mean or eval/out_of_domain/mean can be tested at every "
+            "scale, whatever tasks and repeats ran"
+        )
+    else:
+        hint = did_you_mean(metric, known).rstrip("?")
     raise NotTestableError(f"no finished run measured {metric}{hint}")
 
 

@@ -25,8 +25,13 @@ class Curve:
     """95 % interval over seeds; empty with one seed."""
 
 
-def curve(series: Mapping[int, Series]) -> Curve | None:
-    """Seeds at the train steps that every one of them reached; None if there is no such step."""
+def curve(
+    series: Mapping[int, Series], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Curve | None:
+    """Seeds at the train steps that every one of them reached; None if there is no such step.
+
+    Bands are cut to `bounds`, between which the metric lies.
+    """
     reached = [set(points) for points in series.values() if points]
     if not reached or len(reached) < len(series):
         return None
@@ -35,7 +40,10 @@ def curve(series: Mapping[int, Series]) -> Curve | None:
         return None
     columns = [[points[step] for points in series.values()] for step in steps]
     seeds = {seed: tuple(points[step] for step in steps) for seed, points in series.items()}
-    found = [estimate(column) if all(map(math.isfinite, column)) else None for column in columns]
+    found = [
+        estimate(column).within(*bounds) if all(map(math.isfinite, column)) else None
+        for column in columns
+    ]
     mean = tuple(math.nan if at is None else at.mean for at in found)
     if len(series) == 1:
         return Curve(tuple(steps), seeds, mean, (), ())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 LEVEL = 0.95
@@ -25,9 +25,18 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def within(self, low: float, high: float) -> "Estimate":
+        """With the interval cut to what the mean can be (an accuracy lies in [0, 1])."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(low, self.low), high=min(high, self.high))
+
     @property
     def half_width(self) -> float | None:
-        return None if self.high is None else self.high - self.mean
+        """Of the interval, on its longer side; None with one seed."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.high - self.mean, self.mean - self.low)
 
 
 @dataclass(frozen=True, slots=True)

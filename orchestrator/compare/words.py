@@ -53,7 +53,7 @@ def statement(claim: Claim) -> str:
     if claim.at:
         text += f", at {' and '.join(map(_where, claim.at))}"
     if claim.studies:
-        text += f", in {listed(claim.studies)}"
+        text += f", in study {listed(claim.studies)}"
     return text[0].upper() + text[1:] + "."
 
 
@@ -73,7 +73,8 @@ def _numbers(finding: Finding, e: Evidence) -> str:
     over = f"{counted(seeds, 'seed')}, {counted(settings, 'setting')}"
     p = p_value(e.p)
     if finding.family > 1:
-        p += f", {p_value(finding.p_corrected)} corrected over {finding.family} claims"
+        corrected = p_value(finding.p_corrected).removeprefix("p = ")
+        p += f" ({corrected} corrected over {finding.family} claims)"
     if e.effect is None:
         sides = [told(side) for side in (e.left, e.right) if side is not None]
         return f"Collapsed: {' against '.join(sides)} ({over}); {p}."

@@ -63,7 +63,7 @@ def evaluate(
             todo += [(cell, job)] if job.asks else []
     if todo:
         on_event(Event("started", 0, len(todo)))
-        with closing(pool.work([job for _, job in todo], workers or len(cores()))) as answers:
+        with closing(pool.work([job for _, job in todo], workers or cores())) as answers:
             for done, (place, fault) in enumerate(answers, start=1):
                 cell, job = todo[place]
                 survey.take(job)

@@ -21,6 +21,8 @@ class Survey:
     folder: RunFolder
     harness: str
     scores: dict[Path, tuple[Score, ...]] = field(default_factory=dict)
+    _found: dict[str, dict[Path, Found]] = field(default_factory=dict)
+    """Cell id -> its results on disk."""
 
     def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
         """`last` asks of cells that have succeeded, `all` of every checkpoint there is."""
@@ -39,7 +41,9 @@ class Survey:
                 "evaluates checkpoints in Hugging Face format only (no export, no vLLM yet)"
             )
         cell_dir = self.folder.cell(cell)
-        on_disk = {one.path: one for one in found(cell_dir)}
+        if cell.id not in self._found:
+            self._found[cell.id] = {one.path: one for one in found(cell_dir)}
+        on_disk = self._found[cell.id]
         files = stamp(checkpoint.path)
         asks = []
         for asked, task_file in self._asked(cell, checkpoint, files, on_disk):

@@ -26,7 +26,7 @@ def main(parent: int, workers: int) -> None:
     jobs = [Job.model_validate_json(line) for line in sys.stdin]
     from orchestrator.evaluate import harness
 
-    with suppress(OrchError):  # the job itself will tell
+    with suppress(Exception):  # the job itself will tell
         harness.prepare(jobs[0])
     with ProcessPoolExecutor(
         min(workers, len(jobs)), get_context("fork"), die_with, (os.getpid(),)

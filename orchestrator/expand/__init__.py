@@ -101,6 +101,9 @@ def expansion(
             ))  # fmt: skip
             continue
         builder = Builder(study.name, study.base, own, problems)
+        if found is None:
+            builder.base_alone()
+            continue
         added = cells_of(study, found, builder, slugs)
         formulas[study.name] = f"{found.formula} = {len(added)}"
         for cell in added.values():

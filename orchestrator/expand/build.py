@@ -70,6 +70,12 @@ class Builder:
             self._tell(error, "", row)
             return None
 
+    def base_alone(self) -> None:
+        """Checks what the base says, for a study whose axes cannot be read."""
+        for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
+            self._section(name, ())
+        self._scalars(self.base, ())
+
     def _scalars(self, parts: Mapping[str, Any], row: Row) -> None:
         """Checks the scalars of settings whose sections are at fault already."""
         for name in SCALARS:

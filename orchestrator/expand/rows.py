@@ -36,8 +36,8 @@ class Rows(NamedTuple):
     axes: tuple[Axis, ...]
 
 
-def rows(study: Study, reader: Reader, *, strict: bool) -> Rows:
-    """Reads and multiplies the axes of a study.
+def rows(study: Study, reader: Reader, *, strict: bool) -> Rows | None:
+    """Reads and multiplies the axes of a study; None, with problems told, if it cannot.
 
     `strict`: an exclusion or a condition that never holds is a fault. It is not once overrides
     have narrowed the grid.
@@ -53,7 +53,7 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> Rows:
         _included(written, (*at, "include", i), reader) for i, written in enumerate(study.include)
     )
     if len(reader.problems) > before:
-        return Rows((), (), "", ())
+        return None
     if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))

@@ -50,9 +50,9 @@ def launch(
     written.
     """
     folder.open()
-    before = [(cell, look(folder.cell(cell)).state) for cell in cells]
-    waiting = [cell for cell, state in before if state in RESUMABLE]
-    elsewhere = [cell for cell, state in before if state == "running"]
+    looks = [(cell, look(folder.cell(cell))) for cell in cells]
+    waiting = [cell for cell, seen in looks if seen.state in RESUMABLE]
+    elsewhere = [cell for cell, seen in looks if seen.state == "running"]
     interrupted = False
     if waiting or elsewhere:
         entries = _check([*waiting, *elsewhere], folder)
@@ -60,7 +60,8 @@ def launch(
         with system.Stop().listening() as stop, nursery(entries) as held:
             Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()
         interrupted = stop.asked > 0
-    return Launched(tuple((c, look(folder.cell(c))) for c in cells), interrupted)
+        looks = [(cell, look(folder.cell(cell))) for cell in cells]
+    return Launched(tuple(looks), interrupted)
 
 
 def _check(cells: Sequence[Cell], folder: RunFolder) -> set[str]:

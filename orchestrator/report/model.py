@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from orchestrator.compare.judge import Verdict
 
-FigureKind = Literal["finals", "curves", "predicted"]
+FigureKind = Literal["finals", "curves", "measures", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,11 @@ class Map:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of `Report.data`; the tables of its section hold the same numbers."""
+    """A picture of `Report.data`; the tables of its section hold the same numbers.
+
+    finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
+    configuration; measures: curves, one panel a metric; predicted: observed over predicted.
+    """
 
     id: str
     kind: FigureKind

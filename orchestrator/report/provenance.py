@@ -25,7 +25,7 @@ DIRECTORY = (
 )
 METHODS = (
     (f"Intervals over seeds are {LEVEL:.0%} intervals of the mean by Student's t; one seed has "
-    "none. Shares have exact (Clopper-Pearson) intervals."),
+    "none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) intervals."),
     ("Final values are those after the last train step of runs that ended well. Collapsed runs "
     "count with what they reached; a run whose numbers became NaN has no policy left, and counts "
     "with an accuracy of 0."),

@@ -123,7 +123,7 @@ def reference(comparison: Comparison) -> Section | None:
     if not metrics:
         return None
     figure = Figure(
-        "reference", "curves", "Distance from the reference policy",
+        "reference", "measures", "Distance from the reference policy",
         "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
         "what the reference policy does; reverse KL is what the penalty is meant to bound.",
         "Curves of forward KL, reverse KL and entropy, one panel each.",

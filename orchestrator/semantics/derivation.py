@@ -4,6 +4,7 @@ The result is stored in verdicts.json, so that `orch plan` need not compute it; 
 again and compares. Write it with `orch lab --verdicts > orchestrator/semantics/verdicts.json`.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -33,6 +34,11 @@ ROUNDING = 1e-9
 def derive() -> list[dict[str, Any]]:
     """One row per configuration, on- and off-policy: objective, terms, bias, pull, noise."""
     return [row for on_policy in (True, False) for row in _rows(on_policy)]
+
+
+def as_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as JSON, one a line."""
+    return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]"
 
 
 def _rows(on_policy: bool) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """Drawing the laboratory's data with matplotlib, as PNG, PDF or SVG."""
 
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,11 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     four = [row for row in data["configurations"] if row["in_paper"]]
     figure = Figure(figsize=(14, 11), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 2.6))
-    _panels(above, four, "The paper's four (Fig. 1)")
-    _panels(below, data["configurations"], "All configurations")
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 2.6))
+    _panels(halves[0], four, "The paper's four (Fig. 1)")
+    _panels(halves[1], data["configurations"], "All configurations")
     figure.suptitle(_title(data), fontsize=11)
-    figure.supxlabel(_wrapped(data["caveat"]), fontsize=9)
+    figure.supxlabel(textwrap.fill(data["caveat"], 150), fontsize=9)
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -41,8 +43,8 @@ def _panels(figure: Any, rows: Sequence[dict[str, Any]], title: str) -> None:
     axes = figure.subplots(1, len(PANELS), sharey=True)
     places = range(len(rows))
     for panel, (statistic, parameter) in zip(axes, PANELS, strict=True):
-        sampled = [row[parameter][f"sampled_{statistic}"] for row in rows]
-        exact = [row[parameter][statistic] or float("nan") for row in rows]
+        sampled = [row[parameter][f"sampled_{statistic}"] or math.nan for row in rows]
+        exact = [row[parameter][statistic] or math.nan for row in rows]
         panel.barh(places, sampled, color=[COLOURS[row["placement"]] for row in rows], alpha=0.75)
         panel.plot(exact, places, "k|", markersize=10, label="exact")
         panel.set_xscale("log")
@@ -65,9 +67,3 @@ def _title(data: dict[str, Any]) -> str:
         f"Gradient of the KL term: {data['trials']} trials x {data['sequences']} sequences of "
         f"T = {setting['num_tokens']}\n{policies}   KL = {data['reverse_kl']:.3g} nats"
     )
-
-
-def _wrapped(text: str) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, 150))

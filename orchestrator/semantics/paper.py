@@ -38,7 +38,9 @@ OBSERVATIONS: dict[tuple[str, Regime], Observation] = {
         "stable", "Stable with four updates a batch.", "App. D.2, Fig. 11"
     ),
     ("k1.reward", "async"): Observation(
-        "stable", "Steadies training that is unstable without KL.", "§4.2, Fig. 7-8"
+        "stable",
+        "When asynchronous it steadies training that is unstable without KL.",
+        "§4.2, Fig. 7-8",
     ),
     ("k1.loss", "on_policy"): Observation(
         "unstable",
@@ -49,14 +51,14 @@ OBSERVATIONS: dict[tuple[str, Regime], Observation] = {
     ("k1.loss", "minibatches"): Observation(
         "collapse", "Collapses at every β with four updates a batch.", "§4.1, Fig. 2 centre"
     ),
-    ("k1.loss", "async"): Observation("unstable", "Unstable.", "§4.2, Fig. 7"),
+    ("k1.loss", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
     ("k3.reward", "on_policy"): Observation(
         "collapse", "Collapses completely or partly at every β, both models.", "§4.1, Fig. 3"
     ),
     ("k3.reward", "minibatches"): Observation(
         "unstable", "More unstable than with one update a batch.", "App. D.2"
     ),
-    ("k3.reward", "async"): Observation("unstable", "Unstable.", "§4.2, Fig. 7"),
+    ("k3.reward", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
     ("k3.loss", "on_policy"): Observation(
         "stable",
         "Stable at every β, but scores below k1 in the reward, in and out of domain.",
@@ -71,7 +73,12 @@ OBSERVATIONS: dict[tuple[str, Regime], Observation] = {
     ("k3.both", "on_policy"): Observation(
         "stable", "As k1 in the reward, above k3 in the loss (β 0.1).", "§4.3, Fig. 9"
     ),
-    ("none", "async"): Observation("unstable", "Unstable without any KL term.", "§4.2, Fig. 7"),
+    ("none", "on_policy"): Observation(
+        "stable", "The baseline of Fig. 2; k1 in the loss does as well where it is stable.", "§4.1"
+    ),
+    ("none", "async"): Observation(
+        "unstable", "Unstable without any KL term in some cases.", "§4.2, Fig. 7"
+    ),
 }
 """By label (`k1.reward`; every estimator without KL is `none`) and regime."""
 
@@ -84,5 +91,5 @@ def observed(label: str, regimes: tuple[Regime, ...]) -> Observation:
     worst = max(found, key=lambda each: SEVERITY.index(each.behaviour))
     if len(found) == 1:
         return worst
-    told = " ".join(f"{each.text.rstrip('.')} ({each.where})." for each in found)
+    told = " ".join(each.text for each in found)
     return Observation(worst.behaviour, told, "; ".join(each.where for each in found))

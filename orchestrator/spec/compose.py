@@ -8,8 +8,10 @@ from orchestrator.errors import Fault, did_you_mean
 from orchestrator.expand.assign import Pointer
 from orchestrator.sentences import shown
 from orchestrator.spec.groups import GROUPS, Library, Part, default_items, is_name, merged
+from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.source import MAX_DEPTH, MAX_NODES, Document, read
 
+_FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
 KINDS = ("auto", "local", "slurm")
 """Sites that need no file."""
 
@@ -130,7 +132,7 @@ def compose(
     from omegaconf.errors import OmegaConfBaseException
 
     ours = [o for o in overrides if _dotted(o.key, data)]
-    theirs = [_with_site(o, data, file) for o in overrides if o not in ours]
+    theirs = [_adding(o, data, file) for o in overrides if o not in ours]
     try:
         with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
             config = hydra_compose(config_name=file.stem, overrides=theirs)
@@ -147,12 +149,21 @@ def compose(
     return composed
 
 
-def _with_site(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """`site=local` also works for a spec that names no site."""
-    if override.key != "site" or "site" in data or override.text.startswith(("+", "~")):
+def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
+    """What a spec could say and does not can be set without Hydra's `+`, as it is checked later."""
+    words = override.key.split(".")
+    if override.text.startswith(("+", "~")) or place(override.key, data) is not None:
         return override.text
-    plus = "+" if (file.parent / "site").is_dir() else "++"
-    return f"{plus}{override.text}"
+    if words[0] == "studies":
+        known = (
+            len(words) > 2 and words[1] in data.get("studies", {}) and words[2] in _FIELDS_OF_STUDY
+        )
+    else:
+        known = words[0] in SpecFile.model_fields
+    if not known:
+        return override.text
+    group = len(words) == 1 and words[0] in GROUPS and (file.parent / words[0]).is_dir()
+    return f"{'+' if group else '++'}{override.text}"
 
 
 def _dotted(key: str, data: Mapping[str, Any]) -> Pointer | None:

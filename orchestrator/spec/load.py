@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from orchestrator import registry
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.expand import expansion, keep
 from orchestrator.expand.assign import Assignment, Pointer, Problem, read
 from orchestrator.expand.build import layered
-from orchestrator.sentences import sentence, shown
-from orchestrator.settings import Frozen
+from orchestrator.spec.check import checked, valid
 from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import KINDS, compose, documents, overrides_of, place, resolved
 from orchestrator.spec.groups import GROUPS, Library
@@ -46,7 +43,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
             library.overridden.append((pointer, override.text))
     problems: list[Problem] = []
     found: list[tuple[str, Pointer]] = []
-    file = _checked(resolved(composed, found), problems)
+    file = checked(resolved(composed, found), problems)
     problems += [Problem(*told_) for told_ in found]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
     faults += [library.fault(problem.message, problem.pointer) for problem in problems]
@@ -67,61 +64,6 @@ def _stop(path: Path, faults: Sequence[Fault]) -> None:
     if left > 0:
         ordered = [*ordered[:MAX_FAULTS], Fault(f"... and {left} more")]
     raise SpecError(str(path), ordered)
-
-
-def _checked(plain: dict[str, Any], problems: list[Problem]) -> SpecFile | None:
-    """The file against the language. What is at fault is told and taken out, so that the rest is
-    checked too."""
-    for _ in range(4):
-        try:
-            return SpecFile.model_validate(plain)
-        except ValidationError as error:
-            for detail in error.errors():
-                pointer, union = _pointer(detail["loc"], plain)
-                field = ".".join(map(str, pointer)) or "spec"
-                if union:
-                    message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
-                elif detail["type"] == "too_short":
-                    message = "a spec needs at least one study"
-                else:
-                    message = sentence(detail, field, _known(pointer))
-                if Problem(message, pointer) not in problems:
-                    problems.append(Problem(message, pointer))
-                plain = _without(plain, pointer)
-            plain.setdefault("name", "unnamed")
-            if not plain.get("studies"):
-                return None
-    return None
-
-
-def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
-    """The part of a pydantic location that is in the data, and whether an alternative failed."""
-    pointer: list[str | int] = []
-    node = plain
-    for i, key in enumerate(loc):
-        inside = key in node if isinstance(node, dict) else isinstance(node, list)
-        if not inside:
-            last = i == len(loc) - 1
-            named = last and str(key).isidentifier() and isinstance(node, dict)
-            return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
-        pointer.append(key)
-        node = node[key]
-    return tuple(pointer), False
-
-
-def _known(pointer: Pointer) -> tuple[str, ...]:
-    inside_study = len(pointer) == 3 and pointer[0] == "studies"
-    return tuple((StudyFile if inside_study else SpecFile).model_fields)
-
-
-def _without(plain: Any, pointer: Pointer) -> Any:
-    """The data without one of its parts; a list is left out whole."""
-    if not pointer or not isinstance(plain, dict):
-        return plain
-    key, rest = pointer[0], pointer[1:]
-    if rest and isinstance(plain.get(key), dict):
-        return {**plain, key: _without(plain[key], rest)}
-    return {other: value for other, value in plain.items() if other != key}
 
 
 def _assembled(
@@ -238,7 +180,7 @@ def _evaluation(file: SpecFile, library: Library, problems: list[Problem]) -> Ev
                            (file.sampling, ("sampling",))):  # fmt: skip
         if owner is not None:
             plain["sampling"] = _entry(owner, "sampling", pointer, library, problems)[0]
-    evaluation = _valid(Evaluation, plain, at, problems)
+    evaluation = valid(Evaluation, plain, at, problems)
     if not isinstance(evaluation, Evaluation):
         return Evaluation()
     names = [task.name for task in evaluation.tasks]
@@ -253,30 +195,5 @@ def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:
     if isinstance(written, str) and written in KINDS and written not in library.names("site"):
         written = {"kind": written}
     content, at = _entry(written, "site", ("site",), library, problems)
-    site = _valid(Site, dict(content), at, problems)
+    site = valid(Site, dict(content), at, problems)
     return site if isinstance(site, Site) else Site()
-
-
-def _valid(
-    kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[Problem]
-) -> Frozen | None:
-    try:
-        return kind.model_validate(plain)
-    except ValidationError as error:
-        for detail in error.errors():
-            owner: Any = kind
-            for key in detail["loc"][:-1]:
-                owner = _model_below(owner, key)
-            known = tuple(owner.model_fields) if owner else ()
-            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
-            problems.append(Problem(sentence(detail, field, known), (*at, *detail["loc"])))
-        return None
-
-
-def _model_below(owner: Any, key: str | int) -> Any:
-    """The model of a field, or of the items of a tuple; None where there is none."""
-    if owner is None or isinstance(key, int):
-        return owner
-    from orchestrator.types import EvalTask, Sampling
-
-    return {"tasks": EvalTask, "sampling": Sampling}.get(key)

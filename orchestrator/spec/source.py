@@ -22,12 +22,14 @@ MAX_DEPTH = 64
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_TWO_READINGS = re.compile(
-    r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"  # true and false in YAML 1.1
-    r"|[-+]?0[0-9_]+|0o[0-7]+"  # octal
-    r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"  # base 60
-    r"|=|[-+]?0b[01_]+"
-)
+_ODD = re.compile(r"0o[0-7]+|=|<<")
+_NUMBERS_OF_1_1 = {
+    regexp
+    for resolvers in yaml.SafeLoader.yaml_implicit_resolvers.values()
+    for tag, regexp in resolvers
+    if tag.endswith((":bool", ":int", ":float"))
+}
+"""What YAML 1.1 takes for a number or a truth value: `no`, `010`, `1:30`, ..."""
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F_]+")
 _FLOAT = re.compile(
     r"[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*([eE][-+]?[0-9]+)?|[-+]?[0-9]+(_[0-9]+)*[eE][-+]?[0-9]+"
@@ -184,10 +186,10 @@ class _Builder:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             line = _line(event)
-            key = self.key(event, at, line, events)
-            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-                inherited |= self.merged(self.node(next(events), events, (*at, key)), at, line)
+            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
+                inherited |= self.merged(self.node(next(events), events, (*at, "<<")), at, line)
                 continue
+            key = self.key(event, at, line, events)
             if key in items:
                 self.tell(f"'{key}' is written twice (first in line "
                           f"{self.lines[(*at, key)]})", (*at, key), line)  # fmt: skip
@@ -219,14 +221,17 @@ class _Builder:
             return None
         if text in _BOOL:
             return _BOOL[text]
-        if _TWO_READINGS.fullmatch(text):
-            self.tell(f"{text} reads differently in YAML 1.1 and 1.2: quote it if it is text, or "
-                      "write true, false or a plain number", at, line)  # fmt: skip
-            return text
         if _INT.fullmatch(text):
             return int(text.replace("_", ""), 16 if text.startswith("0x") else 10)
         if _FLOAT.fullmatch(text):
             return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+        if _ODD.fullmatch(text) or any(number.match(text) for number in _NUMBERS_OF_1_1):
+            self.tell(
+                f"{text} reads differently in YAML 1.1 and 1.2: quote it if it is text, or "
+                "write true, false or a plain number",
+                at,
+                line,
+            )
         return text
 
     def tell(self, message: str, at: Pointer, line: int) -> None:

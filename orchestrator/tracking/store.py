@@ -1,7 +1,9 @@
 """Which MLflow: its address, how long it is waited for, and its errors as sentences."""
 
+import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +62,7 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
     given = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
     if not given:
         database = runs_dir / "mlflow.db"
-        default = _SQLITE + quote(str(database))
+        default = _SQLITE + str(database).replace("%", "%25").replace("?", "%3F")
         return Store(default, default, artifacts, database, ours=True)
     if given.startswith(("http://", "https://", "databricks")):
         return Store(given, hide_userinfo(given), None, None, ours=False)
@@ -77,19 +79,27 @@ def connected(store: Store) -> Iterator[Any]:
     A request that MLflow finds malformed is a bug of ours and keeps its traceback.
     """
     with _settings(store):
-        try:
+        with _telling(store, opening=True):
             import mlflow  # noqa: F401  (it sets its loggers up, and only then can they be quiet)
 
             with _quiet():
-                yield _client(store)
-        except Exception as error:
-            told = _told(error)
-            if told is None:
-                raise
-            raise EnvironmentFault(
-                f"MLflow at {store.shown} cannot be used: {store.hide(told)}. Nothing is lost: "
-                "the run directories hold everything, and `orch collect` mirrors what is missing"
-            ) from None  # the cause may quote the password
+                client = _client(store)
+        with _telling(store), _quiet():
+            yield client
+
+
+@contextmanager
+def _telling(store: Store, *, opening: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        told = _told(error, opening)
+        if told is None:
+            raise
+        raise EnvironmentFault(
+            f"MLflow at {store.shown} cannot be used: {store.hide(told)}. Nothing is lost: the run "
+            "directories hold everything, and `orch collect` mirrors what is missing"
+        ) from None  # the cause may quote the password
 
 
 def _client(store: Store) -> Any:
@@ -103,7 +113,11 @@ def _client(store: Store) -> Any:
         with telling(store.database):
             store.database.parent.mkdir(parents=True, exist_ok=True)
     _probe(store)
-    return MlflowClient(tracking_uri=store.uri)
+    client = MlflowClient(tracking_uri=store.uri)
+    if store.ours and "%" in store.uri:  # MLflow makes an empty folder of the name before decoding
+        with contextlib.suppress(OSError):
+            os.removedirs(Path(store.uri.removeprefix(_SQLITE)).parent)
+    return client
 
 
 def _probe(store: Store) -> None:
@@ -116,14 +130,14 @@ def _probe(store: Store) -> None:
     sqlalchemy.inspect(engine).get_table_names()
 
 
-def _told(error: Exception) -> str | None:
+def _told(error: Exception, opening: bool) -> str | None:
     """What the world said, in one line; None for what is a bug of ours."""
     if not isinstance(error, OSError | ImportError):  # what requests raises is an OSError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
         malformed = getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE"
-        if malformed or not isinstance(error, SQLAlchemyError | MlflowException):
+        if not isinstance(error, SQLAlchemyError | MlflowException) or (malformed and not opening):
             return None
     line = " ".join(str(error).split())
     return line if len(line) <= 400 else f"{line[:400]}..."
@@ -166,7 +180,9 @@ def _quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in before:
             logger.setLevel(level)

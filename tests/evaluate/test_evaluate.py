@@ -30,6 +30,14 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
 @pytest.fixture
 def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, an evaluation that starts a process fails."""
@@ -173,11 +181,11 @@ def assert_second_time_imports_nothing(
 def test_a_cell_scores_the_same_alone_and_among_others(
     folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path
 ) -> None:
-    together = evaluate([train(0), train(1, "cedar"), train(2, "birch")], ask(), folder, workers=1)
+    records = [train(0), train(1, "cedar"), train(2, "birch")]
+    together = evaluate(records, ask(), folder, workers=1)
     elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
     elsewhere.open()
-    seen = [train(0), train(2, "birch")]
-    apart = evaluate(seen[::-1], ask(), elsewhere, workers=2)
+    apart = evaluate([records[2], records[0]], ask(), elsewhere, workers=2)
     value = {(s.cell_id, s.task, s.metric): s.value for s in together}
     assert len(apart) == 24
     assert all(s.value == value[s.cell_id, s.task, s.metric] for s in apart)
@@ -234,13 +242,16 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
 @pytest.mark.slow
 def test_a_killed_process_loses_nothing(folder: RunFolder, train: Train, ask: AskFor) -> None:
     """One of the processes that score is killed, then the one that holds them."""
-    records = [train(seed) for seed in range(6)]
-    evaluation = ask(repeats=64, max_items=256)
+    records = [train(seed) for seed in range(5)]
+    evaluation = ask(repeats=6, max_items=256)
+
+    seen: list[int] = []
 
     def kill(whom: Callable[[int], int]) -> Callable[[Event], None]:
         def on_event(event: Event) -> None:
             if event.done == 1:
                 (holder,) = children(os.getpid())
+                seen.extend([holder, *children(holder)])
                 os.kill(whom(holder), signal.SIGKILL)
 
         return on_event
@@ -250,14 +261,16 @@ def test_a_killed_process_loses_nothing(folder: RunFolder, train: Train, ask: As
                  on_event=kill(lambda holder: children(holder)[0]))  # fmt: skip
     assert {score.cell_id for score in caught.value.scores}
     with pytest.raises(EnvironmentFault, match="ended with code -9"):
-        evaluate(records, evaluation, folder, workers=2, on_event=kill(lambda holder: holder))
+        evaluate(records, evaluation, folder, workers=1, on_event=kill(lambda holder: holder))
     kept = files(folder)
     scores = evaluate(records, evaluation, folder, workers=2)
-    assert len({(s.cell_id, s.task) for s in scores}) == 24
+    assert len({(s.cell_id, s.task) for s in scores}) == 20
     assert kept.items() <= files(folder).items()
-    assert children(os.getpid()) == []
+    assert len(seen) == 5
+    assert not [pid for pid in seen if is_alive(pid)]
 
 
+@pytest.mark.slow
 def test_a_bug_keeps_its_traceback(
     folder: RunFolder, train: Train, ask: AskFor, stand_in: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -265,5 +278,5 @@ def test_a_bug_keeps_its_traceback(
     stand_in.tasks_dir.mkdir()
     (stand_in.tasks_dir / "micro_sort.yaml").write_text("task: micro_sort\noutput_type: nonsense\n")
     evaluation = ask(tasks=ask().tasks[:1])
-    with pytest.raises((RuntimeError, EnvironmentFault), match="Traceback"):
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*nonsense"):
         evaluate([train()], evaluation, folder, workers=1)

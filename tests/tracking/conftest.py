@@ -1,135 +1,18 @@
-"""Run directories as workers and evaluations leave them, and all that an MLflow holds, as data."""
+"""A house to mirror, with a database that has its tables already."""
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from orchestrator.collect import collect
-from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.tracking import MirrorReport, mirror
-from orchestrator.types import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outcome, Score, Spec
+from orchestrator.rundir import RunFolder
 
-T0 = 1_700_000_000.25
-"""When attempts of these tests begin, in Unix seconds."""
-
-
-class House(NamedTuple):
-    """An experiment on disk."""
-
-    folder: RunFolder
-    spec: Spec
-    cells: list[Cell]
-    scores: list[Score]
-
-    @property
-    def database(self) -> Path:
-        return self.folder.path.parent / "mlflow.db"
-
-    def mirror(self, uri: str | None = None) -> MirrorReport:
-        """Collects and mirrors what is on disk now."""
-        return mirror(collect(self.cells, self.folder), self.scores, self.spec, self.folder, uri)
-
-    def attempt(
-        self, cell: Cell, steps: Iterable[int], *, state: str | None = "succeeded",
-        started: float = T0, values: Callable[[int], Mapping[str, float]] | None = None,
-    ) -> AttemptDir:  # fmt: skip
-        """One more attempt of a cell; `state` None: it has not ended."""
-        cell_dir = self.folder.cell(cell)
-        cell_dir.make(cell)
-        cell_dir.write(cell, plan_of(cell))
-        attempt = cell_dir.new_attempt()
-        attempt.job.write_text(json.dumps({"started": started, "pid": 1, "argv": ["x"]}))
-        self.folder.append("started", cell.id)
-        steps = list(steps)
-        grow(attempt, steps, started, values or curve)
-        if state is not None:
-            outcome = Outcome(kind="trained") if state == "succeeded" else None
-            attempt.write_exit(
-                ExitRecord.model_validate({
-                    "state": state, "started": started, "ended": started + 100.0, "host": "node1",
-                    "outcome": outcome, "message": "" if state == "succeeded" else "boom",
-                })
-            )  # fmt: skip
-        return attempt
-
-    def score(self, cell: Cell, step: int, value: float, seed: int = 0) -> None:
-        """Scores of two tasks at a checkpoint, with the items of one."""
-        items = self.folder.cell(cell).evaluations / f"sort-{step}-{seed}.jsonl"
-        items.parent.mkdir(parents=True, exist_ok=True)
-        items.write_text(json.dumps({"prompt": "ba", "responses": ["ab"], "value": value}) + "\n")
-        for task, domain, path in (("sort", "in", f"eval/{items.name}"), ("copy", "out", "")):
-            self.scores.append(
-                Score.model_validate({
-                    "cell_id": cell.id, "step": step, "task": task, "domain": domain,
-                    "metric": "mean@4", "value": value, "stderr": 0.01, "num_items": 20,
-                    "repeats": 4, "eval_seed": seed, "harness": "lm-eval", "items_path": path,
-                })
-            )  # fmt: skip
-
-
-def curve(step: int) -> dict[str, float]:
-    return {"train/reward_mean": step / 10, "train/entropy": 1 / (1 + step), "eval/accuracy/a": 0.5}
-
-
-def grow(
-    attempt: AttemptDir, steps: Iterable[int], started: float = T0,
-    values: Callable[[int], Mapping[str, float]] = curve,
-) -> None:  # fmt: skip
-    with attempt.metrics.open("a") as file:
-        for step in steps:
-            line = {"step": step, "time": started + step, "values": dict(values(step))}
-            file.write(json.dumps(line) + "\n")
-
-
-def plan_of(cell: Cell) -> LaunchPlan:
-    return LaunchPlan(
-        cell_id=cell.id, backend="micro", version="1", argv=("train", "--api-key", "hush-1"),
-        env={"HF_TOKEN": "hush-2", "OMP_NUM_THREADS": "1"},
-        files={"go.sh": "export WANDB_API_KEY=hush-3\nexec train\n"},
-        ledger=(LedgerEntry(field="kl.beta", status="exact", key="beta", value="0.1"),),
-    )  # fmt: skip
-
-
-def dump(uri: str, experiment: str) -> dict[str, Any]:
-    """All that MLflow holds of an experiment, without the ids it makes up: by orch.key."""
-    from mlflow.artifacts import download_artifacts
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    listed = list(client.search_runs([found.experiment_id], max_results=10_000))
-    keys = {run.info.run_id: run.data.tags["orch.key"] for run in listed}
-    assert len(set(keys.values())) == len(keys), "a run is there twice"
-    runs: dict[str, Any] = {"": {"note": found.tags["mlflow.note.content"]}}
-    for run in listed:
-        tags = dict(run.data.tags)
-        if "mlflow.parentRunId" in tags:
-            tags["mlflow.parentRunId"] = keys[tags["mlflow.parentRunId"]]
-        points = {
-            name: sorted(
-                (m.step, m.timestamp, repr(m.value))
-                for m in client.get_metric_history(run.info.run_id, name)
-            )
-            for name in run.data.metrics
-        }
-        root = Path(download_artifacts(run_id=run.info.run_id, artifact_path="", tracking_uri=uri))
-        artifacts = {
-            path.relative_to(root).as_posix(): path.read_bytes()
-            for path in sorted(root.rglob("*"))
-            if path.is_file()
-        } if root.is_dir() else {}  # fmt: skip
-        runs[keys[run.info.run_id]] = {
-            "name": run.info.run_name, "status": run.info.status, "start": run.info.start_time,
-            "end": run.info.end_time, "tags": tags, "params": dict(run.data.params),
-            "latest": {k: repr(v) for k, v in run.data.metrics.items()},
-            "points": points, "artifacts": artifacts,
-        }  # fmt: skip
-    return runs
+sys.path.insert(0, str(Path(__file__).parent))  # tracking_house is shared with other processes
+from tracking_house import House
 
 
 @pytest.fixture(scope="session")

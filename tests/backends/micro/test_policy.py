@@ -104,7 +104,8 @@ def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> Non
     for group in range(len(prompts)):
         for member in range(3):
             line = torch.cat([prompts[group], batch.tokens[group, member]])[None]
-            logps = forward(weights(flat), line[:, :-1], chain(14, 7, CPU)).log_softmax(-1)
+            at = chain(line.shape[1] - 1, PROMPT_TOKENS - 1, CPU)
+            logps = forward(weights(flat), line[:, :-1], at).log_softmax(-1)
             alone = logps[0].gather(-1, batch.tokens[group, member][:, None])[:, 0]
             expected = alone * batch.mask[group, member]
             torch.testing.assert_close(packed.logp[group, member], expected, atol=2e-5, rtol=0)

@@ -1,0 +1,155 @@
+"""orch explain: the objective a KL configuration really optimises."""
+
+from dataclasses import asdict
+from typing import Any, get_args
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import print_json, print_table
+from orchestrator.settings import AdvantageEstimator, Clip, Estimator, Kl, Placement
+
+LETTERS = (
+    "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q of "
+    "token t;\nc is the state before it. Biases are exact, on the laboratory's model (orch lab)."
+)
+NOISE = (
+    "near the reference policy one sequence's gradient scatters by {:.2g} lengths of the "
+    "sequence-level reverse KL's"
+)
+PLACEMENTS: dict[str, Placement] = {
+    "reward": "reward",
+    "loss": "loss",
+    "both": "reward_and_loss",
+    "reward_and_loss": "reward_and_loss",
+}
+
+
+@click.command(short_help="The objective a KL configuration really optimises.")
+@click.argument("estimator", type=click.Choice(get_args(Estimator)), required=False)
+@click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
+@click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
+@click.option("--off-policy", is_flag=True, help="Minibatches or staleness: old samples.")
+@click.option(
+    "--advantage", type=click.Choice(get_args(AdvantageEstimator)), default="rloo",
+    show_default=True, help="How rewards become advantages.",
+)  # fmt: skip
+@click.option("--group-size", type=click.IntRange(min=2), help="G, rollouts per prompt.")
+@click.option(
+    "--ratio", type=click.Choice(["token", "sequence"]), default="token", show_default=True,
+    help="Importance ratio of the policy-gradient term, and of a rho estimator in the loss.",
+)  # fmt: skip
+@click.option(
+    "--reward-kl-of", type=click.Choice(["policy", "rollout"]), default="policy",
+    show_default=True, help="Whose log-probabilities the KL in the reward is computed from.",
+)  # fmt: skip
+@options.as_json
+def command(
+    estimator: Estimator | None, placement: str | None, everything: bool, as_json: bool, **how: Any
+) -> None:
+    """Say whose gradient a KL term is: of which objective, how biased, and what to use instead.
+
+    \b
+      orch explain k3 loss
+      orch explain k1 reward --off-policy --advantage grpo --group-size 8
+      orch explain --all
+    """
+    if everything:
+        _print_all(as_json, **how)
+        return
+    if estimator is None or (placement is None and estimator != "none"):
+        raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
+    told = _verdict(estimator, placement, **how)
+    if as_json:
+        print_json(told)
+    else:
+        _print_one(told)
+
+
+def _verdict(
+    estimator: Estimator,
+    placement: str | None,
+    *,
+    off_policy: bool,
+    advantage: AdvantageEstimator,
+    group_size: int | None,
+    ratio: str,
+    reward_kl_of: str,
+) -> dict[str, Any]:
+    from orchestrator.semantics.verdict import verdict
+
+    if estimator == "none" or placement is None:
+        kl = Kl(estimator="none")
+    else:
+        kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
+    found = verdict(
+        kl,
+        on_policy=not off_policy,
+        advantage=advantage,
+        group_size=group_size,
+        clip=Clip(),
+        ratio=ratio,
+        reward_kl_of=reward_kl_of,
+    )
+    told = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
+    return told | asdict(found) | {"bias": found.bias._asdict()}
+
+
+def _print_one(told: dict[str, Any]) -> None:
+    paper = told["paper"]
+    where = f" ({paper['where']})" if paper["where"] else ""
+    click.echo(told["summary"] + "\n")
+    rows = [
+        ("objective", str(told["objective"])),
+        ("equation", told["equation"]),
+        ("bias", told["bias"]["text"]),
+        ("noise", NOISE.format(told["noise"])),
+        ("paper", f"{paper['behaviour']}: {paper['text']}{where}"),
+        ("advice", told["advice"]["text"]),
+        *(("note", note) for note in told["notes"]),
+    ]
+    for name, text in rows if told["placement"] else (rows[0], *rows[4:]):
+        click.echo(_hanging(name, text))
+    click.echo("\n" + LETTERS)
+
+
+def _hanging(name: str, text: str) -> str:
+    import textwrap
+
+    return textwrap.fill(
+        text, 100, initial_indent=f"{name:<11}", subsequent_indent=" " * 11,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:
+    if ratio != "token":
+        raise click.UsageError("--all lists the token ratio; ask for one estimator with --ratio")
+    told = [
+        _verdict(estimator, placement, off_policy=off, ratio=ratio, **how)
+        for off in ((True,) if off_policy else (False, True))
+        for estimator in get_args(Estimator)
+        for placement in (("reward", "loss", "both") if estimator != "none" else (None,))
+    ]
+    if as_json:
+        print_json(told)
+        return
+    from orchestrator.semantics.catalogue import Naming
+    from orchestrator.semantics.verdict import percent
+
+    rows = [
+        (
+            each["estimator"],
+            (each["placement"] or "-").replace("reward_and_loss", "both"),
+            "on" if each["on_policy"] else "off",
+            Naming(each["objective"], each["terms"]).words if each["placement"] else "-",
+            percent(each["bias"]["near"]),
+            percent(each["bias"]["far"]),
+            f"{each['noise']:.2g}",
+            each["paper"]["behaviour"],
+        )
+        for each in told
+    ]
+    columns = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
+    print_table(columns, rows)
+    click.echo("\n" + LETTERS)

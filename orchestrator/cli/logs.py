@@ -1,0 +1,31 @@
+"""orch logs: what one cell printed."""
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli import options
+
+
+@click.command(short_help="Output of one cell.")
+@click.argument("cell")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the cell has ended.")
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1))
+@click.option("--stderr", "errors", is_flag=True, help="Its errors instead of its output.")
+@click.option("--attempt", type=click.IntRange(1), help="An earlier attempt, by number.")
+@options.runs_dir
+def command(
+    cell: str, following: bool, lines: int, errors: bool, attempt: int | None, runs_dir: Path
+) -> None:
+    """Show the last lines of CELL: its id, the start of it, or its slug."""
+    from orchestrator.experiment import find_cell
+    from orchestrator.logs import follow, logs
+
+    folder, found = find_cell(cell, runs_dir)
+    cell_dir = folder.cell(found)
+    stream = "stderr" if errors else "stdout"
+    if not following:
+        click.echo(logs(cell_dir, stream, lines=lines, attempt=attempt), nl=False)
+        return
+    for text in follow(cell_dir, stream, lines=lines):
+        click.echo(text, nl=False)

@@ -1,0 +1,160 @@
+"""orch plan: what would run, why, what it costs, and what each KL term really optimises."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import MICRO_BANNER, print_json, print_table, say
+from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan, Row
+
+
+@click.command(short_help="What would run, why, and what its KL term really optimises.")
+@options.spec
+@options.overrides
+@options.where
+@options.as_json
+def command(
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool
+) -> int:
+    """Show what `orch run` would do, without doing it: needs no GPU, cluster or trainer.
+
+    Exits 0 when nothing would run, 2 when something would, 1 on a mistake.
+    """
+    from orchestrator.experiment import open_experiment
+    from orchestrator.plan import plan
+
+    whole = open_experiment(spec, overrides)
+    made = plan(whole.cells, whole.folder)
+    experiment = whole.chosen(where)
+    if where:
+        made = made.only({cell.id for cell in experiment.cells})
+    _check_translations(made)
+    if as_json:
+        print_json(_plain(experiment, made))
+    else:
+        if experiment.scale == "micro":
+            say(MICRO_BANNER)
+        print_plan(experiment, made)
+    return 2 if made.pending else 0
+
+
+def print_plan(experiment: Experiment, made: "Plan") -> None:
+    """Studies, configurations with their verdicts, reasons, and the cost."""
+    from orchestrator.cost import bill, measure
+    from orchestrator.expand import how
+
+    spec = experiment.spec
+    click.echo(f"{spec.name}: {spec.question}\n" if spec.question else f"{spec.name}\n")
+    formulas = how(spec)
+    print_table(
+        ("study", "of the paper", "cells"),
+        [(s.name, s.figure, formulas.get(s.name, "")) for s in spec.studies],
+    )
+    if len(experiment.cells) < experiment.declared:
+        click.echo(f"\n{experiment.declared} declared cells are {len(experiment.cells)} here.")
+    click.echo()
+    print_table(
+        ("study", "where", "KL", "cells", "what would happen", "what the KL term optimises"),
+        _configurations(made.rows),
+    )
+    _print_details(made.rows)
+    counts = ", ".join(f"{count} {reason}" for reason, count in made.counts().items())
+    click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
+    left = [row.cell for row in made.pending if row.cell is not None]
+    click.echo(f"still to spend: {bill(left, measure(made.rows))}" if left else "nothing to do")
+
+
+def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
+    """One line for cells that differ only in their seed."""
+    from orchestrator.semantics.verdict import verdict_of
+
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.cell is None:
+            continue
+        axes = {k: v for k, v in row.cell.axes.items() if k != "seed"}
+        kl, beta = axes.pop("kl", ""), axes.pop("beta", "0")
+        label = kl if kl == "none" else f"{kl} beta={beta}"
+        where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in axes.items())
+        groups.setdefault(("+".join(row.cell.studies), where, label), []).append(row)
+    return [
+        (*key, len(same), _reasons(same), verdict_of(same[0].cell.settings).summary)
+        for key, same in groups.items()
+        if same[0].cell is not None
+    ]
+
+
+_PLAIN_AXES = ("model", "data", "backend")
+
+
+def _reasons(rows: Sequence["Row"]) -> str:
+    reasons = [row.reason for row in rows]
+    return ", ".join(
+        reason if len(set(reasons)) == 1 else f"{reasons.count(reason)} {reason}"
+        for reason in dict.fromkeys(reasons)
+    )
+
+
+def _print_details(rows: Iterable["Row"], most: int = 20) -> None:
+    """Why cells are not simply new or unchanged, one by one."""
+    told = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
+    if told:
+        click.echo()
+    for row in told[:most]:
+        click.echo(f"{row.reason}  {row.directory.path.name}: {row.detail}")
+    if len(told) > most:
+        click.echo(f"... and {len(told) - most} more (--json lists all)")
+
+
+def _check_translations(made: "Plan") -> None:
+    """Every cell that would run can be expressed; all that cannot be are told at once."""
+    from orchestrator import registry
+    from orchestrator.errors import OrchError
+    from orchestrator.rundir import AttemptDir
+
+    refused = []
+    for row in made.pending:
+        if row.cell is None:
+            continue
+        first = AttemptDir(row.directory.path / "attempts" / "1", 1)
+        try:
+            backend = registry.load(row.cell.settings.backend.name)
+            backend.translate(row.cell, row.directory.place(first))
+        except OrchError as error:
+            refused.append(f"  {row.cell.slug}: {error}")
+    if refused:
+        raise OrchError("\n".join([f"{len(refused)} cells cannot be launched", *refused]))
+
+
+def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
+    from orchestrator.cost import bill, cost, measure
+    from orchestrator.semantics.verdict import verdict_of
+
+    measured = measure(made.rows)
+    pending = [row.cell for row in made.pending if row.cell is not None]
+    return {
+        "experiment": experiment.folder.experiment,
+        "scale": experiment.scale,
+        "declared": experiment.declared,
+        "counts": made.counts(),
+        "pending": len(made.pending),
+        "still_to_spend": bill(pending, measured)._asdict(),
+        "cells": [
+            {
+                "id": row.directory.id, "slug": row.directory.slug, "state": row.state,
+                "reason": row.reason, "detail": row.detail,
+                "changes": [change._asdict() for change in row.changes],
+            } | ({} if row.cell is None else {
+                "studies": row.cell.studies, "axes": row.cell.axes,
+                "objective": verdict_of(row.cell.settings).objective.value,
+                "verdict": verdict_of(row.cell.settings).summary,
+                "cost": cost(row.cell, measured)._asdict(),
+            })
+            for row in made.rows
+        ],
+    }  # fmt: skip

@@ -1,0 +1,121 @@
+"""orch status: where everything stands."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import number, print_json, print_table
+from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan, Row
+
+_LISTED = ("running", "failed", "cancelled", "unknown", "preempted")
+
+
+@click.command(short_help="States of cells, progress and cost.")
+@click.argument("spec", metavar="[SPEC]", required=False)
+@options.overrides
+@options.where
+@click.option("--all", "everything", is_flag=True, help="List every cell, also those that are done.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds.")
+@options.as_json
+@options.runs_dir
+def command(
+    spec: str | None, overrides: tuple[str, ...], where: tuple[str, ...], everything: bool,
+    watch: bool, as_json: bool, runs_dir: Path,
+) -> None:  # fmt: skip
+    """Show the states of a spec's cells; without SPEC, of every experiment in the runs folder.
+
+    Reads the run directories and changes nothing.
+    """
+    from orchestrator.experiment import open_experiment, saved_experiments
+
+    while True:
+        if spec is None:
+            experiments = saved_experiments(runs_dir)
+        else:
+            experiments = [open_experiment(spec, overrides)]
+        _show([e.chosen(where) for e in experiments], everything, as_json)
+        if not experiments:
+            click.echo(f"no experiment has run yet below {runs_dir}", err=True)
+        if not watch:
+            return
+        time.sleep(2)
+        click.clear()
+
+
+def _show(experiments: Sequence[Experiment], everything: bool, as_json: bool) -> None:
+    from orchestrator.plan import plan
+
+    looked = []
+    for experiment in experiments:
+        made = plan(experiment.cells, experiment.folder)
+        looked.append((experiment, made.only({cell.id for cell in experiment.cells})))
+    if as_json:
+        print_json([_plain(experiment, made) for experiment, made in looked])
+        return
+    for experiment, made in looked:
+        _print(experiment, made, everything)
+
+
+def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
+    from orchestrator.cost import bill, measure
+
+    counts = _states(made)
+    total = len(made.rows)
+    done = counts.get("succeeded", 0)
+    click.echo(
+        f"{experiment.folder.experiment}: {done} of {total} cells done"
+        + "".join(f", {n} {state}" for state, n in counts.items() if state != "succeeded")
+    )
+    spent = sum(row.exit.cpu_seconds for row in made.rows if row.exit)
+    left = bill([r.cell for r in made.pending if r.cell], measure(made.rows))
+    collapsed = sum(_collapsed(row) for row in made.rows)
+    click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
+    listed = [row for row in made.rows if everything or row.state in _LISTED]
+    if listed:
+        print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
+
+
+def _line(row: "Row") -> tuple[object, ...]:
+    from orchestrator.progress import now_of
+
+    attempts = row.directory.attempts()
+    now = now_of(attempts[-1].path) if attempts else None
+    total = row.cell.settings.num_train_steps if row.cell else "?"
+    detail = row.detail.partition("\n")[0]
+    return (
+        row.directory.path.name, row.state, f"{now.step if now else 0}/{total}",
+        number(now.reward if now else None), detail,
+    )  # fmt: skip
+
+
+def _states(made: "Plan") -> dict[str, int]:
+    states = [row.state for row in made.rows]
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def _collapsed(row: "Row") -> bool:
+    return bool(row.exit and row.exit.outcome and row.exit.outcome.kind == "collapsed")
+
+
+def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
+    return {
+        "experiment": experiment.folder.experiment,
+        "scale": experiment.scale,
+        "directory": str(experiment.folder.path),
+        "states": _states(made),
+        "collapsed": sum(_collapsed(row) for row in made.rows),
+        "cells": [
+            {"id": row.directory.id, "slug": row.directory.slug, "state": row.state,
+             "attempts": row.attempts, "detail": row.detail,
+             "exit": json.loads(row.exit.model_dump_json()) if row.exit else None}
+            for row in made.rows
+        ],
+    }  # fmt: skip

@@ -1,0 +1,93 @@
+"""Plain data against the models: every fault as a sentence and a pointer."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.expand.assign import Pointer, Problem
+from orchestrator.sentences import sentence, shown
+from orchestrator.settings import Frozen
+from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.types import Baseline, EvalTask, Sampling
+
+_BELOW: dict[str | int, type[Frozen]] = {
+    "tasks": EvalTask,
+    "baselines": Baseline,
+    "sampling": Sampling,
+}
+
+
+def checked(plain: dict[str, Any], problems: list[Problem]) -> SpecFile | None:
+    """The file against the language. What is at fault is told and taken out, so that the rest is
+    checked too."""
+    for _ in range(4):
+        try:
+            return SpecFile.model_validate(plain)
+        except ValidationError as error:
+            for detail in error.errors():
+                pointer, union = _pointer(detail["loc"], plain)
+                field = ".".join(map(str, pointer)) or "spec"
+                if union:
+                    message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
+                elif detail["type"] == "too_short":
+                    message = "a spec needs at least one study"
+                else:
+                    message = sentence(detail, field, _known(pointer))
+                if Problem(message, pointer) not in problems:
+                    problems.append(Problem(message, pointer))
+                plain = _without(plain, pointer)
+            plain.setdefault("name", "unnamed")
+            if not plain.get("studies"):
+                return None
+    return None
+
+
+def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
+    """The part of a pydantic location that is in the data, and whether an alternative failed."""
+    pointer: list[str | int] = []
+    node = plain
+    for i, key in enumerate(loc):
+        inside = key in node if isinstance(node, dict) else isinstance(node, list)
+        if not inside:
+            last = i == len(loc) - 1
+            named = last and str(key).isidentifier() and isinstance(node, dict)
+            return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
+        pointer.append(key)
+        node = node[key]
+    return tuple(pointer), False
+
+
+def _known(pointer: Pointer) -> tuple[str, ...]:
+    inside_study = len(pointer) == 3 and pointer[0] == "studies"
+    return tuple((StudyFile if inside_study else SpecFile).model_fields)
+
+
+def _without(plain: Any, pointer: Pointer) -> Any:
+    """The data without one of its parts; a list is left out whole."""
+    if not pointer or not isinstance(plain, dict):
+        return plain
+    key, rest = pointer[0], pointer[1:]
+    if rest and isinstance(plain.get(key), dict):
+        return {**plain, key: _without(plain[key], rest)}
+    return {other: value for other, value in plain.items() if other != key}
+
+
+def valid(
+    kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[Problem]
+) -> Frozen | None:
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        for detail in error.errors():
+            owner: Any = kind
+            for key in detail["loc"][:-1]:
+                owner = _model_below(owner, key)
+            known = tuple(owner.model_fields) if owner else ()
+            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
+            problems.append(Problem(sentence(detail, field, known), (*at, *detail["loc"])))
+        return None
+
+
+def _model_below(owner: Any, key: str | int) -> Any:
+    """The model of a field, or of the items of a list; None where there is none."""
+    return owner if isinstance(key, int) or owner is None else _BELOW.get(key)

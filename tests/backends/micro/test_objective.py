@@ -1,0 +1,176 @@
+"""Advantages, losses and the optimizer against numbers worked out by hand or by torch's own."""
+
+import math
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro import optimizer
+from backends.micro.objective import (
+    Experience,
+    advantages,
+    aggregate,
+    objective,
+    penalty,
+    policy_loss,
+)
+from orchestrator.semantics.estimators import token_kl
+from orchestrator.settings import Clip, Estimator, Kl, Loss, Optimizer
+
+GROUP = torch.tensor([[1.0, 0.0, 0.0, 1.0, 1.0]])
+HONEST = [e for e in get_args(Estimator) if e != "none" and not e.endswith("+") and "sg_" not in e]
+"""Estimators whose gradient is that of their value."""
+
+
+def experience(advantage: float = 1.0, on_policy: bool = False) -> tuple[Tensor, Experience]:
+    """Two prompts, two rollouts, three tokens; the last token of one rollout is masked."""
+    random = torch.Generator().manual_seed(3)
+    logp, rollout, reference = (
+        -torch.rand(2, 2, 3, generator=random, dtype=torch.float64) for _ in range(3)
+    )
+    mask = torch.ones(2, 2, 3, dtype=torch.float64)
+    mask[1, 0, 2] = 0
+    signs = torch.tensor([[advantage, -advantage], [2 * advantage, 0.5]], dtype=torch.float64)
+    batch = Experience(
+        torch.zeros(2, 8), torch.zeros(2, 2, 3), mask, (logp if on_policy else rollout) * mask,
+        reference * mask, torch.zeros(2, 2), torch.zeros(2, 2), signs,
+    )  # fmt: skip
+    return (logp * mask).requires_grad_(), batch
+
+
+def test_advantages_by_hand() -> None:
+    assert advantages("reinforce", GROUP).tolist() == GROUP.tolist()
+    torch.testing.assert_close(
+        advantages("dr_grpo", GROUP), torch.tensor([[0.4, -0.6, -0.6, 0.4, 0.4]])
+    )
+    loo = [1 - 2 / 4, 0 - 3 / 4, 0 - 3 / 4, 1 - 2 / 4, 1 - 2 / 4]  # minus the mean of the others
+    torch.testing.assert_close(advantages("rloo", GROUP), torch.tensor([loo]))
+    spread = math.sqrt((3 * 0.4**2 + 2 * 0.6**2) / 4)
+    torch.testing.assert_close(
+        advantages("grpo", GROUP), torch.tensor([[0.4, -0.6, -0.6, 0.4, 0.4]]) / (spread + 1e-6)
+    )
+    assert advantages("grpo", torch.ones(1, 5)).tolist() == [[0.0] * 5]
+
+
+def test_what_the_loss_is_divided_by() -> None:
+    per_token = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 100.0]]])
+    mask = torch.tensor([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]])
+    assert aggregate(Loss(), per_token, mask).item() == 15 / 5
+    assert aggregate(Loss(aggregation="sequence_mean"), per_token, mask).item() == (2 + 4.5) / 2
+    constant = Loss(aggregation="constant", constant_tokens=6)
+    assert aggregate(constant, per_token, mask).item() == (6 + 9) / 6 / 2
+
+
+def test_clipping_by_hand() -> None:
+    ratio = torch.tensor([0.5, 0.9, 1.1, 1.5, 4.0])
+    logp, rollout = ratio.log(), torch.zeros(5)
+    up, seen, clipped = policy_loss(Loss(clip=Clip(low=0.2, high=0.3)), logp, rollout,
+                                    torch.tensor(1.0))  # fmt: skip
+    torch.testing.assert_close(up, torch.tensor([-0.5, -0.9, -1.1, -1.3, -1.3]))
+    torch.testing.assert_close(seen, ratio)
+    assert clipped.tolist() == [False, False, False, True, True]
+    down, _, clipped = policy_loss(Loss(clip=Clip(dual=3.0)), logp, rollout, torch.tensor(-1.0))
+    torch.testing.assert_close(down, torch.tensor([0.8, 0.9, 1.1, 1.5, 3.0]))
+    assert clipped.tolist() == [True, False, False, False, True]
+    plain, _, clipped = policy_loss(Loss(clip=None), logp, rollout, torch.tensor(-1.0))
+    torch.testing.assert_close(plain, ratio)
+    assert not clipped.any()
+
+
+@pytest.mark.parametrize("estimator", HONEST)
+def test_the_gradient_is_the_finite_difference_of_the_loss(estimator: Estimator) -> None:
+    kl, loss = Kl(estimator=estimator, placement="loss", beta=0.7), Loss(clip=None)
+    logp, batch = experience()
+    (gradient,) = torch.autograd.grad(objective(loss, kl, logp, batch).loss, logp)
+    with torch.no_grad():
+        for index in torch.ones_like(logp).nonzero().tolist():
+            step = torch.zeros_like(logp)
+            step[tuple(index)] = 1e-5
+            rise = objective(loss, kl, logp + step, batch).loss
+            fall = objective(loss, kl, logp - step, batch).loss
+            slope = (rise - fall).item() / 2e-5
+            assert gradient[tuple(index)].item() == pytest.approx(slope, abs=1e-8)
+
+
+def gradient_of(estimator: Estimator, **where: Any) -> Tensor:
+    logp, batch = experience(**where)
+    kl = Kl(estimator=estimator, placement="loss", beta=1.0)
+    (gradient,) = torch.autograd.grad(objective(Loss(), kl, logp, batch).loss, logp)
+    return gradient
+
+
+def test_three_losses_coincide_on_policy_and_part_off_policy() -> None:
+    k2 = gradient_of("k2", on_policy=True)
+    for twin in ("sg_rho_k2", "rho_k3", "k1+", "k3+"):
+        torch.testing.assert_close(gradient_of(twin, on_policy=True), k2)
+    assert not torch.allclose(gradient_of("sg_rho_k2"), gradient_of("k2"))
+    torch.testing.assert_close(gradient_of("sg_rho_k2"), gradient_of("rho_k3"))
+
+
+def test_straight_through_forms_have_the_value_of_one_and_the_slope_of_k2() -> None:
+    logp, batch = experience()
+    for name in ("k1", "k3", "abs"):
+        through = token_kl(f"{name}+", logp, batch.logp_ref)  # type: ignore[arg-type]
+        torch.testing.assert_close(through, token_kl(name, logp, batch.logp_ref))  # type: ignore[arg-type]
+        torch.testing.assert_close(
+            torch.autograd.grad(through.sum(), logp)[0],
+            torch.autograd.grad(token_kl("k2", logp, batch.logp_ref).sum(), logp)[0],
+        )
+
+
+def test_the_kl_of_a_reward_is_summed_over_the_response_and_of_a_loss_left_out() -> None:
+    _, batch = experience()
+    expected = ((batch.logp_rollout - batch.logp_ref) * batch.mask).sum(-1)
+    for placement, there in (("reward", True), ("reward_and_loss", True), ("loss", False)):
+        kl = Kl(estimator="k1", placement=placement, beta=0.3)  # type: ignore[arg-type]
+        lost = penalty(kl, batch.logp_rollout, batch.logp_ref, batch.mask)
+        torch.testing.assert_close(lost, expected if there else torch.zeros_like(expected))
+    idle = Kl(estimator="k1", placement="reward", beta=0.0)
+    assert not penalty(idle, batch.logp_rollout, batch.logp_ref, batch.mask).any()
+
+
+def test_minibatches_are_equal_parts_in_order() -> None:
+    _, batch = experience()
+    first, second = batch.minibatches(2)
+    assert torch.equal(torch.cat([first.mask, second.mask]), batch.mask)
+    assert torch.equal(second.advantage, batch.advantage[1:])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_updates_are_those_of_torchs_adamw(decay: float) -> None:
+    settings = Optimizer(learning_rate=1e-2, weight_decay=decay, beta1=0.8, beta2=0.95)
+    random = torch.Generator().manual_seed(0)
+    ours = torch.randn(50, generator=random)
+    theirs = torch.nn.Parameter(ours.clone())
+    reference = torch.optim.AdamW([theirs], lr=1e-2, weight_decay=decay, betas=(0.8, 0.95))
+    moments = optimizer.Moments.zeros(ours)
+    for step in range(1, 8):
+        gradient = torch.randn(50, generator=random)
+        optimizer.update(ours, gradient, moments, settings, step, 1e-2)
+        theirs.grad = gradient
+        reference.step()
+    torch.testing.assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-6)
+
+
+def test_learning_rate_schedules_by_hand() -> None:
+    def rates(schedule: Any, warmup: int) -> list[float]:
+        settings = Optimizer(learning_rate=1.0, schedule=schedule, num_warmup_steps=warmup)
+        return [optimizer.learning_rate(settings, step, 6) for step in range(1, 7)]
+
+    assert rates("constant", 0) == [1.0] * 6
+    assert rates("constant", 2) == [0.5, 1, 1, 1, 1, 1]
+    assert rates("linear", 2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
+    assert rates("cosine", 2) == pytest.approx(
+        [0.5, 1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
+    )
+
+
+def test_gradients_are_clipped_by_their_norm() -> None:
+    gradient = torch.tensor([3.0, 4.0])
+    clipped, norm = optimizer.clip(gradient, 1.0)
+    assert norm.item() == 5
+    torch.testing.assert_close(clipped, torch.tensor([0.6, 0.8]), atol=1e-6, rtol=0)
+    assert optimizer.clip(gradient, None)[0] is gradient
+    torch.testing.assert_close(optimizer.clip(gradient, 10.0)[0], gradient)

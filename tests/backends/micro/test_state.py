@@ -1,0 +1,193 @@
+"""Going on after a kill: bit for bit, from whatever is whole."""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro import BACKEND, disk, huggingface, train
+from backends.micro.state import State, load_state, save_state
+from orchestrator.errors import CheckpointError
+from orchestrator.settings import Batch, Kl, Settings
+from orchestrator.types import Cell, Place
+
+CPU = torch.device("cpu")
+STEPS = 36
+
+
+class Killed(KeyboardInterrupt):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def cell(embedded: Callable[..., Settings], cell_of: Callable[..., Cell]) -> Cell:
+    """Everything a state must carry: minibatches, staleness, reference resets, checkpoints."""
+    kl = Kl(estimator="k3", placement="reward_and_loss", beta=0.2, reset_reference_every_steps=9)
+    settings = embedded(
+        num_train_steps=STEPS, max_staleness_steps=3,
+        batch=Batch(num_prompts=4, num_minibatches=2),
+    ).model_copy(update={"kl": kl})  # fmt: skip
+    return cell_of(settings, checkpoint_every_steps=12, evaluate_every_steps=18)
+
+
+@pytest.fixture
+def uninterrupted(cell: Cell, tmp_path: Path, place_at: Callable[..., Place]) -> Place:
+    place = place_at(tmp_path / "whole")
+    train.run(cell, place)
+    return place
+
+
+def policies(place: Place) -> dict[int, Tensor]:
+    found = BACKEND.find_checkpoints(place.checkpoints_dir)
+    return {checkpoint.step: huggingface.read(checkpoint.path) for checkpoint in found}
+
+
+def killed_at(cell: Cell, place: Place, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains until the optimizer is called for the `call`-th time."""
+    left = iter(range(call))
+    update = train.optimizer.update
+
+    def interrupted(*args: Any) -> None:
+        update(*args)
+        if next(left, None) is None:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.optimizer, "update", interrupted)
+        with pytest.raises(Killed):
+            train.run(cell, place)
+
+
+def test_killed_anywhere_training_goes_on_bit_for_bit(
+    cell: Cell, uninterrupted: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    place_at: Callable[..., Place], lines: Callable[[Place], list[dict[str, Any]]],
+) -> None:  # fmt: skip
+    choose = random.Random(0)  # noqa: S311  (which kills are tried, not a secret)
+    for trial in range(3):
+        root, seen = tmp_path / f"trial {trial}", {}
+        for attempt in range(1, 4):
+            place = place_at(root, attempt)
+            killed_at(cell, place, choose.randrange(1, 14), monkeypatch)
+            seen |= {line["step"]: line["values"] for line in lines(place)}
+        last = place_at(root, 4)
+        assert train.run(cell, last).kind == "trained"
+        seen |= {line["step"]: line["values"] for line in lines(last)}
+        assert seen == {line["step"]: line["values"] for line in lines(uninterrupted)}
+        for step, policy in policies(uninterrupted).items():
+            assert torch.equal(policies(last)[step], policy)
+
+
+def test_a_kill_loses_few_steps(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place_at: Callable[..., Place]
+) -> None:
+    killed_at(cell, place_at(tmp_path), 33, monkeypatch)
+    resumed = place_at(tmp_path, 2)
+    train.run(cell, resumed)
+    first = next(disk.read_metrics(resumed.attempt_dir)).step
+    assert 33 - train.ROLLING_STEPS - 2 <= first <= 34
+
+
+def test_training_that_has_ended_is_not_trained_again(
+    cell: Cell, uninterrupted: Place, place_at: Callable[..., Place],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(train.optimizer, "update", None)
+    again = place_at(uninterrupted.checkpoints_dir.parent, 2)
+    assert train.run(cell, again).kind == "trained"
+    assert not (uninterrupted.checkpoints_dir / disk.RESUME).exists()
+
+
+def test_a_checkpoint_cut_in_half_is_told_skipped_and_made_again(
+    cell: Cell, uninterrupted: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = policies(uninterrupted)
+    assert sorted(whole) == [12, 24, 36]
+    model = disk.step_dir(uninterrupted.checkpoints_dir, 36) / disk.MODEL
+    model.write_bytes(model.read_bytes()[:90_000])
+    state = disk.step_dir(uninterrupted.checkpoints_dir, 24) / disk.STATE
+    state.write_bytes(state.read_bytes()[:400_000])
+    assert sorted(policies(uninterrupted)) == [12, 24]
+    with caplog.at_level(logging.WARNING, "orch.micro"):
+        train.run(cell, uninterrupted)
+    told = [record.getMessage() for record in caplog.records]
+    assert any("step-36 was cut in half" in sentence for sentence in told)
+    assert any("step-24" in sentence and "cut in half" in sentence for sentence in told)
+    assert torch.equal(policies(uninterrupted)[36], whole[36])
+
+
+def test_a_cut_rolling_state_falls_back_to_the_checkpoint(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Place,
+    place_at: Callable[..., Place],
+) -> None:  # fmt: skip
+    place = place_at(tmp_path / "cut")
+    killed_at(cell, place, 23, monkeypatch)
+    rolling = place.checkpoints_dir / disk.RESUME
+    rolling.write_bytes(rolling.read_bytes()[:-1])
+    train.run(cell, place_at(tmp_path / "cut", 2))
+    assert next(disk.read_metrics(place_at(tmp_path / "cut", 2).attempt_dir)).step == 13
+    assert torch.equal(policies(place)[36], policies(uninterrupted)[36])
+
+
+def test_what_a_killed_writer_left_is_swept(
+    cell: Cell, place_at: Callable[..., Place], tmp_path: Path
+) -> None:
+    place = place_at(tmp_path)
+    (place.checkpoints_dir / ".step-12.4711").mkdir(parents=True)
+    (place.checkpoints_dir / ".resume.safetensors.4711").write_bytes(b"half")
+    train.run(cell, place)
+    assert sorted(p.name for p in place.checkpoints_dir.iterdir()) == [
+        "step-12", "step-24", "step-36",
+    ]  # fmt: skip
+
+
+def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
+    state = State.fresh(torch.arange(48_048.0))
+    path = tmp_path / "x.safetensors"
+    save_state(state, path, "one")
+    assert torch.equal(load_state(path, "one", CPU).policy, state.policy)
+    with pytest.raises(CheckpointError, match="belongs to cell one, not to two"):
+        load_state(path, "two", CPU)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="cut in half"):
+        load_state(path, "one", CPU)
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cut in half"):
+        load_state(path, "one", CPU)
+
+
+def test_a_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.safetensors"
+    save_state(State.fresh(torch.zeros(48_048)), path, "one")
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:100])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space"):
+            save_state(State.fresh(torch.ones(48_048)), path, "one")
+    assert not load_state(path, "one", CPU).policy.any()
+    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> None:
+    with disk.Journal(tmp_path) as journal:
+        journal.write(1, {"train/reward_mean": 0.5, "train/grad_norm": float("inf")})
+        journal.write(2, {"train/reward_mean": float("nan")})
+    path = tmp_path / disk.METRICS
+    with path.open("ab") as file:
+        file.write(b'{"step": 3, "ti')
+    assert [(p.step, p.values) for p in disk.read_metrics(tmp_path)] == [
+        (1, {"train/reward_mean": 0.5}), (2, {}),
+    ]  # fmt: skip
+    with disk.Journal(tmp_path) as journal:
+        journal.write(3, {"train/reward_mean": 1.0})
+    assert [p.step for p in disk.read_metrics(tmp_path)] == [1, 2, 3]
+    assert list(disk.read_metrics(tmp_path / "nowhere")) == []

@@ -1,0 +1,274 @@
+"""Training cells for real: every configuration, bookkeeping, identities, neighbours."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backends.micro import BACKEND, huggingface, train
+from backends.micro.experience import collect, rewards
+from backends.micro.policy import NUM_PARAMETERS, one_quiet_core
+from backends.micro.state import State
+from orchestrator.names import is_canonical
+from orchestrator.settings import (
+    Advantage,
+    Batch,
+    Clip,
+    Data,
+    Estimator,
+    Loss,
+    Optimizer,
+    Placement,
+    Rollout,
+    Settings,
+)
+from orchestrator.types import Cell, Place
+
+Make = Callable[..., Settings]
+Train = Callable[..., Any]
+ESTIMATORS = [e for e in get_args(Estimator) if e != "none"]
+
+
+def final_policy(place: Place) -> Tensor:
+    return huggingface.read(BACKEND.find_checkpoints(place.checkpoints_dir)[-1].path)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_trains_at_every_placement(
+    estimator: Estimator, embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    base = final_policy(trained(embedded(num_train_steps=2))[1])
+    for placement in get_args(Placement):
+        settings = embedded(estimator, placement, 0.5, num_train_steps=2)
+        outcome, place = trained(settings)
+        assert outcome.kind == "trained"
+        policy = final_policy(place)
+        assert torch.isfinite(policy).all()
+        assert not torch.equal(policy, base), "the KL term changed nothing"
+        last = lines(place)[-1]["values"]
+        assert math.isfinite(last["train/kl_term"])
+        assert ("train/shaped_reward_mean" in last) == (placement != "loss")
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "grpo", "dr_grpo", "reinforce"])
+@pytest.mark.parametrize(
+    "loss",
+    [Loss(), Loss(aggregation="sequence_mean", clip=None),
+     Loss(aggregation="constant", constant_tokens=7, clip=Clip(low=0.1, high=0.3, dual=3.0))],
+)  # fmt: skip
+def test_every_advantage_and_loss_trains(
+    estimator: Any, loss: Loss, embedded: Make, trained: Train
+) -> None:
+    outcome, place = trained(
+        embedded("k3", "loss", 0.1, advantage=Advantage(estimator=estimator), loss=loss,
+                 num_train_steps=4, batch=Batch(num_prompts=8, num_minibatches=4),
+                 max_staleness_steps=3)
+    )  # fmt: skip
+    assert outcome.kind == "trained"
+    assert len(final_policy(place)) == NUM_PARAMETERS
+
+
+def test_training_teaches(embedded: Make, trained: Train, lines: Callable[..., Any]) -> None:
+    skill = Data(name="reverse", path="micro:reverse", reward="exact", max_prompt_tokens=8)
+    settings = embedded(data=skill, batch=Batch(num_prompts=16), num_train_steps=25)
+    curve = lines(trained(settings)[1])
+    before, after = (curve[i]["values"]["eval/accuracy/reverse"] for i in (0, -1))
+    assert after > before + 0.1
+    assert curve[-1]["values"]["eval/accuracy_in_domain"] == after
+
+
+def test_metrics_are_one_line_a_train_step_under_canonical_names(
+    embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    settings = embedded("k1", "reward", 0.3, num_train_steps=6,
+                        batch=Batch(num_prompts=8, num_minibatches=2))  # fmt: skip
+    _, place = trained(settings, evaluate_every_steps=3)
+    found = lines(place)
+    assert [line["step"] for line in found] == list(range(7))
+    assert {name for line in found for name in line["values"] if not is_canonical(name)} == set()
+    evaluated = [line["step"] for line in found if "eval/kl_reverse" in line["values"]]
+    assert evaluated == [0, 4, 6]  # due at 3: after its rollout batch, and at the end
+    assert found[0]["values"]["eval/kl_reverse"] == pytest.approx(0, abs=1e-5)
+    assert found[0]["values"]["eval/kl_forward"] == pytest.approx(0, abs=1e-5)
+    assert found[-1]["values"]["eval/accuracy_out_of_domain"] == pytest.approx(
+        sum(found[-1]["values"][f"eval/accuracy/{s}"] for s in ("reverse", "copy", "increment")) / 3
+    )
+
+
+def test_staleness_is_the_lag_of_the_rollout_policy(
+    embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    def lags(minibatches: int, lag: int) -> list[float]:
+        settings = embedded(
+            num_train_steps=8, max_staleness_steps=lag,
+            batch=Batch(num_prompts=2 * minibatches, num_minibatches=minibatches),
+        )  # fmt: skip
+        found = [line["values"] for line in lines(trained(settings)[1])[1:]]
+        assert all(v["rollout/staleness_mean"] <= v["rollout/staleness_max"] for v in found)
+        return [v["rollout/staleness_max"] for v in found]
+
+    assert lags(1, 0) == [0] * 8
+    assert lags(1, 3) == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert lags(4, 0) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert lags(2, 3) == [0, 1, 2, 3, 3, 4, 3, 4]
+
+
+def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> None:
+    one_quiet_core()
+    settings = embedded(max_staleness_steps=2)
+    base = train.base_policy(settings)
+    state = State.fresh(base)
+    state.step, state.earlier = 5, [base + 0.01, base + 0.02]  # after steps 3 and 4
+    state.policy = base + 0.03
+    stale, version = collect(settings, "sort", state)
+    assert version == 3
+    state.policy = base + 0.01
+    fresh, version = collect(settings.model_copy(update={"max_staleness_steps": 0}), "sort", state)
+    assert version == 5
+    assert torch.equal(stale.tokens, fresh.tokens)
+    assert torch.equal(stale.logp_rollout, fresh.logp_rollout)
+
+
+def test_on_policy_the_ratio_is_one_exactly_and_nothing_is_clipped(
+    embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    tight = Loss(clip=Clip(low=1e-7, high=1e-7))
+    for line in lines(trained(embedded(loss=tight))[1])[1:]:
+        assert line["values"]["train/ratio_max"] == 1
+        assert line["values"]["train/clip_fraction"] == 0
+    stale = lines(trained(embedded(loss=tight, max_staleness_steps=2))[1])[-1]["values"]
+    assert stale["train/clip_fraction"] > 0
+
+
+def test_a_reward_needs_the_whole_answer() -> None:
+    answers = torch.tensor([[4, 5, 6, 7, 8, 2]])
+    right = [4, 5, 6, 7, 8, 2, 0]
+    tokens = torch.tensor([[right, [4, 5, 6, 7, 8, 9, 2], [4, 5, 6, 7, 2, 0, 0], [5, *right[1:]]]])
+    assert rewards(tokens, torch.ones(1, 4, 7), answers).tolist() == [[1, 0, 0, 0]]
+    assert rewards(tokens[..., :4], torch.ones(1, 4, 4), answers).tolist() == [[0] * 4]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3", "rho_k2"])
+@pytest.mark.parametrize("placement", get_args(Placement))
+def test_beta_zero_is_none_bit_for_bit(
+    estimator: Any, placement: Any, embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    same = {"num_train_steps": 6, "max_staleness_steps": 1,
+            "batch": Batch(num_prompts=8, num_minibatches=2)}  # fmt: skip
+    _, none = trained(embedded(**same))
+    _, zero = trained(embedded(estimator, placement, 0.0, **same))
+    assert torch.equal(final_policy(none), final_policy(zero))
+    assert lines(none) == lines(zero)
+
+
+def test_losses_equal_on_policy_train_to_the_same_policy(embedded: Make, trained: Train) -> None:
+    wide = {"num_train_steps": 10, "batch": Batch(num_prompts=16)}
+    k2, *twins = (
+        final_policy(trained(embedded(name, "loss", 0.3, **wide))[1])
+        for name in ("k2", "sg_rho_k2", "rho_k3", "k1")
+    )
+    assert torch.equal(k2, twins[0])
+    assert (k2 - twins[1]).abs().max() < 1e-4
+    assert (k2 - twins[2]).abs().max() > 1e-3  # k1 in the loss is something else
+
+
+def test_a_reset_makes_the_policy_its_own_reference(
+    embedded: Make, trained: Train, lines: Callable[..., Any]
+) -> None:
+    from orchestrator.settings import Kl
+
+    def reference_kl(every: int | None) -> list[float]:
+        kl = Kl(estimator="k1", placement="reward", beta=0.1, reset_reference_every_steps=every)
+        settings = embedded().model_copy(update={"kl": kl, "num_train_steps": 6})
+        found = lines(trained(settings, evaluate_every_steps=1)[1])
+        return [line["values"]["eval/kl_reverse"] for line in found]
+
+    kept, reset = reference_kl(None), reference_kl(3)
+    assert kept[:4] == reset[:4]
+    assert reset[4] < kept[4]  # only one step away from the new reference
+
+
+def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint(
+    embedded: Make, trained: Train
+) -> None:
+    wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
+    outcome, place = trained(embedded(optimizer=wild, num_train_steps=8))
+    assert (outcome.kind, outcome.cause) == ("collapsed", "nan")
+    assert outcome.step is not None
+    (checkpoint,) = BACKEND.find_checkpoints(place.checkpoints_dir)
+    assert checkpoint.step < outcome.step
+    assert torch.isfinite(huggingface.read(checkpoint.path)).all()
+    again = train.run(
+        Cell.model_validate_json(_cell_json(embedded(optimizer=wild, num_train_steps=8))), place
+    )
+    assert again == outcome
+
+
+def _cell_json(settings: Settings) -> str:
+    from orchestrator.fingerprint import fingerprint
+
+    return Cell(
+        id=fingerprint(settings), slug="a-cell", studies=("s",), axes={}, settings=settings
+    ).model_dump_json()
+
+
+def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:
+    one_quiet_core()
+
+    def tokens(seed: int, step: int) -> list[int]:
+        settings = embedded(seed=seed)
+        state = State.fresh(train.base_policy(settings))
+        state.step = step
+        found: list[int] = collect(settings, "sort", state)[0].prompts.flatten().tolist()
+        return found
+
+    assert tokens(2**70, 3) == tokens(2**70, 3)
+    assert len({tuple(tokens(*x)) for x in [(0, 0), (0, 1), (1, 0), (1, 1)]}) == 4
+
+
+@pytest.mark.slow
+def test_neighbours_do_not_change_a_result(
+    embedded: Make, cell_of: Callable[..., Cell], place_at: Callable[..., Place], tmp_path: Path
+) -> None:
+    """The same cell alone and as one of three processes at once, through the written launch."""
+    cell = cell_of(embedded("k1", "reward", 0.1, num_train_steps=15, batch=Batch(num_prompts=16)))
+
+    def start(name: str) -> tuple[subprocess.Popen[str], Place]:
+        place = place_at(tmp_path / name)
+        plan = BACKEND.translate(cell, place)
+        for file, text in plan.files.items():
+            place.plan_dir.mkdir(parents=True)
+            (place.plan_dir / file).write_text(text)
+        return subprocess.Popen(plan.argv, stdout=subprocess.PIPE, text=True), place
+
+    def finish(process: subprocess.Popen[str], place: Place) -> Tensor:
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert '"kind":"trained"' in out
+        return final_policy(place)
+
+    alone = finish(*start("alone 'x' é"))
+    crowd = [start(f"crowd {i}") for i in range(3)]
+    for process, place in crowd:
+        assert torch.equal(finish(process, place), alone)
+
+
+def test_a_launch_by_hand_says_mistakes_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cell.json").write_text('{"id": 3}')
+    for name, said in (("cell.json", "fault"), ("no.json", "cannot be read as cell.json")):
+        where = ["--plan-dir", ".", "--attempt-dir", ".", "--checkpoints-dir", "."]
+        done = subprocess.run(
+            [sys.executable, "-m", "backends.micro", str(tmp_path / name), *where],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

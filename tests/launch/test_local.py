@@ -1,0 +1,348 @@
+"""Launching for real: processes, files, signals. Only the training is a fake."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backend import Backend
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch import Event
+from orchestrator.launch.local import RELAUNCHES, launch
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.state import look
+from orchestrator.types import Cell
+
+Make = Callable[..., Cell]
+
+
+def units(folder: RunFolder, cell: Cell) -> list[int]:
+    """The units of work a cell has done, in the order it did them."""
+    path = folder.cell(cell).checkpoints / "units"
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kinds(folder: RunFolder, cell: Cell) -> list[str]:
+    return [e["event"] for e in folder.events() if e["cell"] == cell.id]
+
+
+def test_every_cell_is_trained_once_and_a_second_launch_starts_nothing(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(seed) for seed in range(5)]
+    events: list[Event] = []
+    done = launch(cells, folder, workers=2, on_event=events.append)
+    assert done.count("succeeded") == 5
+    assert not done.interrupted
+    assert all(units(folder, c) == [1, 2, 3] for c in cells)
+    assert all(kinds(folder, c) == ["intent", "started", "ended"] for c in cells)
+    assert sorted(e.kind for e in events if e.kind != "tick") == ["ended"] * 5 + ["started"] * 5
+
+    before = folder.ledger.read_text()
+    assert launch(cells, folder).count("succeeded") == 5
+    assert folder.ledger.read_text() == before
+
+
+def test_what_an_attempt_leaves_behind(fake: Backend, cell: Make, folder: RunFolder) -> None:
+    one = cell()
+    launch([one], folder)
+    cell_dir = folder.cell(one)
+    assert cell_dir.read_cell() == one
+    (attempt,) = cell_dir.attempts()
+    job = json.loads(attempt.job.read_text())
+    submissions = {e["submission"] for e in folder.events()}
+    assert {job["submission"]} == submissions
+    assert job["launcher"] == "local"
+    assert job["pid"] != os.getpid()
+    assert attempt.stdout.read_text() == "starting at unit 0\n"
+    ended = attempt.read_exit()
+    assert ended is not None
+    assert (ended.state, ended.code) == ("succeeded", 0)
+    assert ended.outcome is not None
+    assert ended.outcome.kind == "trained"
+    assert 0 < ended.cpu_seconds < 5
+    assert job["started"] <= ended.started < ended.ended
+    assert not cell_dir.is_claimed()
+    assert (cell_dir.plan / "settings.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("instruction", "state", "failure", "message"),
+    [
+        ("fail", "failed", "error", "ValueError: told to fail"),
+        ("memory", "failed", "out_of_memory", "MemoryError: told to"),
+        ("config", "failed", "config", "no such policy"),
+        ("program:pass", "succeeded", "", ""),
+        ("program:import sys; sys.exit('the last line')", "failed", "error",
+         "exit code 1\nthe last line"),
+        ("program:import sys; sys.exit('CUDA out of memory')", "failed", "out_of_memory",
+         "exit code 1\nCUDA out of memory"),
+        ("program:import os; os.abort()", "failed", "error", "killed by signal 6"),
+    ],
+)  # fmt: skip
+def test_how_a_cell_can_end(
+    instruction: str, state: str, failure: str, message: str,
+    fake: Backend, cell: Make, folder: RunFolder,
+) -> None:  # fmt: skip
+    one = cell(instruction=instruction)
+    launch([one], folder)
+    ended = look(folder.cell(one)).exit
+    assert ended is not None
+    assert (ended.state, ended.failure, ended.message) == (state, failure, message)
+    assert launch([one], folder).count(state) == 1
+    assert kinds(folder, one).count("intent") == 1, "a failed cell waits for `orch retry`"
+
+
+def test_a_collapse_is_an_outcome_and_no_failure(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    one = cell(instruction="collapse")
+    assert launch([one], folder).count("succeeded") == 1
+    ended = look(folder.cell(one)).exit
+    assert ended is not None
+    assert ended.outcome is not None
+    assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == ("collapsed", "reward", 1)
+
+
+def test_a_traceback_goes_to_the_cells_own_stderr(
+    fake: Backend, cell: Make, folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = cell(instruction="fail")
+    launch([one], folder)
+    (attempt,) = folder.cell(one).attempts()
+    text = attempt.stderr.read_text()
+    assert text.startswith("about to fail\nTraceback")
+    assert text.endswith("ValueError: told to fail\n")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_gets_its_environment_and_its_folder(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    code = "program:import os; print(os.environ['FAKE_ATTEMPT']); print(os.listdir())"
+    one = cell(instruction=code)
+    launch([one], folder)
+    (attempt,) = folder.cell(one).attempts()
+    where, files = attempt.stdout.read_text().rsplit("\n", 2)[:2]
+    assert where == str(attempt.path)
+    assert "settings.json" in files
+
+
+def test_a_killed_worker_is_started_again_and_goes_on(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    one, events = cell(instruction="die"), []
+    done = launch([one], folder, on_event=events.append)
+    assert done.count("succeeded") == 1
+    assert [e.kind for e in events if e.kind != "tick"] == ["started", "lost", "started", "ended"]
+    assert units(folder, one) == [1, 2, 3]
+    first, second = folder.cell(one).attempts()
+    assert first.read_exit() is None
+    assert second.stdout.read_text() == "starting at unit 1\n"
+
+
+def test_a_cell_that_always_dies_is_left_resumable(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    one = cell(instruction="die-always", steps=10)
+    assert launch([one], folder).count("preempted") == 1
+    assert len(folder.cell(one).attempts()) == 1 + RELAUNCHES
+    assert launch([one], folder).count("preempted") == 1
+    assert units(folder, one) == [1, 2, 3, 4, 5, 6]
+
+
+def test_cells_that_cannot_be_expressed_stop_the_launch_before_it_starts(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(0), cell(1, "refuse"), cell(2, "refuse")]
+    with pytest.raises(OrchError) as caught:
+        launch(cells, folder)
+    assert str(caught.value).startswith("2 cells cannot be launched, so nothing was started\n")
+    assert "fake cannot run kl.estimator=k1 (it offers: k3). Choose k3. (2 cells: " in str(
+        caught.value
+    )
+    assert folder.events() == []
+
+
+def test_a_trainer_that_cannot_be_imported_is_named(
+    fake: Backend, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(EnvironmentFault, match=r"cannot be imported: backends\.fake\.entry"):
+        launch([cell()], folder)
+    assert folder.events() == []
+
+
+def test_a_cell_under_another_slug_is_the_same_cell(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    launch([cell(slug="the-old-name")], folder)
+    renamed = cell(slug="the-new-name", studies=("another",))
+    assert launch([renamed], folder).count("succeeded") == 1
+    assert [d.slug for d in folder.cells()] == ["the-old-name"]
+    assert kinds(folder, renamed) == ["intent", "started", "ended"]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+    return value
+
+
+def children_of(pid: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue
+        if int(text.rpartition(")")[2].split()[1]) == pid:
+            child = int(path.parent.name)
+            yield child
+            yield from children_of(child)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_ctrl_c_leaves_everything_resumable(
+    number: int, orch: Any, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(seed, "slow", steps=20) for seed in range(3)]
+    process = orch.start(cells, folder)
+    wait_for(lambda: units(folder, cells[0]) and units(folder, cells[1]))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
+    assert err == ""
+    ended = look(folder.cell(cells[0])).exit
+    assert ended is not None
+    assert (ended.state, ended.message) == ("preempted", "asked to stop")
+
+    assert orch.run(cells, folder)["succeeded"] == 3
+    assert all(units(folder, c) == list(range(1, 21)) for c in cells)
+
+
+def test_nobody_survives_the_death_of_orch(orch: Any, cell: Make, folder: RunFolder) -> None:
+    sleeper = "program:import time; print('up', flush=True); time.sleep(60)"
+    cells = [cell(0, "slow", steps=1000), cell(1, sleeper)]
+    process = orch.start(cells, folder)
+    stdout = folder.cell(cells[1]).path / "attempts" / "1" / "stdout"
+    wait_for(lambda: units(folder, cells[0]) and stdout.exists() and stdout.read_text())
+    family = list(children_of(process.pid))
+    assert len(family) == 4, "a nursery, two workers, one program"
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in family))
+    assert [look(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
+
+
+def test_two_orchs_share_the_work(orch: Any, cell: Make, folder: RunFolder) -> None:
+    cells = [cell(seed, "slow", steps=4) for seed in range(6)]
+    both = [orch.start(cells, folder), orch.start(list(reversed(cells)), folder)]
+    for process in both:
+        out, err = process.communicate(timeout=60)
+        assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "succeeded": 6}, err
+    assert all(units(folder, c) == [1, 2, 3, 4] for c in cells)
+    assert all(len(folder.cell(c).attempts()) == 1 for c in cells)
+
+
+def test_the_work_of_an_orch_that_dies_is_taken_over(
+    orch: Any, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(0, "slow", steps=40)]
+    first = orch.start(cells, folder)
+    wait_for(lambda: units(folder, cells[0]))
+    second = orch.start(cells, folder)
+    time.sleep(0.5)
+    first.kill()
+    first.communicate()
+    out, err = second.communicate(timeout=60)
+    assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "succeeded": 1}, err
+    assert units(folder, cells[0]) == list(range(1, 41))
+    assert len(folder.cell(cells[0]).attempts()) == 2
+
+
+def check_nothing_is_lost(orch: Any, cells: list[Cell], folder: RunFolder) -> None:
+    """After a kill: every directory can be read, and running again ends every cell, once."""
+    for cell_dir in folder.cells():
+        cell_dir.read_cell()
+    assert orch.run(cells, folder) == {"interrupted": False, "succeeded": len(cells)}
+    assert all(units(folder, c) == [1, 2, 3] for c in cells)
+    assert all(look(folder.cell(c)).state == "succeeded" for c in cells)
+    assert len(folder.cells()) == len(cells)
+    started = [e["submission"] for e in folder.events() if e["event"] == "started"]
+    assert len(started) == len(set(started))
+    intended = {e["submission"] for e in folder.events() if e["event"] == "intent"}
+    assert set(started) <= intended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["worker", "orch"])
+def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
+    victim: str, orch: Any, cell: Make, tmp_path: Path
+) -> None:
+    """The victim dies at the n-th file operation of a worker, for every n there is."""
+    died = 0
+    for nth in range(1, 60, 2):
+        folder = RunFolder(tmp_path / f"{victim} {nth}")
+        cells = [cell(seed) for seed in range(2)]
+        process = orch.start(cells, folder, FAKE_KILL=f"{victim}:{nth}")
+        out, err = process.communicate(timeout=60)
+        lost = "lost" in out if victim == "worker" else process.returncode == -signal.SIGKILL
+        if not lost:
+            assert process.returncode == 0, err
+            break
+        died += 1
+        check_nothing_is_lost(orch, cells, folder)
+    assert died >= 8, "the hook no longer sees the worker's file operations"
+
+
+@pytest.mark.slow
+def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
+    orch: Any, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(seed) for seed in range(12)]
+    for round_ in range(16):
+        process = orch.start(cells, folder)
+        time.sleep(0.15 + 0.03 * round_)
+        process.kill()
+        process.communicate()
+    check_nothing_is_lost(orch, cells, folder)
+
+
+def test_a_torn_last_line_of_the_ledger_costs_only_that_line(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    launch([cell(0)], folder)
+    with folder.ledger.open("a") as file:
+        file.write('{"time": 1, "event": "int')
+    launch([cell(1)], folder)
+    assert [e["event"] for e in folder.events()] == ["intent", "started", "ended"] * 2
+
+
+def test_workers_do_not_share_the_claim_of_others(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    seen: list[tuple[bool, bool]] = []
+    slow, quick = cell(0, "slow", steps=20), cell(1)
+
+    def watch(event: Event) -> None:
+        if event.kind == "ended" and event.cell == quick:
+            seen.append((folder.cell(quick).is_claimed(), folder.cell(slow).is_claimed()))
+
+    launch([slow, quick], folder, workers=2, on_event=watch)
+    assert seen == [(False, True)]
+
+
+def test_a_directory_without_an_end_is_whole(folder: RunFolder, cell: Make) -> None:
+    one = cell()
+    folder.open()
+    cell_dir: CellDir = folder.cell(one)
+    cell_dir.make(one)
+    cell_dir.make(one)
+    assert [d.read_cell() for d in folder.cells()] == [one]

@@ -1,0 +1,390 @@
+"""Specs that load, overrides, and every way a spec can be wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import Fault, SpecError
+from orchestrator.expand import expand
+from orchestrator.spec import load
+from orchestrator.types import Spec
+from tests.spec.spec_files import HEAD, folder, study, write
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return folder(tmp_path)
+
+
+def faults(path: Path, overrides: Sequence[str] = ()) -> list[Fault]:
+    with pytest.raises(SpecError) as caught:
+        load(path, overrides)
+    return list(caught.value.faults)
+
+
+def told(path: Path, overrides: Sequence[str] = ()) -> str:
+    return "\n".join(map(str, faults(path, overrides)))
+
+
+def loaded(here: Path, body: str, overrides: Sequence[str] = ()) -> Spec:
+    return load(write(here, study(body)), overrides)
+
+
+# ---------------------------------------------------------------- what loads
+
+
+def test_layers_recipe_base_study_axes(here: Path) -> None:
+    text = HEAD.replace("studies:", "base: {rollout.group_size: 6, num_train_steps: 20}\nstudies:")
+    text += "    base: {num_train_steps: 30, rollout: {top_p: 0.9}}\n    axes: {kl: [none]}\n"
+    (cell,) = expand(load(write(here, text)))
+    settings = cell.settings
+    assert settings.rollout.group_size == 6  # the spec's base over the recipe's 5
+    assert settings.num_train_steps == 30  # the study's over the spec's 20
+    assert (settings.rollout.top_p, settings.rollout.max_response_tokens) == (0.9, 1024)
+    assert settings.model.name == "qwen2.5-7b"
+    assert settings.model.path == "Qwen/Qwen2.5-7B"
+    assert (settings.backend.name, settings.backend.version) == ("verl", "0.9.1")
+    assert cell.resources.num_nodes == 2
+
+
+def test_a_study_has_its_own_recipe(here: Path) -> None:
+    spec = loaded(here, "recipe: async_dr_grpo\nbase: {data: math}\naxes: {kl: [none]}")
+    (cell,) = expand(spec)
+    assert cell.settings.advantage.estimator == "dr_grpo"
+    assert cell.settings.max_staleness_steps == 10
+    assert cell.axes["async"] == "10"
+
+
+def test_group_entries_build_on_each_other(here: Path) -> None:
+    (cell,) = expand(loaded(here, "recipe: minibatch4_math\naxes: {kl: [none]}"))
+    assert cell.settings.batch.num_minibatches == 4
+    assert cell.settings.rollout.group_size == 5  # from onpolicy_math
+
+
+def test_a_spec_builds_on_another(here: Path) -> None:
+    write(here, study("axes: {kl: [none]}"), "first.yaml")
+    second = write(here, "defaults: [first, _self_]\nname: second\nseeds: [0, 1]\n", "second.yaml")
+    assert [c.axes["seed"] for c in expand(load(second))] == ["0", "1"]
+
+
+def test_interpolation(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_TEST_RUNS", "/somewhere")
+    text = study("title: ${name} at work\naxes: {kl: [none]}") + (
+        "site: {kind: local, runs_dir: '${oc.env:ORCH_TEST_RUNS}'}\n"
+    )
+    spec = load(write(here, text))
+    assert spec.studies[0].title == "x at work"
+    assert spec.site.runs_dir == "/somewhere"
+
+
+OVERRIDDEN = (
+    study("""
+seeds: [0, 1, 2]
+base: {kl.beta: 0.5}
+axes:
+  kl: [k1.reward, k3.loss]
+  kl.beta: [0.05, 0.1, 0.3]
+""")
+    + "  b:\n    axes: {kl: [none]}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "count"),
+    [
+        ("studies.a.seeds=[7]", 6),
+        ("seeds=[5,6]", 18),
+        ("studies.a.axes.kl=[k2.loss]", 9),
+        ("studies.a.axes.kl.beta=[0.1]", 6),  # a key with a dot in it
+        ("~studies.a.axes.kl.beta", 6),
+        ("~studies.b", 18),
+        ("+studies.a.axes.loss.clip=[null,{low:0.1,high:0.1}]", 36),
+        ("+studies.a.exclude=[{kl: k3.loss}]", 9),
+    ],
+)
+def test_overrides(here: Path, override: str, count: int) -> None:
+    cells = expand(load(write(here, OVERRIDDEN), [override]))
+    assert len([c for c in cells if "a" in c.studies]) == count
+
+
+def test_what_is_not_written_can_be_set_all_the_same(here: Path) -> None:
+    path = write(here, study("axes: {kl: [none]}"))
+    spec = load(
+        path, ["seeds=[3]", "base.num_train_steps=7", "studies.a.title=T", "sampling=paper_literal"]
+    )
+    (cell,) = expand(spec)
+    assert (cell.settings.seed, cell.settings.num_train_steps) == (3, 7)
+    assert (spec.studies[0].title, spec.evaluation.sampling.min_p) == ("T", 1.0)
+
+
+@pytest.mark.parametrize("site", ["local", "auto"])
+def test_site_can_be_chosen_though_the_spec_names_none(here: Path, site: str) -> None:
+    path = write(here, study("axes: {kl: [none]}"))
+    assert load(path, [f"site={site}"]).site.kind == site
+    assert load(path, ["site=local", "+site.workers=3"]).site.workers == 3
+
+
+def test_a_spec_alone_in_its_folder(tmp_path: Path) -> None:
+    text = """
+name: alone
+studies:
+  a:
+    base:
+      model: {name: m, path: some/model}
+      data: {name: d, path: some/data}
+      advantage: {estimator: rloo}
+      loss: {aggregation: token_mean}
+      rollout: {group_size: 2, max_response_tokens: 8}
+      batch: {num_prompts: 4}
+      optimizer: {learning_rate: 1e-6}
+      num_train_steps: 10
+      backend: {name: verl}
+      kl: none
+"""
+    path = write(tmp_path, text)
+    assert load(path, ["site=local"]).site.kind == "local"
+    (cell,) = expand(load(path))
+    assert cell.settings.optimizer.learning_rate == 1e-6
+    assert cell.settings.seed == 0
+
+
+def test_evaluation_and_sampling(here: Path) -> None:
+    text = study("axes: {kl: [none]}").replace(
+        "_self_]", "evaluation: comedy, sampling: paper_intended, _self_]"
+    )
+    path = write(here, text)
+    spec = load(path)
+    assert [t.name for t in spec.evaluation.tasks][:2] == ["math500", "math2"]
+    assert spec.evaluation.sampling.min_p == 0.0
+    assert load(path, ["sampling=paper_literal"]).evaluation.sampling.min_p == 1.0
+
+
+def test_the_spec_survives_its_own_record(here: Path) -> None:
+    spec = loaded(here, "axes: {kl: [none, {estimator: k1, placement: loss, beta: 0.1}]}")
+    again = Spec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    assert expand(again) == expand(spec)
+
+
+# ---------------------------------------------------------------- what does not
+
+BODY = "axes: {kl: [none]}"
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (
+            "axs: {}",
+            ["unknown field 'axs', did you mean 'axes'?  @ $.studies.a.axs (x.yaml line 7)"],
+        ),
+        (
+            "base: {rollout.group_size: 5.5}\n" + BODY,
+            ["rollout.group_size must be a whole number, got 5.5", "line 7"],
+        ),
+        (
+            "base: {num_train_steps: true}\n" + BODY,
+            ["num_train_steps must be a whole number, got true"],
+        ),
+        ("base: {optimizer: {lr: 1}}\n" + BODY, ["unknown field 'lr' of optimizer"]),
+        ("base: {optimizer.learning_rate: .nan}\n" + BODY, ["finite number, got nan"]),
+        (
+            "axes: {kl: [{estimator: k1, placement: reward, beta: -0.1}]}",
+            ["kl.beta must be >= 0, got -0.1  @ $.studies.a.axes.kl[0].beta (x.yaml line 7)"],
+        ),
+        (
+            "axes:\n  kl.estimator: [k1,\n    k9]\nbase: {kl: {placement: loss, beta: 1}}",
+            ["must be one of none, k1", "got 'k9'", "estimator'][1]", "line 9"],
+        ),
+        ("axes: {kl: [k1.reward]}", ["kl.beta is missing: estimator 'k1' needs one"]),
+        ("axes: {kl: [{estimator: none, beta: 0.1}]}", ["'none' takes no placement and no beta"]),
+        (
+            "model: qwen25-7b\n" + BODY,
+            ["no model is called 'qwen25-7b', did you mean 'qwen2.5-7b'?"],
+        ),
+        ("model: ../../etc/passwd\n" + BODY, ["is not a name"]),
+        ("backend: verll\n" + BODY, ["no backend is called 'verll', did you mean 'verl'?"]),
+        ("recipe: onpolicy\n" + BODY, ["no recipe is called 'onpolicy'"]),
+        ("axes: {kl: []}", ["an axis needs at least one value; it is empty"]),
+        ("axes: {kl: none}", ["an axis is a list of values; got 'none'"]),
+        ("axes: {kll: [1]}", ["unknown field 'kll', did you mean 'kl'?"]),
+        ("axes: {seed: [1]}", ["write `seeds: [...]`"]),
+        ("seeds: []\n" + BODY, ["seeds is empty"]),
+        ("seeds: [1, 1]\n" + BODY, ["seed 1 is there twice"]),
+        (
+            "axes: {t: {zip: {model: [qwen2.5-7b], data: [math, countdown]}}, kl: [none]}",
+            ["zip couples lists of one length; model has 1, data has 2"],
+        ),
+        (
+            "axes: {kl: [{estimator: k1, placement: loss, beta: 1}], kl.beta: [1, 2]}",
+            ["the axes 'kl' and 'kl.beta' both set kl.beta"],
+        ),
+        ("axes: {kl: [none, {estimator: none}]}", ["are the same cell"]),
+        (
+            "axes: {kl: [none]}\nexclude: [{kl: k3.loss}]",
+            ["this exclusion matches no cell", "line 8"],
+        ),
+        ("axes: {kl: [none]}\nexclude: [{kl.estimatr: k3}]", ["did you mean 'kl.estimator'?"]),
+        (
+            "axes: {kl: [none], loss.clip: {values: [null], when: {kl: k1.loss}}}",
+            ["the conditions of 'loss.clip' hold for no cell"],
+        ),
+        ("axes: {kl: !!python/object/apply:os.system ['x']}", ["YAML tags are not read"]),
+        (
+            "title: ${nothing}\n" + BODY,
+            ["'nothing' not found  @ $.studies.a.title (x.yaml line 7)"],
+        ),
+        ("title: ${studies.a.figure}\nfigure: ${studies.a.title}\n" + BODY, ["Recursive"]),
+        ("base: ${studies}\n" + BODY, ["Interpolation to parent"]),
+        ("title: no\n" + BODY, ["reads differently in YAML 1.1 and 1.2"]),
+        ("base: {batch.num_minibatches: 3}\n" + BODY, ["num_minibatches must divide num_prompts"]),
+        ("axes: {kl: [none], rollout.group_size: [1]}", ["at least 2, got 1", "group_size'][0]"]),
+    ],
+)
+def test_a_wrong_study_is_a_sentence(here: Path, body: str, parts: list[str]) -> None:
+    message = told(write(here, study(body)))
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("name: x", "name: ../x", "name must be letters, digits"),
+        ("name: x", "nam: x", "unknown field 'nam', did you mean 'name'?"),
+        ("  a:\n", "  ../b:\n", "must be letters, digits"),
+        ("recipe: onpolicy_math", "recipe: onpolicy_mth", "did you mean 'onpolicy_math'?"),
+        ("recipe: onpolicy_math", "recipe: ../x", "is not a name"),
+        ("recipe: onpolicy_math", "recipes: x", "no config group is called 'recipes'"),
+        ("recipe: onpolicy_math", "recipe: [a, b]", "takes one entry"),
+        ("[recipe: onpolicy_math, _self_]", "7", "defaults is a list; got 7"),
+        ("name: x", "name: x\nsite: nowhere", "no site is called 'nowhere'"),
+        ("name: x", "name: x\nsite: {kind: slurmm}", "did you mean 'slurm'?"),
+        ("name: x", "name: x\nclaims: {c: what}", "claim 'c'"),
+        ("name: x", "name: x\nclaims: {c: 'collapse[kl=k1.loss] < 1'}", "no cell has"),
+        ("name: x", "name: x\nevaluation: {tasks: [{name: t, domain: inn}]}", "got 'inn'"),
+        (
+            "name: x",
+            "name: x\nevaluation: {tasks: [{name: t, domain: in, repeat: 1}]}",
+            "unknown field 'repeat', did you mean 'repeats'?",
+        ),
+        ("name: x", "name: x\nname: y", "'name' is written twice (first in line 2)"),
+    ],
+)
+def test_a_wrong_spec_is_a_sentence(here: Path, old: str, new: str, part: str) -> None:
+    text = study(BODY)
+    assert old in text
+    assert part in told(write(here, text.replace(old, new, 1)))
+
+
+def test_every_fault_at_once_in_file_order(here: Path) -> None:
+    found = faults(
+        write(
+            here,
+            HEAD
+            + """\
+    axs: 1
+    base: {rollout.group_size: five, num_train_steps: 1.5}
+    axes:
+      kl: [k9.loss, {estimator: k1, placement: reward, beta: -1}]
+      kl.bta: [1]
+sed: [0]
+""",
+        )
+    )
+    assert [fault.line for fault in found] == [7, 8, 8, 10, 11, 12]
+
+
+def test_a_fault_in_a_group_entry_names_its_file(here: Path) -> None:
+    write(here / "model", "path: [1]\nchat_template: default\n", "odd.yaml")
+    (fault,) = faults(write(here, study("model: odd\naxes: {kl: [none]}")))
+    assert (fault.message, fault.path, fault.line) == (
+        "model.path must be text, got [1]",
+        "$.path",
+        1,
+    )
+    assert fault.file is not None
+    assert fault.file.name == "odd.yaml"
+
+
+def test_a_fault_of_an_override_names_it(here: Path) -> None:
+    path = write(here, study("base: {rollout: {top_p: 1.0}}\naxes: {kl: [none]}"))
+    (fault,) = faults(path, ["studies.a.base.rollout.top_p=2"])
+    assert "override 'studies.a.base.rollout.top_p=2'" in fault.path
+    assert "must be <= 1, got 2" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("studies.aa.title=x", "did you mean 'a'?"),
+        ("studies.a.titel=x", "did you mean 'title'?"),
+        ("base.rollout.group_siz=3", "did you mean 'group_size'?"),
+        ("recipe=onpolicy_mth", "did you mean 'onpolicy_math'?"),
+        ("seeds=[", "cannot be read"),
+        ("seeds=1,2", "put a list in brackets"),
+        ("site=nowhere", "nowhere"),
+        ("seeds=zero", "seeds must be a list"),
+    ],
+)
+def test_a_wrong_override_is_a_sentence(here: Path, override: str, part: str) -> None:
+    path = write(here, study("title: t\n" + BODY) + "seeds: [0]\n")
+    assert part in told(path, [override])
+
+
+def test_a_cycle_in_defaults(here: Path) -> None:
+    write(here / "recipe", "defaults: [two]\n", "one.yaml")
+    write(here / "recipe", "defaults: [one]\n", "two.yaml")
+    assert "a cycle in defaults: one -> two -> one" in told(write(here, study("recipe: one")))
+    path = write(here, "defaults: [y, _self_]\nname: x\n")
+    write(here, "defaults: [x, _self_]\nname: y\n", "y.yaml")
+    assert "a cycle in defaults: x -> y -> x" in told(path)
+
+
+def test_a_large_expansion_is_refused_before_it_is_made(here: Path) -> None:
+    many = "[" + ", ".join(str(i) for i in range(1, 2001)) + "]"
+    body = f"axes: {{kl: [none], num_train_steps: {many}, rollout.max_response_tokens: {many}}}"
+    assert "expands to more than 100,000 cells" in told(write(here, study(body)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "is empty"),
+        (b"\x7fELF\x00\x01", "binary"),
+        (b"name: \xff\xfe\n", "not UTF-8"),
+        (b"[1, 2]", "not a mapping"),
+        (b"a: [1\nb: 2", "not valid YAML"),
+        (b"a: " + b"[" * 100_000, "nested more than"),
+        (b"a: &a [*a]", "inside what it refers to"),
+        (b"a: 1\n---\nb: 2\n", "several documents"),
+        (b"x: 1\n" * 300_000, "larger than 1 MiB"),
+        (
+            b"a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + b"".join(
+                b"%c: &%c [%s]\n" % (98 + i, 98 + i, b", ".join([b"*%c" % (97 + i)] * 10))
+                for i in range(8)
+            ),
+            "expands to more than",
+        ),
+    ],
+    ids=["empty", "binary", "latin", "list", "torn", "deep", "circle", "two", "huge", "bomb"],
+)
+def test_a_file_that_is_no_spec(here: Path, raw: bytes, part: str) -> None:
+    path = here / "x.yaml"
+    path.write_bytes(raw)
+    assert part in told(path)
+
+
+def test_a_path_that_is_no_file(here: Path) -> None:
+    assert "there is no such file" in told(here / "absent.yaml")
+    assert "is a folder" in told(here)
+    other = write(here, study(BODY), "x.yml")
+    assert "ends in .yaml" in told(other)
+
+
+def test_many_faults_are_cut_off_with_their_number(here: Path) -> None:
+    betas = ", ".join(f"-{i}.5" for i in range(150))
+    message = told(write(here, study(f"axes: {{kl: [k1.loss], kl.beta: [{betas}]}}")))
+    assert "... and 50 more" in message

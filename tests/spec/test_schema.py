@@ -1,0 +1,78 @@
+"""The JSON Schema accepts what `load` accepts and refuses what it can see."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from omegaconf import OmegaConf
+
+from orchestrator.spec import schema
+from tests.spec.spec_files import ROOT, study
+
+SCHEMA = schema()
+SPECS = sorted((ROOT / "experiments").glob("*.yaml"))
+
+
+def errors(plain: Any) -> list[str]:
+    return [error.message for error in Draft202012Validator(SCHEMA).iter_errors(plain)]
+
+
+def plain(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text))
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"].endswith("2020-12/schema")
+
+
+@pytest.mark.parametrize("path", SPECS, ids=[p.stem for p in SPECS])
+def test_the_shipped_specs_are_valid(path: Path) -> None:
+    assert errors(OmegaConf.to_container(OmegaConf.load(path))) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "axs: {}",
+        "axes: {kl: []}",
+        "axes: {kl: none}",
+        "axes: {kl: [k9.loss]}",
+        "axes: {kl: [{estimator: k9}]}",
+        "axes: {kl: [{beta: -0.1}]}",
+        "axes: {kl: [{product: {estimatr: [k1]}}]}",
+        "axes: {kl: [{product: {beta: []}}]}",
+        "axes: {kl.beta: [-1]}",
+        "axes: {kl.beta: [a]}",
+        "axes: {kl.beta: [1, 1]}",
+        "axes: {seed: [1]}",
+        "axes: {foo: [1]}",
+        "axes: {kl: {zip: {}}}",
+        "base: {optimizer: {lr: 1}}",
+        "base: {rollout.group_size: five}",
+        "seeds: [-1]",
+        "exclude: [{kl.estimatr: k1}]",
+        "exclude: [{}]",
+        "include: [{kl: k1.nowhere}]",
+    ],
+)
+def test_it_refuses(body: str) -> None:
+    assert errors(plain(study(body)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "axes: {kl: [none, k1.both, {estimator: k1, placement: loss, beta: 1}]}",
+        "axes: {kl.beta: {values: [1, 2], when: {kl: '!none'}}}",
+        "axes: {t: {zip: {model: [a, b], data: [c, d]}}}",
+        "axes: {kl: {product: {estimator: [k1], batch.num_minibatches: [1, 4]}}}",
+        "axes: {kl: {beta: [0.1, 0.2]}}",
+        "axes: {loss.clip: [null, {low: 0.2}]}",
+        "base: {kl.beta: '${seeds}', rollout: {group_size: 4}}",
+        "include: [{kl: none, seed: 3}]",
+    ],
+)
+def test_it_accepts(body: str) -> None:
+    assert errors(plain(study(body))) == []

@@ -1,0 +1,172 @@
+"""Identity: pinned for ever, changed by what changes the result, and by nothing else."""
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.fingerprint import (
+    NOT_IDENTITY,
+    _encoded,
+    digest,
+    drift,
+    encode,
+    fingerprint,
+    flatten,
+    identity,
+)
+from orchestrator.settings import Settings
+
+PLAIN: dict[str, Any] = {
+    "model": {"name": "qwen2.5-7b", "path": "Qwen/Qwen2.5-7B", "chat_template": "default"},
+    "data": {
+        "name": "math", "path": "some/MATH", "split": "train", "num_prompts": 7500,
+        "instruction": "Think.", "reward": "math_boxed", "max_prompt_tokens": 1024,
+    },
+    "advantage": {"estimator": "rloo"},
+    "loss": {
+        "aggregation": "token_mean", "constant_tokens": None,
+        "clip": {"low": 0.2, "high": 0.28, "dual": None},
+    },
+    "kl": {
+        "estimator": "k1", "placement": "reward", "beta": 0.05,
+        "reset_reference_every_steps": None,
+    },
+    "rollout": {"group_size": 5, "max_response_tokens": 1024, "temperature": 1.0, "top_p": 1.0},
+    "batch": {"num_prompts": 256, "num_minibatches": 1},
+    "optimizer": {
+        "learning_rate": 1e-6, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999,
+        "epsilon": 1e-8, "max_grad_norm": 1.0, "schedule": "constant", "num_warmup_steps": 0,
+    },
+    "num_train_steps": 250,
+    "backend": {"name": "verl", "version": "0.9.1"},
+    "max_staleness_steps": 0,
+    "seed": 0,
+}  # fmt: skip
+
+CHANGES: dict[str, Any] = {
+    "model.path": "other", "model.chat_template": "none", "data.path": "other",
+    "data.split": "test", "data.instruction": "", "data.reward": "exact",
+    "data.max_prompt_tokens": 512, "advantage.estimator": "grpo",
+    "loss.aggregation": "sequence_mean", "loss.constant_tokens": 7, "loss.clip.low": 0.1,
+    "loss.clip.high": 0.2, "loss.clip.dual": 3.0, "kl.estimator": "k3", "kl.placement": "loss",
+    "kl.beta": 0.1, "kl.reset_reference_every_steps": 50, "rollout.group_size": 4,
+    "rollout.max_response_tokens": 512, "rollout.temperature": 0.9, "rollout.top_p": 0.9,
+    "batch.num_prompts": 128, "batch.num_minibatches": 2, "optimizer.learning_rate": 2e-6,
+    "optimizer.weight_decay": 0.0, "optimizer.beta1": 0.8, "optimizer.beta2": 0.99,
+    "optimizer.epsilon": 1e-6, "optimizer.max_grad_norm": None, "optimizer.schedule": "cosine",
+    "optimizer.num_warmup_steps": 5, "num_train_steps": 100, "backend.name": "skyrl",
+    "backend.version": None, "max_staleness_steps": 10, "seed": 1,
+}  # fmt: skip
+"""Another value for every leaf that changes the result."""
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    plain = json.loads(json.dumps(PLAIN))
+    for dotted, value in values.items():
+        *parents, leaf = dotted.split(".")
+        node = plain
+        for parent in parents:
+            node = node[parent]
+        node[leaf] = value
+    return plain
+
+
+def settings(**values: Any) -> Settings:
+    plain = changed(**values)
+    if plain["loss"]["constant_tokens"]:
+        plain["loss"]["aggregation"] = "constant"
+    return Settings.model_validate(plain)
+
+
+@pytest.mark.parametrize(
+    ("values", "pinned"),
+    [
+        ({}, "5d091c62f33b"),
+        ({"kl": {"estimator": "none"}, "loss.clip": None}, "c3e0e587be37"),
+        ({"kl.beta": 1, "seed": 2, "data.instruction": "boîte \\boxed{}\n"}, "ce6ea6ce31d4"),
+    ],
+)
+def test_ids_never_change(values: dict[str, Any], pinned: str) -> None:
+    assert fingerprint(settings(**values)) == pinned
+
+
+def test_the_encoding_never_changes() -> None:
+    value = {"b": [1, 1.0, -0.0, 0.1, 1e-6, 1e22, None, True], "a": {"é": "x\n"}}
+    assert encode(value) == '{"a":{"é":"x\\n"},"b":[1,1,0,0.1,1e-06,1e+22,null,true]}'
+    assert digest(value) == "e8fde64dcd39"
+
+
+def test_every_leaf_is_known_here() -> None:
+    leaves = {field for field, _ in flatten(settings().model_dump())}
+    assert leaves == set(CHANGES) | NOT_IDENTITY
+
+
+@pytest.mark.parametrize("field", sorted(CHANGES))
+def test_every_leaf_that_changes_the_result_changes_the_id(field: str) -> None:
+    other = settings(**{field: CHANGES[field]})
+    assert fingerprint(other) != fingerprint(settings())
+    assert field in drift(identity(settings()), identity(other))
+
+
+@pytest.mark.parametrize("field", sorted(NOT_IDENTITY))
+def test_names_change_nothing(field: str) -> None:
+    value = None if field.endswith("num_prompts") else "another-name"
+    assert fingerprint(settings(**{field: value})) == fingerprint(settings())
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_keys_changes_nothing(rng: random.Random) -> None:
+    def shuffled(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        items = [(key, shuffled(value)) for key, value in node.items()]
+        rng.shuffle(items)
+        return dict(items)
+
+    plain = shuffled(PLAIN)
+    assert fingerprint(Settings.model_validate(plain)) == fingerprint(settings())
+    assert digest(plain) == digest(PLAIN)
+
+
+def test_whole_numbers_written_as_floats_are_the_same_cell() -> None:
+    assert fingerprint(settings(**{"kl.beta": 1})) == fingerprint(settings(**{"kl.beta": 1.0}))
+
+
+@given(beta=st.floats(0, 10), rate=st.floats(1e-9, 1), seed=st.integers(0, 2**40))
+def test_the_shared_encoding_is_the_plain_one(beta: float, rate: float, seed: int) -> None:
+    some = settings(**{"kl.beta": beta, "optimizer.learning_rate": rate, "seed": seed})
+    id_ = fingerprint(some)
+    assert id_ == digest(identity(some))
+    _encoded.cache_clear()
+    assert fingerprint(some) == id_
+    assert fingerprint(Settings.model_validate_json(some.model_dump_json())) == id_
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, object(), b"x", {1: 2}, {1, 2}])
+def test_what_has_no_canonical_form_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"@ \$\.a\[1\]"):
+        encode({"a": [0, value]})
+
+
+def test_settings_made_around_validation_are_refused_too() -> None:
+    broken = settings().model_copy(
+        update={"optimizer": settings().optimizer.model_copy(update={"learning_rate": math.nan})}
+    )
+    with pytest.raises(TypeError, match="nan has no place in an identity"):
+        fingerprint(broken)
+
+
+def test_drift_names_each_field() -> None:
+    old = identity(settings())
+    new = identity(settings(**{"kl.beta": 0.1, "loss.clip": None}))
+    assert drift(old, new) == {
+        "kl.beta": (0.05, 0.1),
+        "loss.clip.high": (0.28, None),
+        "loss.clip.low": (0.2, None),
+    }
+    assert drift(old, old) == {}

@@ -1,0 +1,413 @@
+"""mirror on a real MLflow: what it holds, and that it is the same however it came about."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tracking_house import T0, House, curve, dump, grow
+
+NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
+
+
+def uri(house: House) -> str:
+    from orchestrator.tracking.store import store_of
+
+    return store_of(house.folder, None).uri
+
+
+def held(house: House) -> dict[str, Any]:
+    return dump(uri(house), house.folder.experiment)
+
+
+def fill(house: House) -> None:
+    """Two finished cells with scores, one that failed, one that was not launched."""
+    first, second, third, _ = house.cells
+    house.attempt(first, range(5), state="preempted")
+    house.attempt(first, range(3, 8), started=T0 + 500)
+    house.attempt(second, range(8))
+    house.attempt(third, range(2), state="failed")
+    for cell in (first, second):
+        house.score(cell, 4, 0.25)
+        house.score(cell, 7, 0.5, seed=0)
+        house.score(cell, 7, 0.75, seed=1)
+    house.folder.report.mkdir()
+    (house.folder.report / "report.html").write_text("<p>β</p>")
+
+
+def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
+    fill(house)
+    report = house.mirror()
+    held_now = held(house)
+    first, _, third, fourth = house.cells
+    assert set(held_now) == {"", "summary", "study/onpolicy",
+                             *(f"cell/{cell.id}" for cell in house.cells[:3])}  # fmt: skip
+    assert (report.created, report.updated, report.unchanged) == (5, 0, 0)
+    assert f"cell/{fourth.id}" not in held_now
+    run = held_now[f"cell/{first.id}"]
+    assert run["name"] == first.slug
+    assert (run["status"], run["start"], run["end"]) == (
+        "FINISHED", round(T0 * 1000), round((T0 + 600) * 1000))  # fmt: skip
+    wanted = {
+        "kl.estimator": "k1", "kl.placement": "reward", "kl.beta": "0.1", "kl": "k1.reward",
+        "model": "qwen2.5-7b", "data": "math", "seed": "0", "backend": "verl", "scale": "micro",
+        "study": "onpolicy", "figure": "Fig. 2", "orch.cell_id": first.id, "state": "succeeded",
+        "outcome": "trained", "orch.trained_by": "micro 1", "mlflow.parentRunId": "study/onpolicy",
+        "orch.directory": str(house.folder.cell(first).path),
+    }  # fmt: skip
+    assert wanted.items() <= run["tags"].items()
+    assert run["params"]["rollout.group_size"] == "5"
+    assert run["params"]["optimizer.learning_rate"] == "1e-6"
+    assert run["params"]["loss.clip.dual"] == "none"
+    assert held_now["study/onpolicy"]["tags"]["mlflow.parentRunId"] == "summary"
+    failed = held_now[f"cell/{third.id}"]
+    assert failed["status"] == "FAILED"
+    assert "boom" in failed["tags"]["mlflow.note.content"]
+
+
+def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: House) -> None:
+    fill(house)
+    report = house.mirror()
+    points = held(house)[f"cell/{house.cells[0].id}"]["points"]
+    starts = [T0] * 3 + [T0 + 500] * 5
+    assert points["train/reward_mean"] == [
+        (step, round((starts[step] + step) * 1000), repr(step / 10)) for step in range(8)
+    ]
+    assert [(s, v) for s, _, v in points["eval/sort/mean_at_4"]] == [(4, "0.25"), (7, "0.625")]
+    assert [(s, v) for s, _, v in points["eval/in_domain/mean_at_4"]] == [(4, "0.25"), (7, "0.625")]
+    assert report.rows == (8 + 8 + 2) * 3 + 2 * 2 * 4
+
+
+def test_artifacts_hold_the_cell_the_plan_the_ledger_and_the_items(house: House) -> None:
+    fill(house)
+    house.mirror()
+    held_now = held(house)
+    artifacts = held_now[f"cell/{house.cells[0].id}"]["artifacts"]
+    assert set(artifacts) == {
+        "cell.json", "plan.json", "ledger.json", "attempts.json", "scores.json",
+        "eval/sort-4-0.jsonl", "eval/sort-7-0.jsonl", "eval/sort-7-1.jsonl",
+    }  # fmt: skip
+    assert b'"kl.beta"' in artifacts["ledger.json"]
+    assert house.cells[0].id.encode() in artifacts["cell.json"]
+    assert held_now["summary"]["artifacts"]["report/report.html"] == "<p>β</p>".encode()
+    assert b'"question"' in held_now["summary"]["artifacts"]["spec.json"]
+
+
+def test_no_secret_of_a_plan_leaves_the_run_directory(house: House) -> None:
+    fill(house)
+    house.mirror()
+    plan = held(house)[f"cell/{house.cells[0].id}"]["artifacts"]["plan.json"]
+    assert b'"OMP_NUM_THREADS": "1"' in plan
+    assert b"hush" in (house.folder.cell(house.cells[0]).plan / "plan.json").read_bytes()
+    everything = [path.read_bytes() for path in (house.folder.path.parent / "mlartifacts")
+                  .rglob("*") if path.is_file()]  # fmt: skip
+    assert not any(b"hush" in raw for raw in [*everything, house.database.read_bytes()])
+
+
+def test_mirroring_again_does_nothing_and_does_not_import_mlflow(house: House) -> None:
+    fill(house)
+    house.mirror()
+    before = held(house)
+    again = house.mirror()
+    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 5)
+    assert held(house) == before
+    code = (
+        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
+        "house = pickle.load(open(sys.argv[1], 'rb'))\nreport = house.mirror()\n"
+        "assert report.unchanged == 5, report\n"
+        "assert not {'mlflow', 'sqlalchemy'} & set(sys.modules)\n"
+    )
+    import pickle
+
+    kept = house.folder.path.parent / "house.pickle"
+    kept.write_bytes(pickle.dumps(house))
+    python(code, str(kept), str(Path(__file__).parent))
+
+
+def python(code: str, *argv: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_without_its_note_it_asks_mlflow_and_changes_nothing(house: House) -> None:
+    fill(house)
+    house.mirror()
+    before = held(house)
+    (house.folder.path / "mirror.json").unlink()
+    again = house.mirror()
+    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 5)
+    assert held(house) == before
+
+
+def test_a_growing_cell_is_appended_to(house: House) -> None:
+    cell = house.cells[0]
+    attempt = house.attempt(cell, range(4), state=None)
+    claim = house.folder.cell(cell).take_claim()
+    assert claim is not None
+    with claim:
+        house.mirror()
+        running = held(house)[f"cell/{cell.id}"]
+        assert (running["status"], running["end"]) == ("RUNNING", None)
+        grow(attempt, range(4, 6))
+        report = house.mirror()
+    assert (report.created, report.rows) == (0, 2 * 3)
+    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
+    assert [step for step, _, _ in points] == list(range(6))
+
+
+def test_scores_that_come_later_are_appended(house: House) -> None:
+    cell = house.cells[0]
+    house.attempt(cell, range(4))
+    house.mirror()
+    house.score(cell, 3, 0.5)
+    report = house.mirror()
+    assert (report.created, report.replaced, report.rows) == (0, 0, 4)
+
+
+def test_a_history_that_was_rewritten_replaces_the_run(house: House, tmp_path: Path) -> None:
+    cell = house.cells[0]
+    house.attempt(cell, range(6), state="preempted")
+    house.mirror()
+    house.attempt(cell, range(3, 8), started=T0 + 500)
+    report = house.mirror()
+    assert report.replaced == 1
+    assert_rebuilt_is_equal(house)
+    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
+    assert [step for step, _, _ in points] == list(range(8))
+
+
+def assert_rebuilt_is_equal(house: House) -> None:
+    """A database made anew from the run directories holds the same."""
+    before = held(house)
+    fresh = house.folder.path.parent / "fresh.db"
+    house.mirror(f"sqlite:///{fresh}")
+    assert dump(f"sqlite:///{fresh}", house.folder.experiment) == before
+
+
+CALLS = ["create_experiment", "search_runs", "create_run", "log_batch", "log_artifacts",
+         "set_terminated", "set_tag"]  # fmt: skip
+
+
+def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[..., Any]:
+    """The same call, killed at its `calls`th time, before or after it is done."""
+    left = calls
+
+    def call(*args: Any, **more: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0 and not after:
+            raise KeyboardInterrupt
+        result = real(*args, **more)
+        if left == 0:
+            raise KeyboardInterrupt
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_crash_at_any_call_leaves_nothing_double(
+    house: House, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
+) -> None:
+    """Dies at the first call, then at the second, ... until a pass gets through; then compares."""
+    fill(house)
+    house.attempt(house.cells[3], range(3), state=None)
+    crashes = 0
+    while True:
+        deadly = dying(getattr(MlflowClient, call), crashes + 1, after=after)
+        with monkeypatch.context() as patched:
+            patched.setattr(MlflowClient, call, deadly)
+            try:
+                house.mirror()
+                break
+            except KeyboardInterrupt:
+                crashes += 1
+    assert crashes > 0, f"{call} is never called"
+    house.mirror()
+    assert_rebuilt_is_equal(house)
+
+
+def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = house.cells[0]
+    house.attempt(cell, range(6), state="preempted")
+    deadly = dying(MlflowClient.set_tag, 3, after=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "set_tag", deadly)
+        with pytest.raises(KeyboardInterrupt):
+            house.mirror()
+    logged = held(house)[f"cell/{cell.id}"]
+    assert len(logged["points"]["train/entropy"]) == 6
+    assert "orch.ingested" not in logged["tags"]
+    house.attempt(cell, range(3, 8), started=T0 + 500)
+    house.mirror()
+    assert_rebuilt_is_equal(house)
+
+
+def test_a_twin_run_made_by_another_machine_is_removed(house: House) -> None:
+    fill(house)
+    house.mirror()
+    client = MlflowClient(tracking_uri=uri(house))
+    found = client.get_experiment_by_name(house.folder.experiment)
+    client.create_run(found.experiment_id, tags={"orch.key": f"cell/{house.cells[0].id}"})
+    house.mirror()
+    assert_rebuilt_is_equal(house)
+
+
+def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: House) -> None:
+    fill(house)
+    house.mirror()
+    client = MlflowClient(tracking_uri=uri(house))
+    found = client.get_experiment_by_name(house.folder.experiment)
+    key = f"cell/{house.cells[0].id}"
+    (run,) = client.search_runs([found.experiment_id], f"tags.`orch.key` = '{key}'")
+    client.set_tag(run.info.run_id, "favourite", "yes")
+    client.set_tag(run.info.run_id, "kl.beta", "0.7")
+    client.update_run(run.info.run_id, name="mine")
+    report = house.mirror()
+    assert (report.updated, report.unchanged) == (1, 4)
+    mended = held(house)[key]
+    assert mended["name"] == house.cells[0].slug
+    assert mended["tags"]["kl.beta"] == "0.1"
+    assert mended["tags"]["favourite"] == "yes"
+
+
+def test_an_axis_that_left_the_spec_loses_its_tag(house: House) -> None:
+    cell = house.cells[0]
+    house.attempt(cell, range(3))
+    more = cell.model_copy(update={"axes": {**cell.axes, "clip": "0.2"}})
+    house._replace(cells=[more]).mirror()
+    assert held(house)[f"cell/{cell.id}"]["tags"]["clip"] == "0.2"
+    house.mirror()
+    assert "clip" not in held(house)[f"cell/{cell.id}"]["tags"]
+
+
+def test_a_deleted_experiment_comes_back(house: House) -> None:
+    fill(house)
+    house.mirror()
+    before = held(house)
+    client = MlflowClient(tracking_uri=uri(house))
+    client.delete_experiment(client.get_experiment_by_name(house.folder.experiment).experiment_id)
+    house.mirror()
+    assert held(house) == before
+
+
+def test_deleted_artifacts_come_back(house: House) -> None:
+    fill(house)
+    house.mirror()
+    before = held(house)
+    shutil.rmtree(house.folder.path.parent / "mlartifacts")
+    house.mirror()
+    assert held(house) == before
+
+
+def test_a_deleted_database_is_rebuilt_in_place(house: House) -> None:
+    """In processes of their own: MLflow keeps a deleted database open while its process lives."""
+    import pickle
+
+    fill(house)
+    kept = house.folder.path.parent / "house.pickle"
+    kept.write_bytes(pickle.dumps(house))
+    code = (
+        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
+        "pickle.load(open(sys.argv[1], 'rb')).mirror()\n"
+    )
+    here = str(Path(__file__).parent)
+    assert python(code, str(kept), here) == "", "a first mirror says nothing by itself"
+    before = held(house)
+    house.database.rename(house.database.with_name("old.db"))
+    python(code, str(kept), here)
+    again = house.database.rename(house.database.with_name("again.db"))
+    assert dump(f"sqlite:///{again}", house.folder.experiment) == before
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_any_runs_folder_will_do(
+    make_house: Callable[..., House], tmp_path: Path, name: str
+) -> None:
+    house = make_house(tmp_path / name / "runs")
+    fill(house)
+    house.mirror()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(held(house)) == 6
+    assert len(held(house)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
+    (house.folder.path / "mirror.json").unlink()
+    assert house.mirror().unchanged == 5
+
+
+def test_a_runs_folder_that_was_moved_is_mirrored_where_it_is(house: House, tmp_path: Path) -> None:
+    fill(house)
+    house.mirror()
+    house.folder.path.parent.rename(tmp_path / "moved")
+    moved = house._replace(folder=type(house.folder)(tmp_path / "moved" / "test.micro"))
+    moved.mirror()
+    assert not (tmp_path / "runs").exists()
+    assert len(held(moved)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
+
+
+def test_nan_infinity_and_foreign_names(house: House) -> None:
+    cell = house.cells[0]
+    house.attempt(
+        cell, range(2),
+        values=lambda step: {"train/kl_term": math.nan, "eval/a b+c@3": math.inf, "eval/é": 1.0},
+    )  # fmt: skip
+    house.mirror()
+    points = held(house)[f"cell/{cell.id}"]["points"]
+    assert {name: [v for _, _, v in rows] for name, rows in points.items()} == {
+        "train/kl_term": ["nan"] * 2, "eval/a b_x2bc_at_3": ["nan"] * 2, "eval/é": ["1.0"] * 2,
+    }  # fmt: skip
+    assert_rebuilt_is_equal(house)
+
+
+def test_long_texts_are_cut_visibly(house: House) -> None:
+    cell = house.cells[0]
+    data = cell.settings.data.model_copy(update={"instruction": "x" * 9000})
+    long = cell.model_copy(
+        update={"settings": cell.settings.model_copy(update={"data": data}),
+                "axes": {**cell.axes, "note": "y" * 9000}}
+    )  # fmt: skip
+    house.attempt(long, range(2))
+    house._replace(cells=[long]).mirror()
+    run = held(house)[f"cell/{cell.id}"]
+    assert len(run["params"]["data.instruction"]) == 6000
+    assert len(run["tags"]["note"]) == 8000
+    assert run["tags"]["note"].endswith("(cut here: 9,000 characters in all)")
+
+
+def test_two_experiments_share_a_store(make_house: Callable[..., House], tmp_path: Path) -> None:
+    one = make_house(tmp_path / "runs", name="one")
+    one.attempt(one.cells[0], range(3))
+    one.mirror()
+    other = one._replace(folder=type(one.folder).of(tmp_path / "runs", "other", "full"))
+    other.folder.open()
+    other.attempt(other.cells[0], range(5))
+    assert other.mirror().created == 3
+    assert one.mirror().unchanged == 3
+    assert len(dump(uri(one), "one.micro")) == len(dump(uri(one), "other")) == 4
+
+
+def test_nothing_launched_makes_no_store(house: House) -> None:
+    house.database.unlink()
+    report = house.mirror()
+    assert (report.created, report.unchanged) == (0, 0)
+    assert not house.database.exists()
+
+
+def test_the_environment_is_as_before(house: House) -> None:
+    fill(house)
+    before = dict(os.environ)
+    house.mirror()
+    assert dict(os.environ) == before
+
+
+def test_curve_is_what_the_tests_think() -> None:
+    assert curve(2) == {"train/reward_mean": 0.2, "train/entropy": 1 / 3, "eval/accuracy/a": 0.5}

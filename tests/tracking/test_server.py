@@ -1,0 +1,135 @@
+"""The mirror through a real tracking server on this machine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from tracking_house import House, dump, grow
+
+from orchestrator.errors import EnvironmentFault
+
+pytestmark = pytest.mark.slow
+
+
+class Server:
+    """mlflow server over one database; it can be killed and started again."""
+
+    def __init__(self, root: Path, migrated: Path):
+        self.root = root
+        shutil.copy(migrated, root / "server.db")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            self.port = taken.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        argv = [
+            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1",
+            "--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.root}/server.db",
+            "--artifacts-destination", str(self.root / "artifacts"),
+        ]  # fmt: skip
+        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        with (self.root / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, stdout=log, stderr=log, env={**os.environ, **quiet}, start_new_session=True
+            )
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):  # noqa: S310
+                    return
+            except OSError:
+                assert self.process.poll() is None, (self.root / "log").read_text()
+                time.sleep(0.2)
+        raise AssertionError("the server did not come up: " + (self.root / "log").read_text())
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def serving(root: Path, migrated: Path) -> Iterator[Server]:
+    server = Server(root, migrated)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server"), migrated) as running:
+        yield running
+
+
+def fill(house: House) -> None:
+    for cell in house.cells[:3]:
+        house.attempt(cell, range(6))
+        house.score(cell, 5, 0.5)
+    house.folder.report.mkdir()
+    (house.folder.report / "report.html").write_text("<p>β</p>")
+
+
+def test_a_server_holds_what_a_file_holds(house: House, server: Server) -> None:
+    fill(house)
+    report = house.mirror(server.uri)
+    assert report.view.startswith(f"{server.uri}/#/experiments/")
+    over_http = dump(server.uri, house.folder.experiment)
+    house.mirror()
+    assert over_http == dump(f"sqlite:///{house.database}", house.folder.experiment)
+    again = house.mirror(server.uri)
+    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 5)
+    (attempt,) = house.folder.cell(house.cells[0]).attempts()
+    grow(attempt, [6, 7])
+    assert house.mirror(server.uri).rows == 2 * 3
+
+
+def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
+    house: House, tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(house)
+    with serving(tmp_path, migrated) as server:
+        for call in ("log_batch", "log_artifacts"):
+            real = getattr(MlflowClient, call)
+
+            def killing(*args: Any, real: Any = real, **more: Any) -> Any:
+                done = real(*args, **more)
+                if server.process.poll() is None:
+                    server.kill()
+                return done
+
+            with monkeypatch.context() as patched:
+                patched.setattr(MlflowClient, call, killing)
+                with pytest.raises(EnvironmentFault, match="cannot be used"):
+                    house.mirror(server.uri)
+            server.start()
+        report = house.mirror(server.uri)
+        assert report.unchanged < 5
+        completed = dump(server.uri, house.folder.experiment)
+    house.mirror()
+    assert completed == dump(f"sqlite:///{house.database}", house.folder.experiment)
+
+
+def test_an_address_with_a_password_works_and_is_shown_without(
+    make_house: Callable[..., House], tmp_path: Path, server: Server
+) -> None:
+    house = make_house(tmp_path / "runs", name="own")
+    house.attempt(house.cells[0], range(2))
+    report = house.mirror(f"http://me:p%40ss@127.0.0.1:{server.port}")
+    assert report.created == 3
+    assert report.view.startswith(f"http://***@127.0.0.1:{server.port}/#/experiments/")
+    assert "p%40ss" not in str(dump(server.uri, "own.micro"))

@@ -1,0 +1,162 @@
+"""Which MLflow is used, and what is said when it cannot be."""
+
+import base64
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tracking_house import House
+
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.rundir import RunFolder
+from orchestrator.tracking.store import connected, store_of
+
+
+@pytest.fixture(autouse=True)
+def _no_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.of(tmp_path / "runs", "x", "micro")
+
+
+def closed_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def refusal(house: House, uri: str) -> str:
+    before = {p: p.read_bytes() for p in house.folder.path.rglob("*") if p.is_file()}
+    with pytest.raises(EnvironmentFault) as caught:
+        house.mirror(uri)
+    assert {p: before.get(p) for p in before} == {p: p.read_bytes() for p in before}
+    return str(caught.value)
+
+
+def test_the_nearest_choice_of_store_wins(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert store_of(folder, None).uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
+    assert store_of(folder, None).artifacts == tmp_path / "runs/mlartifacts/x.micro"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert store_of(folder, None).uri == "http://host:5000"
+    assert store_of(folder, None).artifacts is None
+    assert store_of(folder, "sqlite:////a/b.db").database == Path("/a/b.db")
+
+
+def test_the_spec_may_name_the_store(house: House, tmp_path: Path) -> None:
+    house.attempt(house.cells[0], range(2))
+    site = house.spec.site.model_copy(update={"tracking_uri": f"sqlite:///{tmp_path}/own.db"})
+    report = house._replace(spec=house.spec.model_copy(update={"site": site})).mirror()
+    assert report.store == f"sqlite:///{tmp_path}/own.db"
+    assert (tmp_path / "own.db").stat().st_size > 100_000
+
+
+def test_a_server_that_is_down_costs_a_sentence_and_seconds(house: House) -> None:
+    house.attempt(house.cells[0], range(2))
+    address = f"http://me:p%40ss@127.0.0.1:{closed_port()}"
+    began = time.monotonic()
+    said = refusal(house, address)
+    assert time.monotonic() - began < 30
+    assert said.startswith(f"MLflow at {address.replace('me:p%40ss', '***')} cannot be used: ")
+    assert "refused" in said
+    assert "orch collect" in said
+    assert "p@ss" not in said
+    assert "p%40ss" not in said
+
+
+def test_a_password_reaches_the_server_and_nothing_else(
+    house: House, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every byte written: log, terminal, error and the whole runs folder."""
+    house.attempt(house.cells[0], range(2))
+    address = f"http://me:hush-hush@127.0.0.1:{closed_port()}"
+    site = house.spec.site.model_copy(update={"tracking_uri": address})
+    with pytest.raises(EnvironmentFault) as caught:
+        house._replace(spec=house.spec.model_copy(update={"site": site})).mirror()
+    seen = "".join([str(caught.value), repr(store_of(house.folder, address)), *capfd.readouterr()])
+    assert "hush-hush" not in seen
+    files = [p for p in house.folder.path.parent.rglob("*") if p.is_file()]
+    assert not [p for p in files if b"hush-hush" in p.read_bytes()]
+    assert "MLFLOW_TRACKING_PASSWORD" not in os.environ
+
+
+@pytest.mark.parametrize("uri", ["postgresql://u:hush@127.0.0.1:1/db", "mysql://u:hush@h/db"])
+def test_a_database_that_does_not_answer(house: House, uri: str) -> None:
+    house.attempt(house.cells[0], range(2))
+    began = time.monotonic()
+    said = refusal(house, uri)
+    assert time.monotonic() - began < 30
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize("uri", ["file:/nowhere/mlruns", "foo://bar", "/nowhere/mlruns"])
+def test_a_store_mlflow_does_not_take(house: House, uri: str) -> None:
+    house.attempt(house.cells[0], range(2))
+    assert f"MLflow at {uri} cannot be used" in refusal(house, uri)
+
+
+class Guarded(BaseHTTPRequestHandler):
+    """A server that turns everybody away and keeps what they showed."""
+
+    seen: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.seen.append(self.headers["Authorization"])
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_the_password_of_an_address_is_shown_to_its_server_only(house: House) -> None:
+    house.attempt(house.cells[0], range(2))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = refusal(house, f"http://me:p%40ss@127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert set(Guarded.seen) == {"Basic " + base64.b64encode(b"me:p@ss").decode()}
+    assert "401" in said
+
+
+def test_a_file_that_is_no_database(house: House) -> None:
+    house.attempt(house.cells[0], range(2))
+    house.database.write_bytes(b"something else" * 100)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFault, match="file is not a database"):
+        house.mirror()
+    assert time.monotonic() - began < 30
+
+
+def test_a_folder_in_the_place_of_the_database(house: House) -> None:
+    house.attempt(house.cells[0], range(2))
+    house.database.unlink()
+    house.database.mkdir()
+    with pytest.raises(OrchError, match="unable to open database file"):
+        house.mirror()
+
+
+def test_a_malformed_request_is_a_bug_and_keeps_its_traceback(house: House) -> None:
+    from mlflow.exceptions import MlflowException
+
+    def ask() -> None:
+        with connected(store_of(house.folder, None)) as client:
+            client.log_metric(client.create_run("0").info.run_id, "a@b", 1.0)
+
+    with pytest.raises(MlflowException, match="Names may only contain"):
+        ask()
+
+
+def test_a_bug_of_ours_is_not_called_a_fault_of_mlflow(house: House) -> None:
+    with pytest.raises(ZeroDivisionError), connected(store_of(house.folder, None)):
+        raise ZeroDivisionError
