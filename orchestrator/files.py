@@ -37,11 +37,13 @@ _SENTENCES = {
 
 
 @contextlib.contextmanager
-def telling(path: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a sentence; FileNotFound and Exists pass."""
+def telling(
+    path: Path, passing: tuple[type[OSError], ...] = (FileNotFoundError, FileExistsError)
+) -> Iterator[None]:
+    """Turns what the file system refuses into a sentence, but for errors that are to pass."""
     try:
         yield
-    except (FileNotFoundError, FileExistsError):
+    except passing:
         raise
     except OSError as error:
         what = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
@@ -51,12 +53,12 @@ def telling(path: Path) -> Iterator[None]:
 def write_text(path: Path, text: str) -> None:
     """Replaces a file as a whole: a reader sees the old text or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with telling(path):
+    with telling(path, passing=()):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
-        except OSError:
+        except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
@@ -64,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Adds one line in a single write. Mends a file whose last line was torn by a kill."""
-    with telling(path):
+    with telling(path, passing=()):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:

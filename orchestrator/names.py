@@ -24,6 +24,8 @@ METRICS: dict[str, Metric] = {
     "rollout/staleness_max": Metric("largest of them", "train steps"),
     "eval/accuracy_in_domain": Metric("exact expected accuracy on the skill trained on"),
     "eval/accuracy_out_of_domain": Metric("mean exact expected accuracy on the other skills"),
+    "eval/accuracy_predicted": Metric("accuracy in domain at the closed-form optimum of the cell"),
+    "eval/kl_reverse_predicted": Metric("KL(optimum || reference policy)", "nats/sequence"),
     "eval/kl_reverse": Metric(
         "KL(policy || reference policy) on held-out prompts", "nats/sequence"
     ),

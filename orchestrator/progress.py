@@ -1,7 +1,7 @@
 """What a person sees while cells train: a live table on a terminal, plain lines elsewhere.
 
-with watch(cells) as progress:
-    launch(cells, folder, on_event=progress.show)
+with progress(cells, folder) as tell:
+    launch(cells, folder, on_event=tell)
 """
 
 import json
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from orchestrator.files import read_tail
 from orchestrator.launch import Event
+from orchestrator.rundir import RunFolder
+from orchestrator.state import RESUMABLE, look
 from orchestrator.types import Cell
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Now(NamedTuple):
 
 
 class Progress:
-    """Counts what `launch` tells of the cells it was given to train."""
+    """Counts what `launch` tells of the cells it has to train."""
 
     def __init__(self, cells: Iterable[Cell], clock: Callable[[], float] = time.monotonic):
         self.cells = list(cells)
@@ -107,68 +109,62 @@ class Progress:
         return ", ".join(parts)
 
 
-class Watch:
-    """Displays a Progress: `show` is launch's on_event."""
-
-    def __init__(
-        self, progress: Progress, write: Callable[[str], None], redraw: Callable[[], None]
-    ):
-        self.progress, self._write, self._redraw = progress, write, redraw
-
-    def show(self, event: Event) -> None:
-        line = self.progress.take(event)
-        if line:
-            self._write(line)
-        self._redraw()
-
-
 @contextmanager
-def watch(cells: Iterable[Cell], stream: TextIO | None = None) -> Iterator[Watch]:
-    """A display for these cells on `stream` (None: stderr), of the kind it can show."""
+def progress(
+    cells: Iterable[Cell], folder: RunFolder, stream: TextIO | None = None
+) -> Iterator[Callable[[Event], None]]:
+    """Shows on `stream` (None: stderr) what becomes of the cells that are still to be trained.
+
+    Gives launch's `on_event`.
+    """
     stream = stream or sys.stderr
-    progress = Progress(cells)
-    if not stream.isatty():
-        yield _plain(progress, stream)
+    to_train = RESUMABLE | {"running"}
+    count = Progress(cell for cell in cells if look(folder.cell(cell)).state in to_train)
+    if not (stream.isatty() and count.cells):
+        yield _plain(count, stream)
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(file=stream)
+
+    def tell(event: Event) -> None:
+        if line := count.take(event):
+            console.print(line, markup=False, highlight=False)
+        live.update(_table(count), refresh=True)
+
     # no refresh thread: launch ticks often enough
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield Watch(
-            progress,
-            lambda line: console.print(line, markup=False, highlight=False),
-            lambda: live.update(_table(progress), refresh=True),
-        )
+        yield tell
 
 
-def _plain(progress: Progress, stream: TextIO) -> Watch:
-    last = [time.monotonic()]
+def _plain(count: Progress, stream: TextIO) -> Callable[[Event], None]:
+    last = time.monotonic()
 
-    def write(line: str) -> None:
-        print(line, file=stream, flush=True)
+    def tell(event: Event) -> None:
+        nonlocal last
+        line = count.take(event)
+        if not line and time.monotonic() - last >= _HEARTBEAT_SECONDS:
+            line = count.summary()
+        if line:
+            last = time.monotonic()
+            print(line, file=stream, flush=True)
 
-    def beat() -> None:
-        if time.monotonic() - last[0] >= _HEARTBEAT_SECONDS:
-            last[0] = time.monotonic()
-            write(progress.summary())
-
-    return Watch(progress, write, beat)
+    return tell
 
 
-def _table(progress: Progress) -> "RenderableType":
+def _table(count: Progress) -> "RenderableType":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for cell, attempt_dir in progress.running.values():
+    for cell, attempt_dir in count.running.values():
         now, total = now_of(attempt_dir), cell.settings.num_train_steps
         table.add_row(Text(cell.slug), f"step {now.step}/{total}", _reward(now.reward).strip(", "))
-    bar = ProgressBar(total=1.0, completed=progress.fraction(), width=40)
-    return Group(table, bar, Text(progress.summary()))
+    bar = ProgressBar(total=1.0, completed=count.fraction(), width=40)
+    return Group(table, bar, Text(count.summary()))
 
 
 def now_of(attempt_dir: Path) -> Now:

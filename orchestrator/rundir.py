@@ -287,7 +287,7 @@ class RunFolder:
         marker = self.path / "format.json"
         self.check()
         if not marker.exists():
-            with telling(self.path):
+            with telling(self.path, passing=()):
                 self.cells_path.mkdir(parents=True, exist_ok=True)
             write_text(marker, json.dumps({"format": FORMAT, "orch": __version__}) + "\n")
 

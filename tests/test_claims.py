@@ -96,6 +96,7 @@ def test_whitespace_means_nothing(
 @given(st.text(max_size=60))
 def test_any_text_is_a_claim_or_a_sentence(text: str) -> None:
     try:
-        assert isinstance(parse(text), Claim)
+        found: object = parse(text)
     except ValueError as error:
-        assert len(str(error)) > 10
+        found = str(error)
+    assert isinstance(found, Claim) or " " in str(found)

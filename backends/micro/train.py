@@ -18,7 +18,7 @@ from backends.micro.objective import Experience, Objective, in_loss, in_reward, 
 from backends.micro.policy import device, one_quiet_core, weights
 from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, RunFolderError
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Outcome, Place
 
@@ -36,12 +36,18 @@ def run(cell: Cell, place: Place) -> Outcome:
     An exception or a signal may end it at any point: everything on disk stays whole.
     """
     one_quiet_core()
-    disk.sweep(place.checkpoints_dir)
-    state = newest_state(place.checkpoints_dir, cell.id, device())
-    with disk.Journal(place.attempt_dir) as journal:
-        return Training(
-            cell, place, state or State.fresh(base_policy(cell.settings)), journal
-        ).run()
+    try:
+        disk.sweep(place.checkpoints_dir)
+        state = newest_state(place.checkpoints_dir, cell.id, device())
+        with disk.Journal(place.attempt_dir) as journal:
+            state = state or State.fresh(base_policy(cell.settings))
+            return Training(cell, place, state, journal).run()
+    except OSError as error:
+        raise RunFolderError(
+            f"{error.filename or place.checkpoints_dir} cannot be written or read: "
+            f"{error.strerror or error}. Mend that and run again: training goes on from its "
+            "newest whole state"
+        ) from error
 
 
 def base_policy(settings: Settings) -> Tensor:

@@ -40,8 +40,9 @@ PLACEMENTS: dict[str, Placement] = {
     help="Importance ratio of the policy-gradient term, and of a rho estimator in the loss.",
 )  # fmt: skip
 @click.option(
-    "--reward-kl-of", type=click.Choice(["policy", "rollout"]), default="policy",
-    show_default=True, help="Whose log-probabilities the KL in the reward is computed from.",
+    "--reward-kl-of", type=click.Choice(["rollout", "policy"]), default="rollout",
+    show_default=True, help="Whose log-probabilities the KL in the reward is computed from: the "
+    "rollout policy's, as libraries do, or the policy's (paper eq. 7).",
 )  # fmt: skip
 @options.as_json
 def command(

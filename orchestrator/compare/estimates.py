@@ -11,7 +11,7 @@ POWER = 0.8
 SMALLEST_SD = 1e-12
 """Below it, values that should be equal differ by rounding only."""
 MAX_SEEDS = 1000
-"""More seeds than this are told as "more than 1000"."""
+"""A claim that would need more than this is told as one that seeds will not settle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,11 @@ def pair(claim: Claim, runs: Sequence[Run]) -> tuple[tuple[Setting, ...], list[s
             notes.append(f"left out {named(study, key, runs)}, which has no {lacks}")
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
+        if cells[0] & cells[1]:
+            raise NotTestableError(
+                "the same run stands on both sides; what the claim tells apart is one cell at this "
+                "scale"
+            )
         if cells not in seen:  # the same runs can belong to several studies
             seen.add(cells)
             settings.append(Setting(study, tuple(left), tuple(right)))

@@ -12,7 +12,10 @@ def told(found: Estimate | Rate, *, interval: bool = True, signed: bool = False)
         text = f"{found.count} of {found.n} runs"
         return f"{text} [{found.low:.2f}, {found.high:.2f}]" if interval else text
     sign = "+" if signed else ""
-    text = number(found.mean, sign)
+    if found.half_width is not None and found.half_width >= 0.001 and abs(found.mean) < 0.001:
+        text = f"{found.mean:{sign}.3f}".replace("-", "−")
+    else:
+        text = number(found.mean, sign)
     if not interval:
         return text
     if found.low is None or found.high is None:

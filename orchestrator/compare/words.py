@@ -1,7 +1,6 @@
 """Claims and findings as sentences, the same on the terminal, in Markdown and on the page."""
 
 from orchestrator.claims import COLLAPSE, Claim, Side, Where
-from orchestrator.compare.estimates import MAX_SEEDS
 from orchestrator.compare.judge import Evidence, Finding
 from orchestrator.compare.phrases import counted, listed, number, p_value, told
 from orchestrator.names import METRICS
@@ -89,7 +88,7 @@ def _advice(finding: Finding, e: Evidence) -> str:
     if finding.num_seeds < 2 and e.effect is not None:
         return "One seed has no interval: at least 1 more is needed to say anything."
     if finding.more_seeds is None:
-        return f"No number of seeds up to {MAX_SEEDS:,} would settle it if it stays as seen here."
+        return "More seeds would not settle it if it stays as seen here."
     more = counted(finding.more_seeds, "more seed")
     if finding.num_seeds < 2:
         return f"At least {more} would be needed."

@@ -67,7 +67,7 @@ class Survey:
         self, cell: Cell, checkpoint: Checkpoint, files: Stamp, on_disk: Mapping[Path, Found]
     ) -> Iterator[tuple[Asked, Path]]:
         backend = registry.load(cell.settings.backend.name)
-        folders = [path for path in (backend.tasks_dir, task_files.OWN_TASKS) if path]
+        folders = tuple(path for path in (backend.tasks_dir, task_files.OWN_TASKS) if path)
         seen = (one.result for one in on_disk.values() if one.result.files == files)
         known = next((result.asked.checkpoint for result in seen), None)
         content = known or content_hash(checkpoint.path, files)

@@ -6,7 +6,7 @@ makes the task's version, so that no score outlives the task it was made with.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,15 +17,15 @@ from orchestrator.errors import EnvironmentFault, did_you_mean
 OWN_TASKS = Path(__file__).parent / "tasks"
 
 
-def find_task(name: str, folders: Iterable[Path]) -> Path:
+@lru_cache
+def find_task(name: str, folders: tuple[Path, ...]) -> Path:
     """The task's YAML. Raises EnvironmentFault if no folder has it."""
-    places = tuple(folders)
-    known = {path.stem: path for folder in places for path in sorted(folder.rglob("*.yaml"))}
+    known = {path.stem: path for folder in folders for path in sorted(folder.rglob("*.yaml"))}
     if name not in known:
         raise EnvironmentFault(
-            f"evaluation task '{name}' has no task file{did_you_mean(name, known)} There is one "
-            f"for: {', '.join(sorted(known)) or 'nothing'}. Write {name}.yaml below one of "
-            f"{', '.join(map(str, places))}, or take the task out of evaluation.tasks"
+            f"evaluation task '{name}' has no task file{did_you_mean(name, known) or '.'} There is "
+            f"one for: {', '.join(sorted(known)) or 'nothing'}. Write {name}.yaml below one of "
+            f"{', '.join(map(str, folders))}, or take the task out of evaluation.tasks"
         )
     return known[name]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import NO_ROOM
 from orchestrator.types import Outcome, State
 
@@ -46,14 +46,18 @@ def ending_of(error: BaseException) -> Ending:
     return Ending("failed", code=1, failure=failure, message=shortened(message))
 
 
-def no_room(error: BaseException, path: Path) -> bool:
-    """Whether a failure comes from a disk, a quota or a file size limit that was reached."""
-    if isinstance(error, OrchError):
-        return False
-    for cause in _causes(error):
-        if isinstance(cause, OSError) and cause.errno in NO_ROOM:
-            return True
-    return "No space left on device" in str(error) or shutil.disk_usage(path).free < _ROOM_BYTES
+def no_room(error: BaseException, path: Path) -> RunFolderError | None:
+    """What to say of a failure that comes from a full disk, a quota or a file size limit."""
+    if isinstance(error, OrchError | Stopped):
+        return None
+    said = any(isinstance(c, OSError) and c.errno in NO_ROOM for c in _causes(error))
+    said = said or "No space left on device" in str(error)
+    if not said and shutil.disk_usage(path).free >= _ROOM_BYTES:
+        return None
+    return RunFolderError(
+        f"{path}: there is no room left to write to ({error}); free some and run again, the cell "
+        "goes on from its last checkpoint"
+    )
 
 
 def shortened(message: str) -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -47,12 +47,14 @@ def main(order: Order, report: Channel) -> NoReturn:
     except RunFolderError as error:
         report.send({"fault": str(error)})
         code = 1
-    except BaseException:
-        report.send({"bug": traceback.format_exc()})
-        code = 2
+    except BaseException as error:
+        full = no_room(error, Path(order.folder))
+        report.send({"fault": str(full)} if full else {"bug": traceback.format_exc()})
+        code = 1 if full else 2
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(code)
 
 
@@ -141,13 +143,10 @@ def _train(
     except RunFolderError:
         raise
     except (Exception, Stopped) as error:
+        if full := no_room(error, attempt.path):
+            raise full from error
         if not isinstance(error, Stopped | OrchError):
             traceback.print_exc()
-        if no_room(error, attempt.path):
-            raise RunFolderError(
-                f"{attempt.path}: there is no room left to write to ({error}); free some and run "
-                "again, the cell goes on from its last checkpoint"
-            ) from error
         return ending_of(error)
 
 

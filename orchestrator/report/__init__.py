@@ -16,6 +16,8 @@ from orchestrator.report.provenance import failures, methods, provenance, stalen
 from orchestrator.report.results import collapse, curves, finals, predicted, reference
 from orchestrator.types import Record, Score, Spec
 
+AGGREGATES = ("in_domain", "out_of_domain")
+"""Means over tasks, which are scores of nothing that was asked."""
 BANNER = (
     "Micro scale: embedded trainer, not the paper's numbers. The grid is the spec's; the models "
     "and tasks are tiny stand-ins."
@@ -35,6 +37,7 @@ def report(
 
     `last_lines`: cell id -> the end of what a failed cell printed. `created`: when, as text.
     """
+    scores = [score for score in scores if score.task not in AGGREGATES]
     found = (
         limited(comparison, scores, spec),
         finals(comparison),

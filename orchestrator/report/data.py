@@ -40,7 +40,7 @@ def data(found: Sequence[Configuration]) -> dict[str, Any]:
             "study": c.study, "setting": setting, "kl": c.kl, "beta": c.beta, "name": c.name,
             "seeds": len(c.runs),
             "finals": {m: _final(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")},
-            "curves": {m: _curve(c.curves[m], grids) for m in CURVES if m in c.curves},
+            "curves": {m: _curve(c.curves[m], grids) for m in CURVES if drawn(c, m)},
             "collapsed": [c.collapse.count, c.collapse.n],
             "predicted": _number(c.predicted),
         }
@@ -52,6 +52,11 @@ def data(found: Sequence[Configuration]) -> dict[str, Any]:
         "grids": [list(steps) for steps in grids],
         "configurations": plain,
     }
+
+
+def drawn(c: Configuration, metric: str) -> bool:
+    """Whether there is a curve to draw: a single point is told as a final value."""
+    return metric in c.curves and len(c.curves[metric].steps) > 1
 
 
 def label(metric: str) -> str:

@@ -1,11 +1,11 @@
 """The sections that hold results: accuracies, curves, collapse, distance, prediction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from orchestrator.compare import Comparison, Configuration, versus_none
 from orchestrator.compare.phrases import told
 from orchestrator.compare.words import metric as name_of
-from orchestrator.report.data import CURVES, setting_names
+from orchestrator.report.data import CURVES, drawn, setting_names
 from orchestrator.report.model import Figure, Map, MapCell, Section, Table
 
 COLLAPSED = (
@@ -65,11 +65,9 @@ def _told(c: Configuration, metric: str | None) -> str:
 
 def curves(comparison: Comparison) -> Section | None:
     """Learning curves by estimator, placement and beta (Fig. 2-4, 7, 11)."""
-    metrics = tuple(m for m in CURVES if any(m in c.curves for c in comparison.configurations))
+    metrics = tuple(m for m in CURVES if any(drawn(c, m) for c in comparison.configurations))
     if not metrics:
         return None
-    main = next((m for m in CURVES if _many_points(comparison.configurations, m)), metrics[0])
-    ordered = (main, *(m for m in metrics if m != main))
     figure = Figure(
         "curves", "curves", "Learning curves",
         "Mean over seeds, with its 95 % interval as a band; nothing is smoothed. Curves of a "
@@ -77,13 +75,9 @@ def curves(comparison: Comparison) -> Section | None:
         "marks configurations of which a seed collapsed.",
         "Learning curves, one panel a KL configuration; the final values are in the table of the "
         "section before.",
-        ordered,
+        metrics,
     )  # fmt: skip
     return Section("curves", "Learning curves", figures=(figure,))
-
-
-def _many_points(found: Iterable[Configuration], metric: str) -> bool:
-    return any(len(c.curves[metric].steps) > 2 for c in found if metric in c.curves)
 
 
 def collapse(comparison: Comparison) -> Section | None:
@@ -119,7 +113,7 @@ def _map(title: str, group: Sequence[Configuration]) -> Map:
 
 def reference(comparison: Comparison) -> Section | None:
     """Forward and reverse KL to the reference policy, and entropy, as training goes (Fig. 12)."""
-    metrics = tuple(m for m in DISTANCE if any(m in c.curves for c in comparison.configurations))
+    metrics = tuple(m for m in DISTANCE if any(drawn(c, m) for c in comparison.configurations))
     if not metrics:
         return None
     figure = Figure(

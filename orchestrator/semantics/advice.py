@@ -103,37 +103,32 @@ def _warning(pull: float) -> str:
     return " It hardly regularises near the reference policy." if pull < WEAK else ""
 
 
-def side_effects(
-    kl: Kl,
-    on_policy: bool,
-    advantage: AdvantageEstimator,
-    group_size: int | None,
-    clip: Clip | None,
-) -> tuple[str, ...]:
-    """What the advantage estimator, the group and the clip do to the term, in sentences."""
-    notes = [*_of_advantage(kl, advantage, group_size)]
-    if on_policy:
-        return tuple(notes)
+def of_old_samples(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
+    """What the importance ratio, the clip and the lag do to the term, off-policy."""
+    notes = []
     if kl.placement != "loss":
-        notes.append(
-            "off-policy, the token-level ratio biases a KL in the reward: it corrects a token, "
-            "but not the states before it"
-        )
-        if clip is not None:
+        if ratio == "token":
+            notes.append(
+                "off-policy, the token-level ratio biases a KL in the reward: it corrects a "
+                "token, but not the states before it"
+            )
+        if ratio == "token" and clip is not None:
             notes.append(
                 f"a token whose ratio the clip [{1 - clip.low:g}, {1 + clip.high:g}] cuts gets no "
                 "gradient at all from a KL in the reward"
             )
-        notes.append(
-            "libraries compute the KL in the reward once per rollout batch, with the rollout "
-            "policy's log-probabilities: it lags by the staleness"
-        )
+        if reward_kl_of == "rollout":
+            notes.append(
+                "the KL in the reward is computed once per rollout batch, with the rollout "
+                "policy's log-probabilities: it lags by the staleness"
+            )
     if kl.placement != "reward" and "rho" not in kl.estimator:
         notes.append("a loss without an importance ratio is a mean over the rollout policy")
-    return tuple(notes)
+    return notes
 
 
-def _of_advantage(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
+def of_advantage(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
+    """What the baseline and the normalisation of the advantage do to the term."""
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     notes = []
     if advantage == "reinforce" and in_reward:

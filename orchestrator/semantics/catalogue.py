@@ -96,16 +96,16 @@ def _surrogates() -> Iterator[tuple[str, str, str]]:
     for k in ("k2", "k3", "abs"):
         words = f"mean of {PLAIN[k]} under the frozen rollout policy"
         yield f"sampled_{k}", words, f"∇ E_μ Σ_t {PLAIN[k]}"
-    for key, cost in _COSTS.items():
-        words = f"PPO's local surrogate with cost {cost}"
-        formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}) + future under μ]"
+    for key, (cost, whose) in _COSTS.items():
+        words = f"PPO's local surrogate with cost {cost}{' of the rollout policy' if whose else ''}"
+        formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}{whose}) + future under μ]"
         yield key, words, formula
 
 
 _COSTS = {
-    **{f"ppo_{k}": name for k, name in PLAIN.items()},
-    **{f"ppo_rho_{k}": f"w {name}" for k, name in PLAIN.items()},
-    **{f"ppo_{k}@rollout_kl": f"{name} of μ" for k, name in PLAIN.items()},
+    **{f"ppo_{k}": (name, "") for k, name in PLAIN.items()},
+    **{f"ppo_rho_{k}": (f"w {name}", "") for k, name in PLAIN.items()},
+    **{f"ppo_{k}@rollout_kl": (name, " of μ") for k, name in PLAIN.items()},
 }
 
 CATALOGUE: Mapping[str, Candidate] = {

@@ -5,7 +5,7 @@ zeros before the next one is geometric. So a whole sequence costs T + 1 draws, w
 and every sum along it is one row of a matrix product.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +82,9 @@ def sample_visits(policy: Policy, num_tokens: int, count: int, rng: np.random.Ge
     return visits
 
 
-def _estimator(setting: Setting, configurations: Sequence[Configuration]):  # type: ignore[no-untyped-def]
+def _estimator(
+    setting: Setting, configurations: Sequence[Configuration]
+) -> Callable[[Table], Table]:
     """visits -> [sequences, configurations * 2]: one matrix product, each distinct sum once."""
     table = tables(setting)
     columns: dict[bytes, int] = {}

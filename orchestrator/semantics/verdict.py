@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.semantics.advice import Advice, advise, equation, side_effects
+from orchestrator.semantics.advice import Advice, advise, equation, of_advantage, of_old_samples
 from orchestrator.semantics.catalogue import Naming, Objective
 from orchestrator.semantics.paper import NOT_STUDIED, Observation, Regime, observed
 from orchestrator.settings import AdvantageEstimator, Clip, Estimator, Kl, Placement, Settings
@@ -60,14 +60,15 @@ def verdict(
     group_size: int | None = None,
     clip: Clip | None = None,
     ratio: str = "token",
-    reward_kl_of: str = "policy",
+    reward_kl_of: str = "rollout",
     regimes: tuple[Regime, ...] = (),
 ) -> Verdict:
     """The verdict on a KL term.
 
     `ratio`: the importance ratio, `token` (PPO) or `sequence`; `reward_kl_of`: whose
-    log-probabilities the KL in the reward is computed from, `policy` or `rollout`; `regimes`:
-    which of the paper's experiments are like this one (empty: all the on- or off-policy ones).
+    log-probabilities the KL in the reward is computed from: the `rollout` policy's, as libraries
+    do once per rollout batch, or the `policy`'s (paper eq. 7); `regimes`: which of the paper's
+    experiments are like this one (empty: all the on- or off-policy ones).
     Raises LaboratoryError on a combination without meaning (the sequence ratio with both
     placements, say).
     """
@@ -77,6 +78,7 @@ def verdict(
     row = _row(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
     naming = Naming(Objective(row["objective"]), tuple((s, key) for s, key in row["terms"]))
     bias = _bias(row)
+    lag = () if on_policy else of_old_samples(kl, clip, ratio, reward_kl_of)
     paper = observed(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
     return Verdict(
         objective=naming.kind,
@@ -85,7 +87,7 @@ def verdict(
         paper=paper,
         equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
         advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
-        notes=side_effects(kl, on_policy, advantage, group_size, clip),
+        notes=(*of_advantage(kl, advantage, group_size), *lag),
         terms=naming.terms,
         noise=row["noise_near"],
     )

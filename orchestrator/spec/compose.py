@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.expand.assign import Pointer
+from orchestrator.fields import FIELDS
 from orchestrator.sentences import shown
 from orchestrator.spec.groups import GROUPS, Library, Part, default_items, is_name, merged
 from orchestrator.spec.language import SpecFile, StudyFile
@@ -206,6 +207,8 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
+        if override.key in FIELDS:
+            return f"; settings are set by base.{override.text}, or in one study"
         node: Any = data
         for word in override.key.split("."):
             if not isinstance(node, Mapping):

@@ -30,7 +30,7 @@ def test_the_interval_of_a_mean_is_students(x: list[float]) -> None:
     assert found.low is not None
     assert found.high is not None
     if len(set(x)) == 1:
-        assert found.low == found.high == pytest.approx(x[0])
+        assert (found.low, found.high) == pytest.approx((x[0], x[0]))
         return
     low, high = stats.t.interval(0.95, len(x) - 1, np.mean(x), stats.sem(x))
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-8, abs=1e-8)

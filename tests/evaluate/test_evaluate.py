@@ -68,7 +68,9 @@ def test_a_missing_task_file_is_told_before_anything_is_done(
 ) -> None:
     tasks = ask().tasks
     math500 = tasks[0].model_copy(update={"name": "math500"})
-    with pytest.raises(EnvironmentFault, match="'math500' has no task file"):
+    with pytest.raises(
+        EnvironmentFault, match=r"'math500' has no task file\. There is one for: micro_copy,"
+    ):
         evaluate([train()], ask(tasks=(*tasks, math500)), folder)
 
 
@@ -105,7 +107,7 @@ def test_every_task_of_the_embedded_trainer_has_a_file(
     tasks = micro.rehearse_tasks(train().cell)
     assert len(tasks) == 4
     for task in tasks:
-        assert find_task(task.name, [micro.tasks_dir]).is_file()
+        assert find_task(task.name, (micro.tasks_dir,)).is_file()
 
 
 # ------------------------------------------------------------------ with it

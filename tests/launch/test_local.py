@@ -17,6 +17,7 @@ from orchestrator.launch.local import RELAUNCHES, launch
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.state import look
 from orchestrator.types import Cell
+from tests.launch.kit import Orch
 
 Make = Callable[..., Cell]
 
@@ -106,7 +107,11 @@ def test_a_collapse_is_an_outcome_and_no_failure(
     ended = look(folder.cell(one)).exit
     assert ended is not None
     assert ended.outcome is not None
-    assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == ("collapsed", "reward", 1)
+    assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == (
+        "collapsed",
+        "reward",
+        1,
+    )
 
 
 def test_a_traceback_goes_to_the_cells_own_stderr(
@@ -210,7 +215,7 @@ def children_of(pid: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_ctrl_c_leaves_everything_resumable(
-    number: int, orch: Any, cell: Make, folder: RunFolder
+    number: int, orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(seed, "slow", steps=20) for seed in range(3)]
     process = orch.start(cells, folder)
@@ -227,7 +232,7 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     assert all(units(folder, c) == list(range(1, 21)) for c in cells)
 
 
-def test_nobody_survives_the_death_of_orch(orch: Any, cell: Make, folder: RunFolder) -> None:
+def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFolder) -> None:
     sleeper = "program:import time; print('up', flush=True); time.sleep(60)"
     cells = [cell(0, "slow", steps=1000), cell(1, sleeper)]
     process = orch.start(cells, folder)
@@ -241,7 +246,7 @@ def test_nobody_survives_the_death_of_orch(orch: Any, cell: Make, folder: RunFol
     assert [look(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
 
 
-def test_two_orchs_share_the_work(orch: Any, cell: Make, folder: RunFolder) -> None:
+def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> None:
     cells = [cell(seed, "slow", steps=4) for seed in range(6)]
     both = [orch.start(cells, folder), orch.start(list(reversed(cells)), folder)]
     for process in both:
@@ -252,7 +257,7 @@ def test_two_orchs_share_the_work(orch: Any, cell: Make, folder: RunFolder) -> N
 
 
 def test_the_work_of_an_orch_that_dies_is_taken_over(
-    orch: Any, cell: Make, folder: RunFolder
+    orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(0, "slow", steps=40)]
     first = orch.start(cells, folder)
@@ -267,7 +272,7 @@ def test_the_work_of_an_orch_that_dies_is_taken_over(
     assert len(folder.cell(cells[0]).attempts()) == 2
 
 
-def check_nothing_is_lost(orch: Any, cells: list[Cell], folder: RunFolder) -> None:
+def check_nothing_is_lost(orch: Orch, cells: list[Cell], folder: RunFolder) -> None:
     """After a kill: every directory can be read, and running again ends every cell, once."""
     for cell_dir in folder.cells():
         cell_dir.read_cell()
@@ -284,7 +289,7 @@ def check_nothing_is_lost(orch: Any, cells: list[Cell], folder: RunFolder) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "orch"])
 def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
-    victim: str, orch: Any, cell: Make, tmp_path: Path
+    victim: str, orch: Orch, cell: Make, tmp_path: Path
 ) -> None:
     """The victim dies at the n-th file operation of a worker, for every n there is."""
     died = 0
@@ -304,7 +309,7 @@ def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
 
 @pytest.mark.slow
 def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
-    orch: Any, cell: Make, folder: RunFolder
+    orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(seed) for seed in range(12)]
     for round_ in range(16):

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from orchestrator.semantics.estimators import (
-    OPENRLHF, UNCLAMPED, VERL_K3, Clamp, centre, importance_ratio, slope, token_kl,
-)  # fmt: skip
+    OPENRLHF,
+    UNCLAMPED,
+    VERL_K3,
+    Clamp,
+    centre,
+    importance_ratio,
+    slope,
+    token_kl,
+)
 from orchestrator.settings import Estimator
 
 FORMS: tuple[Any, ...] = (*get_args(Estimator), "sg_rho_k1", "sg_rho_k3")
@@ -86,7 +93,7 @@ def test_small_log_ratios_keep_their_digits() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(TypeError, match="rho_k1.*rollout policy"):
+    with pytest.raises(TypeError, match=r"rho_k1.*rollout policy"):
         token_kl("rho_k1", LOGP, LOGP_REF)
     with pytest.raises(ValueError, match="'k4'"):
         token_kl("k4", LOGP, LOGP_REF)  # type: ignore[arg-type]

@@ -147,9 +147,7 @@ def test_centring_equals_brute_force_over_groups(
     setting = Setting(setting.policy, setting.reference, 2, setting.rollout)
     n = 3
     for centring in ("leave_one_out", "same_batch_mean"):
-        configuration = Configuration(
-            "k3", placement, ratio=ratio, centring=centring, group_size=n
-        )
+        configuration = Configuration("k3", placement, ratio=ratio, centring=centring, group_size=n)
         loss = Configuration("k3", "loss")
         found = exact(setting, [configuration])
         every = list(enumeration.sequences(setting, XP))
@@ -280,7 +278,7 @@ def test_bad_input_is_a_sentence(build: Any, words: str) -> None:
 def test_a_rollout_policy_far_away_is_refused_not_returned_as_infinity() -> None:
     setting = Setting(Policy(5, 0), Policy(0, 0), 64, Policy(-5, 0))
     assert np.isfinite(exact(setting, [Configuration("k1", "reward", ratio="none")]).mean).all()
-    with pytest.raises(LaboratoryError, match="rho_k3.loss@sequence is not finite"):
+    with pytest.raises(LaboratoryError, match=r"rho_k3\.loss@sequence is not finite"):
         exact(
             Setting(Policy(40, 0), Policy(0, 0), 64, Policy(-40, 0)),
             [Configuration("k1", "loss"), Configuration("rho_k3", "loss", ratio="sequence")],

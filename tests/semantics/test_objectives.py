@@ -49,7 +49,9 @@ def over(sampler: Policy, policy: Policy, per_token: Callable[[Any], float]) -> 
     )
 
 
-def states_of(sampler: Policy, policy: Policy, divergence: Callable[[float, float], float]) -> float:
+def states_of(
+    sampler: Policy, policy: Policy, divergence: Callable[[float, float], float]
+) -> float:
     """Sum over the states that `sampler` visits of a divergence of next-token distributions."""
     setting, total = Setting(policy, P, T, sampler), 0.0
     for s in enumeration.sequences(setting, XP):

@@ -319,6 +319,7 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
     ("override", "part"),
     [
         ("studies.aa.title=x", "did you mean 'a'?"),
+        ("kl.beta=0.1", "settings are set by base.kl.beta=0.1"),
         ("studies.a.titel=x", "did you mean 'title'?"),
         ("base.rollout.group_siz=3", "did you mean 'group_size'?"),
         ("recipe=onpolicy_mth", "did you mean 'onpolicy_math'?"),

@@ -15,6 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # tracking_house is shared with 
 from tracking_house import House
 
 
+@pytest.fixture(autouse=True)
+def _no_uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database with its tables and nothing in them: copied, it saves a second a test."""
@@ -37,7 +42,7 @@ def make_house(migrated: Path, synthetic: Any) -> Callable[..., House]:
         folder = RunFolder.of(runs_dir, name, "micro")
         folder.open()
         spec = synthetic.spec({"c": "eval/in_domain/mean@4[kl=k1.reward] > 0.5"})
-        return House(folder, spec, [record.cell for record in done.records], [])
+        return House(folder, spec, [record.cell for record in done.records], [], migrated)
 
     return make
 

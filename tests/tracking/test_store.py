@@ -17,11 +17,6 @@ from orchestrator.rundir import RunFolder
 from orchestrator.tracking.store import connected, store_of
 
 
-@pytest.fixture(autouse=True)
-def _no_uri(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.of(tmp_path / "runs", "x", "micro")
@@ -110,7 +105,7 @@ class Guarded(BaseHTTPRequestHandler):
 
     seen: ClassVar[list[str | None]] = []
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self.seen.append(self.headers["Authorization"])
         self.send_response(401)
         self.end_headers()

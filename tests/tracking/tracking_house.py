@@ -21,6 +21,8 @@ class House(NamedTuple):
     spec: Spec
     cells: list[Cell]
     scores: list[Score]
+    migrated: Path
+    """A database with its tables and nothing in them: copied, it saves a second of migrations."""
 
     @property
     def database(self) -> Path:

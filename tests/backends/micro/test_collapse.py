@@ -29,9 +29,7 @@ def test_a_policy_that_never_had_a_reward_did_not_lose_it() -> None:
     ("end", "cause"),
     [((6.0, 0.3), "reward"), ((7.0, 0.3), "length"), ((6.0, 0.001), "entropy")],
 )
-def test_a_lost_reward_is_a_collapse_with_its_cause(
-    end: tuple[float, float], cause: str
-) -> None:
+def test_a_lost_reward_is_a_collapse_with_its_cause(end: tuple[float, float], cause: str) -> None:
     outcome = judge(trace((50, 0.8, 6, 0.3), (50, 0.0, *end)), 7)
     assert (outcome.kind, outcome.cause) == ("collapsed", cause)
     assert outcome.step == 50 + 8  # eight of ten steps lost: a mean of 0.16, a fifth of 0.8

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from backends.micro import BACKEND, disk, huggingface, train
 from backends.micro.state import State, load_state, save_state
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, RunFolderError
 from orchestrator.settings import Batch, Kl, Settings
 from orchestrator.types import Cell, Place
 
@@ -160,21 +160,33 @@ def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
         load_state(path, "one", CPU)
 
 
-def test_a_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.safetensors"
-    save_state(State.fresh(torch.zeros(48_048)), path, "one")
+def test_a_full_disk_is_told_and_leaves_the_old_state(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Place,
+    place_at: Callable[..., Place],
+) -> None:  # fmt: skip
+    place = place_at(tmp_path / "full")
+    killed_at(cell, place, 15, monkeypatch)
+    before = (place.checkpoints_dir / disk.RESUME).read_bytes()
 
     def full(self: Path, data: bytes) -> int:
         with self.open("wb") as file:
             file.write(data[:100])
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device", str(self))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OSError, match="No space"):
-            save_state(State.fresh(torch.ones(48_048)), path, "one")
-    assert not load_state(path, "one", CPU).policy.any()
-    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+        with pytest.raises(RunFolderError, match=r"No space left on device\. Mend that"):
+            train.run(cell, place_at(tmp_path / "full", 2))
+    assert (place.checkpoints_dir / disk.RESUME).read_bytes() == before
+    assert sorted(p.name for p in place.checkpoints_dir.iterdir()) == [disk.RESUME, "step-12"]
+    train.run(cell, place_at(tmp_path / "full", 3))
+    assert torch.equal(policies(place)[36], policies(uninterrupted)[36])
+
+
+def test_a_folder_that_is_a_file_is_told(cell: Cell, tmp_path: Path) -> None:
+    (tmp_path / "attempts").write_text("in the way")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        train.run(cell, Place(tmp_path, tmp_path / "attempts" / "1", tmp_path / "checkpoints"))
 
 
 def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from orchestrator.settings import Advantage, Batch, Optimizer, Rollout, Settings
 
 Make = Callable[..., Settings]
 
-OPTIMISATION_GAP = 0.03
-"""Largest miss seen of a mean accuracy after 150 train steps with a decaying learning rate,
-rounded up (2 seeds, three configurations, both beta). A network shares its parameters among
-prompts, so it need not reach the optimum of each."""
+OPTIMISATION_GAP = 0.025
+"""What a mean accuracy may miss the closed form by, beyond its standard error over seeds. Over four
+seeds the six configurations below missed it by 0.005 to 0.017 (standard errors 0.002 to 0.007): a
+network shares its parameters among prompts, so it does not reach the optimum of each."""
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 3.0])
@@ -47,7 +47,10 @@ def test_only_unbiased_on_policy_cells_have_a_prediction(embedded: Make) -> None
     assert predicted(embedded()) is None
     assert predicted(embedded("k1", "reward", 0.0)) is None
     assert predicted(embedded("k1", "reward", 0.3, max_staleness_steps=2)) is None
-    assert predicted(embedded("k1", "reward", 0.3, batch=Batch(num_prompts=4, num_minibatches=2))) is None
+    assert (
+        predicted(embedded("k1", "reward", 0.3, batch=Batch(num_prompts=4, num_minibatches=2)))
+        is None
+    )
     hot = Rollout(group_size=5, max_response_tokens=7, temperature=1.2)
     assert predicted(embedded("k1", "reward", 0.3, rollout=hot)) is None
     scaled = Advantage(estimator="grpo")

@@ -9,8 +9,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from backends.micro import BACKEND, huggingface, train
@@ -27,7 +25,6 @@ from orchestrator.settings import (
     Loss,
     Optimizer,
     Placement,
-    Rollout,
     Settings,
 )
 from orchestrator.types import Cell, Place

@@ -1,0 +1,131 @@
+"""CPU seconds and accuracy of the gradient laboratory, beside their bars.
+
+    python benchmarks/laboratory.py
+
+Peers in the same run: brute-force enumeration (its cost at T = 14), and the Monte-Carlo estimate
+by walking token by token, as one would write it first.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from orchestrator.semantics.configuration import EXTENDED
+from orchestrator.semantics.derivation import derive
+from orchestrator.semantics.laboratory import exact, sums_of
+from orchestrator.semantics.model import Policy, Setting, tables
+from orchestrator.semantics.montecarlo import monte_carlo
+from orchestrator.semantics.verdict import verdict
+from orchestrator.settings import Kl
+
+Q, P, MU = Policy(-0.33, -0.082), Policy(1.17, 0.037), Policy(-0.2, -0.07)
+LONG_Q, LONG_P, LONG_MU = Policy(-0.33, -0.01), Policy(0.2, 0.001), Policy(-0.2, -0.011)
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """CPU seconds of all threads, best of three."""
+    best = math.inf
+    for _ in range(3):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def main() -> int:
+    off = Setting(Q, P, 32, MU)
+    rows = [
+        ("exact, 21 configurations, T = 32", cpu(lambda: exact(off, EXTENDED)), 0.5),
+        (
+            "exact, 21 configurations, T = 256",
+            cpu(lambda: exact(Setting(LONG_Q, LONG_P, 256, LONG_MU), EXTENDED)),
+            3.0,
+        ),
+        ("Monte-Carlo 200 x 1000, T = 32", cpu(lambda: monte_carlo(off, EXTENDED)), 2.0),
+        ("  peer: token by token", cpu(lambda: walk(off)), None),
+        ("deriving all verdicts", cpu(derive), None),
+        ("1,000 verdicts", cpu(thousand_verdicts), 1.0),
+        ("  peer: enumeration, T = 14, one configuration", cpu(enumerate_14), None),
+    ]
+    failed = False
+    for name, seconds, bar in rows:
+        told = "" if bar is None else f"   bar {bar:g} s"
+        failed |= bar is not None and seconds > bar
+        print(f"{name:<48} {seconds:8.3f} CPU s{told}")
+    error = worst_error()
+    print(f"{'relative error against enumeration, T = 10':<48} {error:8.1e}         bar 1e-12")
+    return int(failed or error > 1e-12)
+
+
+def thousand_verdicts() -> None:
+    verdict.cache_clear()
+    for i in range(1000):
+        verdict(Kl(estimator="k3", placement="loss", beta=1 + i / 1000), on_policy=i % 2 == 0)
+
+
+def walk(setting: Setting) -> Any:
+    """200,000 sequences, one token a step, gathering every table of every configuration."""
+    rng = np.random.default_rng(0)
+    table = tables(setting)
+    one = np.exp(table.logp_rollout[1])
+    parts = [np.concatenate([s.f, s.s, s.l]) for s in (sums_of(c, table) for c in EXTENDED)]
+    stacked = np.concatenate(parts)
+    means = []
+    for _ in range(20):
+        count = np.zeros(10_000, dtype=int)
+        total = np.zeros((len(stacked), 10_000))
+        for _ in range(setting.num_tokens):
+            y = (rng.random(10_000) < one[count]).astype(int)
+            total += stacked[:, y, count]
+            count += y
+        means.append(total.mean(1))
+    return means
+
+
+def every_sequence(setting: Setting) -> Any:
+    """Probability and visited tables of all 2^T sequences, vectorised."""
+    num_tokens = setting.num_tokens
+    tokens = (np.arange(2**num_tokens)[:, None] >> np.arange(num_tokens)) & 1
+    counts = np.cumsum(tokens, axis=1) - tokens
+    logp = tables(setting).logp_rollout[tokens, counts].sum(1)
+    return SimpleNamespace(tokens=tokens, counts=counts, probability=np.exp(logp))
+
+
+def enumerate_14() -> None:
+    brute_force(Setting(Q, P, 14, MU), 0)
+
+
+def brute_force(setting: Setting, index: int) -> tuple[Any, Any]:
+    """Mean and variance [2] of one configuration by enumeration."""
+    every, table = every_sequence(setting), tables(setting)
+    sums = sums_of(EXTENDED[index], table)
+    f, s, inner = (part[:, every.tokens, every.counts].sum(2) for part in sums[:3])
+    log_ratio = (table.logp - table.logp_rollout)[every.tokens, every.counts].sum(1)
+    gradient = (f * s + inner) * (np.exp(log_ratio) if sums.weighted else 1.0)
+    mean = gradient @ every.probability
+    return mean, ((gradient - mean[:, None]) ** 2) @ every.probability
+
+
+def worst_error() -> float:
+    """Over both settings, all configurations, means (by the gradient's size) and variances."""
+    worst = 0.0
+    for rollout in (None, MU):
+        setting = Setting(Q, P, 10, rollout)
+        found = exact(setting, EXTENDED)
+        for i in range(len(EXTENDED)):
+            mean, variance = brute_force(setting, i)
+            worst = max(
+                worst,
+                float(np.max(np.abs(found.mean[i] - mean) / found.magnitude[i])),
+                float(np.max(np.abs(found.variance[i] / variance - 1))),
+            )
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Mirroring 60 runs x 250 steps x 12 metrics to MLflow, beside a bare loop of log_batch.
+
+The peer logs the same points with 1,000 rows a call and nothing else: no tags, params, artifacts,
+states. Both write to an SQLite file that has its tables already, in turns, in one process.
+    python benchmarks/mirror.py [cells]
+"""
+
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from measure import grid_spec
+
+from orchestrator.collect import collect
+from orchestrator.expand import expand
+from orchestrator.fingerprint import flatten
+from orchestrator.names import METRICS
+from orchestrator.rundir import RunFolder
+from orchestrator.spec import load
+from orchestrator.tracking import mirror
+from orchestrator.types import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outcome, Record, Spec
+
+STEPS, NAMES, ROWS = 250, list(METRICS)[:12], 1000
+ROUNDS = 2
+BAR = 1.2
+
+
+def main() -> None:
+    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        spec, folder, made = experiment(root, cells)
+        imported, _ = cpu(lambda: __import__("mlflow.tracking"))
+        empty = root / "empty.db"
+        tables, _ = cpu(lambda: open_store(empty))
+        print(f"import of mlflow          {imported:7.2f} CPU s   once a process")
+        print(f"an empty SQLite store     {tables:7.2f} CPU s   once a runs folder")
+        read, records = cpu(lambda: collect(made, folder))
+        print(f"collect of {cells} cells       {read:7.2f} CPU s")
+        database = folder.path.parent / "mlflow.db"
+        bare, ours = [], []
+        for turn in range(ROUNDS):
+            shutil.copy(empty, root / f"bare{turn}.db")
+            at = f"sqlite:///{root}/bare{turn}.db"
+            bare.append(cpu(lambda at=at: log_all(records, at))[0])
+            (folder.path / "mirror.json").unlink(missing_ok=True)
+            at = f"sqlite:///{root}/ours{turn}.db"
+            shutil.copy(empty, root / f"ours{turn}.db")
+            cost, report = cpu(lambda at=at: mirror(records, (), spec, folder, at))
+            assert report.rows == cells * STEPS * len(NAMES), report
+            ours.append(cost)
+        print(f"log_batch, bare           {min(bare):7.2f} CPU s   best of {ROUNDS}")
+        print(f"mirror                    {min(ours):7.2f} CPU s   best of {ROUNDS}")
+        print(f"ratio                     {min(ours) / min(bare):7.2f}         bar {BAR}")
+        shutil.copy(root / f"ours{ROUNDS - 1}.db", database)
+        noted = cpu(lambda: mirror(records, (), spec, folder, at))
+        (folder.path / "mirror.json").unlink()
+        asked = cpu(lambda: mirror(records, (), spec, folder, at))
+        for title, (cost, report) in (("by its note", noted), ("asking MLflow", asked)):
+            assert report.rows == report.created == report.updated == 0, report
+            print(f"again, {title:18} {cost:7.2f} CPU s   nothing changed")
+
+
+def cpu(action: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of this process, and what it gave."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    result = action()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, result
+
+
+def experiment(root: Path, cells: int) -> tuple[Spec, RunFolder, list[Cell]]:
+    """Finished cells on disk, as the embedded trainer leaves them."""
+    spec = load(grid_spec(root / "bench.yaml", -(-cells // 100) * 100))
+    folder = RunFolder.of(root / "runs", spec.name, "micro")
+    folder.open()
+    made = expand(spec)[:cells]
+    for number, cell in enumerate(made):
+        cell_dir = folder.cell(cell)
+        cell_dir.make(cell)
+        attempt = cell_dir.new_attempt()
+        cell_dir.write(cell, plan_of(cell))
+        attempt.job.write_text(json.dumps({"started": 1e9}))
+        lines = (
+            {"step": step, "time": 1e9 + step,
+             "values": {name: number + step * (i + 1) / 7 for i, name in enumerate(NAMES)}}
+            for step in range(STEPS)
+        )  # fmt: skip
+        attempt.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        attempt.write_exit(
+            ExitRecord(state="succeeded", started=1e9, ended=1e9 + STEPS,
+                       outcome=Outcome(kind="trained"))
+        )  # fmt: skip
+    return spec, folder, made
+
+
+def plan_of(cell: Cell) -> LaunchPlan:
+    """A plan with an entry of the ledger for every leaf, as backends make them."""
+    ledger = tuple(
+        LedgerEntry(field=leaf, status="exact", key=leaf, value=str(value))
+        for leaf, value in flatten(cell.settings.model_dump())
+    )
+    return LaunchPlan(cell_id=cell.id, backend="micro", version="1", argv=("x",), ledger=ledger)
+
+
+def open_store(path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+
+
+def log_all(records: list[Record], uri: str) -> None:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.create_experiment("bare")
+    for record in records:
+        run_id = client.create_run(experiment_id).info.run_id
+        rows = [
+            Metric(name, value, int(point.time * 1000), point.step)
+            for point in record.metrics
+            for name, value in point.values.items()
+        ]
+        for start in range(0, len(rows), ROWS):
+            client.log_batch(run_id, metrics=rows[start : start + ROWS])
+
+
+if __name__ == "__main__":
+    main()

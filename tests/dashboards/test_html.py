@@ -1,0 +1,128 @@
+"""The page as text: complete, self-contained, inert."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from dashboards import html
+from orchestrator.compare import compare
+from orchestrator.report import report
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class Seen(HTMLParser):
+    """Elements, attributes and text of a page, as a browser would see them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, "elements nest"
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.open[-1:] == ["script"] else self.text).append(data)
+
+    def with_tag(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def page(synthetic: Any, done: Any, claims: Any = None, **more: Any) -> str:
+    spec = synthetic.spec(claims, question=more.pop("question", "Does it hold?"))
+    comparison = compare(spec, done.records, done.scores)
+    return html(report(comparison, done.records, done.scores, spec, **more))
+
+
+@pytest.fixture(scope="module")
+def whole(synthetic: Any) -> str:
+    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.82]})
+    done += synthetic.run("k3.reward", state="failed", progress=0.3)
+    return page(synthetic, done, {"wins": "eval/in_domain/mean[kl=k1.reward] > 0.5"})
+
+
+def test_the_page_is_well_formed_and_names_everything_once(whole: str) -> None:
+    seen = Seen(whole)
+    assert seen.open == []
+    ids = [a["id"] for _, a in seen.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    links = {a["href"] for a in seen.with_tag("a")}
+    assert links <= {f"#{name}" for name in ids}, "every link leads somewhere on the page"
+
+
+def test_nothing_is_fetched_and_only_our_scripts_run(whole: str) -> None:
+    seen = Seen(whole)
+    assert not [a for _, a in seen.tags if {"src", "srcset", "action", "data"} & a.keys()]
+    assert not seen.with_tag("link")
+    policy = next(a["content"] for a in seen.with_tag("meta") if a.get("http-equiv"))
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
+    scripts = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
+    hashes = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts}
+    assert len(scripts) == 3
+    assert hashes == allowed
+
+
+def test_data_is_json_and_cannot_end_its_element(whole: str) -> None:
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', whole)
+    assert "<" not in text
+    assert len(json.loads(text)["configurations"]) == 3
+
+
+def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
+    done = synthetic.run("k1.reward", axes={"note": HOSTILE}) + synthetic.run(
+        "k1.loss", state="failed", axes={"note": "other"}
+    )
+    failed = next(r for r in done.records if r.state == "failed")
+    text = page(synthetic, done, question=HOSTILE, last_lines={failed.cell.id: HOSTILE},
+                created=HOSTILE)  # fmt: skip
+    seen = Seen(text)
+    assert not seen.with_tag("img")
+    assert len(seen.with_tag("script")) == 4
+    assert not [a for _, a in seen.tags if any(name.startswith("on") for name in a)]
+    assert HOSTILE in "".join(seen.text)
+
+
+def test_tables_have_heads_and_pictures_have_words(whole: str) -> None:
+    seen = Seen(whole)
+    assert all(a.get("scope") in ("col", "row") for a in seen.with_tag("th"))
+    figures = [a for a in seen.with_tag("div") if a.get("class") == "panels"]
+    assert len(figures) == len(seen.with_tag("figure")) >= 3
+    assert all(a["data-alt"] for a in figures)
+    assert seen.with_tag("html")[0]["lang"] == "en"
+
+
+@pytest.mark.parametrize("state", ["planned", "running", "failed"])
+def test_nothing_finished_is_still_a_page(synthetic: Any, state: str) -> None:
+    text = page(synthetic, synthetic.run(state=state, progress=0.1))
+    assert "No cell has finished yet" in text
+    assert Seen(text).open == []
+
+
+def test_the_page_of_no_cells_at_all(synthetic: Any) -> None:
+    assert "No cell has finished yet" in page(synthetic, synthetic.none)
+
+
+def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
+    done = synthetic.none
+    for beta in range(1, 21):
+        done += synthetic.grid(
+            {kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "k1.loss")}, beta=beta / 20
+        )
+    grown = len(page(synthetic, done)) - len(whole)
+    assert grown < 180 * 4000, "under 4 kB a cell"

@@ -1,0 +1,119 @@
+"""Cells of the fake backend, the house it lives in, and orch as a process to kill."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.backend import Backend
+from orchestrator.fingerprint import fingerprint
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
+)
+from orchestrator.types import Cell, ExitRecord, Outcome
+
+HERE = Path(__file__).parent
+HOUSE = HERE / "house"
+
+
+def make_cell(
+    seed: int = 0, instruction: str = "", steps: int = 3, *,
+    learning_rate: float = 1e-3, **more: object,
+) -> Cell:  # fmt: skip
+    settings = Settings(
+        model=Model(name="tiny", path="tiny"),
+        data=Data(name="counting", path="counting", instruction=instruction),
+        advantage=Advantage(estimator="rloo"),
+        loss=Loss(),
+        kl=Kl(estimator="k1", placement="reward", beta=0.1),
+        rollout=Rollout(group_size=4, max_response_tokens=8),
+        batch=Batch(num_prompts=4),
+        optimizer=Optimizer(learning_rate=learning_rate),
+        num_train_steps=steps,
+        backend=BackendRef(name="fake"),
+        seed=seed,
+    )
+    plain = {
+        "id": fingerprint(settings),
+        "slug": f"study-k1.reward-s{seed}",
+        "studies": ("study",),
+        "axes": {"kl": "k1.reward", "seed": str(seed)},
+        "settings": settings,
+    }
+    return Cell.model_validate(plain | more)
+
+
+def move_in(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The fake backend, for this process and for every process it starts."""
+    spec = importlib.util.spec_from_file_location(
+        "fake_backend", HOUSE / "backends" / "fake" / "__init__.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    backend: Backend = module.BACKEND
+    monkeypatch.setattr(registry, "load", lambda _name: backend)
+    monkeypatch.setenv("PYTHONPATH", str(HOUSE))
+    return backend
+
+
+def leave(folder: RunFolder, cell: Cell, *exits: ExitRecord | None) -> CellDir:
+    """A cell's directory as attempts that ended like this leave it; None was killed."""
+    folder.open()
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    for record in exits:
+        attempt: AttemptDir = cell_dir.new_attempt()
+        attempt.job.write_text('{"pid": 1, "birth": "long ago", "host": "elsewhere"}')
+        if record is not None:
+            attempt.write_exit(record)
+    return cell_dir
+
+
+def ended(state: str = "succeeded", **more: object) -> ExitRecord:
+    outcome = Outcome(kind="trained") if state == "succeeded" else None
+    plain = {"state": state, "started": 10.0, "ended": 20.0, "cpu_seconds": 6.0, "outcome": outcome}
+    return ExitRecord.model_validate(plain | more)
+
+
+class Orch:
+    """A real `launch` in a process of its own, in a terminal's stead."""
+
+    def __init__(self, tmp_path: Path):
+        self.cells_file = tmp_path / "cells.json"
+
+    def start(
+        self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
+    ) -> "subprocess.Popen[str]":
+        self.cells_file.write_text(json.dumps([c.model_dump(mode="json") for c in cells]))
+        argv = [sys.executable, str(HERE / "drive.py"), str(folder.path), str(self.cells_file)]
+        return subprocess.Popen(
+            [*argv, str(workers)], env={**os.environ, "PYTHONPATH": str(HOUSE), **env}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+
+    def run(
+        self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
+    ) -> dict[str, object]:
+        out, err = self.start(cells, folder, workers, **env).communicate(timeout=120)
+        assert out, err
+        summary: dict[str, object] = json.loads(out.splitlines()[-1])
+        return summary

@@ -1,0 +1,110 @@
+"""Disks that are full, limited or read-only: a sentence, exit code 1, and nothing lost."""
+
+import contextlib
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rundir import RunFolder
+from orchestrator.state import look
+from orchestrator.types import Cell
+from tests.launch.kit import Orch
+from tests.launch.test_local import units
+
+Make = Callable[..., Cell]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB, where we may mount one."""
+    disk = tmp_path / "a small 'disk'"
+    disk.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting needs root")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # noqa: S607
+
+
+def remount(disk: Path, option: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)  # noqa: S607
+
+
+def check_it_goes_on(orch: Orch, cells: list[Cell], folder: RunFolder) -> None:
+    summary = orch.run(cells, folder)
+    assert summary["succeeded"] == len(cells)
+    assert all(units(folder, c) == [1, 2, 3] for c in cells)
+
+
+def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path) -> None:
+    folder = RunFolder(small / "runs" / "test")
+    cells = [cell(0, "fill"), cell(1, "slow")]
+    process = orch.start(cells, folder)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert "there is no room left to write to" in err
+    assert "the cell goes on from its last checkpoint" in err
+    assert look(folder.cell(cells[0])).state == "preempted"
+    remount(small, "size=40m")
+    check_it_goes_on(orch, cells, folder)
+
+
+def test_a_disk_that_is_full_from_the_start(orch: Orch, cell: Make, small: Path) -> None:
+    folder = RunFolder(small / "runs" / "test")
+    folder.open()
+    ballast = small / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    cells = [cell(0), cell(1)]
+    process = orch.start(cells, folder)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.endswith("the disk is full: free some room and run again, nothing is lost\n")
+    assert all(look(folder.cell(c)).state == "planned" for c in cells)
+    ballast.unlink()
+    check_it_goes_on(orch, cells, folder)
+
+
+def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
+    folder = RunFolder(small / "runs" / "test")
+    orch.run([cell(0)], folder)
+    remount(small, "ro")
+    assert orch.run([cell(0)], folder)["succeeded"] == 1, "what is there can be read"
+    process = orch.start([cell(0), cell(1)], folder)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.endswith(
+        "the file system is read-only: choose another runs folder with site.runs_dir=...\n"
+    )
+
+
+def test_a_file_size_limit(orch: Orch, cell: Make, folder: RunFolder) -> None:
+    cells = [cell(0, "fill")]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    process = orch.start(cells, folder)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "File too large" in err
+    assert "Traceback" not in err
+    check_it_goes_on(orch, cells, folder)
+
+
+def test_a_ledger_that_cannot_be_written_stops_everything(
+    orch: Orch, cell: Make, folder: RunFolder
+) -> None:
+    folder.open()
+    folder.ledger.mkdir()
+    process = orch.start([cell(0)], folder)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.endswith("ledger.jsonl: it is a folder where a file should be; remove it\n")
+    folder.ledger.rmdir()
+    check_it_goes_on(orch, [cell(0)], folder)

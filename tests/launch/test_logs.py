@@ -1,0 +1,76 @@
+"""What cells printed, read back whole, cut, followed and summed up."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.backend import Backend
+from orchestrator.errors import SelectionError
+from orchestrator.launch.local import launch
+from orchestrator.logs import errors, follow, logs
+from orchestrator.plan import plan
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Cell
+from tests.launch.kit import Orch, ended, leave
+from tests.launch.test_local import units, wait_for
+
+Make = Callable[..., Cell]
+
+
+def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(
+    cell: Make, folder: RunFolder
+) -> None:
+    cell_dir = leave(folder, cell(), ended("failed"), ended())
+    first, second = cell_dir.attempts()
+    first.stdout.write_text("one\n")
+    second.stdout.write_bytes(b"".join(b"line %d\n" % n for n in range(1000)) + b"\xff torn")
+    assert logs(cell_dir, lines=2) == "line 999\n\ufffd torn"
+    assert logs(cell_dir, attempt=1) == "one\n"
+    assert logs(cell_dir, "stderr") == ""
+
+
+def test_a_retried_cell_shows_what_it_did_before(cell: Make, folder: RunFolder) -> None:
+    cell_dir = leave(folder, cell(), ended("failed"))
+    cell_dir.attempts()[0].stdout.write_text("before\n")
+    cell_dir.new_attempt()
+    assert logs(cell_dir) == "before\n"
+
+
+def test_what_was_never_started_has_no_log(cell: Make, folder: RunFolder) -> None:
+    cell_dir = leave(folder, cell(), ended())
+    with pytest.raises(SelectionError, match="has no attempt 7"):
+        logs(cell_dir, attempt=7)
+    with pytest.raises(SelectionError, match="was never started"):
+        logs(folder.cell(cell(1)))
+
+
+def test_following_shows_everything_once_and_ends_with_the_cell(
+    orch: Orch, cell: Make, folder: RunFolder
+) -> None:
+    code = "program:import time\nfor n in range(20): print('tick', n, flush=True); time.sleep(0.05)"
+    one = cell(instruction=code)
+    process = orch.start([one], folder)
+    wait_for(lambda: (folder.cell(one).path / "attempts" / "1" / "stdout").exists())
+    pieces: list[str] = []
+    reader = threading.Thread(target=lambda: pieces.extend(follow(folder.cell(one))))
+    reader.start()
+    process.communicate(timeout=30)
+    reader.join(timeout=10)
+    assert not reader.is_alive()
+    assert "".join(pieces).splitlines() == [f"tick {n}" for n in range(20)]
+    assert len([p for p in pieces if p]) > 2, "it came bit by bit"
+
+
+def test_errors_tell_the_class_the_message_and_the_last_lines(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(0), cell(1, "fail"), cell(2, "memory"), cell(3, "collapse")]
+    launch(cells, folder)
+    told = errors(plan(cells, folder).rows, lines=1)
+    assert [(e.failure, e.message, e.last_lines) for e in told] == [
+        ("error", "ValueError: told to fail", "ValueError: told to fail\n"),
+        ("out_of_memory", "MemoryError: told to", "MemoryError: told to\n"),
+    ]
+    assert [e.directory.id for e in told] == [cells[1].id, cells[2].id]
+    assert units(folder, cells[1]) == [1]

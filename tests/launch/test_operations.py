@@ -1,0 +1,175 @@
+"""Cancel, retry and prune, on cells that run and on cells that do not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backend import Backend
+from orchestrator.errors import RunFolderError
+from orchestrator.launch.local import launch
+from orchestrator.operations import cancel, prune, retry
+from orchestrator.plan import plan
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.state import look
+from orchestrator.types import Cell
+from tests.launch.kit import Orch, ended, leave
+from tests.launch.test_local import units, wait_for
+
+Make = Callable[..., Cell]
+
+
+def events(folder: RunFolder) -> list[str]:
+    return [event["event"] for event in folder.events()]
+
+
+def test_a_planned_cell_that_is_cancelled_does_not_start_until_retried(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    first, second = cell(0), cell(1)
+    (done,) = cancel([first], folder)
+    assert (done.done, done.note) == (True, "will not start")
+    assert plan([first], folder).counts() == {"cancelled": 1}
+    launched = launch([first, second], folder)
+    assert (launched.count("cancelled"), launched.count("succeeded")) == (1, 1)
+    assert units(folder, first) == []
+
+    (done,) = retry([first], folder)
+    assert (done.done, done.note) == (True, "it was cancelled")
+    (row,) = plan([first, second], folder).pending
+    assert (row.reason, row.detail) == ("new", "to be tried again")
+    assert launch([first], folder).count("succeeded") == 1
+    assert units(folder, first) == [1, 2, 3]
+
+
+def test_a_running_cell_is_stopped_and_the_others_go_on(
+    orch: Orch, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(0, "slow", steps=400), cell(1, "slow", steps=20), cell(2)]
+    process = orch.start(cells, folder)
+    wait_for(lambda: units(folder, cells[0]))
+    (done,) = cancel(cells[:1], folder)
+    assert (done.done, done.note) == (True, "stopped")
+    out, err = process.communicate(timeout=30)
+    assert json.loads(out.splitlines()[-1]) == {
+        "interrupted": False, "cancelled": 1, "succeeded": 2
+    }, err  # fmt: skip
+    ending = look(folder.cell(cells[0])).exit
+    assert ending is not None
+    assert (ending.state, ending.message) == ("cancelled", "cancelled by a person")
+    assert len(folder.cell(cells[0]).attempts()) == 1
+
+
+def test_a_worker_that_does_not_listen_is_killed(
+    orch: Orch, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.operations.WAIT_SECONDS", 0.5)
+    cells = [cell(0, "slow", steps=400)]
+    process = orch.start(cells, folder)
+    wait_for(lambda: units(folder, cells[0]))
+    (attempt,) = folder.cell(cells[0]).attempts()
+    os.kill(json.loads(attempt.job.read_text())["pid"], signal.SIGSTOP)
+    (done,) = cancel(cells, folder)
+    assert done.done
+    out, _ = process.communicate(timeout=30)
+    assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "cancelled": 1}
+
+
+def test_an_older_pid_is_never_signalled(cell: Make, folder: RunFolder) -> None:
+    """The job of a dead attempt names a pid that somebody else has by now."""
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        one = cell()
+        cell_dir = leave(folder, one, None)
+        (attempt,) = cell_dir.attempts()
+        job = {"pid": stranger.pid, "host": os.uname().nodename, "birth": "123"}
+        attempt.job.write_text(json.dumps(job))
+        (done,) = cancel([one], folder)
+        assert done.done
+        time.sleep(0.1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "note"),
+    [
+        ("succeeded", "it has succeeded already"),
+        ("failed", "it has failed already"),
+        ("cancelled", "it was cancelled already"),
+    ],
+)
+def test_what_has_ended_is_not_cancelled(
+    state: str, note: str, cell: Make, folder: RunFolder
+) -> None:
+    leave(folder, cell(), ended(state))
+    (done,) = cancel([cell()], folder)
+    assert (done.done, done.note) == (False, note)
+    assert events(folder) == []
+
+
+def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
+    fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    one = cell(instruction="fail")
+    launch([one], folder)
+    assert [d.done for d in retry([one], folder)] == [True]
+    (again,) = retry([one], folder)
+    assert (again.done, again.note) == (False, "it is planned")
+    launch([one], folder)
+    assert units(folder, one) == [1, 2], "it goes on from what it has"
+    assert len(folder.cell(one).attempts()) == 2
+    assert events(folder).count("retry") == 1
+
+
+@pytest.mark.parametrize("state", ["succeeded", "preempted"])
+def test_only_failed_and_cancelled_cells_are_retried(
+    state: str, cell: Make, folder: RunFolder
+) -> None:
+    leave(folder, cell(0), ended(state))
+    left = retry([cell(0), cell(1)], folder)
+    assert [(d.done, d.note) for d in left] == [
+        (False, f"it is {state}"), (False, "it was never launched")
+    ]  # fmt: skip
+
+
+def test_a_running_cell_is_not_retried(cell: Make, folder: RunFolder) -> None:
+    with leave(folder, cell(), ended("failed")).take_claim():
+        (done,) = retry([cell()], folder)
+    assert (done.done, done.note) == (False, "it is running")
+
+
+def test_prune_removes_what_left_the_spec_and_nothing_else(cell: Make, folder: RunFolder) -> None:
+    kept, gone, running = cell(0), cell(1), cell(2)
+    leave(folder, kept, ended())
+    orphan = leave(folder, gone, ended())
+    (orphan.checkpoints / "12").mkdir(parents=True)
+    (folder.cells_path / ".removed-x-4194305").mkdir()
+    with leave(folder, running, None).take_claim():
+        orphans = [row.directory for row in plan([kept], folder).orphans]
+        done = prune(folder, orphans)
+    assert {d.directory.id: d.note for d in done} == {
+        gone.id: "removed", running.id: "it is running; cancel it first"
+    }  # fmt: skip
+    assert {d.id for d in folder.cells()} == {kept.id, running.id}
+    assert folder.leftovers() == []
+    assert events(folder) == ["pruned"]
+    assert [d.note for d in prune(folder, [orphan])] == ["it is gone already"]
+    assert events(folder) == ["pruned"]
+
+
+def test_prune_stays_within_its_folder(cell: Make, folder: RunFolder, tmp_path: Path) -> None:
+    folder.open()
+    precious = CellDir(tmp_path / "precious")
+    precious.path.mkdir()
+    with pytest.raises(RunFolderError, match="nothing was removed"):
+        prune(folder, [precious])
+    assert precious.path.exists()

@@ -1,0 +1,123 @@
+"""The cost model: its arithmetic by hand, and that measurements replace it."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cost import (
+    ASSUMED_UTILISATION,
+    CPU_SECONDS_PER_UPDATE,
+    bill,
+    cost,
+    gpu_hours,
+    measure,
+    num_parameters,
+)
+from orchestrator.plan import plan
+from orchestrator.rundir import RunFolder
+from orchestrator.settings import BackendRef, Batch, Kl, Model, Resources, Rollout
+from orchestrator.types import Cell, Outcome
+from tests.launch.kit import ended, leave, make_cell
+
+
+def paper(name: str = "qwen2.5-7b", path: str = "Qwen/Qwen2.5-7B", **settings: object) -> Cell:
+    """Fig. 2 of the paper: 256 prompts x 5 rollouts, up to 1024 tokens, 250 steps, 8 A100."""
+    cell = make_cell()
+    changed = cell.settings.model_copy(
+        update={
+            "model": Model(name=name, path=path),
+            "rollout": Rollout(group_size=5, max_response_tokens=1024),
+            "batch": Batch(num_prompts=256),
+            "num_train_steps": 250,
+            "backend": BackendRef(name="verl"),
+            **settings,
+        }
+    )
+    resources = Resources(num_nodes=2, gpus_per_node=4)
+    return cell.model_copy(update={"settings": changed, "resources": resources})
+
+
+def test_gpu_hours_by_hand() -> None:
+    flops = 250 * 256 * 5 * (200 + 512) * 12 * 7e9
+    low, high = ASSUMED_UTILISATION
+    priced = cost(paper())
+    assert priced.basis == "model"
+    assert priced.low == pytest.approx(flops / (312e12 * high) / 3600)
+    assert priced.high == pytest.approx(flops / (312e12 * low) / 3600)
+    assert priced.gpu_hours == pytest.approx(math.sqrt(priced.low * priced.high))
+    assert gpu_hours(paper()) == priced.gpu_hours
+
+
+def test_what_the_price_depends_on() -> None:
+    whole = gpu_hours(paper())
+    assert gpu_hours(paper(kl=Kl(estimator="none"))) == pytest.approx(whole * 10 / 12)
+    assert gpu_hours(paper(batch=Batch(num_prompts=256, num_minibatches=2))) == pytest.approx(
+        whole / 2
+    )
+    assert gpu_hours(paper(path="Qwen/Qwen2.5-14B")) == pytest.approx(2 * whole)
+    on_h100 = paper().model_copy(update={"resources": Resources(gpu="H100-80gb", gpus_per_node=8)})
+    assert gpu_hours(on_h100) == pytest.approx(whole * 312 / 989)
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("Qwen/Qwen2.5-7B", 7e9), ("Qwen/Qwen2.5-0.5B-Instruct", 0.5e9),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8e9), ("Qwen/Qwen3-4B-Instruct-2507", 4e9),
+        ("org/7bit-model", None), ("org/model-v2b1", None),
+    ],
+)  # fmt: skip
+def test_the_size_is_read_from_the_name(path: str, size: float | None) -> None:
+    assert num_parameters(paper("unsaid", path)) == size
+
+
+def test_hours_that_the_author_declares_are_taken() -> None:
+    declared = Resources(num_nodes=2, gpus_per_node=4, hours=10)
+    priced = cost(paper().model_copy(update={"resources": declared}))
+    assert (priced.gpu_hours, priced.low, priced.high) == (80, 80, 80)
+    assert priced.basis == "declared"
+
+
+def test_what_cannot_be_priced_is_said_and_not_guessed() -> None:
+    unknown = paper("secret", "org/secret")
+    assert math.isnan(gpu_hours(unknown))
+    total = bill([unknown, paper()])
+    assert total.cells == {"unknown": 1, "model": 1}
+    assert total.gpu_hours == gpu_hours(paper())
+    assert "1 of unknown size, left out" in str(total)
+
+
+def micro(seed: int = 0, **more: object) -> Cell:
+    cell = make_cell(seed, steps=100)
+    settings = cell.settings.model_copy(update={"backend": BackendRef(name="micro"), **more})
+    return cell.model_copy(update={"settings": settings, "id": f"{seed:012d}"})
+
+
+def test_embedded_cells_are_counted_in_cpu_seconds() -> None:
+    priced = cost(micro())
+    assert priced.cpu_seconds == pytest.approx(100 * CPU_SECONDS_PER_UPDATE)
+    assert priced.gpu_hours == 0
+
+
+def test_measured_cells_replace_the_model_for_their_shape_only(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs")
+    cells = [micro(0), micro(1), micro(2)]
+    other = micro(3, rollout=Rollout(group_size=16, max_response_tokens=8))
+    leave(folder, cells[0], ended(cpu_seconds=2.0))
+    leave(folder, cells[1], ended(cpu_seconds=4.0))
+    measured = measure(plan(cells, folder).rows)
+    assert measured.num_cells == 2
+    assert cost(cells[2], measured).cpu_seconds == pytest.approx(3.0)
+    assert cost(cells[2], measured).basis == "measured"
+    assert cost(other, measured).basis == "model"
+    assert bill([cells[2], other], measured).cells == {"measured": 1, "model": 1}
+
+
+def test_what_does_not_tell_the_cost_of_a_whole_run_is_not_measured(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs")
+    cells = [micro(0), micro(1), micro(2)]
+    leave(folder, cells[0], None, ended(cpu_seconds=99.0))  # resumed: a part of the steps
+    leave(folder, cells[1], ended(outcome=Outcome(kind="collapsed", cause="nan", step=4)))
+    leave(folder, cells[2], ended("failed"))
+    assert measure(plan(cells, folder).rows).num_cells == 0

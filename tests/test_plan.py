@@ -1,0 +1,172 @@
+"""Every reason a cell can have, and that planning changes nothing."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunFolderError
+from orchestrator.plan import Change, plan
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Outcome
+from tests.launch.kit import ended, leave, make_cell, move_in
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "test")
+
+
+def only(cells: list, folder: RunFolder):
+    (row,) = plan(cells, folder).rows
+    return row
+
+
+def test_a_cell_that_is_nowhere_is_new(folder: RunFolder) -> None:
+    made = plan([make_cell(0), make_cell(1)], folder)
+    assert [(r.reason, r.state, r.pending) for r in made.rows] == [("new", "planned", True)] * 2
+    assert made.counts() == {"new": 2}
+    assert not folder.path.exists(), "planning writes nothing"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "detail", "pending"),
+    [
+        ("succeeded", "unchanged", "trained", False),
+        ("failed", "failed", "error: ValueError: boom", False),
+        ("cancelled", "cancelled", "waits for `orch retry`", False),
+        ("timed_out", "interrupted", "starts again: it has no checkpoint yet", True),
+    ],
+)
+def test_how_the_last_attempt_ended_is_the_reason(
+    state: str, reason: str, detail: str, pending: bool,
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    move_in(monkeypatch)
+    cell = make_cell()
+    leave(
+        folder, cell, ended("failed"), ended(state, failure="error", message="ValueError: boom\n")
+    )
+    row = only([cell], folder)
+    assert (row.state, row.reason, row.detail, row.pending) == (state, reason, detail, pending)
+    assert row.attempts == 2
+    assert bool(plan([cell], folder).pending) is pending
+
+
+def test_a_collapse_is_told(folder: RunFolder) -> None:
+    cell = make_cell()
+    leave(folder, cell, ended(outcome=Outcome(kind="collapsed", cause="nan", step=3)))
+    assert only([cell], folder).detail == "collapsed"
+
+
+def test_a_killed_cell_goes_on_from_its_last_checkpoint(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_in(monkeypatch)
+    cell = make_cell(steps=9)
+    cell_dir = leave(folder, cell, None)
+    cell_dir.checkpoints.mkdir()
+    (cell_dir.checkpoints / "units").write_text("1\n2\n3\n4\n")
+    row = only([cell], folder)
+    assert (row.state, row.reason) == ("preempted", "interrupted")
+    assert row.detail == "goes on from step 4 of 9"
+
+
+def test_a_claimed_cell_is_running_and_not_pending(folder: RunFolder) -> None:
+    cell = make_cell()
+    with leave(folder, cell, None).take_claim() as claim:
+        assert claim is not None
+        row = only([cell], folder)
+        assert (row.state, row.reason, row.pending) == ("running", "running", False)
+
+
+def test_changed_fields_are_named_old_and_new(folder: RunFolder) -> None:
+    old = make_cell(learning_rate=1e-3)
+    new = make_cell(learning_rate=2e-3, steps=6)
+    leave(folder, old, ended())
+    changed, orphan = plan([new], folder).rows
+    assert changed.reason == "changed"
+    assert changed.pending
+    assert set(changed.changes) == {
+        Change("num_train_steps", 3, 6), Change("optimizer.learning_rate", 1e-3, 2e-3)
+    }  # fmt: skip
+    assert changed.detail == "num_train_steps: 3 -> 6; optimizer.learning_rate: 0.001 -> 0.002"
+    assert (orphan.reason, orphan.detail) == ("orphan", f"replaced by {new.id}")
+    assert (orphan.cell, orphan.state, orphan.directory.id) == (None, "succeeded", old.id)
+
+
+def test_the_same_slug_in_another_study_is_another_cell(folder: RunFolder) -> None:
+    leave(folder, make_cell(), ended())
+    new, orphan = plan([make_cell(learning_rate=2e-3, studies=("other",))], folder).rows
+    assert (new.reason, new.changes) == ("new", ())
+    assert orphan.detail == "no longer in the spec"
+
+
+def test_orphans_follow_the_cells_and_do_not_make_the_plan_pending(folder: RunFolder) -> None:
+    kept, gone = make_cell(0), make_cell(1)
+    for cell in (kept, gone):
+        leave(folder, cell, ended())
+    made = plan([kept], folder)
+    assert [row.reason for row in made.rows] == ["unchanged", "orphan"]
+    assert [row.directory.id for row in made.orphans] == [gone.id]
+    assert not made.pending
+
+
+def test_cells_that_a_selection_leaves_out_are_no_orphans(folder: RunFolder) -> None:
+    chosen, other, gone = make_cell(0), make_cell(1), make_cell(2)
+    for cell in (chosen, other, gone):
+        leave(folder, cell, ended())
+    made = plan([chosen], folder, within=[chosen, other])
+    assert [row.directory.id for row in made.rows] == [chosen.id, gone.id]
+
+
+def test_an_earlier_version_whose_cell_is_cut_is_an_orphan_and_nothing_more(
+    folder: RunFolder,
+) -> None:
+    cell_dir = leave(folder, make_cell(), ended())
+    cell_dir.cell.write_text(cell_dir.cell.read_text()[:100])
+    made = plan([make_cell(learning_rate=2e-3)], folder)
+    assert [row.reason for row in made.rows] == ["new", "orphan"]
+
+
+def test_an_exit_record_that_cannot_be_read_is_told_and_the_rest_planned(
+    folder: RunFolder,
+) -> None:
+    bad, good = make_cell(0), make_cell(1)
+    (attempt,) = leave(folder, bad, ended()).attempts()
+    attempt.exit.write_bytes(b"\x00\xff{")
+    made = plan([bad, good], folder)
+    assert [row.reason for row in made.rows] == ["unreadable", "new"]
+    assert made.faults == (
+        f"{attempt.exit} is not a JSON object (cut or overwritten?); restore or remove it",
+    )
+    assert len(made.pending) == 1
+
+
+def test_a_cell_named_twice_is_planned_once(folder: RunFolder) -> None:
+    assert plan([make_cell(), make_cell()], folder).counts() == {"new": 1}
+
+
+def test_a_newer_or_foreign_folder_is_refused(folder: RunFolder) -> None:
+    folder.path.mkdir(parents=True)
+    (folder.path / "thesis.tex").write_text("")
+    with pytest.raises(RunFolderError, match=r"is not orch's: it has no format.json, but 'thesis"):
+        plan([make_cell()], folder)
+    (folder.path / "format.json").write_text('{"format": 99, "orch": "7.0"}')
+    with pytest.raises(RunFolderError, match=r"format 99, written by orch 7.0; this orch"):
+        plan([make_cell()], folder)
+
+
+def test_planning_grows_with_the_number_of_cells_and_not_its_square(folder: RunFolder) -> None:
+    """Half of the cells are on disk, half are new: the dearest case per cell."""
+    cells = [make_cell(seed) for seed in range(800)]
+    for cell in cells[::2]:
+        leave(folder, cell, ended())
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        plan(cells[:count], RunFolder(folder.path))
+        return time.process_time() - began
+
+    small, large = (min(seconds(n) for _ in range(3)) for n in (100, 800))
+    assert large < 4 * 8 * small

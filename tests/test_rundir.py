@@ -1,0 +1,219 @@
+"""The run directory as a protocol: claims, attempts, identity, and folders that are not ours."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import RunFolderError
+from orchestrator.files import append_line, read_lines, read_tail, write_text
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.types import LaunchPlan
+from tests.launch.kit import ended, leave, make_cell
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
+
+
+def test_scales_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert RunFolder.of(tmp_path, "comedy", "full").path == tmp_path / "comedy"
+    assert RunFolder.of(tmp_path, "comedy", "micro").path == tmp_path / "comedy.micro"
+
+
+def test_opening_twice_changes_nothing(folder: RunFolder) -> None:
+    folder.open()
+    marker = (folder.path / "format.json").read_bytes()
+    folder.open()
+    assert (folder.path / "format.json").read_bytes() == marker
+
+
+def test_a_folder_that_a_kill_left_half_made_is_ours(folder: RunFolder) -> None:
+    folder.cells_path.mkdir(parents=True)
+    (folder.path / ".format.json.123").write_text("{")
+    folder.open()
+    assert json.loads((folder.path / "format.json").read_text())["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is not a JSON object"), ("\x00\x01", "is not a JSON object"),
+        ('{"format": "one"}', "does not say a format"),
+        ('{"format": 2, "orch": "9.9"}', "written by orch 9.9; this orch"),
+    ],
+)  # fmt: skip
+def test_a_marker_that_is_not_ours(text: str, sentence: str, folder: RunFolder) -> None:
+    folder.open()
+    (folder.path / "format.json").write_text(text)
+    with pytest.raises(RunFolderError, match=sentence):
+        folder.check()
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunFolderError, match="a part of its path is a file, not a folder"):
+        RunFolder(tmp_path / "runs" / "x").open()
+
+
+def test_a_read_only_place_is_told() -> None:
+    with pytest.raises(RunFolderError, match=r"/proc/orch: "):
+        RunFolder(Path("/proc/orch")).open()
+
+
+def test_a_claim_belongs_to_one_process_and_ends_with_it(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell())
+    code = (
+        "import sys, pathlib; from orchestrator.rundir import CellDir\n"
+        "claim = CellDir(pathlib.Path(sys.argv[1])).take_claim()\n"
+        "print('held' if claim else 'refused', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(cell_dir.path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert cell_dir.is_claimed()
+    assert cell_dir.take_claim(patience_seconds=0) is None
+    process.kill()
+    process.communicate()
+    assert not cell_dir.is_claimed()
+    with cell_dir.take_claim() as claim:
+        assert claim is not None
+
+
+def test_looking_does_not_keep_a_worker_from_its_claim(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell())
+    stop = threading.Event()
+
+    def gaze() -> None:
+        while not stop.is_set():
+            cell_dir.is_claimed()
+
+    gazers = [threading.Thread(target=gaze) for _ in range(2)]
+    for gazer in gazers:
+        gazer.start()
+    try:
+        for _ in range(20):
+            with cell_dir.take_claim(patience_seconds=10) as claim:
+                assert claim is not None
+    finally:
+        stop.set()
+        for gazer in gazers:
+            gazer.join()
+
+
+def test_a_claim_on_a_directory_that_was_pruned_meanwhile_is_not_given(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell())
+    with cell_dir.take_claim() as claim:
+        assert claim is not None
+        moved = cell_dir.path.rename(cell_dir.path.with_name(".removed"))
+        assert not cell_dir._is_in_place(claim)
+        with pytest.raises(FileNotFoundError):
+            cell_dir.take_claim()
+    assert moved.exists()
+
+
+def test_attempts_are_numbered_on_and_sorted_as_numbers(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell(), *[ended()] * 11)
+    assert [a.number for a in cell_dir.attempts()] == list(range(1, 12))
+    assert cell_dir.new_attempt().number == 12
+
+
+def test_concurrent_attempts_differ(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell())
+    made: list[int] = []
+    threads = [threading.Thread(target=lambda: made.append(cell_dir.new_attempt().number))
+               for _ in range(16)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(1, 17))
+
+
+def test_a_cell_is_found_by_its_id_whatever_its_slug(folder: RunFolder) -> None:
+    leave(folder, make_cell(slug="first-name"), ended())
+    assert folder.cell(make_cell(slug="second-name")).slug == "first-name"
+    assert folder.cell(make_cell(1, slug="second-name")).slug == "second-name"
+
+
+def test_half_made_and_half_removed_directories_are_no_cells(folder: RunFolder) -> None:
+    leave(folder, make_cell())
+    ours, dead = f".new-x-1-{threading.get_native_id()}", ".removed-x-1-4194305"
+    for name in (ours, dead):
+        (folder.cells_path / name).mkdir()
+    assert len(folder.cells()) == 1
+    assert [p.name for p in folder.leftovers()] == [dead], "its process is dead, ours lives"
+
+
+def test_a_plan_writes_only_below_its_folder(folder: RunFolder) -> None:
+    cell = make_cell()
+    cell_dir = leave(folder, cell)
+    plan = LaunchPlan(cell_id=cell.id, backend="fake", version="1", argv=(),
+                      files={"../../evil": "x"})  # fmt: skip
+    with pytest.raises(RunFolderError, match="may only write below"):
+        cell_dir.write(cell, plan)
+
+
+def test_a_cut_cell_is_told_with_its_path(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell())
+    cell_dir.cell.write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"cell.json is not a JSON object \(cut"):
+        cell_dir.read_cell()
+    cell_dir.cell.unlink()
+    with pytest.raises(RunFolderError, match=r"cell.json is missing; remove"):
+        CellDir(cell_dir.path).read_cell()
+
+
+@given(lines=st.lists(st.dictionaries(st.text(), st.integers(), max_size=3), max_size=5),
+       cut=st.integers(min_value=0, max_value=40))  # fmt: skip
+@settings(deadline=None)
+def test_a_ledger_torn_anywhere_loses_its_last_line_at_most(
+    lines: list[dict[str, int]], cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    for line in lines:
+        append_line(path, json.dumps(line))
+    if not lines:
+        return
+    torn = json.dumps({"torn": "x" * 50})
+    with path.open("a") as file:
+        file.write(torn[: min(cut, len(torn) - 1)])
+    append_line(path, '{"after": 1}')
+    assert list(read_lines(path)) == [*lines, {"after": 1}]
+
+
+def test_a_torn_line_is_told_where_somebody_asks(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n[1]\n{"step"')
+    faults: list[str] = []
+    assert list(read_lines(path, faults)) == [{"step": 1}]
+    assert [fault.partition("jsonl ")[2][:6] for fault in faults] == ["line 2", "line 3"]
+
+
+def test_a_write_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "exit.json"
+    write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@given(lines=st.lists(st.text("ab", max_size=9), max_size=9), size=st.integers(1, 60))
+@settings(deadline=None)
+def test_a_tail_begins_with_a_whole_line(
+    lines: list[str], size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "stdout"
+    path.write_text("".join(line + "\n" for line in lines))
+    tail = read_tail(path, size).decode().splitlines()
+    assert tail == lines[len(lines) - len(tail) :]
