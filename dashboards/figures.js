@@ -201,7 +201,8 @@ const FIGURES = {
       const plot = panel(place, data.metrics[m], alt, height);
       return () => draw(plot, dots(rows.filter((c) => c.finals[m]), m, look), {
         margin: { l: 110, r: 12, t: 6, b: 34 }, xaxis: { zeroline: false, range: rangeOf(rows, m) },
-        yaxis: { categoryorder: "array", categoryarray: rows.map((c) => safe(c.name)), tickfont: { size: 11.5 } },
+        yaxis: { categoryorder: "array", categoryarray: rows.map((c) => safe(c.name)), tickfont: { size: 11.5 },
+          range: [-0.7, rows.length - 0.3] },
       });
     });
   },
@@ -210,10 +211,10 @@ const FIGURES = {
     const [metric] = metrics;
     const own = all.filter((c) => c.predicted !== null && c.finals[metric]);
     if (!own.length) return nothing(place);
-    place.classList.add("wide");
+    place.classList.add("square");
     const kinds = unique(own.map((c) => c.kl)), look = looks(kinds);
     legend(place, kinds.map((kl) => [kl, { ...look(kl), dash: "solid" }]));
-    const values = own.flatMap((c) => [c.predicted, c.finals[metric][0]]);
+    const values = own.flatMap((c) => [c.predicted, ...c.finals[metric].slice(0, 3)]).filter((v) => v !== null);
     const low = Math.min(...values) - 0.03, high = Math.max(...values) + 0.03;
     const plot = panel(place, data.metrics[metric], alt, 430);
     return [() => draw(plot, [
@@ -228,7 +229,7 @@ const FIGURES = {
           hovertemplate: "%{text}: predicted %{x:.3f}, observed %{y:.3f}<extra></extra>" };
       }),
     ], { xaxis: { title: { text: "predicted", font: { size: 11 } }, range: [low, high] },
-         yaxis: { title: { text: "observed", font: { size: 11 } } } })];
+         yaxis: { title: { text: "observed", font: { size: 11 } }, range: [low, high] } })];
   },
 };
 

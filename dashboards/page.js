@@ -58,7 +58,7 @@
     bar.replaceChildren();
     figure.querySelectorAll(".legend").forEach((list) => list.remove());
     place.replaceChildren();
-    place.classList.remove("wide");
+    place.classList.remove("wide", "square");
     if (kind === "curves") {
       const measured = metrics.filter((m) => inStudy().some((c) => c.curves[m]));
       if (!measured.includes(state.metric)) state.metric = measured[0] || metrics[0];

@@ -14,7 +14,7 @@ from orchestrator.report import Report
 
 def html(report: Report) -> str:
     """The whole page as text. It fetches nothing and needs nothing beside it."""
-    scripts = (_plotly(), _own("figures.js"), _own("page.js")) if _draws(report) else ()
+    scripts = (_plotly(), _own("figures.js"), _own("page.js"))
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
@@ -72,10 +72,6 @@ def _footer(report: Report) -> str:
     return f"Written by orch{when}. Every number can be traced below: Provenance."
 
 
-def _draws(report: Report) -> bool:
-    return any(section.figures or section.tables for section in report.sections)
-
-
 @cache
 def _own(name: str) -> str:
     return files("dashboards").joinpath(name).read_text(encoding="utf-8")
@@ -92,7 +88,7 @@ def _plotly() -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts) or "'none'"
+    hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"

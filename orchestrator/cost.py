@@ -27,9 +27,9 @@ PEAK_FLOPS: Mapping[str, float] = {
     "a100": 312e12, "h100": 989e12, "h200": 989e12, "b200": 2250e12, "l40s": 362e12, "a10": 125e12,
 }  # fmt: skip
 """FLOP/s of one GPU, dense bf16, from the vendor's data sheets, by the start of its name."""
-CPU_SECONDS_PER_UPDATE = 0.042
-"""One train step of the embedded trainer with its share of evaluations: 80 rollouts of a 48,000
-parameter policy on one core, measured once (the source of the first estimate only)."""
+CPU_SECONDS_PER_UPDATE = 0.03
+"""One train step of the embedded trainer with its share of start and evaluations, on one core:
+the mean over the smoke experiment when it was first run. Only for cells of shapes not run yet."""
 
 Basis = Literal["measured", "declared", "model", "unknown"]
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")

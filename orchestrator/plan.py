@@ -81,19 +81,18 @@ class Plan:
         return {reason: count for reason, count in counted.items() if count}
 
 
-def plan(cells: Iterable[Cell], folder: RunFolder, *, within: Iterable[Cell] | None = None) -> Plan:
+def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     """Every cell with its state and the reason why it would run or not, then the orphans.
 
-    within: all cells of the spec where `cells` is a selection of them; none of them is an orphan.
-    A cell whose directory is missing but whose slug is on disk with other settings, in a study it
-    shares, is `changed`. Raises RunFolderError for a folder that is not ours.
+    cells: all of the spec, since what is on disk and not among them is an orphan; `Plan.only`
+    selects afterwards. A cell whose directory is missing but whose slug is on disk with other
+    settings, in a study it shares, is `changed`. Raises RunFolderError for a folder not ours.
     """
     folder.check()
     wanted = {cell.id: cell for cell in cells}
-    declared = {cell.id for cell in within} if within is not None else wanted.keys()
     on_disk = folder.directories()
     orphans = [CellDir(folder.cells_path / name) for id_, name in on_disk.items()
-               if id_ not in declared]  # fmt: skip
+               if id_ not in wanted]  # fmt: skip
     earlier: dict[str, list[CellDir]] = {}
     for orphan in orphans:
         earlier.setdefault(orphan.slug, []).append(orphan)

@@ -1,7 +1,7 @@
 """What a person sees while cells train: a live table on a terminal, plain lines elsewhere.
 
-with progress(cells, folder) as tell:
-    launch(cells, folder, on_event=tell)
+with watch(cells) as display:
+    launch(cells, folder, on_event=display.show)
 """
 
 import json
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from orchestrator.files import read_tail
 from orchestrator.launch import Event
-from orchestrator.rundir import RunFolder
-from orchestrator.state import RESUMABLE, look
 from orchestrator.types import Cell
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ class Progress:
         self.running: dict[str, tuple[Cell, Path]] = {}
         self.done = self.failed = self.collapsed = 0
         self._clock, self._began = clock, clock()
+        self._known = {cell.id for cell in self.cells}
         self._steps_total = sum(cell.settings.num_train_steps for cell in self.cells)
         self._steps_done = 0
         self._steps_found: dict[str, int] = {}
@@ -50,6 +49,10 @@ class Progress:
         cell = event.cell
         if cell is None:
             return ""
+        if cell.id not in self._known:  # another orch was at it when this one began
+            self._known.add(cell.id)
+            self.cells.append(cell)
+            self._steps_total += cell.settings.num_train_steps
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
             earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
@@ -109,39 +112,39 @@ class Progress:
         return ", ".join(parts)
 
 
-@contextmanager
-def progress(
-    cells: Iterable[Cell], folder: RunFolder, stream: TextIO | None = None
-) -> Iterator[Callable[[Event], None]]:
-    """Shows on `stream` (None: stderr) what becomes of the cells that are still to be trained.
+class Watch(NamedTuple):
+    """A display in use: `show` is launch's on_event."""
 
-    Gives launch's `on_event`.
-    """
+    show: Callable[[Event], None]
+
+
+@contextmanager
+def watch(cells: Iterable[Cell], stream: TextIO | None = None) -> Iterator[Watch]:
+    """Shows on `stream` (None: stderr) what becomes of the cells that are to be trained."""
     stream = stream or sys.stderr
-    to_train = RESUMABLE | {"running"}
-    count = Progress(cell for cell in cells if look(folder.cell(cell)).state in to_train)
+    count = Progress(cells)
     if not (stream.isatty() and count.cells):
-        yield _plain(count, stream)
+        yield Watch(_plain(count, stream))
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(file=stream)
 
-    def tell(event: Event) -> None:
+    def show(event: Event) -> None:
         if line := count.take(event):
             console.print(line, markup=False, highlight=False)
         live.update(_table(count), refresh=True)
 
     # no refresh thread: launch ticks often enough
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield tell
+        yield Watch(show)
 
 
 def _plain(count: Progress, stream: TextIO) -> Callable[[Event], None]:
     last = time.monotonic()
 
-    def tell(event: Event) -> None:
+    def show(event: Event) -> None:
         nonlocal last
         line = count.take(event)
         if not line and time.monotonic() - last >= _HEARTBEAT_SECONDS:
@@ -150,7 +153,7 @@ def _plain(count: Progress, stream: TextIO) -> Callable[[Event], None]:
             last = time.monotonic()
             print(line, file=stream, flush=True)
 
-    return tell
+    return show
 
 
 def _table(count: Progress) -> "RenderableType":

@@ -1,6 +1,7 @@
 """The rules of the house, held by reading every import."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,8 +132,10 @@ def test_plan_loads_no_trainer_tracker_or_harness() -> None:
 
 
 def test_nothing_committed_names_a_machine_or_a_registry() -> None:
+    git = shutil.which("git")
+    assert git
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
+        [git, "ls-files", "-co", "--exclude-standard"],
         capture_output=True, text=True, check=True, cwd=ROOT,
     ).stdout.split("\n")  # fmt: skip
     needles = ["py" + "pi.org", "/ro" + "ot/", "/wo" + "rk/", "pythonho" + "sted"]

@@ -199,7 +199,8 @@ def test_a_missing_beta_is_not_zero() -> None:
 
 def test_faults_are_told_once_with_their_place() -> None:
     message = fault({"model": ["one", "two", "tree"], "kl.beta": [0.1, -1, -2], "seed": [1]})
-    assert message.count("\n") == 2
+    assert message.count("\n") == 4
+    assert message.count("kl.beta must be >= 0") == 2
     assert (
         "no model is called 'tree', did you mean 'three'?  @ $.studies.a.axes.model[2]" in message
     )

@@ -116,8 +116,9 @@ def test_cells_that_a_selection_leaves_out_are_no_orphans(folder: RunFolder) -> 
     chosen, other, gone = make_cell(0), make_cell(1), make_cell(2)
     for cell in (chosen, other, gone):
         leave(folder, cell, ended())
-    made = plan([chosen], folder, within=[chosen, other])
-    assert [row.directory.id for row in made.rows] == [chosen.id, gone.id]
+    made = plan([chosen, other], folder)
+    assert [row.directory.id for row in made.orphans] == [gone.id]
+    assert [row.directory.id for row in made.only({chosen.id}).rows] == [chosen.id]
 
 
 def test_an_earlier_version_whose_cell_is_cut_is_an_orphan_and_nothing_more(

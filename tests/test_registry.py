@@ -21,7 +21,7 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
 
 
 def test_an_unknown_backend_is_named_with_the_nearest() -> None:
-    with pytest.raises(EnvironmentFault, match="backend 'mikro' is not part .* did you mean 'micro'"):
+    with pytest.raises(EnvironmentFault, match=r"'mikro' is not part .* did you mean 'micro'"):
         registry.load("mikro")
 
 

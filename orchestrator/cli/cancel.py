@@ -11,9 +11,7 @@ from orchestrator.cli.output import print_json, print_table
 @options.overrides
 @options.where
 @options.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool
-) -> None:
+def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> None:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
     Cells that have succeeded or failed are left as they are.

@@ -39,7 +39,9 @@ def command(
         stages.print_claims(comparison)
 
 
-def _print_by(comparison: "stages.Comparison", axis: str, metric: str | None, as_json: bool) -> None:
+def _print_by(
+    comparison: "stages.Comparison", axis: str, metric: str | None, as_json: bool
+) -> None:
     from orchestrator.compare import by
 
     chosen = metric or comparison.in_domain

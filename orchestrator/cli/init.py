@@ -40,7 +40,8 @@ studies:
 
 claims:
   k1_reward_scores_higher: >-
-    eval/accuracy_in_domain[kl=k1.reward] > eval/accuracy_in_domain[kl=k3.loss] at beta in [0.1, 0.3]
+    eval/accuracy_in_domain[kl=k1.reward] > eval/accuracy_in_domain[kl=k3.loss]
+    at beta in [0.1, 0.3]
 """
 
 

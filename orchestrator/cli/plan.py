@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 @options.overrides
 @options.where
 @options.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool
-) -> int:
+def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
     """Show what `orch run` would do, without doing it: needs no GPU, cluster or trainer.
 
     Exits 0 when nothing would run, 2 when something would, 1 on a mistake.

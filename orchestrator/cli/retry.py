@@ -11,9 +11,7 @@ from orchestrator.cli.output import print_json, print_table
 @options.overrides
 @options.where
 @options.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool
-) -> None:
+def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> None:
     """Make failed and cancelled cells eligible again: the next `orch run` goes on with them, from
     their last checkpoint if they have one.
     """

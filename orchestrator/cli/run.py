@@ -54,9 +54,7 @@ def train(experiment: Experiment, made: "Plan") -> int:
     folder.open()
     write_text(folder.spec, spec.model_dump_json(indent=1) + "\n")
     with watch([r.cell for r in made.pending if r.cell is not None]) as display:
-        done = launch(
-            experiment.cells, folder, workers=spec.site.workers, on_event=display.show
-        )
+        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130

@@ -44,11 +44,9 @@ def score(experiment: Experiment, records: Sequence[Record], workers: int | None
     every = _milestones()
 
     def tell(event: Event) -> None:
-        if event.kind == "fault":
-            say(event.message)
-        elif event.kind == "started":
+        if event.kind == "started":
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
-        elif every(event.done, event.total):
+        elif event.kind == "scored" and every(event.done, event.total):
             say(f"evaluated {event.done} of {event.total}")
 
     try:
@@ -70,9 +68,7 @@ def mirror(experiment: Experiment, records: Sequence[Record], scores: Sequence[S
         if every(done, total):
             say(f"mirrored {done} of {total} runs")
 
-    done = tracking.mirror(
-        records, scores, experiment.spec, experiment.folder, on_progress=tell
-    )
+    done = tracking.mirror(records, scores, experiment.spec, experiment.folder, on_progress=tell)
     say(
         f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} updated, "
         f"{done.unchanged} unchanged\n  {done.view}"
@@ -144,12 +140,12 @@ def _last_lines(records: Sequence[Record]) -> dict[str, str]:
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:
     """True about `count` times on the way from 0 to the total, and at the end."""
-    told = -1
+    told = 0
 
     def reached(done: int, total: int) -> bool:
         nonlocal told
         tenth = done * count // total if total else 0
-        if tenth == told or done == 0:
+        if tenth == told:
             return False
         told = tenth
         return True

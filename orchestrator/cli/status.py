@@ -22,7 +22,9 @@ _LISTED = ("running", "failed", "cancelled", "unknown", "preempted")
 @click.argument("spec", metavar="[SPEC]", required=False)
 @options.overrides
 @options.where
-@click.option("--all", "everything", is_flag=True, help="List every cell, also those that are done.")
+@click.option(
+    "--all", "everything", is_flag=True, help="List every cell, also those that are done."
+)
 @click.option("--watch", is_flag=True, help="Show it again every two seconds.")
 @options.as_json
 @options.runs_dir

@@ -72,7 +72,7 @@ def _numbers(finding: Finding, e: Evidence) -> str:
     over = f"{counted(seeds, 'seed')}, {counted(settings, 'setting')}"
     p = p_value(e.p)
     if finding.family > 1:
-        corrected = p_value(finding.p_corrected).removeprefix("p = ")
+        corrected = p_value(finding.p_corrected).removeprefix("p ").removeprefix("= ")
         p += f" ({corrected} corrected over {finding.family} claims)"
     if e.effect is None:
         sides = [told(side) for side in (e.left, e.right) if side is not None]

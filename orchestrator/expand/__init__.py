@@ -101,8 +101,8 @@ def expansion(
             ))  # fmt: skip
             continue
         builder = Builder(study.name, study.base, own, problems)
-        if found is None:
-            builder.base_alone()
+        if found.broken:
+            builder.alone(c for axis in found.axes for c in axis.alternatives.choices)
             continue
         added = cells_of(study, found, builder, slugs)
         formulas[study.name] = f"{found.formula} = {len(added)}"

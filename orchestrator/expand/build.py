@@ -1,13 +1,14 @@
 """Rows become settings. Each distinct section is validated once and shared by its cells."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from copy import deepcopy
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.expand.assign import Assignment, Pointer, Problem, put
+from orchestrator.expand.axes import Choice
 from orchestrator.expand.rows import Row
 from orchestrator.fields import FIELDS, WHOLE
 from orchestrator.sentences import sentence
@@ -70,11 +71,17 @@ class Builder:
             self._tell(error, "", row)
             return None
 
-    def base_alone(self) -> None:
-        """Checks what the base says, for a study whose axes cannot be read."""
+    def alone(self, choices: Iterable[Choice]) -> None:
+        """Checks the base, and each choice by itself, for a study whose axes cannot be read."""
         for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
             self._section(name, ())
         self._scalars(self.base, ())
+        for choice in choices:
+            own = {assignment.field for assignment in choice.assign}
+            for name in {a.section for a in choice.assign} & SECTIONS.keys():
+                self._section(name, (choice,), own)
+            scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
+            self._scalars(scalars, (choice,))
 
     def _scalars(self, parts: Mapping[str, Any], row: Row) -> None:
         """Checks the scalars of settings whose sections are at fault already."""
@@ -85,7 +92,9 @@ class Builder:
                 except ValidationError as error:
                     self._tell(error, name, row)
 
-    def _section(self, name: str, row: Row) -> Frozen | None:
+    def _section(self, name: str, row: Row, own: Set[str] = frozenset()) -> Frozen | None:
+        """A validated section; None, with its problems told. `own`: tell only of these fields,
+        for the rest may have been meant to come from an axis that cannot be read."""
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
@@ -93,13 +102,17 @@ class Builder:
         if name in OUTSIDE:
             tree.setdefault(name, {})
         if name not in tree:
+            if own:
+                return None
             self._add(f"{name} is missing: give it in the recipe, in `base` or as an axis", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
         except ValidationError as error:
-            self._tell(error, name, row)
+            self._tell(error, name, row, own)
             return None
+        if own:
+            return section
         if isinstance(section, Kl) and section.estimator != "none":
             if "beta" in section.model_fields_set:
                 return section
@@ -108,9 +121,13 @@ class Builder:
             return None
         return section
 
-    def _tell(self, error: ValidationError, within: str, row: Row) -> None:
+    def _tell(
+        self, error: ValidationError, within: str, row: Row, own: Set[str] = frozenset()
+    ) -> None:
         for detail in error.errors():
             field = ".".join(str(key) for key in (within, *detail["loc"]) if key != "")
+            if own and (detail["type"] == "missing" or own.isdisjoint(_widening(field))):
+                continue
             parent = field.rpartition(".")[0]
             known = [
                 other.removeprefix(f"{parent}.")

@@ -34,10 +34,12 @@ class Rows(NamedTuple):
     """With the seeds of their own, where they name one."""
     formula: str
     axes: tuple[Axis, ...]
+    broken: bool = False
+    """Something could not be read: there are no rows, and `axes` has those that could."""
 
 
-def rows(study: Study, reader: Reader, *, strict: bool) -> Rows | None:
-    """Reads and multiplies the axes of a study; None, with problems told, if it cannot.
+def rows(study: Study, reader: Reader, *, strict: bool) -> Rows:
+    """Reads and multiplies the axes of a study; broken, with problems told, if it cannot.
 
     `strict`: an exclusion or a condition that never holds is a fault. It is not once overrides
     have narrowed the grid.
@@ -53,7 +55,7 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> Rows | None:
         _included(written, (*at, "include", i), reader) for i, written in enumerate(study.include)
     )
     if len(reader.problems) > before:
-        return None
+        return Rows((), (), "", tuple(axes), broken=True)
     if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))

@@ -120,7 +120,7 @@ class Shift:
                 self._fill()
             for message in self.held.channel.receive(_TICK_SECONDS):
                 self._hear(message)
-            if not self.held.channel.open:
+            if not self.held.channel.open and (self.running or not self.stopping):
                 raise OrchError(
                     "the process that starts workers was killed; run again to go on. Its last "
                     f"words: {self.held.last_words() or 'none'}"
@@ -131,14 +131,15 @@ class Shift:
             raise RunFolderError(self.fault)
 
     def _obey_person(self) -> None:
-        if self.stop.asked and not self.stopping:
+        if self.stop.asked:
             self._wind_down()
         if self.stop.asked > 1:
             self.held.channel.send({"do": "kill"})
 
     def _wind_down(self) -> None:
-        self.stopping = True
-        self.held.channel.send({"do": "stop"})
+        if not self.stopping:
+            self.stopping = True
+            self.held.channel.send({"do": "stop"})
 
     def _fill(self) -> None:
         while self.slots and self.waiting:

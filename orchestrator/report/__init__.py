@@ -14,7 +14,7 @@ from orchestrator.report.model import Card, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.provenance import failures, methods, provenance, staleness
 from orchestrator.report.results import collapse, curves, finals, predicted, reference
-from orchestrator.types import Record, Score, Spec
+from orchestrator.types import ExitRecord, Record, Score, Spec
 
 AGGREGATES = ("in_domain", "out_of_domain")
 """Means over tasks, which are scores of nothing that was asked."""
@@ -98,15 +98,19 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
     seeds = sorted({len(c.runs) for c in comparison.configurations}) or [0]
     exits = [end for record in records for end in record.attempts if end is not None]
-    hours = sum(e.gpu_hours for e in exits)
-    cost = (
-        f"{hours:,.1f} GPU h" if hours else f"{sum(e.cpu_seconds for e in exits) / 3600:.2f} CPU h"
-    )
     return (
         ("cells finished", f"{finished} of {len(records)}"),
         ("configurations", str(len(comparison.configurations))),
         ("seeds each", str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
         ("collapsed", str(collapsed)),
         ("failed", str(failed)),
-        ("cost", cost),
+        ("cost", _cost(exits)),
     )
+
+
+def _cost(exits: Sequence[ExitRecord]) -> str:
+    gpu_hours = sum(end.gpu_hours for end in exits)
+    if gpu_hours:
+        return f"{gpu_hours:,.1f} GPU h"
+    seconds = sum(end.cpu_seconds for end in exits)
+    return f"{seconds:.0f} CPU s" if seconds < 600 else f"{seconds / 3600:.1f} CPU h"

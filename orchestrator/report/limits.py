@@ -64,7 +64,7 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
         return
     yield (
         f"There are {spread} a configuration. The median 95 % interval of the in-domain result is "
-        f"±{number(median(widths))}: smaller differences between two configurations are not seen."
+        f"±{number(median(widths))}: much smaller differences cannot be told from chance."
     )
     yield (
         "Seeds vary the order of prompts, sampling and nothing else: the initial policy and the "

@@ -13,7 +13,7 @@ DEFAULT = Setting(Policy(-0.33, -0.082), Policy(1.17, 0.037), num_tokens=32)
 """orch's parameters: with them all that the paper says of its Fig. 1 holds."""
 
 CAVEAT = (
-    "The paper does not state the parameters of its Fig. 1; these are orch's. Which configuration "
+    "The paper does not state the parameters of its Fig. 1; the defaults are ours. Which one "
     "has the highest bias or the lowest variance depends on them (orch lab --sweep); that k1 in "
     "the reward is unbiased does not."
 )

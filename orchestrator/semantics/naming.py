@@ -12,6 +12,8 @@ TOLERANCE = 1e-9
 """Relative to the largest gradient compared; the two calculations agree to 1e-13."""
 
 MAX_TERMS = 3
+TINY = 1e-300
+"""Divided by where everything is zero: policy and reference policy are one."""
 
 GENERIC = (
     (Policy(0.37, 0.11), Policy(-0.23, 0.19), Policy(0.05, 0.23)),
@@ -45,7 +47,7 @@ def name_objective(
     target = np.asarray(gradient).reshape(-1)
     if np.abs(target).max() <= tolerance * magnitude:
         return Naming(Objective.ZERO, ())
-    keys = [key for key in CATALOGUE if key in candidates[0]]
+    keys = [key for key in CATALOGUE if all(key in each for each in candidates)]
     matrix = np.stack([np.concatenate([each[key] for each in candidates]) for key in keys])
     limit = tolerance * max(float(np.abs(matrix).max()), magnitude)
     for size in range(1, MAX_TERMS + 1):
@@ -71,7 +73,7 @@ def _signed_sum(
 
 def _proportional(target: Table, matrix: Table, keys: list[str], tolerance: float) -> Naming:
     for key, row in zip(keys, matrix, strict=True):
-        scale = float(row @ target / (row @ row))
+        scale = float(row @ target / max(row @ row, TINY))
         if np.abs(target - scale * row).max() <= tolerance * np.abs(target).max():
             kind = CATALOGUE[key].kind if scale > 0 else Objective.SURROGATE
             return Naming(kind, ((1 if scale > 0 else -1, key),), abs(scale))
@@ -85,11 +87,13 @@ def distances(gradient: Table, candidates: Sequence[Mapping[str, Table]]) -> dic
     lengths of the longest candidate.
     """
     others = {
-        key: np.stack([np.asarray(each[key]) for each in candidates]) for key in candidates[0]
+        key: np.stack([np.asarray(each[key]) for each in candidates])
+        for key in CATALOGUE
+        if all(key in each for each in candidates)
     }
     length = float(np.linalg.norm(gradient))
     lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
-    found = {"zero": length / max(length, *lengths.values())}
+    found = {"zero": length / max(length, *lengths.values(), TINY)}
     for key, other in others.items():
-        found[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key])
+        found[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
     return dict(sorted(found.items(), key=lambda item: item[1]))

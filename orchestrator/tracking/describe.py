@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from orchestrator.rundir import RunFolder
+from orchestrator.semantics.verdict import verdict_of
 from orchestrator.types import Record, Score, Spec, Study
 
 MICRO_NOTE = (
@@ -13,16 +14,12 @@ MICRO_NOTE = (
 
 
 def cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
-    """One cell: settings in a line, state, outcome, last scores, attempts, faults, directory."""
-    made, kl = record.cell, record.cell.settings.kl
-    question = (
-        f"KL `{kl.estimator}` in {kl.placement.replace('_', ' ')}, beta {kl.beta:g}"
-        if kl.placement
-        else "no KL term"
-    )
+    """One cell: its place in the grid, what its KL term does, and what came of it."""
+    made = record.cell
     axes = ", ".join(f"{name} `{value}`" for name, value in made.axes.items())
     parts = [
-        f"{question}. {axes}." if axes else f"{question}.",
+        axes,
+        f"**KL term** {verdict_of(made.settings).summary}",
         MICRO_NOTE if made.scale == "micro" else "",
         f"**State** {record.state}{_message(record)}",
         _outcome(record),

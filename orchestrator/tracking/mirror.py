@@ -23,6 +23,7 @@ INGESTING = "orch.ingesting"
 INGESTED = "orch.ingested"
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL = 1000
 """MLflow's limit for one log_batch."""
 
@@ -111,12 +112,12 @@ class _Mirror:
             found = None
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
-        note = summary.tags[NOTE]
+        tags = {**_KIND, NOTE: summary.tags[NOTE], "scale": summary.tags["scale"]}
         if found is None:
-            tags = {NOTE: note, "scale": summary.tags["scale"]}
             return str(self.client.create_experiment(name, location, tags))
-        if found.tags.get(NOTE) != note:
-            self.client.set_experiment_tag(found.experiment_id, NOTE, note)
+        for key, value in tags.items():
+            if found.tags.get(key) != value:
+                self.client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
 
     def _present(self, experiment_id: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _cell(
         scores=_score_points(scores, record, started),
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
-        parent=_study_key(cell.studies[0]) if cell.studies else SUMMARY,
+        parent=_study_key(cell.studies[0]) if cell.studies else "",
     )
 
 
@@ -118,7 +118,7 @@ def _study(
         "mlflow.note.content": describe.study(name, study, spec, members),
     }
     return Content(_study_key(name), name, _status(cells), milliseconds(first),
-                   _last(cells), safe_tags(tags), parent=SUMMARY)  # fmt: skip
+                   _last(cells), safe_tags(tags))  # fmt: skip
 
 
 def _summary(

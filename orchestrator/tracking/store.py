@@ -46,6 +46,12 @@ class Store:
     def is_server(self) -> bool:
         return self.uri.startswith(("http://", "https://"))
 
+    @property
+    def address(self) -> str:
+        """The URI of a server without user and password, and without a slash at its end."""
+        parts = urlsplit(self.uri)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+
     def hide(self, text: str) -> str:
         """Text without this store's password."""
         text = text.replace(self.uri, self.shown)
@@ -106,9 +112,7 @@ def _client(store: Store) -> Any:
     from mlflow.tracking import MlflowClient
 
     if store.is_server:
-        parts = urlsplit(store.uri)
-        return MlflowClient(tracking_uri=parts._replace(netloc=parts.netloc.rpartition("@")[2])
-                            .geturl().rstrip("/"))  # fmt: skip
+        return MlflowClient(tracking_uri=store.address)
     if store.database is not None:
         with telling(store.database):
             store.database.parent.mkdir(parents=True, exist_ok=True)

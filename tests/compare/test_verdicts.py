@@ -163,6 +163,16 @@ def test_a_seed_that_failed_somewhere_is_left_out_everywhere(synthetic: Any) -> 
     assert "Left out seed 2" in reason(found)
 
 
+def test_a_seed_that_one_of_several_settings_lacks_is_left_out_of_all(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.81, 0.1], [0.7, 0.7, 0.9])
+    done += both(synthetic, [0.8, 0.81], [0.7, 0.7], beta=1.0)
+    done += synthetic.run("k1.reward", beta=1.0, seed=2, state="failed")
+    done += synthetic.run("k3.loss", beta=1.0, seed=2, accuracy=0.9)
+    found = judged(synthetic, done, HIGHER)
+    assert found.evidence.contrast.seeds == (0, 1)
+    assert found.evidence.effect.mean == pytest.approx(0.105)
+
+
 def test_a_partner_that_was_not_declared_is_told(synthetic: Any) -> None:
     done = both(synthetic, [0.8, 0.81], [0.7, 0.7])
     done += synthetic.grid({"k1.reward": [0.1, 0.1]}, beta=1.0)
@@ -205,6 +215,9 @@ def test_means_over_the_tasks_of_a_domain(synthetic: Any) -> None:
     assert found.finals["eval/in_domain/mean"].mean == pytest.approx(0.8)
     assert found.finals["eval/out_of_domain/mean"].mean == pytest.approx(0.4)
     assert found.finals["eval/out_of_domain/pass@4"].mean == pytest.approx(0.45)
+    mean = done.scores[0].model_copy(update={"task": "in_domain", "value": 0.0})
+    again = compare(synthetic.spec(), done.records, [*done.scores, mean]).configurations[0]
+    assert again.finals == found.finals, "means handed in beside their tasks count for nothing"
     partial = [s for s in done.scores if (s.task, s.metric) != ("micro_copy", "mean@4")]
     finals = compare(synthetic.spec(), done.records, partial).configurations[0].finals
     assert "eval/out_of_domain/mean@4" not in finals

@@ -246,6 +246,20 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFo
     assert [look(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
 
 
+def test_the_death_of_the_nursery_is_told_and_costs_nothing(
+    orch: Orch, cell: Make, folder: RunFolder
+) -> None:
+    cells = [cell(0, "slow", steps=20)]
+    process = orch.start(cells, folder)
+    wait_for(lambda: units(folder, cells[0]))
+    os.kill(next(children_of(process.pid)), signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert err.startswith("the process that starts workers was killed; run again to go on.")
+    assert orch.run(cells, folder)["succeeded"] == 1
+    assert units(folder, cells[0]) == list(range(1, 21))
+
+
 def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> None:
     cells = [cell(seed, "slow", steps=4) for seed in range(6)]
     both = [orch.start(cells, folder), orch.start(list(reversed(cells)), folder)]

@@ -11,10 +11,10 @@ import pytest
 from orchestrator.backend import Backend
 from orchestrator.launch import Event
 from orchestrator.launch.local import launch
-from orchestrator.progress import Now, Progress, duration, now_of, progress
+from orchestrator.progress import Now, Progress, duration, now_of, watch
 from orchestrator.rundir import RunFolder
 from orchestrator.types import Cell, Outcome
-from tests.launch.kit import ended, leave
+from tests.launch.kit import ended
 
 Make = Callable[..., Cell]
 
@@ -81,6 +81,12 @@ def test_a_stopped_cell_is_not_done(cell: Make) -> None:
     assert count.done == 0
 
 
+def test_a_cell_that_another_orch_had_is_counted_when_it_comes(cell: Make, tmp_path: Path) -> None:
+    count = Progress([cell(0)])
+    count.take(Event("ended", cell(1), None, ended()))
+    assert count.summary() == "1 of 2 cells done, 0 running"
+
+
 def test_now_survives_a_torn_line_and_strangers(tmp_path: Path) -> None:
     where = attempt(tmp_path, 1, 4)
     with (where / "metrics.jsonl").open("a") as file:
@@ -99,12 +105,10 @@ def test_durations(seconds: float, text: str) -> None:
 def test_plain_lines_where_there_is_no_terminal(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:
-    before = cell(9)
-    leave(folder, before, ended())
-    cells = [before, cell(0), cell(1, "fail")]
+    cells = [cell(0), cell(1, "fail")]
     stream = io.StringIO()
-    with progress(cells, folder, stream) as tell:
-        launch(cells, folder, workers=1, on_event=tell)
+    with watch(cells, stream) as display:
+        launch(cells, folder, workers=1, on_event=display.show)
     first, second = stream.getvalue().splitlines()
     assert first.startswith("[1/2] study-k1.reward-s0: trained in ")
     assert second == "[2/2] study-k1.reward-s1: failed (error) ValueError: told to fail"
@@ -117,8 +121,8 @@ def test_a_terminal_gets_a_table_that_goes_away(
     ours, theirs = pty.openpty()
     cells = [cell(0, "slow", steps=20)]
     with os.fdopen(theirs, "w") as stream:
-        with progress(cells, folder, stream) as tell:
-            launch(cells, folder, on_event=tell)
+        with watch(cells, stream) as display:
+            launch(cells, folder, on_event=display.show)
         stream.flush()
         shown = os.read(ours, 1 << 20).decode()
     os.close(ours)

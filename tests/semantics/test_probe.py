@@ -137,3 +137,16 @@ def test_a_bad_probe_is_told_what_is_wrong(term: Any, kind: Any, words: str) -> 
 def test_credit_needs_a_kl_per_token() -> None:
     with pytest.raises(LaboratoryError, match="'to_go' needs a KL per token"):
         probe(lambda q, p, o, m: ((q - p) * m).sum(1), kind="reward", credit="to_go")
+
+
+def test_where_policy_and_reference_are_one_nothing_pulls() -> None:
+    same = [Setting(Policy(0.3, 0.1), Policy(0.3, 0.1), 3)]
+    found = probe(ours("k2"), kind="loss", settings=same)
+    assert found.objective == "zero"
+    assert found.distances["zero"] == found.distances["sequence_reverse_kl"] == 0
+
+
+def test_settings_on_and_off_policy_may_be_mixed() -> None:
+    mixed = [generic_settings(on_policy=on)[0] for on in (True, False)]
+    assert probe(ours("k2"), kind="loss", settings=mixed).objective == "unknown"
+    assert probe(ours("rho_k3"), kind="loss", settings=mixed[:1]).objective == "token_reverse_kl"

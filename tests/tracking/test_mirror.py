@@ -65,7 +65,9 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     assert run["params"]["rollout.group_size"] == "5"
     assert run["params"]["optimizer.learning_rate"] == "1e-6"
     assert run["params"]["loss.clip.dual"] == "none"
-    assert held_now["study/onpolicy"]["tags"]["mlflow.parentRunId"] == "summary"
+    assert "mlflow.parentRunId" not in held_now["study/onpolicy"]["tags"]
+    assert "k1 in reward: " in run["tags"]["mlflow.note.content"]
+    assert "| sort | mean@4 | 0.7500 | 0.0100 | 20 x 4 | 1 |" in run["tags"]["mlflow.note.content"]
     failed = held_now[f"cell/{third.id}"]
     assert failed["status"] == "FAILED"
     assert "boom" in failed["tags"]["mlflow.note.content"]

@@ -85,6 +85,11 @@ def lines() -> Callable[[Place], list[dict[str, Any]]]:
 
 
 @pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return _place_at(tmp_path)
+
+
+@pytest.fixture
 def trained(tmp_path: Path) -> Callable[..., tuple[Outcome, Place]]:
     """(settings, **cadence) -> outcome and place, trained in a folder of its own."""
     from backends.micro.train import run

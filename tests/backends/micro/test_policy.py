@@ -145,9 +145,7 @@ def test_a_response_does_not_depend_on_its_neighbours(flat: Tensor, prompts: Ten
     assert torch.equal(together.tokens[2, 1, :length], alone.tokens[0, 0, :length])
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (1.0, 0.6), (1.0, 0.3), (0.7, 0.85)]
-)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (1.0, 0.6), (3.0, 0.5)])
 def test_tokens_are_drawn_with_their_exact_chances(
     flat: Tensor, prompts: Tensor, temperature: float, top_p: float
 ) -> None:

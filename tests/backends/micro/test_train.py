@@ -194,27 +194,34 @@ def test_a_reset_makes_the_policy_its_own_reference(
 
 
 def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint(
-    embedded: Make, trained: Train
+    embedded: Make, cell_of: Callable[..., Cell], place: Place
 ) -> None:
     wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
-    outcome, place = trained(embedded(optimizer=wild, num_train_steps=8))
-    assert (outcome.kind, outcome.cause) == ("collapsed", "nan")
-    assert outcome.step is not None
+    cell = cell_of(embedded(optimizer=wild, num_train_steps=8))
+    outcome = train.run(cell, place)
+    assert (outcome.kind, outcome.cause, outcome.step) == ("collapsed", "nan", 2)
     (checkpoint,) = BACKEND.find_checkpoints(place.checkpoints_dir)
-    assert checkpoint.step < outcome.step
     assert torch.isfinite(huggingface.read(checkpoint.path)).all()
-    again = train.run(
-        Cell.model_validate_json(_cell_json(embedded(optimizer=wild, num_train_steps=8))), place
-    )
-    assert again == outcome
+    assert train.run(cell, place) == outcome
 
 
-def _cell_json(settings: Settings) -> str:
-    from orchestrator.fingerprint import fingerprint
+def test_the_last_policy_with_a_finite_loss_is_kept(
+    embedded: Make, trained: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter([1.0] * 4 + [math.nan])
+    real = train.objective
 
-    return Cell(
-        id=fingerprint(settings), slug="a-cell", studies=("s",), axes={}, settings=settings
-    ).model_dump_json()
+    def failing(*args: Any) -> Any:
+        target, factor = real(*args), next(calls)
+        return target._replace(loss=target.loss * factor)
+
+    good = final_policy(trained(embedded(num_train_steps=3))[1])
+    monkeypatch.setattr(train, "objective", failing)
+    outcome, place = trained(embedded(num_train_steps=8))
+    assert outcome.step == 5
+    (checkpoint,) = BACKEND.find_checkpoints(place.checkpoints_dir)
+    assert checkpoint.step == 3  # the policy after four steps is the one whose loss was NaN
+    assert torch.equal(huggingface.read(checkpoint.path), good)
 
 
 def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:

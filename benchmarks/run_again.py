@@ -1,0 +1,66 @@
+"""`orch run` again on a finished spec of 1,000 cells, beside what a bare loop costs.
+
+The peer is the least that any tool must do: one process that reads every exit.json with the
+standard library. Training is left out (nothing is to be trained), so is everything after it.
+    python benchmarks/run_again.py [cells]
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import ORCH, grid_spec, measure
+
+from orchestrator.experiment import Experiment, open_experiment
+from orchestrator.types import ExitRecord, Outcome
+
+BAR = 1.0
+BARE = """
+import json, pathlib, sys
+for path in pathlib.Path(sys.argv[1]).glob("cells/*/attempts/*/exit.json"):
+    assert json.loads(path.read_text())["state"] == "succeeded"
+"""
+
+
+def main() -> None:
+    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
+        experiment = finished(spec, folder)
+        argv = [ORCH, "run", spec, "--train-only", "site.kind=local"]
+        again = min(measure(argv, cwd=folder).cpu_seconds for _ in range(3))
+        assert not experiment.folder.ledger.exists(), "something was submitted"
+        bare = min(
+            measure([sys.executable, "-c", BARE, experiment.folder.path]).cpu_seconds
+            for _ in range(3)
+        )
+        print(f"orch run again, {len(experiment.cells):6d} cells {again:6.2f} CPU s   bar {BAR}")
+        print(f"  peer: a bare loop over exit.json {bare:6.2f} CPU s")
+
+
+def finished(spec: Path, folder: Path) -> Experiment:
+    """The spec's experiment below `folder`, with every cell as one that succeeded leaves it."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        experiment = open_experiment(spec, ["site.kind=local"])
+    finally:
+        os.chdir(before)
+    experiment.folder.open()
+    experiment.folder.spec.write_text(experiment.spec.model_dump_json())
+    for cell in experiment.cells:
+        cell_dir = experiment.folder.cell(cell)
+        cell_dir.make(cell)
+        attempt = cell_dir.new_attempt()
+        attempt.job.write_text("{}")
+        attempt.write_exit(
+            ExitRecord(state="succeeded", started=1e9, ended=1e9 + 5, cpu_seconds=4.0,
+                       outcome=Outcome(kind="trained"))
+        )  # fmt: skip
+    return experiment
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Every command on a finished experiment, as a person would use it."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from command_line import orch
+
+from orchestrator.cli import COMMANDS
+from orchestrator.cli import orch as group
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cli")]
+
+SMOKE = "experiments/smoke.yaml"
+
+
+def ledger(folder: Path) -> list[dict[str, object]]:
+    text = (folder / "runs" / "smoke.micro" / "ledger.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_command_has_its_file_and_its_short_help() -> None:
+    for name, summary in COMMANDS.items():
+        command = group.get_command(None, name)
+        assert command is not None
+        assert command.get_short_help_str(200) == summary, name
+
+
+def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
+    folder = finished / "runs" / "smoke.micro"
+    cells = sorted((folder / "cells").iterdir())
+    assert len(cells) == 4
+    for cell in cells:
+        ended = json.loads((cell / "attempts" / "1" / "exit.json").read_text())
+        assert ended["state"] == "succeeded"
+        assert len(list((cell / "eval").glob("*.json"))) == 4
+    page = (folder / "report" / "index.html").read_text()
+    assert "Does everything work on this machine?" in page
+    with sqlite3.connect(finished / "runs" / "mlflow.db") as database:
+        scales = database.execute("select value from tags where key = 'scale'").fetchall()
+    assert len(scales) >= 4
+    assert {value for (value,) in scales} == {"micro"}
+
+
+def test_run_again_does_nothing(workspace: Path) -> None:
+    before = ledger(workspace)
+    page = (workspace / "runs" / "smoke.micro" / "report" / "index.html").read_bytes()
+    done = orch(workspace, "run", SMOKE)
+    assert done.returncode == 0, done.stderr
+    assert ledger(workspace) == before
+    assert "evaluating" not in done.stderr
+    assert (workspace / "runs" / "smoke.micro" / "report" / "index.html").read_bytes() == page
+
+
+def test_plan_says_what_would_change_and_exits_2_then(workspace: Path) -> None:
+    assert orch(workspace, "plan", SMOKE).returncode == 0
+    changed = orch(workspace, "plan", SMOKE, "base.optimizer.learning_rate=2e-6", "--json")
+    assert changed.returncode == 2, changed.stderr
+    rows = json.loads(changed.stdout)["cells"]
+    reasons = [row["reason"] for row in rows]
+    assert reasons.count("changed") == 4
+    assert reasons.count("orphan") == 4
+    assert [c["field"] for c in rows[0]["changes"]] == ["optimizer.learning_rate"]
+
+
+def test_plan_gives_every_cell_its_objective(finished: Path) -> None:
+    planned = json.loads(orch(finished, "plan", SMOKE, "--json").stdout)
+    objectives = {row["axes"]["kl"]: row["objective"] for row in planned["cells"]}
+    assert objectives["k1.reward"] == "sequence_reverse_kl"
+    assert objectives["k3.loss"] == "token_forward_kl"
+    assert objectives["none"] == "none"
+
+
+def test_where_selects_cells_and_refuses_what_it_does_not_know(finished: Path) -> None:
+    chosen = json.loads(orch(finished, "plan", SMOKE, "-w", "kl.estimator=k3", "--json").stdout)
+    assert len(chosen["cells"]) == 2
+    wrong = orch(finished, "plan", SMOKE, "-w", "kl.estimater=k3")
+    assert wrong.returncode == 1
+    assert "did you mean" in wrong.stderr
+    nothing = orch(finished, "plan", SMOKE, "-w", "kl.estimator=k2")
+    assert nothing.returncode == 1
+    assert "selects none of the 4 cells" in nothing.stderr
+
+
+def test_status_with_and_without_a_spec(finished: Path) -> None:
+    one = json.loads(orch(finished, "status", SMOKE, "--json").stdout)
+    every = json.loads(orch(finished, "status", "--json").stdout)
+    assert [e["states"] for e in one] == [e["states"] for e in every] == [{"succeeded": 4}]
+
+
+def test_show_and_logs_take_the_start_of_an_id(finished: Path) -> None:
+    cell = json.loads(orch(finished, "status", "--json").stdout)[0]["cells"][0]
+    shown = orch(finished, "show", cell["id"][:6])
+    assert shown.returncode == 0, shown.stderr
+    assert cell["slug"] in shown.stdout
+    assert "kl.estimator" in shown.stdout
+    argv = orch(finished, "show", SMOKE, cell["slug"], "--argv").stdout
+    assert "backends.micro" in argv
+    assert orch(finished, "logs", cell["id"], "--stderr").returncode == 0
+    nobody = orch(finished, "show", "ffffffffffff")
+    assert nobody.returncode == 1
+    assert "no launched cell is called" in nobody.stderr
+
+
+def test_cancel_is_obeyed_until_retry(empty: Path) -> None:
+    cancelled = orch(empty, "cancel", SMOKE, "-w", "kl=none")
+    assert "1 of 1 cells cancelled" in cancelled.stdout, cancelled.stderr
+    assert orch(empty, "run", SMOKE, "-w", "kl=none", "--train-only").returncode == 0
+    states = json.loads(orch(empty, "status", SMOKE, "--json").stdout)[0]["states"]
+    assert states == {"cancelled": 1, "planned": 3}
+    assert "1 of 1 cells will run again" in orch(empty, "retry", SMOKE, "-w", "kl=none").stdout
+    assert orch(empty, "run", SMOKE, "-w", "kl=none", "--train-only").returncode == 0
+    states = json.loads(orch(empty, "status", SMOKE, "--json").stdout)[0]["states"]
+    assert states == {"succeeded": 1, "planned": 3}
+
+
+def test_prune_removes_only_what_left_the_spec_and_asks(workspace: Path) -> None:
+    smaller = [SMOKE, "seeds=[7]"]
+    refused = orch(workspace, "prune", *smaller)
+    assert refused.returncode == 1
+    assert "say --yes" in refused.stderr
+    assert len(list((workspace / "runs" / "smoke.micro" / "cells").iterdir())) == 4
+    assert "removed 4 of 4" in orch(workspace, "prune", *smaller, "--yes").stdout
+    assert not list((workspace / "runs" / "smoke.micro" / "cells").iterdir())
+
+
+def test_mlflow_can_be_deleted_and_is_rebuilt(workspace: Path) -> None:
+    (workspace / "runs" / "mlflow.db").unlink()
+    shutil.rmtree(workspace / "runs" / "mlartifacts")
+    rebuilt = orch(workspace, "collect", SMOKE)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert "6 runs made" in rebuilt.stderr
+    assert "6 unchanged" in orch(workspace, "collect", SMOKE).stderr
+
+
+def test_compare_and_report_from_disk_alone(workspace: Path) -> None:
+    compared = json.loads(orch(workspace, "compare", SMOKE, "--json").stdout)
+    assert len(compared["configurations"]) == 4
+    by_kl = orch(workspace, "compare", SMOKE, "--by", "kl")
+    assert "k1.reward" in by_kl.stdout
+    unknown = orch(workspace, "compare", SMOKE, "--by", "moon")
+    assert unknown.returncode == 1
+    assert "no configuration has an axis 'moon'" in unknown.stderr
+    assert orch(workspace, "report", SMOKE, "-o", "else where").returncode == 0
+    assert (workspace / "else where" / "index.html").stat().st_size > 100_000
+
+
+def test_eval_prints_scores_and_makes_none_twice(finished: Path) -> None:
+    done = orch(finished, "eval", SMOKE, "--json")
+    scores = json.loads(done.stdout)
+    assert {s["task"] for s in scores} >= {"micro_sort", "in_domain", "out_of_domain"}
+    assert "evaluating" not in done.stderr
+
+
+def test_doctor_finds_this_machine_fit(finished: Path) -> None:
+    done = orch(finished, "doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    assert {f["check"]: f["verdict"] for f in json.loads(done.stdout)}["torch"] == "ok"
+
+
+def test_init_writes_a_spec_that_plans_and_overwrites_nothing(tmp_path: Path) -> None:
+    assert orch(tmp_path, "init", "mine").returncode == 0
+    assert orch(tmp_path, "plan", "mine.yaml").returncode == 2
+    again = orch(tmp_path, "init", "mine.yaml")
+    assert again.returncode == 1
+    assert "exists" in again.stderr
