@@ -108,7 +108,9 @@ def restart_with_newer_python() -> int:
     for name in ("python3.13", "python3.12", "python3.11"):
         if newer := shutil.which(name):
             return call(newer, *sys.argv)
-    say(f"orch needs Python 3.11 or newer; this is {sys.version.split()[0]} and no newer is on PATH")
+    say(
+        f"orch needs Python 3.11 or newer; this is {sys.version.split()[0]} and no newer is on PATH"
+    )
     return 1
 
 

@@ -207,6 +207,28 @@ const FIGURES = {
     });
   },
 
+  gradients(place, { data, alt }) {
+    place.classList.add("wide");
+    const rows = data.laboratory.slice().reverse();
+    const names = rows.map((r) => safe(r.label));
+    const titles = { bias: "bias of the gradient", variance: "variance of the gradient" };
+    return ["a", "b"].flatMap((p) => Object.keys(titles).map((kind) => {
+      const plot = panel(place, `${titles[kind]}, d/d${p}`, alt, 70 + 21 * rows.length);
+      const marks = (key, open) => {
+        const own = rows.filter((r) => r[p][key] > 0);
+        return { x: own.map((r) => r[p][key]), y: own.map((r) => safe(r.label)), mode: "markers",
+          name: open ? "sampled" : "exact",
+          marker: { size: open ? 10 : 7, symbol: open ? "circle-open" : "circle",
+            color: own.map((r) => (r.paper ? css("--blue") : css("--none"))) },
+          hovertemplate: "%{y}: %{x:.3g}<extra>%{fullData.name}</extra>" };
+      };
+      return () => draw(plot, [marks(kind, false), marks(`sampled_${kind}`, true)], {
+        margin: { l: 118, r: 12, t: 6, b: 34 }, xaxis: { type: "log", dtick: 1, exponentformat: "power" },
+        yaxis: { categoryorder: "array", categoryarray: names, tickfont: { size: 11 }, range: [-0.7, rows.length - 0.3] },
+      });
+    }));
+  },
+
   predicted(place, { data, all, metrics, alt }) {
     const [metric] = metrics;
     const own = all.filter((c) => c.predicted !== null && c.finals[metric]);

@@ -31,8 +31,7 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
 def _merge(one: Cell, other: Cell) -> Cell:
     studies = one.studies + tuple(s for s in other.studies if s not in one.studies)
     axes = {
-        name: _join(one.axes.get(name), other.axes.get(name))
-        for name in {**one.axes, **other.axes}
+        name: _join(one.axes.get(name), other.axes.get(name)) for name in {**one.axes, **other.axes}
     }
     return one.model_copy(update={"studies": studies, "axes": axes})
 

@@ -54,7 +54,7 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
 def test_everything_is_there(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     assert names(found) == {"limits", "finals", "curves", "collapse", "reference", "predicted",
-                            "staleness", "failures", "methods", "provenance"}  # fmt: skip
+                            "gradients", "staleness", "failures", "methods", "provenance"}  # fmt: skip
 
 
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:
@@ -209,7 +209,8 @@ def test_data_is_small(synthetic: Any) -> None:
     done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data)) < 2000 * 9
+    assert len(json.dumps(found.data | {"laboratory": []})) < 2000 * 9
+    assert len(json.dumps(found.data["laboratory"])) < 6000
 
 
 def test_a_report_is_plain_data(synthetic: Any) -> None:

@@ -20,7 +20,7 @@ UPDATES_PER_ROLLOUT_BATCH = 0.4
 """250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
 MAX_RESPONSE_TOKENS = 7
 """The answer's six and one to spare, so that a response can be too long."""
-EVALUATIONS = 10
+EVALUATIONS = 5
 """In-loop evaluations of a cell whose cadence is not declared."""
 
 POLICY_OF_FAMILY = {"qwen2.5": "amber", "llama": "birch", "qwen3": "cedar"}

@@ -19,11 +19,11 @@ def command(
 ) -> None:
     """Show the last lines of CELL: its id, the start of it, or its slug."""
     from orchestrator.experiment import find_cell
-    from orchestrator.logs import follow, logs
+    from orchestrator.logs import Stream, follow, logs
 
     folder, found = find_cell(cell, runs_dir)
     cell_dir = folder.cell(found)
-    stream = "stderr" if errors else "stdout"
+    stream: Stream = "stderr" if errors else "stdout"
     if not following:
         click.echo(logs(cell_dir, stream, lines=lines, attempt=attempt), nl=False)
         return

@@ -10,6 +10,7 @@ from orchestrator.cli.output import MICRO_BANNER, print_json, print_table, say
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
+    from orchestrator.cost import Cost
     from orchestrator.plan import Plan, Row
 
 
@@ -131,7 +132,6 @@ def _check_translations(made: "Plan") -> None:
 
 def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
     from orchestrator.cost import bill, cost, measure
-    from orchestrator.semantics.verdict import verdict_of
 
     measured = measure(made.rows)
     pending = [row.cell for row in made.pending if row.cell is not None]
@@ -142,17 +142,23 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
         "counts": made.counts(),
         "pending": len(made.pending),
         "still_to_spend": bill(pending, measured)._asdict(),
-        "cells": [
-            {
-                "id": row.directory.id, "slug": row.directory.slug, "state": row.state,
-                "reason": row.reason, "detail": row.detail,
-                "changes": [change._asdict() for change in row.changes],
-            } | ({} if row.cell is None else {
-                "studies": row.cell.studies, "axes": row.cell.axes,
-                "objective": verdict_of(row.cell.settings).objective.value,
-                "verdict": verdict_of(row.cell.settings).summary,
-                "cost": cost(row.cell, measured)._asdict(),
-            })
-            for row in made.rows
-        ],
+        "cells": [_plain_row(row, cost(row.cell, measured) if row.cell else None)
+                  for row in made.rows],
+    }  # fmt: skip
+
+
+def _plain_row(row: "Row", price: "Cost | None") -> dict[str, object]:
+    from orchestrator.semantics.verdict import verdict_of
+
+    told: dict[str, object] = {
+        "id": row.directory.id, "slug": row.directory.slug, "state": row.state,
+        "reason": row.reason, "detail": row.detail,
+        "changes": [change._asdict() for change in row.changes],
+    }  # fmt: skip
+    if row.cell is None or price is None:
+        return told
+    verdict = verdict_of(row.cell.settings)
+    return told | {
+        "studies": row.cell.studies, "axes": row.cell.axes, "objective": verdict.objective.value,
+        "verdict": verdict.summary, "cost": price._asdict(),
     }  # fmt: skip

@@ -29,6 +29,7 @@ def command(
     from orchestrator.cli.plan import print_plan
     from orchestrator.experiment import open_experiment, refuse_slurm
     from orchestrator.plan import plan
+    from orchestrator.settled import is_settled, settle
 
     experiment = open_experiment(spec, overrides).chosen(where)
     refuse_slurm(experiment)
@@ -41,7 +42,13 @@ def command(
     code = train(experiment, made)
     if train_only or code == 130:
         return code
-    return max(code, review(experiment))
+    if is_settled(experiment, made := plan(experiment.cells, experiment.folder)):
+        say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
+        return code
+    reviewed = review(experiment)
+    if reviewed == 0:
+        settle(experiment, made)
+    return max(code, reviewed)
 
 
 def train(experiment: Experiment, made: "Plan") -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.compare import Comparison, reason, statement
 from orchestrator.compare.phrases import counted, listed
 from orchestrator.report.data import data
+from orchestrator.report.gradients import gradients, laboratory
 from orchestrator.report.limits import is_micro, limits
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Card, Section
@@ -38,6 +39,7 @@ def report(
     `last_lines`: cell id -> the end of what a failed cell printed. `created`: when, as text.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
+    lab = laboratory()
     found = (
         limited(comparison, scores, spec),
         finals(comparison),
@@ -45,6 +47,7 @@ def report(
         collapse(comparison),
         reference(comparison),
         predicted(comparison),
+        gradients(comparison, lab),
         staleness(comparison),
         failures(records, last_lines or {}),
         methods(),
@@ -59,7 +62,7 @@ def report(
         facts=_facts(comparison, records),
         cards=tuple(_cards(comparison)),
         sections=tuple(section for section in found if section is not None),
-        data=data(comparison.configurations),
+        data=data(comparison.configurations) | {"laboratory": lab["rows"]},
         created=created,
     )
 

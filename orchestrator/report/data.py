@@ -42,7 +42,7 @@ def data(found: Sequence[Configuration]) -> dict[str, Any]:
             "finals": {m: _final(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")},
             "curves": {m: _curve(c.curves[m], grids) for m in CURVES if drawn(c, m)},
             "collapsed": [c.collapse.count, c.collapse.n],
-            "predicted": _number(c.predicted),
+            "predicted": rounded(c.predicted),
         }
         for c, setting in zip(found, settings, strict=True)
     ]  # fmt: skip
@@ -89,22 +89,22 @@ def _rest(traits: Mapping[str, str]) -> str:
 
 
 def _final(c: Configuration, metric: str, found: Estimate) -> list[Any]:
-    seeds = [_number(value) for value in c.by_seed(metric).values()]
-    return [_number(found.mean), _number(found.low), _number(found.high), seeds]
+    seeds = [rounded(value) for value in c.by_seed(metric).values()]
+    return [rounded(found.mean), rounded(found.low), rounded(found.high), seeds]
 
 
 def _curve(curve: Curve, grids: dict[tuple[int, ...], int]) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "g": grids.setdefault(curve.steps, len(grids)),
-        "s": {str(seed): [_number(v) for v in values] for seed, values in curve.seeds.items()},
+        "s": {str(seed): [rounded(v) for v in values] for seed, values in curve.seeds.items()},
     }
     if len(curve.seeds) > 1:
         for key, values in (("m", curve.mean), ("l", curve.low), ("h", curve.high)):
-            plain[key] = [_number(v) for v in values]
+            plain[key] = [rounded(v) for v in values]
     return plain
 
 
-def _number(value: float | None) -> float | int | None:
+def rounded(value: float | None) -> float | int | None:
     """Rounded to DIGITS significant digits; None for what is no finite number."""
     if value is None or not math.isfinite(value):
         return None

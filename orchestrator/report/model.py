@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from orchestrator.compare.judge import Verdict
 
-FigureKind = Literal["finals", "curves", "measures", "predicted"]
+FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Figure:
     """A picture of `Report.data`; the tables of its section hold the same numbers.
 
     finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
-    configuration; measures: curves, one panel a metric; predicted: observed over predicted.
+    configuration; measures: curves, one panel a metric; predicted: observed over predicted;
+    gradients: the laboratory's Fig. 1, from `data["laboratory"]`.
     """
 
     id: str

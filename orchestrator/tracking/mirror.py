@@ -86,7 +86,7 @@ class _Mirror:
     def make(self, wanted: Sequence[Content], on_progress: Progress) -> None:
         experiment_id = self._experiment(wanted[0])
         if self.store.is_server:
-            self.report.view = f"{self.store.shown.rstrip('/')}/#/experiments/{experiment_id}"
+            self.report.view = f"{self.store.address}/#/experiments/{experiment_id}"
         present = self._present(experiment_id)
         run_ids: dict[str, str] = {}
         for done, content in enumerate(wanted):
@@ -259,5 +259,5 @@ def _below(root: str, name: str) -> Path:
 
 def _command(store: Store) -> str:
     if store.is_server:
-        return store.shown
+        return store.address
     return f"mlflow server --backend-store-uri {shlex.quote(store.shown)}"

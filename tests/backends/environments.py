@@ -40,7 +40,9 @@ def _make(home: Path, no_deps: Sequence[str], needs: Sequence[str]) -> None:
     for extra, packages in ((["--no-deps"], no_deps), ([], needs)):
         if not packages:
             continue
-        done = subprocess.run([*pip, *extra, *packages], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*pip, *extra, *packages], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             reason = f"{home.name} cannot be made: {done.stderr.strip()[-500:]}"
             if os.environ.get("CI"):

@@ -85,6 +85,17 @@ def test_a_password_reaches_the_server_and_nothing_else(
     assert "MLFLOW_TRACKING_PASSWORD" not in os.environ
 
 
+def test_an_error_that_quotes_the_password_is_told_without_it(folder: RunFolder) -> None:
+    address = "http://me:p%40ss@127.0.0.1:9"
+    with (
+        pytest.raises(EnvironmentFault) as caught,
+        connected(store_of(folder, address)),
+    ):
+        raise OSError(f"no answer from {address}, asked as me with p@ss")
+    assert "no answer from http://***@127.0.0.1:9, asked as me with ***" in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
 @pytest.mark.parametrize("uri", ["postgresql://u:hush@127.0.0.1:1/db", "mysql://u:hush@h/db"])
 def test_a_database_that_does_not_answer(house: House, uri: str) -> None:
     house.attempt(house.cells[0], range(2))
