@@ -16,7 +16,8 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...]) -> in
     """
     from orchestrator.experiment import open_experiment
 
-    experiment = open_experiment(spec, overrides).chosen(where)
-    records = stages.gather(experiment)
-    stages.mirror(experiment, records, stages.known_scores(experiment))
-    return stages.tell_faults(records)
+    whole = open_experiment(spec, overrides)
+    only = {cell.id for cell in whole.chosen(where).cells}
+    records = stages.gather(whole)
+    stages.mirror(whole, records, stages.known_scores(whole), only if where else None)
+    return stages.tell_faults([r for r in records if r.cell.id in only])

@@ -107,7 +107,7 @@ def mlflow_store(runs_dir: Path) -> list[Finding]:
     store = store_of(RunFolder.of(runs_dir, "doctor", "micro"), None)
     if not store.is_server:
         return [Finding("MLflow store", "ok", store.shown)]
-    answers = _answers(f"{store.uri.rstrip('/')}/health")
+    answers = _answers(f"{store.address}/health")
     return [
         Finding("MLflow server", "ok" if answers else "broken", store.shown,
                 "" if answers else "start it, or unset MLFLOW_TRACKING_URI to use SQLite")

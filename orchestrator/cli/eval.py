@@ -35,7 +35,7 @@ def command(
     records = stages.gather(experiment)
     code = max(
         stages.tell_faults(records),
-        stages.score(experiment, records, experiment.spec.site.workers),
+        stages.score(experiment, records),
     )
     scores = stages.known_scores(experiment)
     if as_json:

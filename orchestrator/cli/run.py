@@ -6,6 +6,7 @@ import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import MICRO_BANNER, say
+from orchestrator.errors import EnvironmentFault
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def command(
     from orchestrator.plan import plan
     from orchestrator.settled import is_settled, settle
 
-    experiment = open_experiment(spec, overrides).chosen(where)
+    whole = open_experiment(spec, overrides)
+    experiment = whole.chosen(where)
     refuse_slurm(experiment)
     if experiment.scale == "micro":
         say(MICRO_BANNER)
@@ -42,12 +44,12 @@ def command(
     code = train(experiment, made)
     if train_only or code == 130:
         return code
-    if is_settled(experiment, made := plan(experiment.cells, experiment.folder)):
-        say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
+    if is_settled(whole, made := plan(whole.cells, whole.folder)):
+        say(f"nothing to do; the report is {whole.folder.report / 'index.html'}")
         return code
-    reviewed = review(experiment)
+    reviewed = review(whole, experiment)
     if reviewed == 0:
-        settle(experiment, made)
+        settle(whole, made)
     return max(code, reviewed)
 
 
@@ -56,10 +58,11 @@ def train(experiment: Experiment, made: "Plan") -> int:
     from orchestrator.launch.local import launch
     from orchestrator.progress import watch
     from orchestrator.rundir import write_text
+    from orchestrator.tracking.secrets import hide_userinfo
 
     folder, spec = experiment.folder, experiment.spec
     folder.open()
-    write_text(folder.spec, spec.model_dump_json(indent=1) + "\n")
+    write_text(folder.spec, hide_userinfo(spec.model_dump_json(indent=1)) + "\n")
     with watch([r.cell for r in made.pending if r.cell is not None]) as display:
         done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
     if done.interrupted:
@@ -68,17 +71,25 @@ def train(experiment: Experiment, made: "Plan") -> int:
     return _tell_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
 
 
-def review(experiment: Experiment) -> int:
-    """Everything after training, from disk. 1 if something could not be read or scored."""
+def review(whole: Experiment, chosen: Experiment) -> int:
+    """Everything after training, from disk: the chosen cells are scored, all are reported.
+
+    1 if something could not be read, scored or mirrored.
+    """
     from orchestrator.cli import stages
 
-    records = stages.gather(experiment)
+    records = stages.gather(whole)
     code = stages.tell_faults(records)
-    code = max(code, stages.score(experiment, records, experiment.spec.site.workers))
-    scores = stages.known_scores(experiment)
-    comparison = stages.contrast(experiment, records, scores)
-    page = stages.write_report(experiment, comparison, records, scores)
-    stages.mirror(experiment, records, scores)
+    ids = {cell.id for cell in chosen.cells}
+    code = max(code, stages.score(chosen, [r for r in records if r.cell.id in ids]))
+    scores = stages.known_scores(whole)
+    comparison = stages.contrast(whole, records, scores)
+    page = stages.write_report(whole, comparison, records, scores)
+    try:
+        stages.mirror(whole, records, scores)
+    except EnvironmentFault as error:
+        say(str(error))
+        code = 1
     stages.print_claims(comparison)
     say(f"report: {page}")
     return code

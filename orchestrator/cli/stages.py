@@ -1,6 +1,6 @@
 """The stages after launch, as commands call them: each reads the run directories and goes on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,8 @@ def known_scores(experiment: Experiment) -> list[Score]:
     return [*scores, *aggregate(scores)]
 
 
-def score(experiment: Experiment, records: Sequence[Record], workers: int | None) -> int:
-    """Has every missing score made. 1 if some checkpoint could not be scored."""
+def score(experiment: Experiment, records: Sequence[Record]) -> int:
+    """Has every missing score of these records made. 1 if some checkpoint could not be scored."""
     from orchestrator.evaluate import Event, UnscoredError, evaluate
 
     every = _milestones()
@@ -50,16 +50,19 @@ def score(experiment: Experiment, records: Sequence[Record], workers: int | None
             say(f"evaluated {event.done} of {event.total}")
 
     try:
-        evaluate(records, experiment.spec.evaluation, experiment.folder, workers=workers,
-                 on_event=tell)  # fmt: skip
+        evaluate(records, experiment.spec.evaluation, experiment.folder,
+                 workers=experiment.spec.site.workers, on_event=tell)  # fmt: skip
     except UnscoredError as error:
         say(str(error))
         return 1
     return 0
 
 
-def mirror(experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]) -> None:
-    """Brings MLflow up to date and says where to look."""
+def mirror(
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score],
+    only: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Brings MLflow up to date (`only`: the runs of these cells) and says where to look."""
     from orchestrator import tracking
 
     every = _milestones()
@@ -68,7 +71,9 @@ def mirror(experiment: Experiment, records: Sequence[Record], scores: Sequence[S
         if every(done, total):
             say(f"mirrored {done} of {total} runs")
 
-    done = tracking.mirror(records, scores, experiment.spec, experiment.folder, on_progress=tell)
+    done = tracking.mirror(
+        records, scores, experiment.spec, experiment.folder, on_progress=tell, only=only
+    )
     say(
         f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} updated, "
         f"{done.unchanged} unchanged\n  {done.view}"

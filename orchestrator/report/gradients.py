@@ -46,7 +46,7 @@ def gradients(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
     )  # fmt: skip
     return Section(
         "gradients", TITLE,
-        ("Derived from exact gradients of the paper's autoregressive model (`orch explain`).",),
+        ("Derived from exact gradients of the paper's autoregressive model (orch explain).",),
         figures=(figure,),
         tables=(_verdicts(comparison), _numbers(lab)),
     )  # fmt: skip

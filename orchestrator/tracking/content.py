@@ -79,6 +79,12 @@ class Content:
     parent: str = ""
     """Key of the parent run."""
 
+    @property
+    def cell_id(self) -> str | None:
+        """The cell this run is of; None for a study and the summary."""
+        kind, _, name = self.key.partition("/")
+        return name if kind == "cell" else None
+
     @cached_property
     def marks(self) -> Marks:
         """What MLflow holds once all of this is there."""

@@ -3,7 +3,7 @@
 import math
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -53,17 +53,20 @@ def mirror(
     folder: RunFolder,
     uri: str | None = None,
     on_progress: Progress = lambda _done, _total: None,
+    only: Collection[str] | None = None,
 ) -> MirrorReport:
     """Brings MLflow to what these records and scores say; doing it twice changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
-    are not among the records are left as they are. What `folder.report` holds becomes artifacts of
+    are not among the records, or not among `only`, are left as they are. What `folder.report` holds becomes artifacts of
     the run `summary`. Raises EnvironmentFault if MLflow does not answer.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
     wanted = runs(records, scores, spec, folder)
+    if only is not None:
+        wanted = [run for run in wanted if run.cell_id is None or run.cell_id in only]
     if not wanted:
         return report
     content = digest([run.digest for run in wanted])

@@ -22,6 +22,9 @@ _SETTINGS: Mapping[str, str] = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    # mlflow 3.17.2 writes this, by default ./mlruns, into raw SQL for its experiment `Default`,
+    # which a quote in the working directory breaks; orch gives its experiments their own place
+    "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
 }
 """Set while MLflow is used, unless a person set them: its own defaults wait for minutes."""
 

@@ -44,14 +44,25 @@ def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
     assert {value for (value,) in scales} == {"micro"}
 
 
-def test_run_again_does_nothing(workspace: Path) -> None:
-    before = ledger(workspace)
-    page = (workspace / "runs" / "smoke.micro" / "report" / "index.html").read_bytes()
-    done = orch(workspace, "run", SMOKE)
+def test_run_again_does_nothing(finished: Path) -> None:
+    folder = finished / "runs" / "smoke.micro"
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    done = orch(finished, "run", SMOKE)
     assert done.returncode == 0, done.stderr
-    assert ledger(workspace) == before
-    assert "evaluating" not in done.stderr
-    assert (workspace / "runs" / "smoke.micro" / "report" / "index.html").read_bytes() == page
+    assert "nothing to do" in done.stderr
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert {path for path in after if after[path] != files.get(path)} <= {folder / "spec.json"}
+    assert after.keys() == files.keys()
+
+
+def test_run_again_makes_what_was_removed(workspace: Path) -> None:
+    orch(workspace, "run", SMOKE)
+    folder = workspace / "runs" / "smoke.micro"
+    shutil.rmtree(next((folder / "cells").iterdir()) / "eval")
+    before = ledger(workspace)
+    done = orch(workspace, "run", SMOKE)
+    assert "evaluating 1 checkpoints" in done.stderr
+    assert ledger(workspace) == before, "nothing was trained again"
 
 
 def test_plan_says_what_would_change_and_exits_2_then(workspace: Path) -> None:
