@@ -1,5 +1,6 @@
 """The command line. Each command is a file of its own, imported when it is called."""
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -75,6 +76,7 @@ def main() -> None:
 
     A command returns its exit code, or None for 0.
     """
+    gc.set_threshold(200_000, 50, 1000)  # thousands of cells live to the end: looking is for naught
     try:
         code = orch(prog_name="orch", standalone_mode=False) or 0
     except click.ClickException as error:

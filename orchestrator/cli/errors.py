@@ -20,8 +20,8 @@ def command(
     from orchestrator.logs import errors
     from orchestrator.plan import plan
 
-    experiment = open_experiment(spec, overrides).chosen(where)
-    made = plan(experiment.cells, experiment.folder).only({c.id for c in experiment.cells})
+    whole = open_experiment(spec, overrides)
+    made = plan(whole.cells, whole.folder).only({c.id for c in whole.chosen(where).cells})
     found = errors(made.rows, lines=lines)
     if as_json:
         print_json([

@@ -62,6 +62,8 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
         _configurations(made.rows),
     )
     _print_details(made.rows)
+    for fault in made.faults:
+        say(fault)
     counts = ", ".join(f"{count} {reason}" for reason, count in made.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     left = [row.cell for row in made.pending if row.cell is not None]

@@ -37,7 +37,11 @@ def command(
     refuse_slurm(experiment)
     if experiment.scale == "micro":
         say(MICRO_BANNER)
-    made = plan(experiment.cells, experiment.folder)
+    made = plan(whole.cells, whole.folder)
+    if where:
+        made = made.only({cell.id for cell in experiment.cells})
+    for fault in made.faults:
+        say(fault)
     if dry_run:
         print_plan(experiment, made)
         return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import options
-from orchestrator.cli.output import number, print_json, print_table
+from orchestrator.cli.output import number, print_json, print_table, say
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def command(
             experiments = saved_experiments(runs_dir)
         else:
             experiments = [open_experiment(spec, overrides)]
-        _show([e.chosen(where) for e in experiments], everything, as_json)
+        _show(experiments, where, everything, as_json)
         if not experiments:
             click.echo(f"no experiment has run yet below {runs_dir}", err=True)
         if not watch:
@@ -52,13 +52,15 @@ def command(
         click.clear()
 
 
-def _show(experiments: Sequence[Experiment], everything: bool, as_json: bool) -> None:
+def _show(
+    experiments: Sequence[Experiment], where: Sequence[str], everything: bool, as_json: bool
+) -> None:
     from orchestrator.plan import plan
 
     looked = []
     for experiment in experiments:
-        made = plan(experiment.cells, experiment.folder)
-        looked.append((experiment, made.only({cell.id for cell in experiment.cells})))
+        chosen = {cell.id for cell in experiment.chosen(where).cells}
+        looked.append((experiment, plan(experiment.cells, experiment.folder).only(chosen)))
     if as_json:
         print_json([_plain(experiment, made) for experiment, made in looked])
         return
@@ -80,6 +82,8 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
     left = bill([r.cell for r in made.pending if r.cell], measure(made.rows))
     collapsed = sum(_collapsed(row) for row in made.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
+    for fault in made.faults:
+        say(fault)
     listed = [row for row in made.rows if everything or row.state in _LISTED]
     if listed:
         print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
