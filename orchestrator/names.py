@@ -12,6 +12,7 @@ METRICS: dict[str, Metric] = {
     "train/reward_mean": Metric("task reward of the rollout batch, before any KL penalty"),
     "train/shaped_reward_mean": Metric("reward minus beta times the summed KL, where placed there"),
     "train/kl_reference": Metric("k1 estimate of KL(policy || reference policy)", "nats/sequence"),
+    "train/kl_reference_per_token": Metric("the same, averaged over tokens", "nats/token"),
     "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
     "train/entropy": Metric("mean entropy of the policy at sampled positions", "nats/token"),
     "train/policy_loss": Metric("the policy-gradient part of the loss"),

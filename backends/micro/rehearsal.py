@@ -5,6 +5,8 @@ minibatches, staleness, temperature, seed) is kept; what only makes it big is sc
 below, chosen so that a cell takes seconds and its policy really learns.
 """
 
+from math import ceil
+
 from backends.micro.plan import VERSION
 from backends.micro.shipped import PREFIX, policy_of, skill_of
 from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
@@ -20,8 +22,8 @@ UPDATES_PER_ROLLOUT_BATCH = 0.4
 """250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
 MAX_RESPONSE_TOKENS = 7
 """The answer's six and one to spare, so that a response can be too long."""
-EVALUATIONS = 5
-"""In-loop evaluations of a cell whose cadence is not declared."""
+MAX_EVALUATIONS = 10
+"""In-loop evaluations of a cell: one costs as much as five train steps."""
 
 POLICY_OF_FAMILY = {"qwen2.5": "amber", "llama": "birch", "qwen3": "cedar"}
 DEFAULT_POLICY = "amber"
@@ -36,14 +38,13 @@ def rehearse(cell: Cell) -> Cell:
         return cell
     settings = scaled(declared)
     ratio = settings.num_train_steps / declared.num_train_steps
-    every = cell.cadence.evaluate_every_steps
+    every = _times(cell.cadence.evaluate_every_steps, ratio)
     return cell.model_copy(update={
         "id": fingerprint(settings), "settings": settings, "declared": declared,
         "resources": Resources(),
         "cadence": Cadence(
             checkpoint_every_steps=_times(cell.cadence.checkpoint_every_steps, ratio),
-            evaluate_every_steps=_times(every, ratio)
-            or max(1, settings.num_train_steps // EVALUATIONS),
+            evaluate_every_steps=max(every or 1, ceil(settings.num_train_steps / MAX_EVALUATIONS)),
         ),
     })  # fmt: skip
 

@@ -37,7 +37,7 @@ def _make(home: Path, no_deps: Sequence[str], needs: Sequence[str]) -> None:
     shutil.rmtree(home, ignore_errors=True)
     venv.create(home, with_pip=True)
     pip = [home / "bin" / "python", "-m", "pip", "install", "-q"]
-    for extra, packages in ((["--no-deps"], no_deps), ([], needs)):
+    for extra, packages in ((["--no-deps", "--ignore-requires-python"], no_deps), ([], needs)):
         if not packages:
             continue
         done = subprocess.run(

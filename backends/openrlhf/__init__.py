@@ -1,0 +1,42 @@
+"""OpenRLHF: flags of `openrlhf.cli.train_ppo_ray`, by release. README.md says what differs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from backends.openrlhf import check, checkpoints, flags, metrics, plan
+from backends.openrlhf import parse as parsing
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class OpenRLHF:
+    """orchestrator.backend.Backend; the library is in an environment of its own."""
+
+    name = "openrlhf"
+    versions: tuple[str, ...] = flags.VERSIONS
+    capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
+    tasks_dir: Path | None = None
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        return plan.translate(cell, place)
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        return metrics.read_metrics(attempt_dir)
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        return checkpoints.find_checkpoints(checkpoints_dir)
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return parsing.parse(argv, files)
+
+    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+        return ()
+
+
+BACKEND = OpenRLHF()

@@ -1,0 +1,97 @@
+"""The library's metrics under canonical names: from TensorBoard's files, else from stdout.
+
+A step of the library is a rollout batch; the directory its files lie in says how many train steps
+that is. Stdout has the same values and is read where no event file was written.
+"""
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from backends.openrlhf.checkpoints import steps_per_batch
+from backends.openrlhf.events import scalars
+from orchestrator.types import MetricPoint
+
+NAMES: Mapping[str, str] = {
+    "rollout/reward_mean": "train/reward_mean",
+    "logprobs_diff": "train/kl_reference_per_token",
+    "kl": "train/kl_term",
+    "policy_loss": "train/policy_loss",
+    "actor_grad_norm": "train/grad_norm",
+    "actor_lr": "train/learning_rate",
+    "ppo_clip_ratio": "train/clip_fraction",
+    "entropy_loss": "train/entropy",
+    "rollout/response_length_mean": "rollout/response_tokens",
+    "timing/step_total": "time/step_seconds",
+}
+LAST = "timing/step_total"
+"""The last value of a step in either log: with it the step is whole."""
+
+_LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
+_VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")
+_CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
+
+
+def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
+    """The attempt's metrics, in file order; what was being written when it was torn ends it."""
+    for directory in sorted((attempt_dir / "tensorboard").glob("global_step-x*")):
+        steps = steps_per_batch(directory.name)
+        if steps is None:
+            continue
+        files = sorted(directory.glob("events.out.tfevents.*"))
+        points = (point for file in files for point in _of_events(file, steps))
+        first = next(points, None)
+        if first is None:
+            yield from _of_stdout(attempt_dir / "stdout", steps)
+        else:
+            yield first
+            yield from points
+
+
+def _of_events(path: Path, steps: int) -> Iterator[MetricPoint]:
+    """One point a step, once the step is whole."""
+    at, values = -1, dict[str, float]()
+    for scalar in scalars(path):
+        prefix, _, name = scalar.tag.partition("/")
+        if prefix != "train":
+            continue
+        if scalar.step != at:
+            at, values = scalar.step, {}
+        values[name] = scalar.value
+        if name == LAST:
+            yield MetricPoint(at * steps, scalar.time, canonical(values, steps))
+
+
+def _of_stdout(path: Path, steps: int) -> Iterator[MetricPoint]:
+    if not path.exists():
+        return
+    year = time.localtime(path.stat().st_mtime).tm_year
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            match = _LINE.search(line)
+            if match is None or not line.endswith("\n"):
+                continue
+            values = {name: float(value) for name, value in _VALUE.findall(match[2])}
+            yield MetricPoint(int(match[1]) * steps, _moment(line, year), canonical(values, steps))
+
+
+def _moment(line: str, year: int) -> float:
+    """Unix time of a log line, which has no year; 0 where it has no time at all."""
+    clock = _CLOCK.search(line)
+    if clock is None:
+        return 0.0
+    return time.mktime(time.strptime(f"{year}-{clock[1]}", "%Y-%m-%d %H:%M:%S"))
+
+
+def canonical(values: Mapping[str, float], steps: int) -> dict[str, float]:
+    """By our names, finite ones only. Both KL values 0: no reference policy was loaded, and the
+    zeros are not measurements."""
+    named = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
+    if "time/step_seconds" in named:
+        named["time/step_seconds"] /= steps
+    if values.get("kl") == values.get("logprobs_diff") == 0:
+        named.pop("train/kl_term")
+        named.pop("train/kl_reference_per_token")
+    return {name: value for name, value in named.items() if math.isfinite(value)}

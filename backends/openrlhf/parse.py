@@ -1,0 +1,181 @@
+"""What a launch asks for: the reverse of plan.translate, for either spelling of the flags.
+
+A flag that is not given has the library's default; a flag that orch does not know is a fault.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from backends.openrlhf.check import ADVANTAGES, AGGREGATIONS, SCHEDULES, UNBIASED
+from backends.openrlhf.flags import FLAGS, FLAT, MODULE, NEWEST, Value, spellings
+from backends.openrlhf.plan import NEEDS, NO_CLIP
+from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.settings import Settings
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A command line, read."""
+
+    given: Mapping[str, Value]
+    version: str
+
+    def __getitem__(self, name: str) -> Any:
+        """The value given, else the library's own."""
+        return self.given.get(name, FLAGS[name].default)
+
+
+def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+    """The settings of a launch. Raises SpecError, with every fault of the command line at once."""
+    faults: list[Fault] = []
+    flags = read(argv, faults)
+    needs = _needs(files, faults)
+    if faults:
+        raise SpecError(MODULE, faults)
+    try:
+        return Settings.model_validate(_settings(flags, needs))
+    except (ValidationError, ArithmeticError, KeyError, TypeError) as error:
+        told = (
+            [f"{e['msg']} at {'.'.join(map(str, e['loc']))}, got {e['input']!r}"
+             for e in error.errors()]
+            if isinstance(error, ValidationError) else [f"{type(error).__name__}: {error}"]
+        )  # fmt: skip
+        raise SpecError(MODULE, [Fault(f"the flags make no cell: {t}") for t in told]) from error
+
+
+def read(argv: Sequence[str], faults: list[Fault]) -> Flags:
+    """Flags by their dotted names. Whole names only, though the library takes any prefix."""
+    if MODULE not in argv:
+        faults.append(Fault(f"the launch does not run {MODULE}"))
+        return Flags({}, NEWEST)
+    rest = list(argv[list(argv).index(MODULE) + 1 :])
+    version = max((NEWEST, FLAT), key=lambda v: sum(word in spellings(v) for word in rest))
+    known, given = spellings(version), dict[str, Value]()
+    while rest:
+        word = rest.pop(0)
+        if word not in known:
+            hint = did_you_mean(word, known)
+            faults.append(Fault(f"{word} is not a flag orch knows of OpenRLHF {version}{hint}"))
+            continue
+        name = known[word]
+        taken = [rest.pop(0) for _ in range(_arity(name)) if rest]
+        try:
+            given[name] = _value(name, taken)
+        except (ValueError, IndexError):
+            faults.append(Fault(f"{word} takes {_arity(name)} x {FLAGS[name].kind}, got {taken}"))
+    return Flags(given, version)
+
+
+def _arity(name: str) -> int:
+    return {"switch": 0, "pair": 2}.get(FLAGS[name].kind, 1)
+
+
+def _value(name: str, taken: Sequence[str]) -> Value:
+    kind = FLAGS[name].kind
+    if kind == "switch":
+        return True
+    if kind == "pair":
+        return float(taken[0]), float(taken[1])
+    if kind == "int":
+        return int(taken[0])
+    return float(taken[0]) if kind == "float" else taken[0]
+
+
+def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
+    try:
+        plain = json.loads(files[NEEDS])
+        prompts, asked = plain["prompts"], plain["asked"]
+        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
+            raise TypeError
+    except (KeyError, ValueError, TypeError):
+        faults.append(
+            Fault(f"{NEEDS} does not say which prompts and which reward the launch is for")
+        )
+        return {}
+    return {"prompts": prompts, "asked": asked}
+
+
+def _settings(flags: Flags, needs: Mapping[str, Any]) -> dict[str, Any]:
+    samples = flags["rollout.batch_size"] * flags["rollout.n_samples_per_prompt"]
+    minibatches = samples // flags["train.batch_size"]
+    batches = flags["data.max_samples"] // flags["rollout.batch_size"]
+    steps = batches * minibatches * flags["train.num_episodes"] * flags["train.max_epochs"]
+    asked, data = needs["asked"], needs["prompts"]
+    response = flags["rollout.max_new_tokens"]
+    return {
+        "model": {
+            "name": asked["model.name"], "path": flags["actor.model_name_or_path"],
+            "chat_template": "default" if flags["data.apply_chat_template"] else "none",
+        },
+        "data": {
+            **{k: data[k] for k in ("name", "path", "split", "num_prompts", "instruction",
+                                    "reward")},
+            "max_prompt_tokens": flags["data.max_len"] - response,
+        },
+        "advantage": {"estimator": _reverse(ADVANTAGES, flags["algo.advantage.estimator"])},
+        "loss": _loss(flags),
+        "kl": _kl(flags, asked),
+        "rollout": {
+            "group_size": flags["rollout.n_samples_per_prompt"], "max_response_tokens": response,
+            "temperature": flags["rollout.temperature"], "top_p": flags["rollout.top_p"],
+        },
+        "batch": {"num_prompts": flags["rollout.batch_size"], "num_minibatches": minibatches},
+        "optimizer": _optimizer(flags, steps),
+        "num_train_steps": steps,
+        "backend": {"name": "openrlhf", "version": asked["backend.version"]},
+        "max_staleness_steps": (
+            flags["train.async_queue_size"] * minibatches if flags["train.async_enable"] else 0
+        ),
+        "seed": flags["train.seed"],
+    }  # fmt: skip
+
+
+def _loss(flags: Flags) -> dict[str, Any]:
+    low, high = flags["actor.eps_clip_low_high"]
+    aggregation = _reverse(AGGREGATIONS, flags["actor.loss_agg_mode"])
+    if flags.version == FLAT and flags["train.micro_batch_size"] == 1:
+        aggregation = "sequence_mean"
+    unclipped = (low, high) == NO_CLIP
+    return {
+        "aggregation": aggregation,
+        "clip": None if unclipped
+        else {"low": low, "high": high, "dual": flags["actor.dual_clip"]},
+    }  # fmt: skip
+
+
+def _kl(flags: Flags, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The KL term. Not asked for an estimator and at coefficient 0, there is none."""
+    beta, estimator = flags["algo.kl.init_coef"], flags["algo.kl.estimator"]
+    if beta == 0 and "algo.kl.estimator" not in flags.given:
+        return {"estimator": "none"}
+    in_loss = flags["algo.kl.use_loss"]
+    if in_loss and flags["algo.kl.unbiased_gradient"]:
+        named = asked.get("kl.estimator", f"{estimator}+")
+        if UNBIASED.get(named) != estimator:
+            raise KeyError(f"{NEEDS} asks for {named}, the flags for the value of {estimator}")
+        estimator = named
+    return {"estimator": estimator, "placement": "loss" if in_loss else "reward", "beta": beta}
+
+
+def _optimizer(flags: Flags, steps: int) -> dict[str, Any]:
+    beta1, beta2 = flags["actor.adam.betas"]
+    norm = flags["actor.max_norm"]
+    return {
+        "learning_rate": flags["actor.adam.lr"], "beta1": beta1, "beta2": beta2,
+        "epsilon": flags["actor.adam.eps"], "weight_decay": flags["actor.adam.weight_decay"],
+        "max_grad_norm": norm if norm > 0 else None,
+        "schedule": _reverse(SCHEDULES, flags["actor.lr_scheduler"]),
+        "num_warmup_steps": math.ceil(steps * flags["actor.lr_warmup_ratio"]),
+    }  # fmt: skip
+
+
+def _reverse(names: Mapping[str, str], value: str) -> str:
+    for ours, theirs in names.items():
+        if theirs == value:
+            return ours
+    raise KeyError(f"orch has no word for '{value}' (it knows: {', '.join(names.values())})")

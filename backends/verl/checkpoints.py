@@ -1,0 +1,70 @@
+"""verl's checkpoints on disk.
+
+checkpoints/x<M>/latest_checkpointed_iteration.txt   the newest whole one; written last
+checkpoints/x<M>/global_step_<N>/actor/              shards, and huggingface/ (config, tokenizer)
+
+M train steps make one of verl's steps: the directory is named by us, for the steps are counted in
+rollout batches.
+"""
+
+import re
+from pathlib import Path
+
+from orchestrator.types import Checkpoint
+
+LATEST = "latest_checkpointed_iteration.txt"
+_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+
+
+def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Whole checkpoints, oldest first; verl's tracker says which are finished."""
+    found = []
+    for home in checkpoints_dir.glob("x*"):
+        updates, latest = home.name[1:], _latest(home)
+        if not updates.isdecimal():
+            continue
+        for path in home.glob("global_step_*"):
+            step = path.name.removeprefix("global_step_")
+            if step.isdecimal() and int(step) <= latest and _is_whole(path / "actor"):
+                weights = has_weights(path)
+                found.append(Checkpoint(int(step) * int(updates), path, needs_export=not weights))
+    return sorted(
+        each if each.needs_export else each._replace(path=each.path / "actor" / "huggingface")
+        for each in found
+    )
+
+
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+    """argv of verl's merger, run in verl's environment on a CPU; None where nothing is to do."""
+    if not checkpoint.needs_export:
+        return None
+    return (
+        "python", "-m", "verl.model_merger", "merge", "--backend", "fsdp",
+        "--local_dir", str(checkpoint.path / "actor"), "--target_dir", str(target),
+    )  # fmt: skip
+
+
+def has_weights(path: Path) -> bool:
+    """Whether verl saved Hugging Face weights too (checkpoint.save_contents has hf_model)."""
+    return any((path / "actor" / "huggingface").glob("*.safetensors"))
+
+
+def _latest(home: Path) -> int:
+    try:
+        text = (home / LATEST).read_text().strip()
+    except (OSError, ValueError):
+        return -1
+    return int(text) if text.isdecimal() else -1
+
+
+def _is_whole(actor: Path) -> bool:
+    """Whether the shards of every rank and the config are there, none of them empty. Rotation by
+    verl's max_actor_ckpt_to_keep leaves the directory and takes the shards."""
+    shards = [
+        (int(found[1]), int(found[2]))
+        for path in actor.glob("model_world_size_*_rank_*.pt")
+        if (found := _SHARD.fullmatch(path.name)) and path.stat().st_size
+    ]
+    size = max((size for size, _ in shards), default=0)
+    ranks = {rank for each, rank in shards if each == size}
+    return size > 0 and ranks == set(range(size)) and (actor / "huggingface/config.json").is_file()

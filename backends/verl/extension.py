@@ -1,0 +1,59 @@
+"""An external module of verl's: KL weighted by the importance ratio, and plain REINFORCE.
+
+Shipped beside a launch as orch_verl.py and named in VERL_USE_EXTERNAL_MODULES, it is imported in
+every process at the end of `import verl`. It wraps two functions that ppo_loss looks up in its own
+module, and registers one advantage estimator. Written for verl 0.8.0 and 0.9.1.
+"""
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Tensor = Any
+
+
+def install(losses: Any, core_algos: Any) -> None:
+    """Teach verl's loss the estimators `rho_x` and `sg_rho_x`, for each x it knows itself, and the
+    advantage estimator `orch_reinforce`.
+
+    `losses`: verl.workers.utils.losses; `core_algos`: verl.trainer.ppo.core_algos.
+    """
+    seen = threading.local()
+    own_lookup, own_kl = losses.get_policy_loss_fn, losses.kl_penalty
+
+    def get_policy_loss_fn(name: str) -> Callable[..., Any]:
+        policy_loss = own_lookup(name)
+
+        def remembering(*, old_log_prob: Tensor, **rest: Any) -> Any:
+            # kl_penalty is called right after, in the same thread, and is not given this.
+            seen.old_log_prob = old_log_prob
+            return policy_loss(old_log_prob=old_log_prob, **rest)
+
+        return remembering
+
+    def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kl_penalty: str) -> Tensor:
+        weighting, weighted, plain = kl_penalty.rpartition("rho_")
+        estimate = own_kl(logprob, ref_logprob, plain)
+        if not weighted:
+            return estimate
+        ratio = (logprob - seen.old_log_prob.detach()).exp()
+        return (ratio.detach() if weighting == "sg_" else ratio) * estimate
+
+    losses.get_policy_loss_fn, losses.kl_penalty = get_policy_loss_fn, kl_penalty
+    core_algos.register_adv_est("orch_reinforce")(reinforce)
+
+
+def reinforce(
+    token_level_rewards: Tensor, response_mask: Tensor, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """The reward of the response as the advantage of each of its tokens; [rollouts, T] both."""
+    returns = token_level_rewards.sum(-1, keepdim=True) * response_mask
+    return returns, returns
+
+
+if __name__ == "orch_verl":
+    install(
+        importlib.import_module("verl.workers.utils.losses"),
+        importlib.import_module("verl.trainer.ppo.core_algos"),
+    )

@@ -1,0 +1,138 @@
+"""verl's logs under canonical names: its file logger's JSONL, or its console where there is none.
+
+The JSONL has no clock and no word of the cell. Its name carries how to read it (translate
+.metrics_file); times are counted back from the file's last write by the steps' own durations.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.types import MetricPoint
+
+NAMES: Mapping[str, str] = {
+    "critic/score/mean": "train/reward_mean",
+    "critic/rewards/mean": "train/shaped_reward_mean",
+    "actor/reward_kl_penalty": "train/kl_term",
+    "actor/kl_loss": "train/kl_term",
+    "actor/pg_loss": "train/policy_loss",
+    "actor/grad_norm": "train/grad_norm",
+    "actor/pg_clipfrac": "train/clip_fraction",
+    "actor/lr": "train/learning_rate",
+    "actor/entropy": "train/entropy",
+    "actor/entropy_loss": "train/entropy",
+    "response_length/mean": "rollout/response_tokens",
+    "training/off_policy/trajectory_staleness_worst/mean": "rollout/staleness_mean",
+    "training/off_policy/trajectory_staleness_worst/max": "rollout/staleness_max",
+    "timing_s/step": "time/step_seconds",
+}
+"""verl's name -> ours. Of two names for one, the later is taken where both are logged."""
+
+_TAGGED = re.compile(r"verl\.x(\d+)(?:\.c(\d+))?(\.k1)?\.jsonl")
+_VALIDATION = re.compile(r"val-core/(.+)/(?:acc|reward)/(mean@\d+)")
+_CONSOLE = re.compile(r"step:(\d+) - (.*)")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NUMPY = re.compile(r"np\.\w+\((.*)\)")
+
+
+class Reading(NamedTuple):
+    """How the numbers of one launch are to be read."""
+
+    updates: int = 1
+    """Train steps of one step of verl's."""
+    constant_tokens: int | None = None
+    """What token sums were divided by, where not by the number of tokens."""
+    k1_in_reward: bool = False
+
+
+class Line(NamedTuple):
+    step: int
+    values: Mapping[str, float]
+
+
+def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
+    """The attempt's metrics in file order; a torn last line ends it."""
+    source = next(iter(sorted(attempt_dir.glob("verl.x*.jsonl"))), None)
+    if source is None or source.stat().st_size == 0:
+        source = attempt_dir / "stdout"
+    if not source.is_file():
+        return
+    written = source.stat().st_mtime
+    text = source.read_text(encoding="utf-8", errors="replace")
+    whole = text[: text.rfind("\n") + 1]
+    lines = list(_console(whole) if source.name == "stdout" else _jsonl(whole))
+    reading = _reading(whole if source.name == "stdout" else source.name)
+    for line, time in zip(lines, _times(lines, written), strict=True):
+        yield MetricPoint(line.step * reading.updates, time, canonical(line.values, reading))
+
+
+def canonical(values: Mapping[str, float], reading: Reading) -> dict[str, float]:
+    """The metrics orch has a name for."""
+    found = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
+    for name in ("rollout/staleness_mean", "rollout/staleness_max"):
+        if name in found:
+            found[name] *= reading.updates
+    tokens = found.get("rollout/response_tokens")
+    if reading.constant_tokens is not None and "train/entropy" in found:
+        entropy = found.pop("train/entropy")
+        if tokens:
+            found["train/entropy"] = entropy * reading.constant_tokens / tokens
+    beta = values.get("actor/reward_kl_penalty_coeff", 0.0)
+    if reading.k1_in_reward and beta and "train/shaped_reward_mean" in found:
+        penalty = found["train/reward_mean"] - found["train/shaped_reward_mean"]
+        found["train/kl_reference"] = penalty / beta
+    for name, value in values.items():
+        if match := _VALIDATION.fullmatch(name):
+            found[f"eval/{match[1].replace('/', '_')}/{match[2]}"] = value
+    return found
+
+
+def _reading(text: str) -> Reading:
+    """From a file's name, or from the console's line that names the file."""
+    found = _TAGGED.search(text)
+    if found is None:
+        return Reading()
+    constant = int(found[2]) if found[2] else None
+    return Reading(int(found[1]), constant, found[3] is not None)
+
+
+def _jsonl(text: str) -> Iterator[Line]:
+    for line in text.splitlines():
+        try:
+            plain = json.loads(line)
+            step, data = int(plain["step"]), dict(plain["data"])
+        except (ValueError, KeyError, TypeError):
+            return
+        yield Line(step, _numbers(data.items()))
+
+
+def _console(text: str) -> Iterator[Line]:
+    for line in text.splitlines():
+        if found := _CONSOLE.search(_COLOUR.sub("", line)):
+            pairs = (pair.rpartition(":") for pair in found[2].split(" - "))
+            yield Line(int(found[1]), _numbers((key, value) for key, _, value in pairs))
+
+
+def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
+    """Finite numbers only: the JSONL has null where a number was not finite, and so have we."""
+    found = {}
+    for key, value in pairs:
+        text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
+        try:
+            number = float(text)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+        if abs(number) < float("inf"):
+            found[key] = number
+    return found
+
+
+def _times(lines: list[Line], written: float) -> list[float]:
+    """Unix seconds of each line, counted back from the last."""
+    times: list[float] = []
+    for line in reversed(lines):
+        times.append(written)
+        written -= line.values.get("timing_s/step", 0.0) + line.values.get("timing_s/testing", 0.0)
+    return times[::-1]

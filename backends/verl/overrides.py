@@ -1,0 +1,65 @@
+"""Hydra's override grammar: `key=value` written, and read back by Hydra's own parser."""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+_BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.-]*")
+_WORDS = frozenset({"true", "false", "null", "nan", "inf"})
+_BEFORE_QUOTE = re.compile(r'(\\*)"')
+_AT_END = re.compile(r"(\\+)\Z")
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+_ESCAPED_INTERPOLATION = re.compile(r"(\\+)\$\{")
+
+
+def write(key: str, value: object) -> str:
+    """One override. Text that the grammar could take for something else is quoted."""
+    return f"{key}={_written(value)}"
+
+
+@lru_cache(maxsize=8192)
+def read(text: str) -> tuple[str, object]:
+    """Key (without `+` or `++`) and value of an override. Raises ValueError with a sentence."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"'{text[:120]}' is not a Hydra override: {reason}") from None
+    if override.is_delete() or override.is_sweep_override():
+        raise ValueError(f"'{text[:120]}' deletes or sweeps; give one value")
+    return override.key_or_group, _read(override.value())
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_written, value)) + "]"
+    return _text(str(value))
+
+
+@lru_cache(maxsize=8192)
+def _text(text: str) -> str:
+    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    text = _INTERPOLATION.sub(lambda found: found[1] * 2 + "\\${", text)
+    text = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + '\\"', text)
+    return '"' + _AT_END.sub(lambda found: found[1] * 2, text) + '"'
+
+
+def _read(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _read(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    text = getattr(value, "text", value)
+    if isinstance(text, str):
+        return _ESCAPED_INTERPOLATION.sub(lambda found: found[1][: len(found[1]) // 2] + "${", text)
+    return value

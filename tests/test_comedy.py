@@ -1,0 +1,111 @@
+"""The main job, as the README shows it, with one seed: every sub-study of the paper, for real."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import ROOT, orch
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("comedy")]
+
+SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")
+
+
+@pytest.fixture(scope="module")
+def comedy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("comedy")
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    done = orch(folder, "run", *SPEC)
+    assert done.returncode == 0, done.stderr
+    assert "MICRO SCALE" in done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(comedy: Path) -> Any:
+    return json.loads(orch(comedy, "compare", *SPEC, "--json").stdout)
+
+
+def test_every_cell_of_the_paper_was_trained(comedy: Path) -> None:
+    states = json.loads(orch(comedy, "status", *SPEC, "--json").stdout)[0]
+    assert states["states"] == {"succeeded": 61}
+    planned = json.loads(orch(comedy, "plan", *SPEC, "--json").stdout)
+    studies = [study for cell in planned["cells"] for study in cell["studies"]]
+    counts = {name: studies.count(name) for name in studies}
+    assert counts == {"onpolicy": 34, "minibatch4": 12, "async10": 10, "both": 5}
+
+
+def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> None:
+    final = {
+        (c["study"], c["traits"]["model"], c["kl"], c["beta"]): c["finals"]["eval/in_domain/mean"]
+        for c in compared["configurations"]
+    }
+    for model in ("qwen2.5-7b", "llama-3.1-8b-instruct"):
+        assert final["onpolicy", model, "none", None]["mean"] > 0.8
+        assert 0.4 < final["onpolicy", model, "k1.reward", 1.0]["mean"] < 0.7
+        assert final["onpolicy", model, "k1.reward", 0.05]["mean"] > 0.8
+
+
+def test_one_seed_decides_nothing(compared: Any) -> None:
+    assert {claim["verdict"] for claim in compared["claims"]} == {"underpowered"}
+
+
+def test_asynchronous_cells_were_stale_and_the_others_were_not(comedy: Path) -> None:
+    for cell in (comedy / "runs" / "comedy_full.micro" / "cells").iterdir():
+        declared = json.loads((cell / "cell.json").read_text())["settings"]["max_staleness_steps"]
+        lines = (cell / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
+        largest = max(
+            json.loads(line)["values"].get("rollout/staleness_max", 0) for line in lines
+        )  # fmt: skip
+        minibatches = json.loads((cell / "cell.json").read_text())["settings"]["batch"]
+        assert largest <= max(declared, minibatches["num_minibatches"] - 1)
+        if declared:
+            assert largest == declared
+
+
+def test_harness_and_trainer_agree(comedy: Path) -> None:
+    """lm-eval samples 128 items 4 times; the trainer's accuracy of 256 items is exact."""
+    scores = json.loads(orch(comedy, "eval", *SPEC, "--json").stdout)
+    assert len({s["cell_id"] for s in scores}) == 61
+    folder = comedy / "runs" / "comedy_full.micro" / "cells"
+    exact = {}
+    for cell in folder.iterdir():
+        values = [
+            json.loads(line)["values"]
+            for line in (cell / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
+        ]
+        exact[cell.name.rpartition("-")[2]] = next(
+            v for v in reversed(values) if "eval/accuracy/sort" in v
+        )
+    gaps = [
+        abs(s["value"] - exact[s["cell_id"]][f"eval/accuracy/{s['task'].removeprefix('micro_')}"])
+        for s in scores
+        if s["task"].startswith("micro_") and s["metric"].startswith("mean@")
+    ]
+    assert len(gaps) == 61 * 4
+    assert sum(gaps) / len(gaps) < 0.03
+    assert max(gaps) < 0.15
+
+
+def test_mlflow_holds_a_run_for_each_cell_with_its_axes(comedy: Path) -> None:
+    with sqlite3.connect(comedy / "runs" / "mlflow.db") as database:
+        (name,) = database.execute(
+            "select name from experiments where name like 'comedy%'"
+        ).fetchone()
+        tags = dict(
+            database.execute(
+                "select key, count(distinct run_uuid) from tags "
+                "where key in ('kl.estimator', 'kl.beta', 'study', 'orch.cell_id') group by key"
+            ).fetchall()
+        )
+    assert name == "comedy_full.micro"
+    assert tags["orch.cell_id"] == tags["kl.estimator"] == tags["kl.beta"] == 61
+
+
+def test_the_report_says_what_it_is(comedy: Path) -> None:
+    page = (comedy / "runs" / "comedy_full.micro" / "report" / "index.html").read_text()
+    assert "not the paper" in page
+    assert "With 1 seed a configuration there are no intervals" in page
