@@ -69,10 +69,10 @@ class Bill(NamedTuple):
     def __str__(self) -> str:
         parts = []
         if self.gpu_hours:
-            span = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else ""
-            parts.append(f"{self.gpu_hours:.3g} GPU-hours{span}")
+            span = f" ({_told(self.low)} to {_told(self.high)})" if self.low < self.high else ""
+            parts.append(f"{_told(self.gpu_hours)} GPU-hours{span}")
         if self.cpu_seconds or not parts:
-            parts.append(f"{self.cpu_seconds:.3g} CPU-seconds")
+            parts.append(f"{_told(self.cpu_seconds)} CPU-seconds")
         words = {"measured": "measured here", "declared": "declared", "model": "by the cost model",
                  "unknown": "of unknown size, left out"}  # fmt: skip
         how = ", ".join(f"{count} {words[basis]}" for basis, count in self.cells.items())
@@ -144,6 +144,10 @@ def num_parameters(cell: Cell) -> float | None:
         if found := _SIZE.search(text):
             return float(found[1]) * 1e9
     return None
+
+
+def _told(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def _modelled(cell: Cell) -> Cost:

@@ -18,8 +18,9 @@ class Experiment:
     """What `load` and `expand` give, at the scale of the site."""
 
     spec: Spec
-    declared: int
-    """Cells the spec declares; fewer may be left once they are rehearsed."""
+    declared: tuple[Cell, ...]
+    """Cells as the spec declares them, fewer may be left once they are rehearsed; empty after a
+    selection."""
     cells: tuple[Cell, ...]
     where: Where
     folder: RunFolder
@@ -50,7 +51,7 @@ class Experiment:
                 f"--where {' '.join(terms)} selects none of the {len(self.cells)} cells of "
                 f"{self.spec.name}; `orch plan {self.spec.source}` lists them"
             )
-        return replace(self, cells=cells)
+        return replace(self, cells=cells, declared=())
 
 
 def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -64,7 +65,7 @@ def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     cells = at_scale(declared, where)
     folder = RunFolder.of(spec.site.runs_dir, spec.name, "micro" if where == "local" else "full")
     folder.check()
-    return Experiment(spec, len(declared), tuple(cells), where, folder)
+    return Experiment(spec, tuple(declared), tuple(cells), where, folder)
 
 
 def at_scale(cells: Sequence[Cell], where: Where) -> Sequence[Cell]:
@@ -96,7 +97,7 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
         spec = parsed(Spec, plain, marker)
         cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
         where: Where = "local" if folder.experiment.endswith(".micro") else "slurm"
-        found.append(Experiment(spec, len(cells), cells, where, folder))
+        found.append(Experiment(spec, cells, cells, where, folder))
     return found
 
 

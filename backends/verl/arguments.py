@@ -82,7 +82,6 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 """Release -> key -> what verl takes where a launch says nothing; the keys that a cell is read
 from. A contract test compares them with the library's own composition."""
 
-OWN_KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 KL_NAMES: Mapping[str, str] = {
     **{name: name for name in ("k1", "abs", "k2", "k3")},
     "kl": "k1", "mse": "k2", "low_var_kl": "k3",
@@ -111,7 +110,6 @@ LOGGERS = (
     "vemlp_wandb", "rl_insight",
 )  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")
-TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 STRATEGIES = ("drop", "wait")
 OUTDATED_REWARD_KEYS = ("custom_reward_function.", "reward_model.")
 """The places of before 0.8: 0.8.0 moves them to `reward.*`, 0.9.1 composes and ignores them."""

@@ -62,8 +62,6 @@ NOTES: Mapping[str, str] = {
     "data.reward": "a custom reward function with this rule, data/reward.py: verl would else "
     "choose a scorer by data_source",
     "data.max_prompt_tokens": "longer prompts are dropped, chat template included",
-    "loss.constant_tokens": "set, because verl else divides by the width of the padded batch, "
-    "which varies",
     "rollout.top_p": "truncates sampling only; the trainer's log-probabilities are of the whole "
     "distribution",
     "batch.num_prompts": "prompts, not rollouts; verl multiplies by rollout.n",
@@ -127,6 +125,12 @@ def _aggregation(settings: Settings) -> Account:
     return "exact", "the KL in the loss is aggregated alike"
 
 
+def _constant(settings: Settings) -> Account:
+    if settings.loss.constant_tokens is None:
+        return "exact", ""
+    return "exact", "left out, verl would divide by the width of the padded batch, which varies"
+
+
 def _clip(settings: Settings) -> Account:
     note = "the log-ratio is held within ±20"
     if settings.loss.clip is None:
@@ -147,7 +151,10 @@ def _estimator(settings: Settings) -> Account:
     if "rho_" in kl.estimator:
         clamp = "; k3 held within ±10" if kl.estimator.endswith("k3") else ""
         both = "; in the reward, where the ratio is 1, without it" if _both(settings) else ""
-        return "extension", f"orch_verl multiplies verl's own KL by exp(logp - old logp){clamp}{both}"
+        return (
+            "extension",
+            f"orch_verl multiplies verl's own KL by exp(logp - old logp){clamp}{both}",
+        )
     if kl.estimator == "k3":
         return "approximated", (
             "verl holds the log-ratio within ±20 and the estimate within ±10: where k3 > 10 its "
@@ -166,8 +173,8 @@ def _both(settings: Settings) -> bool:
 
 def _placement(settings: Settings) -> Account:
     reward = (
-        "in the reward: of the policy before its first minibatch, each token's, which rloo and grpo "
-        "sum over the response, inside the group baseline"
+        "in the reward: of the policy before its first minibatch, token by token, which rloo and "
+        "grpo sum over the response, inside the group baseline"
     )
     loss = "in the loss: aggregated as the policy loss is, with no importance weight of its own"
     match settings.kl.placement:
@@ -242,6 +249,7 @@ _ACCOUNTS: Mapping[str, Callable[[Settings], Account]] = {
     "model.chat_template": _chat_template,
     "advantage.estimator": _advantage,
     "loss.aggregation": _aggregation,
+    "loss.constant_tokens": _constant,
     "loss.clip": _clip,
     "loss.clip.low": _clip,
     "loss.clip.high": _clip,

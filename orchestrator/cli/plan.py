@@ -54,8 +54,8 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
         ("study", "of the paper", "cells"),
         [(s.name, s.figure, formulas.get(s.name, "")) for s in spec.studies],
     )
-    if len(experiment.cells) < experiment.declared:
-        click.echo(f"\n{experiment.declared} declared cells are {len(experiment.cells)} here.")
+    if len(experiment.cells) < len(experiment.declared):
+        click.echo(f"\n{len(experiment.declared)} declared cells are {len(experiment.cells)} here.")
     click.echo()
     print_table(
         ("study", "where", "KL", "cells", "what would happen", "what the KL term optimises"),
@@ -68,6 +68,8 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     left = [row.cell for row in made.pending if row.cell is not None]
     click.echo(f"still to spend: {bill(left, measure(made.rows))}" if left else "nothing to do")
+    if experiment.scale == "micro" and experiment.declared:
+        click.echo(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
 
 
 def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
@@ -118,7 +120,7 @@ def _check_translations(made: "Plan") -> None:
     from orchestrator.errors import OrchError
     from orchestrator.rundir import AttemptDir
 
-    refused = []
+    refused: dict[str, list[str]] = {}
     for row in made.pending:
         if row.cell is None:
             continue
@@ -127,9 +129,16 @@ def _check_translations(made: "Plan") -> None:
             backend = registry.load(row.cell.settings.backend.name)
             backend.translate(row.cell, row.directory.place(first))
         except OrchError as error:
-            refused.append(f"  {row.cell.slug}: {error}")
+            refused.setdefault(str(error), []).append(row.cell.slug)
     if refused:
-        raise OrchError("\n".join([f"{len(refused)} cells cannot be launched", *refused]))
+        count = sum(map(len, refused.values()))
+        lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
+        raise OrchError("\n".join([f"{count} cells cannot be launched", *lines]))
+
+
+def _some(slugs: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(slugs) - most} more" if len(slugs) > most else ""
+    return ", ".join(slugs[:most]) + more
 
 
 def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
@@ -140,7 +149,7 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
     return {
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
-        "declared": experiment.declared,
+        "declared": len(experiment.declared),
         "counts": made.counts(),
         "pending": len(made.pending),
         "still_to_spend": bill(pending, measured)._asdict(),

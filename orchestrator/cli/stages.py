@@ -42,9 +42,12 @@ def score(experiment: Experiment, records: Sequence[Record]) -> int:
     from orchestrator.evaluate import Event, UnscoredError, evaluate
 
     every = _milestones()
+    greedy = experiment.spec.evaluation.sampling.min_p == 1
 
     def tell(event: Event) -> None:
         if event.kind == "started":
+            if greedy:
+                say("min_p=1 keeps only the likeliest token: this evaluation is greedy decoding")
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
         elif event.kind == "scored" and every(event.done, event.total):
             say(f"evaluated {event.done} of {event.total}")

@@ -20,6 +20,7 @@ def limits(comparison: Comparison, scores: Sequence[Score], spec: Spec) -> tuple
         *_seeds(comparison),
         *_unfinished(comparison),
         *_evaluation(scores, spec),
+        *_baselines(spec),
         UNCORRECTED,
     )
 
@@ -38,6 +39,15 @@ def _scale(runs: Sequence[Run]) -> Iterator[str]:
         yield (
             f"The cells are declared for {listed(named)}; the embedded trainer trained them and "
             "does not imitate libraries, so nothing here tells one library from another."
+        )
+
+
+def _baselines(spec: Spec) -> Iterator[str]:
+    if declared := spec.evaluation.baselines:
+        names = listed(f"{b.model} (chat template: {b.chat_template})" for b in declared)
+        yield (
+            f"The baselines the spec declares ({names}) were not evaluated: this orch scores "
+            "trained checkpoints only. Curves start at train step 0, which is the base policy."
         )
 
 

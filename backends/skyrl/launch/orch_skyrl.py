@@ -6,7 +6,7 @@ Arguments are SkyRL's own overrides, and these for what SkyRL has no key for:
     orch.chat_template=none         prompts as they are, without a chat template
     orch.kl_in_loss_too=true        with trainer.algorithm.use_kl_in_reward: the loss has it as well
     orch.max_training_steps=N       SkyRL < 0.3.0: stop after N rollout batches
-    orch.max_staleness_steps=N      train asynchronously (the entry points of SkyRL never do)
+    orch.asynchronous=true          train asynchronously (no entry point of SkyRL's wheel does)
 Registered with SkyRL: the environment `orch` (the reward is reward.py beside this file), the
 advantage estimator `orch_reinforce`, the policy losses `orch_rollout_ppo`, `orch_rollout_dual_clip`.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 OPTIONS: Mapping[str, str] = {
     "chat_template": "default", "kl_in_loss_too": "false", "max_training_steps": "0",
-    "max_staleness_steps": "0",
+    "asynchronous": "false",
 }  # fmt: skip
 CONTENT_ONLY = (
     "{% if bos_token %}{{ bos_token }}{% endif %}"
@@ -142,7 +142,7 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
             return dataset
 
         def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
-            if not int(options["max_staleness_steps"]):
+            if options["asynchronous"] != "true":
                 return super().get_trainer(*args, **kwargs)
             from skyrl.train.fully_async_trainer import (  # type: ignore[import-not-found]
                 FullyAsyncRayPPOTrainer,

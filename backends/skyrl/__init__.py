@@ -1,0 +1,43 @@
+"""SkyRL (NovaSky): cells as launches of its trainer, through its own overrides."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from backends.skyrl import check, checkpoints, metrics, releases
+from backends.skyrl import parse as parsing
+from backends.skyrl import translate as translation
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class SkyRL:
+    """orchestrator.backend.Backend; importing it loads nothing of SkyRL."""
+
+    name = "skyrl"
+    versions: tuple[str, ...] = releases.VERSIONS
+    capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
+    tasks_dir: Path | None = None
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        return translation.translate(cell, place)
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        return metrics.read_metrics(attempt_dir)
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        return checkpoints.find_checkpoints(checkpoints_dir)
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return parsing.parse(argv, files)
+
+    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+        return ()
+
+
+BACKEND = SkyRL()

@@ -1,0 +1,57 @@
+"""SkyRL's exports: Hugging Face directories, ready for evaluation."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from backends.skyrl.layout import updates_of
+from orchestrator.types import Checkpoint
+
+_STEP = "global_step_"
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Whole exports, oldest first, by train steps."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for exports in os.scandir(checkpoints_dir):
+            updates = updates_of(Path(exports))
+            if updates and exports.name.startswith("exports-"):
+                found += [
+                    Checkpoint(step * updates, path)
+                    for step, path in _steps(Path(exports))
+                    if is_whole(path)
+                ]
+    return sorted(found)
+
+
+def _steps(exports: Path) -> list[tuple[int, Path]]:
+    names = [(entry.name.removeprefix(_STEP), Path(entry)) for entry in os.scandir(exports)]
+    return [(int(step), path / "policy") for step, path in names if step.isdecimal()]
+
+
+def is_whole(export: Path) -> bool:
+    """Whether an export has a configuration, a tokenizer and all of its weights, none cut."""
+    try:
+        json.loads((export / "config.json").read_bytes())
+        json.loads((export / "tokenizer_config.json").read_bytes())
+        shards = {_SINGLE}
+        if (export / _INDEX).exists():
+            shards = set(json.loads((export / _INDEX).read_bytes())["weight_map"].values())
+        return all(_is_whole_file(export / shard) for shard in shards)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _is_whole_file(path: Path) -> bool:
+    """Whether a safetensors file is as long as its header says."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+        if length > size:
+            return False
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return bool(ends) and size == 8 + length + max(ends)

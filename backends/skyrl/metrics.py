@@ -1,0 +1,126 @@
+"""SkyRL's logs under orch's names: TensorBoard's files, or what it printed where there are none."""
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+
+from backends.skyrl.events import Scalar, read_scalars
+from backends.skyrl.layout import updates_of
+from orchestrator.types import MetricPoint
+
+NAMES: Mapping[str, str] = {
+    "reward/avg_raw_reward": "train/reward_mean",
+    "loss/avg_final_rewards": "train/shaped_reward_mean",
+    "loss/avg_kl": "train/kl_term",
+    "policy/policy_kl": "train/kl_term",
+    "policy/policy_entropy": "train/entropy",
+    "policy/policy_loss": "train/policy_loss",
+    "policy/grad_norm": "train/grad_norm",
+    "policy/loss_metrics/clip_ratio": "train/clip_fraction",
+    "policy/policy_lr": "train/learning_rate",
+    "generate/avg_num_tokens": "rollout/response_tokens",
+    "async/staleness_mean": "rollout/staleness_mean",
+    "async/staleness_max": "rollout/staleness_max",
+    "timing/step": "time/step_seconds",
+}
+"""SkyRL's key -> the canonical name. It logs the KL as its estimator has it, the mean over each
+response's tokens and then over responses, and no k1 per sequence: there is no train/kl_reference."""
+
+_EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
+_STEP = re.compile(r"^(.*?)Step (\d+): *$")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
+_LONGEST_REPORT = 2000
+"""Lines after which a printed report that does not end is taken for torn."""
+
+
+def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
+    """The metrics of an attempt, one point a step that SkyRL logged, counted in train steps."""
+    folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
+    found = False
+    for folder in folders:
+        for path in sorted(folder.glob("events.out.tfevents.*")):
+            for point in _points(read_scalars(path), updates_of(folder) or 1):
+                found = True
+                yield point
+    if not found:
+        updates = next(iter(map(updates_of, folders)), None) or 1
+        yield from _printed(attempt_dir / "stdout", updates)
+
+
+def canonical(key: str) -> str | None:
+    """The canonical name of SkyRL's, or None for what orch has no name for."""
+    evaluated = _EVALUATED.fullmatch(key)
+    if evaluated is None:
+        return NAMES.get(key)
+    metric = "mean@1" if evaluated[2] == "avg_score" else f"pass@{evaluated[3]}"
+    return f"eval/{evaluated[1]}/{metric}"
+
+
+def _points(scalars: Iterable[Scalar], updates: int) -> Iterator[MetricPoint]:
+    for step, group in groupby(scalars, key=lambda scalar: scalar.step):
+        members = list(group)
+        values = _named({scalar.tag: scalar.value for scalar in members})
+        if values:
+            yield MetricPoint(step * updates, members[0].time, values)
+
+
+def _named(values: Mapping[str, object]) -> dict[str, float]:
+    named = {}
+    for key, value in values.items():
+        name, number = canonical(key), _number(value)
+        if name is not None and number is not None:
+            named[name] = number
+    return named
+
+
+def _number(value: object) -> float | None:
+    """Finite numbers; SkyRL prints them as text."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _printed(path: Path, updates: int) -> Iterator[MetricPoint]:
+    """Reports of its console logger: `Step N: ` and a dictionary over lines, four decimals."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in file)
+        for line in lines:
+            head = _STEP.match(line)
+            if head is None:
+                continue
+            report = _report(lines)
+            if report is None:
+                return
+            values = _named(report)
+            if values:
+                yield MetricPoint(int(head[2]) * updates, _time(head[1]), values)
+
+
+def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
+    """The dictionary printed on the next lines, or None where it is torn."""
+    text = ""
+    for _, line in zip(range(_LONGEST_REPORT), lines, strict=False):
+        text += f"{line}\n"
+        if line.rstrip().endswith("}"):
+            try:
+                report = ast.literal_eval(text.strip())
+            except (ValueError, SyntaxError):
+                return None
+            return report if isinstance(report, dict) else None
+    return None
+
+
+def _time(head: str) -> float:
+    """Unix seconds of a line's beginning, or 0 where it has none."""
+    found = _TIME.search(head)
+    return datetime.fromisoformat(found[0]).timestamp() if found else 0.0

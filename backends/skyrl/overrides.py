@@ -1,0 +1,72 @@
+"""SkyRL's overrides, `key=value` with YAML values (OmegaConf's dotlist), written and read."""
+
+import json
+import re
+from collections.abc import Iterable
+
+_BARE = re.compile(r"[A-Za-z/][A-Za-z0-9_./+-]*")
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff\u2028\u2029\ud800-\udfff]")
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+_ESCAPED = re.compile(r"(\\+)\$\{")
+_SPELLINGS: dict[str, object] = {
+    **dict.fromkeys(("True", "TRUE"), True), **dict.fromkeys(("False", "FALSE"), False),
+    **dict.fromkeys(("None", "Null", "NULL", "~", ""), None),
+}  # fmt: skip
+
+
+def write(key: str, value: object) -> str:
+    """One override. Text that YAML could take for something else is quoted."""
+    return f"{key}={_written(value)}"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str):
+        text = _INTERPOLATION.sub(lambda m: m[1] * 2 + r"\${", value)
+        if _BARE.fullmatch(text) and text.lower() not in _WORDS:
+            return text
+        quoted = json.dumps(text, ensure_ascii=False)
+        return _NOT_IN_YAML.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_quoted(item) for item in value)}]"
+    return json.dumps(value)
+
+
+def _quoted(item: object) -> str:
+    """An element of a list: bare text may end where YAML's list does, so text is quoted."""
+    written = _written(item)
+    return json.dumps(written) if isinstance(item, str) and written[:1] != '"' else written
+
+
+def read(arguments: Iterable[str]) -> dict[str, object]:
+    """Key -> value of each override; the last of a key counts, as in SkyRL."""
+    found: dict[str, object] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if equals:
+            found[key] = _value(text)
+    return found
+
+
+def _value(text: str) -> object:
+    if text in _SPELLINGS:
+        return _SPELLINGS[text]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = _number(text.strip("'"))
+    return _plain(value)
+
+
+def _number(text: str) -> object:
+    """YAML's numbers that JSON has not, such as `1.e-6` and `.5`; else the text."""
+    try:
+        return float(text) if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?", text) else text
+    except ValueError:
+        return text
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return _ESCAPED.sub(lambda m: m[1][: len(m[1]) // 2] + "${", value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,41 @@
+"""verl 0.9.1 and 0.8.0: PPO-family training on Ray, FSDP and vLLM."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from backends.verl import arguments, checkpoints, limits, metrics, parse, translate
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class Verl:
+    """orchestrator.backend.Backend; importing it loads neither verl nor Hydra."""
+
+    name = "verl"
+    versions: tuple[str, ...] = arguments.VERSIONS
+    capabilities: Mapping[str, Sequence[object]] = limits.CAPABILITIES
+    tasks_dir: Path | None = None
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        return translate.translate(cell, place)
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        return metrics.read_metrics(attempt_dir)
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        return checkpoints.find_checkpoints(checkpoints_dir)
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+        return checkpoints.export_command(checkpoint, target)
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return parse.parse(argv, files)
+
+    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+        return ()
+
+
+BACKEND = Verl()

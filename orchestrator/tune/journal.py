@@ -1,0 +1,182 @@
+"""What a search remembers, on the shared folder: Optuna's journal and what it was declared to be.
+
+    runs/<experiment>/tune/
+      cells.jsonl                 every cell of a trial, before it is launched
+      <name>/journal.log          Optuna's journal: all searches of this name
+             <search>.json        what may not change while the journal lasts
+             lock, alive/         locks of the kernel's: they end with the process that holds them
+             report/
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from orchestrator.errors import RunFolderError
+from orchestrator.files import append_line, read_json, read_lines, telling
+from orchestrator.fingerprint import flatten
+from orchestrator.rundir import RunFolder
+from orchestrator.tune.design import Search
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class Journal:
+    """One journal, opened by one controller or to be looked at."""
+
+    def __init__(self, folder: RunFolder, name: str):
+        self.folder, self.path = folder, folder.path / "tune" / name
+        self.log = self.path / "journal.log"
+        self.me = secrets.token_hex(6)
+        self._storage: Any = None
+        self._alive: IO[str] | None = None
+
+    @property
+    def storage(self) -> Any:
+        """Optuna's storage. Raises RunFolderError for a file that is no journal."""
+        if self._storage is None:
+            with telling(self.path, passing=()):
+                self.path.mkdir(parents=True, exist_ok=True)
+                with self.locked():
+                    _mend(self.log)
+            self._storage = _storage(self.log)
+        return self._storage
+
+    def study(self, search: Search, **options: Any) -> "optuna.Study":
+        """The study of a search, made if it is not there. Raises RunFolderError if the journal
+        is of another spec or space."""
+        import optuna
+
+        self._declare(search)
+        storage = self.storage
+        with self.locked():
+            return optuna.create_study(
+                study_name=search.name, storage=storage, load_if_exists=True,
+                directions=[each.direction for each in search.objectives], **options,
+            )  # fmt: skip
+
+    def studies(self) -> dict[str, "optuna.Study"]:
+        """What there is, by name; writes nothing."""
+        import optuna
+
+        if not self.log.exists():
+            return {}
+        names = optuna.get_all_study_names(self.storage)
+        return {name: optuna.load_study(study_name=name, storage=self.storage) for name in names}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One controller at a time: asking, so that budgets hold, and opening."""
+        with telling(self.path), (self.path / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def controlling(self) -> Iterator[None]:
+        """While this lasts, others leave the trials of `me` alone."""
+        place = self.path / "alive" / self.me
+        with telling(place, passing=()):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._alive = place.open("a")
+            fcntl.flock(self._alive, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            self._alive.close()
+            place.unlink(missing_ok=True)
+
+    def is_alive(self, controller: str | None) -> bool:
+        """Whether the controller of this name is at work."""
+        if not controller:
+            return False
+        if controller == self.me:
+            return True
+        with suppress(FileNotFoundError), (self.path / "alive" / controller).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def note_cell(self, cell_id: str, search: str, trial: int) -> None:
+        """Says, before it is launched, that a cell is a trial's: `prune` keeps it."""
+        line = {"cell": cell_id, "search": f"{self.path.name}/{search}", "trial": trial}
+        append_line(self.folder.path / "tune" / "cells.jsonl", json.dumps(line))
+
+    def _declare(self, search: Search) -> None:
+        target, wanted = self.path / f"{search.name}.json", search.declared()
+        with telling(self.path, passing=()):
+            self.path.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{self.me}")
+        if not target.exists():
+            with telling(target):
+                temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+                with suppress(FileExistsError):  # whoever comes second compares
+                    os.link(temporary, target)
+                temporary.unlink()
+        found = read_json(target)
+        if found != json.loads(json.dumps(wanted)):
+            raise RunFolderError(_difference(target, found or {}, wanted))
+
+
+def _difference(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    old, new = dict(flatten(found)), dict(flatten(json.loads(json.dumps(wanted))))
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    listed = "; ".join(f"{name}: {old.get(name)!s} there, {new.get(name)!s} here"
+                       for name in changed[:5])  # fmt: skip
+    more = f"; and {len(changed) - 5} more" if len(changed) > 5 else ""
+    return (
+        f"{path.parent / 'journal.log'} holds another search ({listed}{more}). Nothing was "
+        "changed: undo that, or give this search a name of its own (--name, or tune.name)"
+    )
+
+
+def tuned_cells(folder: RunFolder) -> set[str]:
+    """Ids of the cells that searches of an experiment have launched."""
+    return {str(line.get("cell")) for line in read_lines(folder.path / "tune" / "cells.jsonl")}
+
+
+def _storage(log: Path) -> Any:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
+
+    class KernelLock(BaseJournalFileLock):
+        """Optuna's own locks are files that outlive a killed process; the kernel's do not."""
+
+        def __init__(self) -> None:
+            self._file: IO[str] | None = None
+
+        def acquire(self) -> bool:
+            self._file = log.with_name("journal.lock").open("a")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            return True
+
+        def release(self) -> None:
+            if self._file is not None:
+                self._file.close()
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return JournalStorage(JournalFileBackend(str(log), lock_obj=KernelLock()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{log} is no journal of Optuna's ({type(error).__name__}: {error}); restore it, or "
+            "move it away and search again: results on disk are told without training"
+        ) from error
+
+
+def _mend(log: Path) -> None:
+    """Takes away a last line that a kill has torn: the next one would be appended to it."""
+    if not log.exists():
+        return
+    raw = log.read_bytes()
+    if raw and not raw.endswith(b"\n"):
+        with log.open("r+b") as file:
+            file.truncate(raw.rfind(b"\n") + 1)

@@ -1,0 +1,78 @@
+"""Runs inside an OpenRLHF environment: the library's own parser and checks over many launches.
+
+Standard input: JSON, a list of argument lists. Standard output: JSON, one object a launch,
+{"args": the namespace, "said": what it printed} or {"error": what it said}.
+
+`openrlhf.cli.train_ppo_ray` builds its parser under `if __name__ == "__main__"`, so the file is run
+as that, with stand-ins for Ray, vLLM and torch, up to the first thing that would take a GPU: behind
+the parser's own checks, and behind those of train() on nodes and engines.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+STAND_INS = ("ray", "ray.util", "ray.util.placement_group", "openrlhf.trainer",
+             "openrlhf.trainer.ray", "openrlhf.trainer.ray.launcher",
+             "openrlhf.trainer.ray.ppo_actor", "openrlhf.trainer.ray.ppo_critic")  # fmt: skip
+
+
+class Stop(Exception):
+    """train() is about to start vLLM."""
+
+
+def stop(*args: object, **kwargs: object) -> None:
+    raise Stop
+
+
+def package() -> Path:
+    spec = importlib.util.find_spec("openrlhf")
+    assert spec and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def stand_in(seen: list[object]) -> None:
+    """Modules that the script imports, without what they import."""
+    for name in STAND_INS:
+        sys.modules[name] = MagicMock()
+    sys.modules["openrlhf.trainer.ray"].create_vllm_engines = stop
+    utils = types.ModuleType("openrlhf.utils")
+    utils.__path__ = [str(package() / "utils")]  # openrlhf.utils.config is the real one
+    strategy = MagicMock()
+    utils.get_strategy = lambda args: (seen.append(args), strategy)[1]
+    sys.modules["openrlhf.utils"] = utils
+
+
+def plain(value: object) -> object:
+    if isinstance(value, SimpleNamespace) or type(value).__name__ == "Namespace":
+        return {key: plain(inner) for key, inner in vars(value).items()}
+    return value
+
+
+def main() -> None:
+    seen: list[object] = []
+    stand_in(seen)
+    script = package() / "cli" / "train_ppo_ray.py"
+    code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
+    answers = []
+    for argv in json.load(sys.stdin):
+        said = io.StringIO()
+        sys.argv = [str(script), *argv]
+        seen.clear()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                exec(code, {"__name__": "__main__"})
+        except Stop:
+            answers.append({"args": plain(seen[0]), "said": said.getvalue()})
+        except (SystemExit, Exception) as error:
+            answers.append({"error": said.getvalue() + f"{type(error).__name__}: {error}"})
+    json.dump(answers, sys.stdout)
+
+
+main()

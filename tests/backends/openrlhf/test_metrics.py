@@ -1,0 +1,105 @@
+"""Reading real logs: event files and lines that the library's own loggers wrote."""
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backends.openrlhf import BACKEND
+from backends.openrlhf.flags import VERSIONS
+from orchestrator.names import is_canonical
+from orchestrator.types import MetricPoint
+from tests.backends.environments import library_python
+
+STATUS = {
+    "policy_loss": -0.125, "actor_lr": 1e-6, "actor_grad_norm": 0.5, "kl": 0.25,
+    "logprobs_diff": -0.125, "ppo_clip_ratio": 0.0, "return": 0.5, "response_length": 300.0,
+    "entropy_loss": 0.75, "timing/make_experience": 10.0, "rollout/reward_mean": 0.375,
+    "rollout/response_length_mean": 256.0, "timing/generation": 20.0, "timing/step_total": 64.0,
+}  # fmt: skip
+STEPS = [[1, STATUS], [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_mean": 0.5}],
+         [3, {**STATUS, "kl": 0.0, "logprobs_diff": 0.0}]]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An attempt of a cell with four minibatches a batch, as it lies on disk."""
+    directory = tmp_path_factory.mktemp("a 'b'\nµ")
+    python = library_python(
+        f"openrlhf-tensorboard-{request.param}", no_deps=[f"openrlhf=={request.param}"],
+        needs=["tensorboard==2.20.0", "setuptools<81"],
+    )  # fmt: skip
+    done = subprocess.run(
+        [python, Path(__file__).with_name("logs.py"), directory / "tensorboard",
+         "global_step-x4", json.dumps(STEPS)],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    (directory / "stdout").write_bytes(b"Loading the checkpoint\n" + done.stdout)
+    return directory
+
+
+def check(points: list[MetricPoint]) -> None:
+    assert [p.step for p in points] == [4, 8, 12]
+    first, second, third = (p.values for p in points)
+    assert first == pytest.approx({
+        "train/policy_loss": -0.125, "train/learning_rate": 1e-6, "train/grad_norm": 0.5,
+        "train/kl_term": 0.25, "train/kl_reference_per_token": -0.125,
+        "train/clip_fraction": 0.0, "train/entropy": 0.75, "train/reward_mean": 0.375,
+        "rollout/response_tokens": 256.0, "time/step_seconds": 16.0,
+    })  # fmt: skip
+    assert all(is_canonical(name) for name in first)
+    assert "train/policy_loss" not in second, "infinity"
+    assert second["train/reward_mean"] == 0.5
+    assert not {"train/kl_term", "train/kl_reference_per_token"} & third.keys(), (
+        "no reference policy"
+    )
+
+
+def test_event_files(attempt: Path) -> None:
+    points = list(BACKEND.read_metrics(attempt))
+    check(points)
+    assert 1_700_000_000 < points[0].time < points[1].time < 1_700_000_100
+
+
+def test_stdout_where_there_are_no_events(attempt: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "attempt"
+    (copy / "tensorboard" / "global_step-x4").mkdir(parents=True)
+    log = (attempt / "stdout").read_text()
+    prefixed = "\n".join(f"\x1b[36m(PPOTrainer pid=1)\x1b[0m {line}" for line in log.split("\n"))
+    (copy / "stdout").write_text(prefixed)
+    points = list(BACKEND.read_metrics(copy))
+    check(points)
+    age = (copy / "stdout").stat().st_mtime - points[0].time
+    assert abs(age) < 3600
+    torn = prefixed[: prefixed.rindex("}")]
+    (copy / "stdout").write_text(torn)
+    assert [p.step for p in BACKEND.read_metrics(copy)] == [4, 8]
+
+
+def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Path) -> None:
+    (file,) = (attempt / "tensorboard" / "global_step-x4").iterdir()
+    whole = list(BACKEND.read_metrics(attempt))
+    copy = tmp_path / "attempt"
+    shutil.copytree(attempt, copy)
+    (copy / "stdout").unlink()
+    target = copy / "tensorboard" / "global_step-x4" / file.name
+    data = file.read_bytes()
+    counts = []
+    for cut in range(0, len(data), 7):
+        target.write_bytes(data[:cut])
+        points = list(BACKEND.read_metrics(copy))
+        assert points == whole[: len(points)]
+        counts.append(len(points))
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 1, 2}
+    target.write_bytes(data + bytes(64))
+    assert list(BACKEND.read_metrics(copy)) == whole, "a tail of zeros, as after a lost node"
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    assert list(BACKEND.read_metrics(tmp_path / "none")) == []
+    (tmp_path / "tensorboard" / "global_step-x1").mkdir(parents=True)
+    assert list(BACKEND.read_metrics(tmp_path)) == []

@@ -1,0 +1,194 @@
+"""The contract: the library's own parser, of each release, on what we give it."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from backends.openrlhf import BACKEND
+from backends.openrlhf.flags import FLAGS, FLAT, NEWEST, VERSIONS, Options
+from backends.openrlhf.parse import read
+from orchestrator.errors import Fault, UnsupportedSetting
+from orchestrator.fingerprint import fingerprint
+from orchestrator.types import Cell, LaunchPlan
+from tests.backends.openrlhf.cells import PLACE, asked_of_library, base, cell_of, drawn, shipped
+
+
+def translated(cells: tuple[Cell, ...]) -> list[tuple[Cell, LaunchPlan]]:
+    made = []
+    for cell in cells:
+        try:
+            made.append((cell, BACKEND.translate(cell, PLACE)))
+        except UnsupportedSetting:
+            continue
+    return made
+
+
+def leaf(args: Mapping[str, Any], name: str, version: str) -> Any:
+    """A parsed value by its dotted name."""
+    if version == FLAT:
+        return args[FLAGS[name].flat]
+    value: Any = args
+    for part in name.split("."):
+        value = value[part]
+    return value
+
+
+def optimizer_steps(args: Mapping[str, Any], version: str) -> float:
+    """The trainer's own count: ppo_trainer.prepare_datasets, from which the learning rate's
+    horizon is made; and, for whole batches, the updates it makes."""
+    get = lambda name: leaf(args, name, version)  # noqa: E731
+    rows = get("data.max_samples")
+    assert rows % get("rollout.batch_size") == 0, "the last batch would be short"
+    steps: float = (
+        rows * get("rollout.n_samples_per_prompt") // get("train.batch_size")
+        * get("train.num_episodes") * get("train.max_epochs")
+    )  # fmt: skip
+    return steps
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_library_accepts_every_shipped_cell_that_we_accept(version: str) -> None:
+    made = translated(shipped(version))
+    assert len(made) > 100
+    answers = asked_of_library(version, [plan.argv for _, plan in made])
+    for (cell, plan), answer in zip(made, answers, strict=True):
+        assert "error" not in answer, f"{cell.slug}: {answer['error']}"
+        given = read(plan.argv, []).given
+        assert given
+        agree(given, answer["args"], version)
+        assert optimizer_steps(answer["args"], version) == cell.settings.num_train_steps
+        assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id, cell.slug
+
+
+def agree(given: Options, args: Mapping[str, Any], version: str) -> None:
+    """The library read each of our flags as we mean it."""
+    for name, value in given.items():
+        theirs = leaf(args, name, version)
+        if name == "reward.remote_url":
+            theirs = ",".join(theirs)
+        assert theirs == (list(value) if isinstance(value, tuple) else value), name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_library_accepts_drawn_cells(version: str) -> None:
+    cells: list[Cell] = []
+
+    @settings(max_examples=60, deadline=datetime.timedelta(seconds=2), database=None,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(drawn(version))
+    def collect(cell: Cell) -> None:
+        cells.append(cell)
+
+    collect()
+    made = translated(tuple(cells))
+    assert len(made) > 20
+    answers = asked_of_library(version, [plan.argv for _, plan in made])
+    for (cell, plan), answer in zip(made, answers, strict=True):
+        assert "error" not in answer, answer.get("error")
+        agree(read(plan.argv, []).given, answer["args"], version)
+        assert optimizer_steps(answer["args"], version) == cell.settings.num_train_steps
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_defaults_and_names_are_the_library_s_own(version: str) -> None:
+    """An empty launch is refused by neither parser; its values are our table's defaults."""
+    few = ("python3", "-m", "openrlhf.cli.train_ppo_ray", *minimal(version))
+    answer = asked_of_library(version, [few])[0]
+    assert "args" in answer, answer
+    told = set(read(few, []).given)
+    for name, flag in FLAGS.items():
+        if name in told or (version == FLAT and flag.flat is None) or flag.default is None:
+            continue
+        if name == "reward.remote_url":
+            continue
+        theirs = leaf(answer["args"], name, version)
+        default = flag.default
+        assert theirs == (list(default) if isinstance(default, tuple) else default), name
+
+
+def minimal(version: str) -> tuple[str, ...]:
+    dotted = ("--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "2",
+              "--reward.remote_url", "/r.py", "--vllm.num_engines", "8")  # fmt: skip
+    if version != FLAT:
+        return dotted
+    return tuple(
+        f"--{FLAGS[word[2:]].flat}" if word.startswith("--") else word for word in dotted
+    )
+
+
+def test_each_release_refuses_the_names_of_the_other() -> None:
+    by_version = {
+        v: BACKEND.translate(cell_of(base(backend={"version": v})), PLACE).argv for v in VERSIONS
+    }
+    for version, other in ((NEWEST, FLAT), (FLAT, NEWEST)):
+        answer = asked_of_library(version, [by_version[other]])[0]
+        assert "unrecognized arguments" in answer["error"]
+
+
+class TestSilentAcceptance:
+    """What the library takes without a word, and we do not."""
+
+    def test_reward_and_loss_loses_the_kl_in_the_reward(self) -> None:
+        settings = base(kl={"placement": "reward_and_loss"})
+        with pytest.raises(UnsupportedSetting, match=r"kl\.placement=reward_and_loss"):
+            BACKEND.translate(cell_of(settings), PLACE)
+
+    def test_an_abbreviated_flag(self) -> None:
+        whole = BACKEND.translate(cell_of(base()), PLACE).argv
+        short = tuple("--algo.kl.est" if word == "--algo.kl.estimator" else word for word in whole)
+        assert asked_of_library(NEWEST, [short])[0]["args"]["algo"]["kl"]["estimator"] == "k1"
+        faults: list[Fault] = []
+        read(short, faults)
+        assert "--algo.kl.est is not a flag" in str(faults[0])
+        assert "did you mean '--algo.kl.estimator'" in str(faults[0])
+
+    def test_a_straight_through_gradient_in_the_reward(self) -> None:
+        settings = base(kl={"estimator": "k3+"})
+        with pytest.raises(UnsupportedSetting, match="k3\\+ is k3 there"):
+            BACKEND.translate(cell_of(settings), PLACE)
+        argv = (*BACKEND.translate(cell_of(base()), PLACE).argv, "--algo.kl.unbiased_gradient")
+        assert "args" in asked_of_library(NEWEST, [argv])[0]
+        assert BACKEND.parse(
+            argv, BACKEND.translate(cell_of(base()), PLACE).files
+        ).kl.estimator == "k1"  # fmt: skip
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_kl_is_on_unless_turned_off(self, version: str) -> None:
+        """No KL flag at all is k1 in the reward at 0.01."""
+        none = base(kl={"estimator": "none", "placement": None, "beta": 0.0},
+                    backend={"version": version})  # fmt: skip
+        plan = BACKEND.translate(cell_of(none), PLACE)
+        args = asked_of_library(version, [plan.argv])[0]["args"]
+        assert leaf(args, "algo.kl.init_coef", version) == 0
+        at = plan.argv.index("--init_kl_coef" if version == FLAT else "--algo.kl.init_coef")
+        bare = plan.argv[:at] + plan.argv[at + 2 :]
+        args = asked_of_library(version, [bare])[0]["args"]
+        assert leaf(args, "algo.kl.init_coef", version) == 0.01
+        kl = BACKEND.parse(bare, plan.files).kl
+        assert (kl.estimator, kl.placement, kl.beta) == ("k1", "reward", 0.01)
+
+    def test_a_batch_that_leaves_ranks_with_fewer_samples(self) -> None:
+        """1,285 rollouts over 8 GPUs: accepted by the parser, hangs in training."""
+        whole = list(BACKEND.translate(cell_of(base()), PLACE).argv)
+        whole[whole.index("--rollout.batch_size") + 1] = "257"
+        assert "args" in asked_of_library(NEWEST, [whole])[0]
+        with pytest.raises(UnsupportedSetting, match=r"batch\.num_prompts=257"):
+            BACKEND.translate(cell_of(base(batch={"num_prompts": 257})), PLACE)
+
+    def test_a_comma_in_the_runs_folder(self) -> None:
+        place = PLACE._replace(plan_dir=PLACE.plan_dir / "a,b")
+        with pytest.raises(UnsupportedSetting, match="splits the paths"):
+            BACKEND.translate(cell_of(base()), place)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_what_we_accept_reads_back_as_the_same_cell(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from([None, *VERSIONS]))
+    cell = data.draw(drawn(version))
+    for _, plan in translated((cell,)):
+        assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id

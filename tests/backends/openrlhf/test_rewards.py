@@ -1,0 +1,77 @@
+"""The reward files a launch ships, run as the library runs them: one response, in a thread."""
+
+import importlib.util
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from backends.openrlhf import BACKEND
+from tests.backends.openrlhf.cells import PLACE, base, cell_of
+
+
+def shipped_reward(reward: str, directory: Path) -> ModuleType:
+    """reward.py of a plan, loaded from where the launch puts it, as the sampler loads it."""
+    plan = BACKEND.translate(cell_of(base(data={"reward": reward})), PLACE)
+    path = directory / "reward.py"
+    path.write_text(plan.files["reward.py"])
+    assert str(PLACE.plan_dir / path.name) in plan.argv
+    spec = importlib.util.spec_from_file_location("reward_func", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def in_a_thread(function: Callable[[], object]) -> object:
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(function()))
+    thread.start()
+    thread.join()
+    assert answers, "it raised: the library would swallow that, and fail later"
+    return answers[0]
+
+
+@pytest.mark.parametrize(
+    ("response", "label", "reward"),
+    [
+        (r"so \boxed{\frac{1}{2}}<|im_end|>", "0.5", 1.0),
+        (r"\boxed{3}, no: \boxed{4}", "4", 1.0),
+        (r"\boxed{4}, no: \boxed{3}", "4", 0.0),
+        ("the answer is 4", "4", 0.0),
+        (r"\boxed{} 4", "4", 0.0),
+        (r"\boxed{4", "4", 0.0),
+        (r"\boxed{\sqrt{\frac{2}{1}}}", r"\sqrt{2}", 1.0),
+        ("", "4", 0.0),
+    ],
+)
+def test_math(response: str, label: str, reward: float, tmp_path: Path) -> None:
+    module = shipped_reward("math_boxed", tmp_path)
+    prompt = r"What is 2 + 2? Answer within \boxed{}."
+    told = in_a_thread(lambda: module.reward_func([prompt + response], [prompt], [label]))
+    assert told == {"rewards": reward, "scores": reward, "extra_logs": {}}
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("<answer>(25 - 5) * 3 + 1</answer>", 1.0),
+        ("<answer>99</answer> or <answer> 3*(25-5)+1 </answer><|im_end|>", 1.0),
+        ("<answer>25 + 5 + 3 + 1</answer>", 0.05),
+        ("<answer>61</answer>", 0.05),
+        ("<answer>61 / 0</answer>", 0.01),
+        ("<answer>25 ** 5 ** 9</answer>", 0.01),
+        ("<answer>__import__('os')</answer>", 0.01),
+        ("<answer></answer>", 0.01),
+        ("<answer>" + "(" * 300 + "</answer>", 0.01),
+        ("61", 0.01),
+    ],
+)
+def test_countdown(response: str, reward: float, tmp_path: Path) -> None:
+    module = shipped_reward("countdown", tmp_path)
+    label = json.dumps({"numbers": [25, 5, 3, 1], "target": 61})
+    told = in_a_thread(lambda: module.reward_func(["p" + response], ["p"], [label]))
+    assert told == {"rewards": reward, "scores": reward, "extra_logs": {}}

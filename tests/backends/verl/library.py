@@ -1,0 +1,78 @@
+"""verl itself, as far as a machine without a GPU can ask it: Hydra composing the release's own
+configuration, and single functions of its source run by the torch at hand."""
+
+import ast
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.backends.environments import library_python
+
+VERSIONS = ("0.9.1", "0.8.0")
+HYDRA = ("hydra-core==1.3.8", "omegaconf>=2.3.1,<2.4")
+
+_COMPOSE = """
+import importlib.util, json, pathlib, sys
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+config = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0])
+asked = json.load(sys.stdin)
+with initialize_config_dir(config_dir=str(config / "trainer" / "config"), version_base=None):
+    for overrides in asked["launches"]:
+        try:
+            composed = compose("ppo_trainer", overrides=overrides)
+            found = {}
+            for key in asked["keys"]:
+                raw = OmegaConf.select(composed, key) if not OmegaConf.is_missing(
+                    OmegaConf.select(composed, key.rpartition(".")[0]), key.rpartition(".")[2]
+                ) else "???"
+                found[key] = OmegaConf.to_container(raw) if OmegaConf.is_config(raw) else raw
+            print(json.dumps({"values": found}))
+        except Exception as error:
+            print(json.dumps({"error": str(error)[:500]}))
+"""
+
+
+def python(version: str) -> Path:
+    return library_python(f"verl-{version}", no_deps=(f"verl=={version}",), needs=HYDRA)
+
+
+def compose(
+    version: str, launches: Sequence[Sequence[str]], keys: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """What verl's own composition makes of each list of overrides: {"values": key -> value}, or
+    {"error": sentence}."""
+    done = subprocess.run(
+        [python(version), "-c", _COMPOSE],
+        input=json.dumps({"launches": [list(each) for each in launches], "keys": list(keys)}),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@cache
+def root(version: str) -> Path:
+    """Where the release's sources lie."""
+    (found,) = python(version).parents[1].glob("lib/python*/site-packages/verl")
+    return found
+
+
+def functions(version: str, path: str, names: Sequence[str], within: dict[str, Any]) -> None:
+    """Put functions of one of verl's files into `within`, which has the names they use. verl cannot
+    be imported without Ray, tensordict and vLLM; its arithmetic needs none of them."""
+    tree = ast.parse((root(version) / path).read_text(encoding="utf-8"))
+    wanted = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names
+    ]
+    assert len(wanted) == len(names), f"verl {version} has moved one of {names} out of {path}"
+    for node in wanted:
+        node.decorator_list = []
+        node.returns = None
+        for argument in (*node.args.args, *node.args.kwonlyargs):
+            argument.annotation = None
+    module = ast.Module(body=list(wanted), type_ignores=[])
+    exec(compile(module, path, "exec"), within)  # noqa: S102

@@ -1,0 +1,116 @@
+"""Everything we emit, given to verl's own configuration at each release, and read back from it."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from backends.verl.arguments import DEFAULTS
+from backends.verl.overrides import read
+from orchestrator.fingerprint import fingerprint
+from orchestrator.types import Cell
+from tests.backends.verl import library
+from tests.backends.verl.cells import NASTY, cell, drawn, overrides, shipped, translated
+
+FULLEST = {"loss": {"aggregation": "constant", "constant_tokens": 4096, "clip": None},
+           "model.chat_template": "none", "seed": 7}  # fmt: skip
+
+
+@cache
+def drawn_cells() -> list[Cell]:
+    """A few cells that no spec has, the same on every run."""
+    found: list[Cell] = []
+
+    @settings(max_examples=60, derandomize=True, database=None, deadline=None,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(drawn())
+    def draw(each: Cell) -> None:
+        found.append(each)
+
+    draw()
+    return found
+
+
+def covering(version: str) -> list[tuple[Cell, list[str]]]:
+    """Cells whose launches hold, together, every argument that any cell of that release has."""
+    declared = [
+        *shipped(), cell({"backend.version": "0.8.0"}), cell({**FULLEST}),
+        *(cell({**FULLEST, "kl": {"estimator": name, "placement": place, "beta": 0.1},
+                "backend.version": version})
+          for name in ("k2", "abs", "k1+", "k3+", "rho_k3") for place in ("loss", "reward_and_loss")),
+        cell({"max_staleness_steps": 8, "batch.num_minibatches": 4, "num_train_steps": 40}, nodes=1),
+    ]  # fmt: skip
+    seen: set[str] = set()
+    chosen = []
+    for each in declared:
+        plan = translated(each)
+        if plan is None or plan.version != version:
+            continue
+        arguments = {x for x in overrides(plan) if "experiment_name" not in x}
+        if arguments - seen:
+            seen |= arguments
+            chosen.append((each, overrides(plan)))
+    nasty = translated(cell({**FULLEST, "backend.version": version}), NASTY)
+    assert nasty is not None
+    chosen.append((cell({**FULLEST, "backend.version": version}), overrides(nasty)))
+    rare = [(each, translated(each)) for each in drawn_cells()]
+    chosen += [(each, overrides(plan)) for each, plan in rare if plan and plan.version == version]
+    return chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", library.VERSIONS)
+def test_verl_composes_what_we_emit_and_reads_it_as_we_do(version: str) -> None:
+    chosen = covering(version)
+    keys = sorted({read(text)[0] for _, launch in chosen for text in launch} | {*DEFAULTS[version]})
+    keys = [key for key in keys if not key.startswith("hydra.")]
+    answers = library.compose(version, [launch for _, launch in chosen], keys)
+    assert len(answers) == len(chosen) > 10
+    for (each, launch), answer in zip(chosen, answers, strict=True):
+        assert "values" in answer, (each.slug, answer)
+        ours = {**DEFAULTS[version], **dict(map(read, launch))}
+        theirs = {key: unescaped(value) for key, value in answer["values"].items()}
+        assert {key: theirs[key] for key in ours if key in theirs} == {
+            key: value for key, value in ours.items() if key in theirs
+        }, each.slug
+
+
+def unescaped(value: Any) -> Any:
+    """OmegaConf's own reading of text is what its resolver gives; select() resolves."""
+    return value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", library.VERSIONS)
+def test_the_defaults_we_read_launches_with_are_the_releases_own(version: str) -> None:
+    (answer,) = library.compose(version, [[]], sorted(DEFAULTS[version]))
+    assert answer["values"] == DEFAULTS[version]
+
+
+@pytest.mark.slow
+def test_the_older_release_refuses_the_newer_ones_arguments() -> None:
+    """Which is why translation asks for the release."""
+    newest = translated(cell())
+    assert newest is not None
+    (answer,) = library.compose("0.8.0", [overrides(newest)], [])
+    assert "error" in answer
+
+
+@pytest.mark.slow
+def test_a_foreign_key_is_an_error_of_verl_but_a_foreign_value_is_not() -> None:
+    answers = library.compose(
+        "0.9.1", [["algorithm.kl_coef=0.1"], ["algorithm.kl_penalty=nonsense"]], []
+    )
+    assert ["error" in answer for answer in answers] == [True, False]
+
+
+def test_drawn_cells_read_back_or_are_refused() -> None:
+    kept = [each for each in drawn_cells() if translated(each)]
+    assert len(kept) >= 10
+    for each in kept:
+        plan = translated(each, NASTY)
+        assert plan is not None
+        from backends.verl import BACKEND
+
+        assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == each.id
