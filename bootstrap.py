@@ -53,7 +53,7 @@ def install() -> None:
     if not PYTHON.exists():
         venv.create(VENV, with_pip=True)
     install_torch()
-    must(PYTHON, "-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", f".[{EXTRAS}]")
+    must(PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", f".[{EXTRAS}]")
     STAMP.write_text(wanted.hexdigest())
     say(f"installed in {time.monotonic() - started:.0f} s")
 
@@ -67,14 +67,14 @@ def install_torch() -> None:
     if have.stdout.startswith(TORCH):
         return
     if sys.platform != "linux" or shutil.which("nvidia-smi"):
-        must(PYTHON, "-m", "pip", "install", "-q", f"torch=={TORCH}")
+        must(PYTHON, "-m", "pip", "install", "-qq", f"torch=={TORCH}")
         return
     cpu_build = call(
-        PYTHON, "-m", "pip", "install", "-q", f"torch=={TORCH}+cpu", quiet=True
+        PYTHON, "-m", "pip", "install", "-qq", f"torch=={TORCH}+cpu", quiet=True
     )  # where the package index or a wheel folder offers it
     if cpu_build == 0:
         return
-    must(PYTHON, "-m", "pip", "install", "-q", "uv")  # uv knows where PyTorch's CPU builds are
+    must(PYTHON, "-m", "pip", "install", "-qq", "uv")  # uv knows where PyTorch's CPU builds are
     must(BIN / "uv", "pip", "install", "-q", "--python", PYTHON,
          "--torch-backend", "cpu", f"torch=={TORCH}")  # fmt: skip
 
@@ -86,7 +86,7 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(BIN / "pytest", "-n", "2", "--dist", "loadgroup", *arguments),
+        call(BIN / "pytest", "-n", "2", "--dist", "loadgroup", "--durations", "15", *arguments),
     ]
     return next((code for code in checks if code), 0)
 

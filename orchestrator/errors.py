@@ -1,6 +1,6 @@
 """Every way orch says no.
 
-OrchError                  the user's or the world's mistake: one sentence, exit code 1, no traceback
+OrchError                  a mistake of the user or the world: one sentence, exit 1, no traceback
 ├── SpecError              a spec file; carries every Fault of the file at once
 ├── UnsupportedSetting     a backend cannot express a field of a cell
 ├── RunFolderError         the runs folder: unreadable, full, foreign, or from a newer orch

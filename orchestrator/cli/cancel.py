@@ -3,7 +3,7 @@
 import click
 
 from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.changes import change
 
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
@@ -16,16 +16,6 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
     Cells that have succeeded or failed are left as they are.
     """
-    from orchestrator.experiment import open_experiment
     from orchestrator.operations import cancel
 
-    experiment = open_experiment(spec, overrides).chosen(where)
-    done = cancel(experiment.cells, experiment.folder)
-    if as_json:
-        print_json([
-            {"cell": d.directory.path.name, "done": d.done, "note": d.note} for d in done
-        ])  # fmt: skip
-        return
-    changed = [d for d in done if d.done]
-    print_table(("cell", ""), [(d.directory.path.name, d.note) for d in changed])
-    click.echo(f"{len(changed)} of {len(done)} cells cancelled")
+    change(cancel, "cancelled", spec, overrides, where, as_json)

@@ -12,7 +12,7 @@ from orchestrator.errors import SelectionError
 @options.overrides
 @options.where
 @click.option("--by", "axis", metavar="AXIS",
-              help="Set the values of one axis against each other: kl, beta, model, backend, ...")  # fmt: skip
+              help="Set values of one axis against each other: kl, beta, backend, ...")  # fmt: skip
 @click.option("--metric", help="Canonical name; default: the main in-domain accuracy.")
 @options.as_json
 def command(

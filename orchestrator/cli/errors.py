@@ -15,7 +15,7 @@ from orchestrator.cli.output import print_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], lines: int, as_json: bool
 ) -> int:
-    """Show each failed cell's class of failure, message and last lines. Exits 1 if there are any."""
+    """Show each failed cell's class of failure, message and last lines. Exits 1 if any failed."""
     from orchestrator.experiment import open_experiment
     from orchestrator.logs import errors
     from orchestrator.plan import plan

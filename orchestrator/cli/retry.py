@@ -3,7 +3,7 @@
 import click
 
 from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.changes import change
 
 
 @click.command(short_help="Make failed and cancelled cells run again.")
@@ -15,16 +15,6 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
     """Make failed and cancelled cells eligible again: the next `orch run` goes on with them, from
     their last checkpoint if they have one.
     """
-    from orchestrator.experiment import open_experiment
     from orchestrator.operations import retry
 
-    experiment = open_experiment(spec, overrides).chosen(where)
-    done = retry(experiment.cells, experiment.folder)
-    if as_json:
-        print_json([
-            {"cell": d.directory.path.name, "done": d.done, "note": d.note} for d in done
-        ])  # fmt: skip
-        return
-    changed = [d for d in done if d.done]
-    print_table(("cell", ""), [(d.directory.path.name, d.note) for d in changed])
-    click.echo(f"{len(changed)} of {len(done)} cells will run again")
+    change(retry, "will run again", spec, overrides, where, as_json)

@@ -60,7 +60,7 @@ class Search:
 
     def declared(self) -> dict[str, Any]:
         """What must stay as it is while a journal lasts, as JSON."""
-        cell = self.cells(self._corners()[0], self.tune.seeds)[0]
+        cell = self.cells(self.corners()[0], self.tune.seeds)[0]
         searched = {each.field for each in self.space} | {"seed"}
         settings = flatten(identity(cell.declared or cell.settings))
         return {
@@ -78,7 +78,7 @@ class Search:
         """What is wrong with the ends of the space and with the objectives, without running."""
         faults: dict[str, Fault] = {}
         cells: list[Cell] = []
-        for params in self._corners():
+        for params in self.corners():
             try:
                 cells += self.cells(params, self.tune.seeds[:1])
             except SpecError as error:
@@ -99,10 +99,10 @@ class Search:
 
     def entries(self) -> set[str]:
         """Modules that train its cells, for workers to be forked from."""
-        cell = self.cells(self._corners()[0], self.tune.seeds[:1])[0]
+        cell = self.cells(self.corners()[0], self.tune.seeds[:1])[0]
         return {(_translate(cell, self.experiment) or "").partition(":")[0]} - {""}
 
-    def _corners(self) -> list[dict[str, Any]]:
+    def corners(self) -> list[dict[str, Any]]:
         """Both ends of every range, and every alternative, each once."""
         ends = [
             list(each.choices) if each.choices is not None else [each.low, each.high]

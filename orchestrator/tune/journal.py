@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import optuna
 
 
+_LONGEST_LINE = 1 << 20
+
+
 class Journal:
     """One journal, opened by one controller or to be looked at."""
 
@@ -43,8 +46,6 @@ class Journal:
         if self._storage is None:
             with telling(self.path, passing=()):
                 self.path.mkdir(parents=True, exist_ok=True)
-                with self.locked():
-                    _mend(self.log)
             self._storage = _storage(self.log)
         return self._storage
 
@@ -93,7 +94,7 @@ class Journal:
 
     def is_alive(self, controller: str | None) -> bool:
         """Whether the controller of this name is at work."""
-        if not controller:
+        if not controller or not controller.isalnum():
             return False
         if controller == self.me:
             return True
@@ -156,6 +157,7 @@ def _storage(log: Path) -> Any:
         def acquire(self) -> bool:
             self._file = log.with_name("journal.lock").open("a")
             fcntl.flock(self._file, fcntl.LOCK_EX)
+            _mend(log)
             return True
 
         def release(self) -> None:
@@ -174,9 +176,12 @@ def _storage(log: Path) -> Any:
 
 def _mend(log: Path) -> None:
     """Takes away a last line that a kill has torn: the next one would be appended to it."""
-    if not log.exists():
-        return
-    raw = log.read_bytes()
-    if raw and not raw.endswith(b"\n"):
-        with log.open("r+b") as file:
-            file.truncate(raw.rfind(b"\n") + 1)
+    with suppress(FileNotFoundError), log.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
+            return
+        start = max(0, size - _LONGEST_LINE)
+        file.seek(start)
+        whole, _, torn = file.read().rpartition(b"\n")
+        if torn.startswith(b"{") and (whole or start == 0):
+            file.truncate(size - len(torn))

@@ -1,6 +1,6 @@
 """The contract: the library's own parser, of each release, on what we give it."""
 
-import datetime
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,7 +77,7 @@ def agree(given: Options, args: Mapping[str, Any], version: str) -> None:
 def test_the_library_accepts_drawn_cells(version: str) -> None:
     cells: list[Cell] = []
 
-    @settings(max_examples=60, deadline=datetime.timedelta(seconds=2), database=None,
+    @settings(max_examples=60, deadline=dt.timedelta(seconds=2), database=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(drawn(version))
     def collect(cell: Cell) -> None:
@@ -115,9 +115,7 @@ def minimal(version: str) -> tuple[str, ...]:
               "--reward.remote_url", "/r.py", "--vllm.num_engines", "8")  # fmt: skip
     if version != FLAT:
         return dotted
-    return tuple(
-        f"--{FLAGS[word[2:]].flat}" if word.startswith("--") else word for word in dotted
-    )
+    return tuple(f"--{FLAGS[word[2:]].flat}" if word.startswith("--") else word for word in dotted)
 
 
 def test_each_release_refuses_the_names_of_the_other() -> None:

@@ -20,7 +20,8 @@ def shipped_reward(reward: str, directory: Path) -> ModuleType:
     path.write_text(plan.files["reward.py"])
     assert str(PLACE.plan_dir / path.name) in plan.argv
     spec = importlib.util.spec_from_file_location("reward_func", path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

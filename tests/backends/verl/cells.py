@@ -15,7 +15,7 @@ from orchestrator.types import Cell, LaunchPlan, Place
 
 ROOT = Path(__file__).parents[3]
 PLACE = Place(Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints"))
-NASTY = Place(*(Path(f"/runs/it's \"q\" = [a, b]\\ ü ${{x}}/{n}") for n in ("p", "a", "c")))
+NASTY = Place(*(Path(f'/runs/it\'s "q" = [a, b]\\ ü ${{x}}/{n}') for n in ("p", "a", "c")))
 
 
 def shipped() -> list[Cell]:

@@ -1,0 +1,111 @@
+"""Starts one attempt of Prime-RL 0.5.0 in an output directory that earlier attempts may have used.
+
+This file is copied beside each plan and runs in Prime-RL's own environment: standard library only.
+Usage: python launch.py ATTEMPT_DIR rl @ rl.toml
+
+Prime-RL resumes at the newest step of each process, which differ where one ran ahead; it takes old
+broadcasts for new ones; and it empties its logs. So, before it starts: the newest step that both
+processes saved is chosen, what is later than that is removed, and logs are kept in the attempt.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+SERVER_HOST = "orch-server-node"
+"""Stands in the files for the host of the second node, known only when the job runs."""
+
+
+def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
+    """Clears what earlier attempts left half done; the arguments that resume, if there is a step
+    to resume at."""
+    logs = output_dir / "logs"
+    output_dir.mkdir(parents=True, exist_ok=True)
+    (attempt_dir / "logs").mkdir(parents=True, exist_ok=True)
+    if logs.is_symlink():
+        logs.unlink()
+    if not logs.exists():
+        logs.symlink_to(attempt_dir / "logs", target_is_directory=True)
+    run = output_dir / "run_default"
+    broadcasts, saved = run / "broadcasts", run / "checkpoints"
+    common = _stable(output_dir / "checkpoints") & _stable(broadcasts) & _steps(saved)
+    last = max(common, default=0)
+    for folder in (output_dir / "checkpoints", broadcasts, saved):
+        for step in _steps(folder):
+            if step > last:
+                shutil.rmtree(folder / f"step_{step}")
+    for rollouts in (output_dir / "rollouts", run / "rollouts"):
+        shutil.rmtree(rollouts, ignore_errors=True)
+    return ["--ckpt.resume-step", str(last)] if common else []
+
+
+def _steps(folder: Path) -> set[int]:
+    names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _stable(folder: Path) -> set[int]:
+    return {step for step in _steps(folder) if (folder / f"step_{step}" / "STABLE").exists()}
+
+
+def with_host(config: Path, attempt_dir: Path) -> Path:
+    """The configuration with the second node's name in it; the same file where it names none."""
+    text = config.read_text(encoding="utf-8")
+    if SERVER_HOST not in text:
+        return config
+    host = os.environ.get("ORCH_SERVER_HOST")
+    if not host:
+        raise SystemExit(
+            f"{config.name} needs two nodes: set ORCH_SERVER_HOST to the name of the second, and "
+            "run the same command there with ORCH_NODE_RANK=1"
+        )
+    filled = attempt_dir / config.name
+    filled.write_text(text.replace(SERVER_HOST, host), encoding="utf-8")
+    return filled
+
+
+def serve(plan_dir: Path) -> int:
+    """The second node: the rollout policy's server, and the reference policy's on the last GPU.
+    Ends, with its code, when the first of them does."""
+    running, first = [], 0
+    for name in ("inference.toml", "reference.toml"):
+        config = plan_dir / name
+        if not config.exists():
+            continue
+        count = tomllib.loads(config.read_text(encoding="utf-8"))["parallel"]["dp"]
+        gpus = ",".join(str(gpu) for gpu in range(first, first + count))
+        first += count
+        running.append(subprocess.Popen(
+            ["inference", "@", str(config)], env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus}
+        ))  # fmt: skip
+    try:
+        while all(server.poll() is None for server in running):
+            try:
+                running[0].wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        for server in running:
+            server.terminate()
+    return next((server.returncode for server in running if server.returncode), 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `rl @ FILE` to its end and returns its code."""
+    attempt_dir, (program, at, file) = Path(arguments[0]), arguments[1:]
+    config = Path(file)
+    paths = [str(config.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    if os.environ.get("ORCH_NODE_RANK", "0") != "0":
+        return serve(config.parent)
+    output_dir = Path(tomllib.loads(config.read_text(encoding="utf-8"))["output_dir"])
+    resume = prepare(output_dir, attempt_dir)
+    os.execvp(program, [program, at, str(with_host(config, attempt_dir)), *resume])  # noqa: S606
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,274 @@
+"""Asks Optuna for trials and tells it what became of them, from what the run directories say.
+
+`turn` never waits: it looks at every open trial, tells those that have ended, prunes, asks for new
+ones, and returns the cells that somebody should now train. Who trains them, and where, is the
+launcher's business. A controller that dies is replaced by any other: its trials are in the
+journal, their cells on disk.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import operations
+from orchestrator.collect import collect
+from orchestrator.errors import OrchError, SpecError
+from orchestrator.rundir import RunFolder
+from orchestrator.state import RESUMABLE, look
+from orchestrator.tune import early
+from orchestrator.tune.budget import overdrawn
+from orchestrator.tune.design import Search
+from orchestrator.tune.journal import Journal
+from orchestrator.tune.samplers import pruner, sampler
+from orchestrator.tune.scorer import Scorer
+from orchestrator.tune.space import distributions
+from orchestrator.tune.trial import OpenTrial, is_whole, measured_values
+from orchestrator.types import Cell, Record
+
+if TYPE_CHECKING:
+    import optuna
+
+_ADOPT_SECONDS = 5.0
+
+Tell = Callable[[str], None]
+
+
+class Controller:
+    """One process that drives the searches of a journal; others may drive them too."""
+
+    def __init__(
+        self, searches: Sequence[Search], journal: Journal, scorer: Scorer,
+        tell: Tell = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.searches, self.journal, self.scorer, self.tell = searches, journal, scorer, tell
+        self.block = searches[0].tune.block
+        self.folder: RunFolder = searches[0].experiment.folder
+        self.grid = {cell.id: cell for cell in searches[0].experiment.cells}
+        self.studies: dict[str, optuna.Study] = {
+            search.name: journal.study(search, sampler=sampler(self.block),
+                                       pruner=pruner(search))
+            for search in searches
+        }  # fmt: skip
+        self.open: dict[tuple[str, int], OpenTrial] = {}
+        self.lost: set[str] = set()
+        """Cells whose process was killed too often."""
+        self._handed: set[str] = set()
+        self._dry: set[str] = set()
+        """Searches whose budget is used up."""
+        self._adopted = -math.inf
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left for this controller."""
+        return not self.open and not self._next()
+
+    def turn(self) -> list[Cell]:
+        """One look at everything. Cells to be trained, each told once."""
+        self._adopt()
+        wanted: dict[str, Cell] = {}
+        for trial in list(self.open.values()):
+            wanted.update((cell.id, cell) for cell in self._follow(trial))
+        while len(self.open) < self.block.parallel and (search := self._next()):
+            trial = self._ask(search)
+            if trial is not None:
+                wanted.update((cell.id, cell) for cell in self._follow(trial))
+        fresh = [cell for cell in wanted.values() if cell.id not in self._handed]
+        self._handed.update(cell.id for cell in fresh)
+        return fresh
+
+    def lose(self, cell: Cell) -> None:
+        """Notes a cell that the launcher has given up: its process was killed each time."""
+        self.lost.add(cell.id)
+
+    # ------------------------------------------------------------------ asking
+
+    def _next(self) -> Search | None:
+        """The search that is furthest behind, of those that may go on."""
+        counts = {search.name: self._count(search.name) for search in self.searches}
+        open_to = [s for s in self.searches
+                   if s.name not in self._dry and counts[s.name] < self.block.trials]  # fmt: skip
+        return min(open_to, key=lambda search: counts[search.name], default=None)
+
+    def _count(self, name: str) -> int:
+        """Trials that count: all but those cut short before they were one, and those reused."""
+        trials = self.studies[name].get_trials(deepcopy=False)
+        return sum(is_whole(trial) and not trial.user_attrs.get("reused") for trial in trials)
+
+    def _ask(self, search: Search) -> OpenTrial | None:
+        """A new trial; None if others were quicker or the budget is used up."""
+        study = self.studies[search.name]
+        with self.journal.locked():
+            if self._count(search.name) >= self.block.trials or self._is_dry(search):
+                return None
+            asked = study.ask(distributions(search.space))
+            asked.set_user_attr("controller", self.journal.me)
+        return self._opened(search, asked.number, asked._trial_id, asked.params)
+
+    def _opened(
+        self, search: Search, number: int, trial_id: int, params: Mapping[str, Any]
+    ) -> OpenTrial | None:
+        import optuna
+
+        handle = optuna.trial.Trial(self.studies[search.name], trial_id)
+        try:
+            cells = search.cells(params, search.tune.seeds)
+        except SpecError as error:  # a value between the ends that a rule between fields refuses
+            self._fail(OpenTrial(search, number, handle, {}, []), error.faults[0].message)
+            return None
+        cells = [self.grid.get(cell.id, cell) for cell in cells]
+        trial = OpenTrial(search, number, handle, dict(params), cells)
+        handle.set_user_attr("cells", [cell.id for cell in cells])
+        for cell in cells:
+            if cell.id not in self.grid:
+                self.journal.note_cell(cell.id, search.name, number)
+        self.open[search.name, number] = trial
+        self.tell(f"{trial}: asked")
+        return trial
+
+    def _adopt(self) -> None:
+        """Takes over trials whose controller is gone."""
+        if time.monotonic() < self._adopted + _ADOPT_SECONDS:
+            return
+        self._adopted = time.monotonic()
+        for search in self.searches:
+            for found in self.studies[search.name].get_trials(deepcopy=False):
+                key = search.name, found.number
+                owner = found.user_attrs.get("controller")
+                if found.state.is_finished() or key in self.open or self.journal.is_alive(owner):
+                    continue
+                with self.journal.locked():  # an ask of another's may be under way
+                    found = self.studies[search.name].get_trials(deepcopy=False)[found.number]
+                    owner = found.user_attrs.get("controller")
+                    if found.state.is_finished() or self.journal.is_alive(owner):
+                        continue
+                    self.studies[search.name]._storage.set_trial_user_attr(
+                        found._trial_id, "controller", self.journal.me
+                    )
+                if not set(found.params) >= {each.field for each in search.space}:
+                    self._fail_unborn(search, found.number)
+                    continue
+                self._opened(search, found.number, found._trial_id, found.params)
+
+    def _is_dry(self, search: Search) -> bool:
+        """Whether another trial is expected to go beyond the budget."""
+        told = overdrawn(search, self.studies[search.name].get_trials(deepcopy=False))
+        if told:
+            self._dry.add(search.name)
+            self.tell(f"{search.name}: {told}")
+        return bool(told)
+
+    # ------------------------------------------------------------------ following
+
+    def _follow(self, trial: OpenTrial) -> Iterator[Cell]:
+        """One look at a trial: told if it has ended, else its cells that want training."""
+        looks = [(cell, look(self.folder.cell(cell))) for cell in trial.staged()]
+        for cell, seen in looks:
+            if cell.id in self.lost or seen.state in ("failed", "cancelled", "unknown"):
+                self._end_badly(trial, cell, seen.state)
+                return
+        ended = [cell for cell, seen in looks if seen.state == "succeeded"]
+        records = self._records(trial, ended)
+        if self._is_given_up(trial, records):
+            return
+        if len(ended) == len(trial.cells):
+            self._settle(trial, records)
+            return
+        yield from (cell for cell, seen in looks if seen.state in RESUMABLE or
+                    seen.state == "running")  # fmt: skip
+
+    def _records(self, trial: OpenTrial, ended: Sequence[Cell]) -> list[Record]:
+        """Records of a trial's cells that have ended, each read once."""
+        for cell in ended:
+            if cell.id not in trial.records:
+                (trial.records[cell.id],) = collect([cell], self.folder)
+        return [trial.records[cell.id] for cell in ended]
+
+    def _is_given_up(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
+        """Whether the trial ends here, collapsed or pruned; its other cells are then stopped."""
+        why = early.collapsed(trial, records, self.folder) if self.block.stop_on_collapse else ""
+        if not why and trial.search.tune.prune_on is not None:
+            why = early.pruned(trial, records, self.folder, self.scorer)
+        if not why:
+            return False
+        trial.attr("why", why)
+        self._stop_cells(trial)
+        self._close(trial, "PRUNED", None, why)
+        return True
+
+    def _stop_cells(self, trial: OpenTrial) -> None:
+        """Cancels what still trains, but for cells of the spec's grid or of another open trial."""
+        others = {cell.id for other in self.open.values() if other is not trial
+                  for cell in other.cells}  # fmt: skip
+        left = [
+            cell for cell in trial.staged()
+            if cell.id not in self.grid and cell.id not in others
+            and look(self.folder.cell(cell)).state in RESUMABLE | {"running"}
+        ]  # fmt: skip
+        operations.cancel(left, self.folder)
+
+    def _settle(self, trial: OpenTrial, records: Sequence[Record]) -> None:
+        """Tells a trial all of whose cells have succeeded, once they are scored."""
+        if any(each.is_scored for each in trial.search.objectives):
+            fault = self.scorer.fault(records)
+            if fault:
+                self._fail(trial, fault)
+                return
+            if not self.scorer.has(records):
+                self.scorer.ask(records)
+                return
+        values, why = measured_values(trial, records, self.scorer.scores(records))
+        if why:
+            self._fail(trial, why)
+        else:
+            self._close(trial, "COMPLETE", values, "")
+
+    def _end_badly(self, trial: OpenTrial, cell: Cell, state: str) -> None:
+        if state == "cancelled" and self._was_pruned(trial):
+            self._close(trial, "PRUNED", None, "the same trial was pruned before")
+            return
+        told = {"failed": f"`orch logs {cell.id}` says why",
+                "cancelled": "`orch retry` makes it run again"}.get(state, "")  # fmt: skip
+        what = "its process was killed again and again" if cell.id in self.lost else state
+        self._stop_cells(trial)
+        self._fail(trial, f"cell {cell.slug} ({cell.id}) {what}" + (f"; {told}" if told else ""))
+
+    def _was_pruned(self, trial: OpenTrial) -> bool:
+        cells = [cell.id for cell in trial.cells]
+        return any(
+            found.state.name == "PRUNED" and found.user_attrs.get("cells") == cells
+            for found in self.studies[trial.search.name].get_trials(deepcopy=False)
+        )
+
+    def _fail(self, trial: OpenTrial, why: str) -> None:
+        """Ends a trial without a result, as the block declares."""
+        trial.attr("why", why)
+        rule = self.block.if_failed
+        if rule == "fail":
+            self._close(trial, "FAIL", None, why)
+        else:
+            self._close(trial, "COMPLETE", list(rule), why)
+
+    def _fail_unborn(self, search: Search, number: int) -> None:
+        """Ends a trial whose controller died before it had parameters; it is asked anew."""
+        from optuna.trial import TrialState
+
+        study = self.studies[search.name]
+        trial_id = study.get_trials(deepcopy=False)[number]._trial_id
+        study._storage.set_trial_user_attr(trial_id, "unborn", True)
+        study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _close(
+        self, trial: OpenTrial, state: str, values: Sequence[float] | None, why: str
+    ) -> None:
+        from optuna.trial import TrialState
+
+        trial.attr("spent", trial.spent(self.folder))
+        study = self.studies[trial.search.name]
+        study.tell(trial.number, values, TrialState[state], skip_if_finished=True)
+        self.open.pop((trial.search.name, trial.number), None)
+        told = " ".join(f"{value:.4g}" for value in values or ())
+        self.tell(f"{trial}: {' '.join(filter(None, (state.lower(), told)))}"
+                  f"{f' ({why})' if why else ''}")  # fmt: skip
+
+

@@ -1,0 +1,115 @@
+"""When a trial ends before its cells do: collapsed, or pruned by what they show so far."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+
+from orchestrator.collect import collect
+from orchestrator.compare.runs import measure
+from orchestrator.errors import RunFolderError
+from orchestrator.files import read_lines
+from orchestrator.rundir import RunFolder
+from orchestrator.state import look
+from orchestrator.tune.scorer import Scorer
+from orchestrator.tune.trial import OpenTrial
+from orchestrator.types import Record
+
+LOOK_SECONDS = 2.0
+"""How often the metrics of cells that train are read."""
+REWARD = "train/reward_mean"
+WINDOW, HAD, LOST = 10, 0.1, 0.2
+"""A reward is lost when its mean over the last WINDOW train steps is at most LOST of the best such
+mean, which was at least HAD: the rule by which the embedded trainer judges a whole run."""
+
+
+def collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> str:
+    """A sentence if one of its cells has collapsed while others are still to be trained."""
+    if len(records) == len(trial.cells):
+        return ""  # all is known: the collapse is in its value
+    for record in records:
+        if record.outcome is not None and record.outcome.kind == "collapsed":
+            return f"{record.cell.slug} collapsed: {record.outcome.detail or record.outcome.cause}"
+    for record in _training(trial, folder):
+        rewards = [p.values[REWARD] for p in record.metrics if REWARD in p.values]
+        if not all(map(math.isfinite, rewards)) or lost(rewards):
+            return f"{record.cell.slug} is collapsing: it has lost its reward"
+    return ""
+
+
+def lost(rewards: Sequence[float]) -> bool:
+    """Whether a reward once had is gone."""
+    if len(rewards) < 2 * WINDOW:
+        return False
+    sums = [sum(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
+    return max(sums) >= HAD * WINDOW and sums[-1] <= LOST * max(sums)
+
+
+def pruned(
+    trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer
+) -> str:
+    """A sentence if the pruner gives the trial up, after telling it what is new."""
+    if trial.search.tune.block.pruner == "wilcoxon":
+        values = _by_item(trial, records, folder, scorer)
+        what = "on the items and seeds so far"
+    else:
+        values = _by_step(trial, records, folder)
+        what = f"at step {max(values, default=0)}"
+    fresh = {at: value for at, value in values.items() if at not in trial.reported}
+    for at in sorted(fresh):
+        trial.handle.report(fresh[at], at)
+        trial.reported.add(at)
+    if len(records) == len(trial.cells) or not fresh or not trial.handle.should_prune():
+        return ""
+    return f"pruned {what}: it is behind the trials before it"
+
+
+def _training(trial: OpenTrial, folder: RunFolder) -> list[Record]:
+    """Its running cells as they are now; nothing if that was read a moment ago."""
+    if time.monotonic() < trial.looked + LOOK_SECONDS:
+        return []
+    trial.looked = time.monotonic()
+    running = [c for c in trial.cells if look(folder.cell(c)).state == "running"]
+    trial.seen = {record.cell.id: record for record in collect(running, folder)}
+    return list(trial.seen.values())
+
+
+def _by_step(
+    trial: OpenTrial, records: Sequence[Record], folder: RunFolder
+) -> dict[int, float]:
+    """Train step -> mean over the seeds, at the steps that all of them have reached."""
+    formula = trial.search.tune.prune_on
+    _training(trial, folder)
+    known = {**trial.seen, **{record.cell.id: record for record in records}}
+    if formula is None or len(known) < len(trial.cells):
+        return {}
+    columns: list[dict[int, float]] = []
+    for record in known.values():
+        values = {p.step: formula.value(p.values) for p in record.metrics}
+        columns.append({step: v for step, v in values.items() if math.isfinite(v)})
+    shared = set.intersection(*map(set, columns))
+    return {step: sum(c[step] for c in columns) / len(columns) for step in shared if step > 0}
+
+
+def _by_item(
+    trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer
+) -> dict[int, float]:
+    """Item of the evaluation and seed -> share of right responses; without evaluation, seed ->
+    objective. Numbered alike in every trial, so that trials are compared item by item."""
+    search = trial.search
+    (formula,) = search.objectives
+    found: dict[int, float] = {}
+    if formula.is_scored:
+        if records and not scorer.has(records):
+            scorer.ask(records)
+            return {}
+        places = {cell.id: place for place, cell in enumerate(trial.cells)}
+        for score in scorer.scores(records):
+            if score.items_path and score.domain == "in" and score.metric.startswith("mean@"):
+                items = read_lines(folder.cell(trial.cells[places[score.cell_id]]).path
+                                   / score.items_path)  # fmt: skip
+                ...
+        return found
+    for place, run in enumerate(measure(records, [])):
+        found[place] = formula.value(run.finals)
+    return {at: value for at, value in found.items() if math.isfinite(value)}

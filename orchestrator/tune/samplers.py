@@ -1,0 +1,44 @@
+"""The block's sampler and pruner, as Optuna's."""
+
+from typing import Any
+
+from orchestrator.tune.design import Search
+from orchestrator.tune.language import Block
+
+
+def sampler(block: Block, stream: int = 0) -> Any:
+    """A sampler; `stream` tells controllers apart, so that they do not propose the same."""
+    from optuna import samplers
+
+    seed = block.sampler_seed + 1_000_003 * stream
+    match block.sampler:
+        case "random":
+            return samplers.RandomSampler(seed=seed)
+        case "qmc":
+            return samplers.QMCSampler(
+                seed=seed, scramble=True, warn_asynchronous_seeding=False,
+                warn_independent_sampling=False,
+            )  # fmt: skip
+        case "tpe":
+            return samplers.TPESampler(
+                seed=seed, n_startup_trials=max(3, min(10, block.trials // 4)),
+                warn_independent_sampling=False,
+            )  # fmt: skip
+
+
+def pruner(search: Search) -> Any:
+    """A pruner. Hyperband's resource is train steps, from the first in-loop evaluation on."""
+    from optuna import pruners
+
+    match search.tune.block.pruner:
+        case "hyperband":
+            cell = search.cells(search.corners()[0], search.tune.seeds[:1])[0]
+            steps = cell.settings.num_train_steps
+            first = cell.cadence.evaluate_every_steps or max(1, steps // 10)
+            return pruners.HyperbandPruner(min_resource=first, max_resource=steps)
+        case "median":
+            return pruners.MedianPruner(n_startup_trials=4)
+        case "wilcoxon":
+            return pruners.WilcoxonPruner()
+        case "none":
+            return pruners.NopPruner()

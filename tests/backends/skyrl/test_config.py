@@ -1,0 +1,231 @@
+"""SkyRL's own parser and validator, at each release, on everything orch tells it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.skyrl import BACKEND
+from backends.skyrl.overrides import read
+from backends.skyrl.parse import parse
+from backends.skyrl.releases import DEFAULTS, SINCE, before
+from orchestrator.errors import SpecError, UnsupportedSetting
+from orchestrator.fingerprint import fingerprint
+from orchestrator.types import Cell, LaunchPlan
+from tests.backends.skyrl.cells import (
+    PLACE,
+    VERSIONS,
+    asked_of,
+    asynchronous,
+    changed,
+    drawn,
+    onpolicy,
+    shipped,
+)
+from tests.backends.skyrl.library import ask
+
+TABLE_2 = (
+    'trainer.algorithm.kl_estimator_type="k1"', "trainer.algorithm.use_kl_in_reward=True",
+)  # fmt: skip
+"""The paper's arguments for SkyRL, to the letter."""
+
+
+def at(config: Mapping[str, Any], key: str) -> object:
+    return reduce(lambda part, name: part[name], key.split("."), config)
+
+
+def same(given: object, made: object) -> bool:
+    if isinstance(given, float) and isinstance(made, float):
+        return math.isclose(given, made, rel_tol=0, abs_tol=0)
+    return type(given) is type(made) and given == made
+
+
+def accepted(version: str, plans: Sequence[LaunchPlan]) -> None:
+    """SkyRL takes every launch, and makes of each argument exactly what orch meant."""
+    answers = ask(version, [plan.argv[2:] for plan in plans])
+    assert len(answers) == len(plans)
+    for plan, answer in zip(plans, answers, strict=True):
+        assert "error" not in answer, (answer["error"], plan.argv)
+        for key, value in read(plan.argv[2:]).items():
+            if not key.startswith("orch."):
+                assert same(value, at(answer["config"], key)), (key, at(answer["config"], key))
+
+
+def plans_of(cells: Sequence[Cell]) -> list[LaunchPlan]:
+    found = []
+    for cell in cells:
+        try:
+            found.append(BACKEND.translate(cell, PLACE))
+        except UnsupportedSetting:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_skyrl_accepts_every_shipped_cell(version: str) -> None:
+    plans = plans_of([asked_of(cell, version) for cell in shipped()])
+    assert len(plans) > 50
+    accepted(version, plans)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(drawn(), min_size=20, max_size=30))
+def test_skyrl_accepts_drawn_cells_and_they_read_back(cells: list[Cell]) -> None:
+    by_version: dict[str, list[LaunchPlan]] = {}
+    for cell in cells:
+        plan = BACKEND.translate(cell, PLACE)
+        assert fingerprint(parse(plan.argv, plan.files)) == cell.id
+        by_version.setdefault(plan.version, []).append(plan)
+    for version, plans in by_version.items():
+        accepted(version, plans)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_shipped_cell_reads_back(version: str) -> None:
+    for cell in shipped():
+        mine = asked_of(cell, version)
+        for plan in plans_of([mine]):
+            assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == mine.id, cell.slug
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_defaults_are_skyrls(version: str) -> None:
+    (answer,) = ask(version, [["trainer.logger=tensorboard"]])
+    for key, value in DEFAULTS.items():
+        if key == "data.train_data" or before(version, SINCE.get(key, "0.0.0")):
+            continue
+        assert at(answer["config"], key) == value, key
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_papers_table_2_is_refused_to_the_letter(version: str) -> None:
+    (answer,) = ask(version, [[*TABLE_2, "trainer.logger=tensorboard"]])
+    assert "mutually exclusive" in answer["error"]
+    with pytest.raises(SpecError, match=r"use_kl_loss=false.*@ trainer.algorithm.use_kl_in_reward"):
+        parse(["main_base", *TABLE_2, "trainer.max_training_steps=250"], {})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_right_of_table_2_is_in_the_translation(version: str) -> None:
+    plan = BACKEND.translate(onpolicy(version), PLACE)
+    told, paper = read(plan.argv), read(TABLE_2)
+    assert {key: told[key] for key in paper} == paper
+    assert told["trainer.algorithm.use_kl_loss"] is False
+
+
+def test_a_nasty_place_arrives(tmp_path: Any) -> None:
+    nasty = ["a b", 'quo"te\'s', "new\nline", "ünï😀", "${home}", "\\${x}", "back\\", "#no: {x}",
+             "[1,2]", "null", "1e5", "a=b", "tab\t\x7f\x85\u2028"]  # fmt: skip
+    plans = []
+    for name in nasty:
+        root = tmp_path / name
+        place = PLACE._replace(plan_dir=root / "plan", checkpoints_dir=root / "checkpoints")
+        cell = onpolicy()
+        cell = changed(cell, model=cell.settings.model.model_copy(update={"path": name}))
+        plans.append(BACKEND.translate(cell, place))
+        told = read(plans[-1].argv)
+        assert told["data.train_data"] == [str(root / "plan" / "data" / "train.parquet")]
+        assert told["trainer.policy.model.path"] == name
+        assert fingerprint(parse(plans[-1].argv, plans[-1].files)) == cell.id
+    accepted("0.4.0", plans)
+
+
+# ---------------------------------------------------------------- what SkyRL takes in silence
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "trainer.algorithm.kl_estimator_type=k4",
+        "trainer.algorithm.use_kl_loss=flase",
+        "trainer.algorithm.kl_loss_coef=lots",
+        "trainer.policy.optimizer_config.lr=small",
+        "trainer.policy.optimizer_config.scheduler=sometimes",
+        "trainer.seed=0.5",
+        "generator.sampling_params.temperature=null",
+    ],
+)
+def test_a_value_skyrl_takes_and_could_not_use_is_a_fault(wrong: str) -> None:
+    launch = ["trainer.logger=tensorboard", "trainer.max_training_steps=9", wrong]
+    (answer,) = ask("0.4.0", [launch])
+    assert "error" not in answer, "SkyRL checks it by now; drop the row"
+    key = wrong.partition("=")[0]
+    with pytest.raises(SpecError, match=key.replace(".", r"\.")):
+        parse(launch, {})
+
+
+def test_every_fault_of_a_launch_is_told_at_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(["trainer.seed=x", "trainer.algorithm.use_kl_loss=flase", "+trainer.new=1"], {})
+    assert len(caught.value.faults) == 3
+
+
+def test_prompts_that_skyrl_would_drop_are_refused() -> None:
+    """5 prompts of 2 rollouts on 8 GPUs: SkyRL's validator takes it and trains on 4 prompts."""
+    cell = onpolicy("0.4.0")
+    rollout = cell.settings.rollout.model_copy(update={"group_size": 2})
+    odd = changed(cell, rollout=rollout,
+                  batch=cell.settings.batch.model_copy(update={"num_prompts": 5}))  # fmt: skip
+    with pytest.raises(UnsupportedSetting, match="batch.num_prompts=5.*drops prompts"):
+        BACKEND.translate(odd, PLACE)
+    plan = BACKEND.translate(onpolicy("0.4.0"), PLACE)
+    (answer,) = ask("0.4.0", [[
+        *plan.argv[2:], "trainer.train_batch_size=5", "trainer.policy_mini_batch_size=5",
+        "generator.n_samples_per_prompt=2", "trainer.micro_train_batch_size_per_gpu=1",
+        "trainer.micro_forward_batch_size_per_gpu=1",
+    ]])  # fmt: skip
+    assert "error" not in answer
+
+
+def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> None:
+    cell = onpolicy("0.4.0")
+    none = changed(cell, kl=cell.settings.kl.model_validate({"estimator": "none"}))
+    told = read(BACKEND.translate(none, PLACE).argv)
+    assert told["trainer.algorithm.use_kl_loss"] is False
+    assert told["trainer.algorithm.use_kl_in_reward"] is False
+    for key in DEFAULTS:
+        if key not in ("trainer.algorithm.kl_estimator_type", "trainer.algorithm.max_seq_len",
+                       "trainer.algorithm.clip_ratio_c",
+                       "trainer.fully_async.max_staleness_steps"):  # fmt: skip
+            assert key in told, key
+
+
+# ---------------------------------------------------------------- releases
+
+
+def test_max_training_steps_is_refused_before_0_3_0() -> None:
+    launch = ["trainer.logger=tensorboard", "trainer.max_training_steps=9"]
+    assert "Invalid fields" in ask("0.2.0", [launch])[0]["error"]
+    assert "error" not in ask("0.3.0", [launch])[0]
+    told = read(BACKEND.translate(onpolicy("0.2.0"), PLACE).argv)
+    assert "trainer.max_training_steps" not in told
+    assert told["orch.max_training_steps"] == 250
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_plain_ppo_loss_trains_asynchronously_in_0_2_0_only(version: str) -> None:
+    plan = BACKEND.translate(asynchronous(version), PLACE)
+    plain = [*plan.argv[2:], "trainer.algorithm.policy_loss_type=regular"]
+    (answer,) = ask(version, [plain])
+    assert ("error" in answer) == (version != "0.2.0"), answer.get("error")
+    told = read(plan.argv)["trainer.algorithm.policy_loss_type"]
+    assert told == ("regular" if version == "0.2.0" else "orch_rollout_ppo")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_too_many_generation_workers_are_what_skyrl_refuses(version: str) -> None:
+    """Says that the asynchronous trainer's own checks are really asked."""
+    plan = BACKEND.translate(asynchronous(version), PLACE)
+    workers = "trainer.fully_async.num_parallel_generation_workers"
+    assert read(plan.argv)[workers] == 32 * 11
+    (answer,) = ask(version, [[*plan.argv[2:], f"{workers}=353"]])
+    assert "num_parallel_generation_workers" in answer["error"]
+
+
+def test_an_unknown_release_is_refused() -> None:
+    with pytest.raises(UnsupportedSetting, match="backend.version=0.1.0"):
+        BACKEND.translate(onpolicy("0.1.0"), PLACE)
