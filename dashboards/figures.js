@@ -253,6 +253,22 @@ const FIGURES = {
     ], { xaxis: { title: { text: "predicted", font: { size: 11 } }, range: [low, high] },
          yaxis: { title: { text: "observed", font: { size: 11 } }, range: [low, high] } })];
   },
+
+  trials(place, { data, alt }) {
+    const names = unique(data.tune.flatMap((p) => p.series.map((s) => s.name))), look = looks(names);
+    if (!names.length) return nothing(place);
+    legend(place, names.map((name) => [name, look(name)]));
+    const title = (text) => ({ text: safe(text), font: { size: 11 } });
+    return data.tune.map((p) => {
+      const plot = panel(place, p.title, alt, 300);
+      return () => draw(plot, p.series.map((s) => {
+        const { color, symbol, dash } = look(s.name);
+        return { x: s.x, y: s.y, mode: s.mode, name: safe(s.name), text: (s.text || s.x.map(String)).map(safe),
+          marker: { color, symbol, size: 8 }, line: { color, dash, width: 2, shape: p.step ? "hv" : "linear" },
+          hovertemplate: "%{text}: %{y:.4g}<extra>%{fullData.name}</extra>" };
+      }), { xaxis: { title: title(p.xtitle), type: p.log ? "log" : undefined }, yaxis: { title: title(p.ytitle) } });
+    });
+  },
 };
 
 function nothing(place) {

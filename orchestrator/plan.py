@@ -9,6 +9,7 @@ from orchestrator.errors import RunFolderError
 from orchestrator.fingerprint import drift, identity
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.state import Look, look
+from orchestrator.tuned import tuned_ids
 from orchestrator.types import Cell, ExitRecord, State
 
 Reason = Literal[
@@ -91,8 +92,9 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     folder.check()
     wanted = {cell.id: cell for cell in cells}
     on_disk = folder.directories()
+    known = wanted.keys() | tuned_ids(folder)
     orphans = [CellDir(folder.cells_path / name) for id_, name in on_disk.items()
-               if id_ not in wanted]  # fmt: skip
+               if id_ not in known]  # fmt: skip
     earlier: dict[str, list[CellDir]] = {}
     for orphan in orphans:
         earlier.setdefault(orphan.slug, []).append(orphan)

@@ -53,8 +53,10 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
 
 def test_everything_is_there(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
-    assert names(found) == {"limits", "finals", "curves", "collapse", "reference", "predicted",
-                            "gradients", "staleness", "failures", "methods", "provenance"}  # fmt: skip
+    assert names(found) == {
+        "limits", "finals", "curves", "collapse", "reference", "predicted", "gradients",
+        "staleness", "failures", "methods", "provenance",
+    }  # fmt: skip
 
 
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:

@@ -7,6 +7,7 @@ which finds it by the environment's id and calls `load_environment` with its `ar
 import ast
 import json
 import operator
+import os
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -22,14 +23,15 @@ def load_environment(
 ) -> Any:
     """The environment of a data set: a Hub id, or a .jsonl or .parquet file.
 
-    Questions are in the column `question`, `problem` or `prompt`; answers in `answer`, `solution`
-    or `metadata`. Raises ValueError if the columns are missing or the size is not the one declared.
+    A relative path is taken from $ORCH_DATA_DIR, or the working directory. Questions are in the
+    column `question`, `problem` or `prompt`; answers in `answer`, `solution` or `metadata`. Raises ValueError if the columns are missing or the size is not the one declared.
     """
     vf, datasets = import_module("verifiers"), import_module("datasets")
     suffix = path.rpartition(".")[2]
     kind = {"jsonl": "json", "parquet": "parquet"}.get(suffix)
+    file = os.path.join(os.environ.get("ORCH_DATA_DIR", ""), path)  # noqa: PTH118
     loaded = (
-        datasets.load_dataset(kind, data_files=path, split="train")
+        datasets.load_dataset(kind, data_files=file, split="train")
         if kind
         else datasets.load_dataset(path, split=split)
     )

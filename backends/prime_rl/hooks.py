@@ -44,8 +44,8 @@ def loss(
     if estimator != "none":
         if inputs.teacher_logprobs is None:
             raise ValueError(
-                f"estimator {estimator!r} needs reference log-probabilities and Prime-RL sent none; "
-                "set deployment.num_teacher_gpus or orchestrator.teacher_model"
+                f"estimator {estimator!r} needs reference log-probabilities and Prime-RL sent "
+                "none; set deployment.num_teacher_gpus or orchestrator.teacher_model"
             )
         logp_ref = inputs.teacher_logprobs[mask].detach()
         kl = token_kl(estimator, logp, logp_ref, logp_rollout)

@@ -80,7 +80,8 @@ def serve(plan_dir: Path) -> int:
         gpus = ",".join(str(gpu) for gpu in range(first, first + count))
         first += count
         running.append(subprocess.Popen(
-            ["inference", "@", str(config)], env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus}
+            ["inference", "@", str(config)],  # noqa: S607
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus},
         ))  # fmt: skip
     try:
         while all(server.poll() is None for server in running):

@@ -10,8 +10,9 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff\u2028\u2029\ud800-\udfff
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 _ESCAPED = re.compile(r"(\\+)\$\{")
 _SPELLINGS: dict[str, object] = {
-    **dict.fromkeys(("True", "TRUE"), True), **dict.fromkeys(("False", "FALSE"), False),
-    **dict.fromkeys(("None", "Null", "NULL", "~", ""), None),
+    **dict.fromkeys(("True", "TRUE", "yes", "on"), True),
+    **dict.fromkeys(("False", "FALSE", "no", "off"), False),
+    **dict.fromkeys(("Null", "NULL", "~", ""), None),
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ KEYS: Mapping[str, str] = {
     "model.path": f"{MODEL}.path",
     "model.chat_template": f"{MODEL}.custom_chat_template",
     "data.path": "data.train_files",
-    "data.reward": f"{REWARD}.path",
+    "data.reward": f"{REWARD}.reward_kwargs.rule",
     "data.max_prompt_tokens": "data.max_prompt_length",
     "advantage.estimator": "algorithm.adv_estimator",
     "loss.aggregation": f"{ACTOR}.loss_agg_mode",

@@ -44,10 +44,11 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
     version = settings.backend.version or NEWEST
     env = environment(settings, place)
     arguments = dict(_arguments(cell, place, version))
+    added: dict[str, str] = {f"{REWARD}.reward_kwargs.rule": settings.data.reward}
+    added |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     overrides = [
         *(write(key, value) for key, value in arguments.items()),
-        *(write(f"+{REWARD}.reward_kwargs.rule", value) for value in [settings.data.reward]),
-        *(write(f"+{WORKER_ENV}.{name}", value) for name, value in env.items()),
+        *(write(f"+{key}", value) for key, value in added.items()),
     ]
     files = {DATA: _data_file(settings)}
     if needs_extension(settings):
@@ -59,7 +60,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         argv=("python", "-m", MAIN, *overrides),
         files=files,
         env=env,
-        ledger=ledger.entries(settings, arguments),
+        ledger=ledger.entries(settings, arguments | added),
     )
 
 

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
     "report": "Write the report: one HTML page and Markdown.",
+    "tune": "Search over beta, or any other field, with Optuna.",
     "explain": "The objective a KL configuration really optimises.",
     "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
     "doctor": "Check this machine and say what to fix.",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from orchestrator.compare.judge import Verdict
 
-FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients"]
+FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients", "trials"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Figure:
 
     finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
     configuration; measures: curves, one panel a metric; predicted: observed over predicted;
-    gradients: the laboratory's Fig. 1, from `data["laboratory"]`.
+    gradients: the laboratory's Fig. 1, from `data["laboratory"]`; trials: the panels of searches
+    in `data["tune"]`.
     """
 
     id: str

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import operations
 from orchestrator.collect import collect
-from orchestrator.errors import OrchError, SpecError
+from orchestrator.errors import SpecError
 from orchestrator.rundir import RunFolder
 from orchestrator.state import RESUMABLE, look
 from orchestrator.tune import early
 from orchestrator.tune.budget import overdrawn
+from orchestrator.tune.confirm import Confirmation
 from orchestrator.tune.design import Search
 from orchestrator.tune.journal import Journal
 from orchestrator.tune.samplers import pruner, sampler
 from orchestrator.tune.scorer import Scorer
 from orchestrator.tune.space import distributions
-from orchestrator.tune.trial import OpenTrial, is_whole, measured_values
+from orchestrator.tune.trial import OpenTrial, counts, handle_of, measured_values
 from orchestrator.types import Cell, Record
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ class Controller:
         self.folder: RunFolder = searches[0].experiment.folder
         self.grid = {cell.id: cell for cell in searches[0].experiment.cells}
         self.studies: dict[str, optuna.Study] = {
-            search.name: journal.study(search, sampler=sampler(self.block),
-                                       pruner=pruner(search))
-            for search in searches
-        }  # fmt: skip
+            search.name: journal.study(search, pruner=pruner(search)) for search in searches
+        }
         self.open: dict[tuple[str, int], OpenTrial] = {}
         self.lost: set[str] = set()
         """Cells whose process was killed too often."""
@@ -57,11 +56,13 @@ class Controller:
         self._dry: set[str] = set()
         """Searches whose budget is used up."""
         self._adopted = -math.inf
+        self._confirmations = [Confirmation(s, journal, scorer) for s in searches]
 
     @property
     def done(self) -> bool:
         """Whether nothing is left for this controller."""
-        return not self.open and not self._next()
+        busy = self.open or self._next()
+        return not busy and all(c.done or self._is_open(c.search) for c in self._confirmations)
 
     def turn(self) -> list[Cell]:
         """One look at everything. Cells to be trained, each told once."""
@@ -70,9 +71,13 @@ class Controller:
         for trial in list(self.open.values()):
             wanted.update((cell.id, cell) for cell in self._follow(trial))
         while len(self.open) < self.block.parallel and (search := self._next()):
-            trial = self._ask(search)
-            if trial is not None:
-                wanted.update((cell.id, cell) for cell in self._follow(trial))
+            asked = self._ask(search)
+            if asked is not None:
+                wanted.update((cell.id, cell) for cell in self._follow(asked))
+        for confirmation in self._confirmations:
+            if not confirmation.done and self._is_over(confirmation.search):
+                study = self.studies[confirmation.search.name]
+                wanted.update((c.id, c) for c in confirmation.turn(study, self.lost))
         fresh = [cell for cell in wanted.values() if cell.id not in self._handed]
         self._handed.update(cell.id for cell in fresh)
         return fresh
@@ -91,9 +96,17 @@ class Controller:
         return min(open_to, key=lambda search: counts[search.name], default=None)
 
     def _count(self, name: str) -> int:
-        """Trials that count: all but those cut short before they were one, and those reused."""
-        trials = self.studies[name].get_trials(deepcopy=False)
-        return sum(is_whole(trial) and not trial.user_attrs.get("reused") for trial in trials)
+        """Trials of the search's own."""
+        return sum(map(counts, self.studies[name].get_trials(deepcopy=False)))
+
+    def _is_open(self, search: Search) -> bool:
+        """Whether a trial of the search is open, here or with another controller."""
+        trials = self.studies[search.name].get_trials(deepcopy=False)
+        return any(not trial.state.is_finished() for trial in trials)
+
+    def _is_over(self, search: Search) -> bool:
+        enough = search.name in self._dry or self._count(search.name) >= self.block.trials
+        return enough and not self._is_open(search)
 
     def _ask(self, search: Search) -> OpenTrial | None:
         """A new trial; None if others were quicker or the budget is used up."""
@@ -101,23 +114,21 @@ class Controller:
         with self.journal.locked():
             if self._count(search.name) >= self.block.trials or self._is_dry(search):
                 return None
+            study.sampler = sampler(self.block, len(study.get_trials(deepcopy=False)))
             asked = study.ask(distributions(search.space))
             asked.set_user_attr("controller", self.journal.me)
-        return self._opened(search, asked.number, asked._trial_id, asked.params)
+        return self._opened(search, asked.number, asked.params)
 
-    def _opened(
-        self, search: Search, number: int, trial_id: int, params: Mapping[str, Any]
-    ) -> OpenTrial | None:
-        import optuna
-
-        handle = optuna.trial.Trial(self.studies[search.name], trial_id)
+    def _opened(self, search: Search, number: int, params: Mapping[str, Any]) -> OpenTrial | None:
+        handle = handle_of(self.studies[search.name], number)
         try:
             cells = search.cells(params, search.tune.seeds)
         except SpecError as error:  # a value between the ends that a rule between fields refuses
             self._fail(OpenTrial(search, number, handle, {}, []), error.faults[0].message)
             return None
         cells = [self.grid.get(cell.id, cell) for cell in cells]
-        trial = OpenTrial(search, number, handle, dict(params), cells)
+        known = self.studies[search.name].get_trials(deepcopy=False)[number].intermediate_values
+        trial = OpenTrial(search, number, handle, dict(params), cells, reported=set(known))
         handle.set_user_attr("cells", [cell.id for cell in cells])
         for cell in cells:
             if cell.id not in self.grid:
@@ -142,13 +153,13 @@ class Controller:
                     owner = found.user_attrs.get("controller")
                     if found.state.is_finished() or self.journal.is_alive(owner):
                         continue
-                    self.studies[search.name]._storage.set_trial_user_attr(
-                        found._trial_id, "controller", self.journal.me
+                    handle_of(self.studies[search.name], found.number).set_user_attr(
+                        "controller", self.journal.me
                     )
                 if not set(found.params) >= {each.field for each in search.space}:
                     self._fail_unborn(search, found.number)
                     continue
-                self._opened(search, found.number, found._trial_id, found.params)
+                self._opened(search, found.number, found.params)
 
     def _is_dry(self, search: Search) -> bool:
         """Whether another trial is expected to go beyond the budget."""
@@ -217,7 +228,9 @@ class Controller:
             if not self.scorer.has(records):
                 self.scorer.ask(records)
                 return
-        values, why = measured_values(trial, records, self.scorer.scores(records))
+        scores = self.scorer.scores(records)
+        values, seeds, why = measured_values(trial.search, records, scores)
+        trial.attr("seeds", seeds)
         if why:
             self._fail(trial, why)
         else:
@@ -254,8 +267,7 @@ class Controller:
         from optuna.trial import TrialState
 
         study = self.studies[search.name]
-        trial_id = study.get_trials(deepcopy=False)[number]._trial_id
-        study._storage.set_trial_user_attr(trial_id, "unborn", True)
+        handle_of(study, number).set_user_attr("unborn", True)
         study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _close(
@@ -270,5 +282,3 @@ class Controller:
         told = " ".join(f"{value:.4g}" for value in values or ())
         self.tell(f"{trial}: {' '.join(filter(None, (state.lower(), told)))}"
                   f"{f' ({why})' if why else ''}")  # fmt: skip
-
-

@@ -1,4 +1,4 @@
-"""A block becomes searches: one for each configuration, each of which turns parameters into cells."""
+"""A block becomes searches, one for each configuration; a search turns parameters into cells."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,12 @@ class Search:
 
         Raises SpecError for a value that a field refuses.
         """
-        values = {each.field: each.value(params[each.field]) for each in self.space}
+        return self.cells_at(
+            {each.field: each.value(params[each.field]) for each in self.space}, seeds
+        )
+
+    def cells_at(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Cell]:
+        """The same, from what the fields are set to."""
         spec = self.experiment.spec
         base = next(study for study in spec.studies if study.name == self.tune.study)
         study = Study(

@@ -1,19 +1,18 @@
 """When a trial ends before its cells do: collapsed, or pruned by what they show so far."""
 
-import json
 import math
 import time
 from collections.abc import Sequence
 
 from orchestrator.collect import collect
 from orchestrator.compare.runs import measure
-from orchestrator.errors import RunFolderError
 from orchestrator.files import read_lines
 from orchestrator.rundir import RunFolder
 from orchestrator.state import look
+from orchestrator.tune.objective import Objective
 from orchestrator.tune.scorer import Scorer
 from orchestrator.tune.trial import OpenTrial
-from orchestrator.types import Record
+from orchestrator.types import Record, Score
 
 LOOK_SECONDS = 2.0
 """How often the metrics of cells that train are read."""
@@ -21,6 +20,8 @@ REWARD = "train/reward_mean"
 WINDOW, HAD, LOST = 10, 0.1, 0.2
 """A reward is lost when its mean over the last WINDOW train steps is at most LOST of the best such
 mean, which was at least HAD: the rule by which the embedded trainer judges a whole run."""
+_ITEMS, _PLACES = 1_000_000, 1_000_000_000
+"""Room for the items of a task and for the tasks of a seed, in the numbering of values."""
 
 
 def collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> str:
@@ -45,9 +46,7 @@ def lost(rewards: Sequence[float]) -> bool:
     return max(sums) >= HAD * WINDOW and sums[-1] <= LOST * max(sums)
 
 
-def pruned(
-    trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer
-) -> str:
+def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer) -> str:
     """A sentence if the pruner gives the trial up, after telling it what is new."""
     if trial.search.tune.block.pruner == "wilcoxon":
         values = _by_item(trial, records, folder, scorer)
@@ -74,9 +73,7 @@ def _training(trial: OpenTrial, folder: RunFolder) -> list[Record]:
     return list(trial.seen.values())
 
 
-def _by_step(
-    trial: OpenTrial, records: Sequence[Record], folder: RunFolder
-) -> dict[int, float]:
+def _by_step(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> dict[int, float]:
     """Train step -> mean over the seeds, at the steps that all of them have reached."""
     formula = trial.search.tune.prune_on
     _training(trial, folder)
@@ -94,22 +91,38 @@ def _by_step(
 def _by_item(
     trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer
 ) -> dict[int, float]:
-    """Item of the evaluation and seed -> share of right responses; without evaluation, seed ->
-    objective. Numbered alike in every trial, so that trials are compared item by item."""
-    search = trial.search
-    (formula,) = search.objectives
+    """Item of the evaluation and seed -> share of right responses; for an objective that is not
+    one evaluated metric, seed -> objective. Numbered alike in every trial."""
+    (formula,) = trial.search.objectives
+    if formula.is_scored and not scorer.has(records):
+        scorer.ask(records)
+        return {}
+    trial.judged = len(records)
+    scores = scorer.scores(records) if formula.is_scored else []
     found: dict[int, float] = {}
-    if formula.is_scored:
-        if records and not scorer.has(records):
-            scorer.ask(records)
-            return {}
-        places = {cell.id: place for place, cell in enumerate(trial.cells)}
-        for score in scorer.scores(records):
-            if score.items_path and score.domain == "in" and score.metric.startswith("mean@"):
-                items = read_lines(folder.cell(trial.cells[places[score.cell_id]]).path
-                                   / score.items_path)  # fmt: skip
-                ...
-        return found
-    for place, run in enumerate(measure(records, [])):
-        found[place] = formula.value(run.finals)
+    for place, record in enumerate(records):
+        own = [score for score in scores if score.cell_id == record.cell.id]
+        paths = _items_of(formula, own)
+        if not paths:
+            (run,) = measure([record], own)
+            found[place * _PLACES] = formula.value(run.finals)
+        for task, path in enumerate(paths):
+            for item in read_lines(folder.cell(record.cell).path / path):
+                right = item["correct"]
+                at = place * _PLACES + task * _ITEMS + int(item["item"])
+                found[at] = formula.terms[0][0] * sum(right) / len(right)
     return {at: value for at, value in found.items() if math.isfinite(value)}
+
+
+def _items_of(formula: Objective, scores: Sequence[Score]) -> list[str]:
+    """Files of the items that one evaluated mean@k metric is the mean of, in a stable order."""
+    if len(formula.terms) > 1 or not formula.is_scored:
+        return []
+    _, task, metric = formula.metrics[0].split("/", 2)
+    named = {"in_domain": "in", "out_of_domain": "out"}.get(task)
+    return [
+        score.items_path
+        for score in sorted(scores, key=lambda s: (s.task, s.eval_seed, s.metric))
+        if metric.startswith("mean") and score.metric.startswith("mean@") and score.items_path
+        and (score.task == task or score.domain == named)
+    ]  # fmt: skip

@@ -1,11 +1,11 @@
 """What a search remembers, on the shared folder: Optuna's journal and what it was declared to be.
 
-    runs/<experiment>/tune/
-      cells.jsonl                 every cell of a trial, before it is launched
-      <name>/journal.log          Optuna's journal: all searches of this name
-             <search>.json        what may not change while the journal lasts
-             lock, alive/         locks of the kernel's: they end with the process that holds them
-             report/
+runs/<experiment>/tune/
+  cells.jsonl                 every cell of a trial, before it is launched
+  <name>/journal.log          Optuna's journal: all searches of this name
+         <search>.json        what may not change while the journal lasts
+         lock, alive/         locks of the kernel's: they end with the process that holds them
+         report/
 """
 
 import fcntl
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import append_line, read_json, read_lines, telling
+from orchestrator.files import read_json, telling
 from orchestrator.fingerprint import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.tune.design import Search
+from orchestrator.tuned import note_tuned
 
 if TYPE_CHECKING:
     import optuna
@@ -107,8 +108,7 @@ class Journal:
 
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
         """Says, before it is launched, that a cell is a trial's: `prune` keeps it."""
-        line = {"cell": cell_id, "search": f"{self.path.name}/{search}", "trial": trial}
-        append_line(self.folder.path / "tune" / "cells.jsonl", json.dumps(line))
+        note_tuned(self.folder, cell_id, f"{self.path.name}/{search}", trial)
 
     def _declare(self, search: Search) -> None:
         target, wanted = self.path / f"{search.name}.json", search.declared()
@@ -138,35 +138,35 @@ def _difference(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> st
     )
 
 
-def tuned_cells(folder: RunFolder) -> set[str]:
-    """Ids of the cells that searches of an experiment have launched."""
-    return {str(line.get("cell")) for line in read_lines(folder.path / "tune" / "cells.jsonl")}
+class KernelLock:
+    """Optuna's own locks are files that outlive a killed process; the kernel's do not."""
+
+    def __init__(self, log: Path):
+        self._log = log
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> bool:
+        self._file = self._log.with_name("journal.lock").open("a")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        _mend(self._log)
+        return True
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def _storage(log: Path) -> Any:
     import optuna
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
-
-    class KernelLock(BaseJournalFileLock):
-        """Optuna's own locks are files that outlive a killed process; the kernel's do not."""
-
-        def __init__(self) -> None:
-            self._file: IO[str] | None = None
-
-        def acquire(self) -> bool:
-            self._file = log.with_name("journal.lock").open("a")
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            _mend(log)
-            return True
-
-        def release(self) -> None:
-            if self._file is not None:
-                self._file.close()
+    from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    lock: Any = KernelLock(log)
+    lock.acquire()  # mends what a kill has torn before it is read
+    lock.release()
     try:
-        return JournalStorage(JournalFileBackend(str(log), lock_obj=KernelLock()))
+        return JournalStorage(JournalFileBackend(str(log), lock_obj=lock))
     except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{log} is no journal of Optuna's ({type(error).__name__}: {error}); restore it, or "

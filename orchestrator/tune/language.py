@@ -157,11 +157,11 @@ def _check_seeds(block: Block, seeds: Sequence[int], faults: list[Fault]) -> Non
 
 def _check_overlap(block: Block, space: Sequence[Dimension], faults: list[Fault]) -> None:
     named = [each.field for each in space]
-    for other, where in ((block.fixed, "fixed"), (block.each, "each")):
-        for field in other:
-            if field in named:
-                faults.append(_fault(f"{field} is searched, so it cannot be in tune.{where} too",
-                                     where, field))  # fmt: skip
+    for field in named:
+        for other, where in ((block.fixed, "fixed"), (block.each, "each")):
+            if field in other:
+                told = f"{field} is searched, so it cannot be in tune.{where} too"
+                faults.append(_fault(told, where, field))
     for field, values in block.each.items():
         if not values:
             faults.append(_fault(f"tune.each.{field} is empty; list what gets a search of its own",

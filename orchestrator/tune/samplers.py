@@ -6,23 +6,23 @@ from orchestrator.tune.design import Search
 from orchestrator.tune.language import Block
 
 
-def sampler(block: Block, stream: int = 0) -> Any:
-    """A sampler; `stream` tells controllers apart, so that they do not propose the same."""
+def sampler(block: Block, trial: int) -> Any:
+    """A sampler for the trial of this number. Its randomness is of the number, so that a search
+    that was resumed goes on as it would have, and controllers do not propose the same."""
     from optuna import samplers
 
-    seed = block.sampler_seed + 1_000_003 * stream
+    seed = block.sampler_seed + 1_000_003 * trial
     match block.sampler:
         case "random":
             return samplers.RandomSampler(seed=seed)
         case "qmc":
             return samplers.QMCSampler(
-                seed=seed, scramble=True, warn_asynchronous_seeding=False,
+                seed=block.sampler_seed, scramble=True, warn_asynchronous_seeding=False,
                 warn_independent_sampling=False,
             )  # fmt: skip
         case "tpe":
             return samplers.TPESampler(
-                seed=seed, n_startup_trials=max(3, min(10, block.trials // 4)),
-                warn_independent_sampling=False,
+                seed=seed, n_startup_trials=max(3, min(10, block.trials // 4))
             )  # fmt: skip
 
 

@@ -27,6 +27,10 @@ class OpenTrial:
     """Of the cells that have ended."""
     reported: set[int] = field(default_factory=set)
     """Steps (or items) whose values Optuna has."""
+    seen: dict[str, Record] = field(default_factory=dict)
+    """Of the cells that train, as last read."""
+    judged: int = 0
+    """Cells that Wilcoxon's pruner has seen."""
     looked: float = -math.inf
     """When its running cells were last read, on the monotonic clock."""
 
@@ -34,7 +38,7 @@ class OpenTrial:
         """The cells that may train now: all, or with Wilcoxon's pruner one seed after another."""
         if self.search.tune.block.pruner != "wilcoxon":
             return self.cells
-        return self.cells[: len(self.records) + 1]
+        return self.cells[: self.judged + 1]
 
     def attr(self, name: str, value: Any) -> None:
         """Keeps a value with the trial, unless another controller has ended it."""
@@ -59,6 +63,14 @@ class OpenTrial:
             for each in self.search.space if each.field in self.params
         )  # fmt: skip
         return f"{self.search.name} trial {self.number} ({told})"
+
+
+def handle_of(study: Any, number: int) -> Any:
+    """Optuna's Trial for a number: what intermediate values and attributes are told to."""
+    from optuna.trial import Trial
+
+    frozen = study.get_trials(deepcopy=False)[number]
+    return Trial(study, frozen._trial_id)  # noqa: SLF001  Optuna tells the id no other way
 
 
 def counts(trial: Any) -> bool:

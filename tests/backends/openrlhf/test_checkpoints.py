@@ -67,3 +67,11 @@ def test_no_checkpoints(tmp_path: Path) -> None:
     assert BACKEND.find_checkpoints(tmp_path / "none") == []
     (tmp_path / "step-3").write_text("a file")
     assert BACKEND.find_checkpoints(tmp_path) == []
+
+
+def test_weights_cut_at_any_byte_are_not_found(tmp_path: Path) -> None:
+    weights = save(tmp_path / "step-10") / "model.safetensors"
+    whole = weights.read_bytes()
+    for cut in range(len(whole)):
+        weights.write_bytes(whole[:cut])
+        assert BACKEND.find_checkpoints(tmp_path) == [], cut

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -31,3 +32,15 @@ def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]
     assert done.returncode == 0, done.stderr[-2000:]
     marked = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     return [json.loads(line.removeprefix("ANSWER ")) for line in marked]
+
+
+def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
+    """What SkyRL's own functions answer (ask/numbers.py), on this Python's torch."""
+    (site,) = python(version).parents[1].glob("lib/python*/site-packages")
+    done = subprocess.run(
+        [sys.executable, HERE / "ask" / "numbers.py", site],
+        input=json.dumps(questions), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers: list[Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
+    return answers

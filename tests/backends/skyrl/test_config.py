@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from backends.skyrl import BACKEND
@@ -72,13 +72,21 @@ def test_skyrl_accepts_every_shipped_cell(version: str) -> None:
     accepted(version, plans)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(drawn(), min_size=20, max_size=30))
-def test_skyrl_accepts_drawn_cells_and_they_read_back(cells: list[Cell]) -> None:
+@settings(max_examples=60, deadline=None)
+@given(drawn())
+def test_a_drawn_cell_reads_back(cell: Cell) -> None:
+    plan = BACKEND.translate(cell, PLACE)
+    assert fingerprint(parse(plan.argv, plan.files)) == cell.id
+
+
+@settings(
+    max_examples=3, deadline=None, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(st.lists(drawn(), min_size=15, max_size=20))
+def test_skyrl_accepts_drawn_cells(cells: list[Cell]) -> None:
     by_version: dict[str, list[LaunchPlan]] = {}
-    for cell in cells:
-        plan = BACKEND.translate(cell, PLACE)
-        assert fingerprint(parse(plan.argv, plan.files)) == cell.id
+    for plan in plans_of(cells):
         by_version.setdefault(plan.version, []).append(plan)
     for version, plans in by_version.items():
         accepted(version, plans)

@@ -62,17 +62,19 @@ def root(version: str) -> Path:
 
 
 def functions(version: str, path: str, names: Sequence[str], within: dict[str, Any]) -> None:
-    """Put functions of one of verl's files into `within`, which has the names they use. verl cannot
-    be imported without Ray, tensordict and vLLM; its arithmetic needs none of them."""
+    """Put functions or classes of one of verl's files into `within`, which has the names they use.
+    verl cannot be imported without Ray, tensordict and vLLM; its arithmetic needs none of them."""
     tree = ast.parse((root(version) / path).read_text(encoding="utf-8"))
     wanted = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
     ]
     assert len(wanted) == len(names), f"verl {version} has moved one of {names} out of {path}"
-    for node in wanted:
-        node.decorator_list = []
-        node.returns = None
-        for argument in (*node.args.args, *node.args.kwonlyargs):
-            argument.annotation = None
+    for node in (each for top in wanted for each in ast.walk(top)):
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list, node.returns = [], None
+        if isinstance(node, ast.arg):
+            node.annotation = None
     module = ast.Module(body=list(wanted), type_ignores=[])
     exec(compile(module, path, "exec"), within)  # noqa: S102

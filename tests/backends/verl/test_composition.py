@@ -38,8 +38,10 @@ def covering(version: str) -> list[tuple[Cell, list[str]]]:
         *shipped(), cell({"backend.version": "0.8.0"}), cell({**FULLEST}),
         *(cell({**FULLEST, "kl": {"estimator": name, "placement": place, "beta": 0.1},
                 "backend.version": version})
-          for name in ("k2", "abs", "k1+", "k3+", "rho_k3") for place in ("loss", "reward_and_loss")),
-        cell({"max_staleness_steps": 8, "batch.num_minibatches": 4, "num_train_steps": 40}, nodes=1),
+          for name in ("k2", "abs", "k1+", "k3+", "rho_k3")
+          for place in ("loss", "reward_and_loss")),
+        cell({"max_staleness_steps": 8, "batch.num_minibatches": 4, "num_train_steps": 40},
+             nodes=1),
     ]  # fmt: skip
     seen: set[str] = set()
     chosen = []

@@ -1,0 +1,43 @@
+"""Prime-RL 0.5.0: asynchronous RL, with our loss in its documented hooks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from backends.prime_rl import capabilities, checkpoints, metrics
+from backends.prime_rl import parse as launches
+from backends.prime_rl.translate import translate
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
+
+
+class PrimeRl:
+    """orchestrator.backend.Backend."""
+
+    name = capabilities.NAME
+    versions: tuple[str, ...] = capabilities.VERSIONS
+    capabilities: Mapping[str, Sequence[object]] = capabilities.CAPABILITIES
+    tasks_dir: Path | None = None
+
+    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+        return translate(cell, place)
+
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        return metrics.read_metrics(attempt_dir)
+
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        return checkpoints.find_checkpoints(checkpoints_dir)
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+        return None
+
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        return launches.parse(argv, files)
+
+    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+        return ()
+
+
+BACKEND = PrimeRl()

@@ -1,0 +1,134 @@
+"""Our own reading of a Prime-RL 0.5.0 configuration, stricter than the library's.
+
+keys/0.5.0.json lists its keys, their types and defaults. On top come the settings it accepts and
+then ignores, or fails on only when a process has started.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import Fault, did_you_mean
+
+Tree = Mapping[str, Any]
+LOSS_KWARGS = frozenset(
+    {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual"}
+)  # fmt: skip
+ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "Path": (str,),
+    "dict": (dict,), "list": (list,), "None": (),
+}  # fmt: skip
+
+
+@cache
+def keys(kind: str) -> Mapping[str, tuple[str, object]]:
+    """Dotted key -> its type in words and its default. A union's branch is in its key's name."""
+    path = Path(__file__).parent / "keys" / "0.5.0.json"
+    table = json.loads(path.read_text(encoding="utf-8"))[kind]
+    return {key: (str(spelled), default) for key, (spelled, default) in table.items()}
+
+
+def faults(tree: Tree, kind: str = "rl") -> list[Fault]:
+    """Every fault of a configuration: `kind` is `rl` or `inference`."""
+    found = list(_walk(tree, "", "$", kind))
+    return found + (list(_traps(tree)) if kind == "rl" and not found else [])
+
+
+@cache
+def _children(kind: str) -> Mapping[str, frozenset[str]]:
+    """Table -> the names in it."""
+    inside: dict[str, set[str]] = {}
+    for key in keys(kind):
+        parts = key.split(".")
+        for depth, part in enumerate(parts):
+            inside.setdefault("".join(f"{p}." for p in parts[:depth]), set()).add(part)
+    return {table: frozenset(names) for table, names in inside.items()}
+
+
+def _walk(tree: Tree, prefix: str, path: str, kind: str) -> Iterator[Fault]:
+    tables = _children(kind)
+    for name, value in tree.items():
+        here, key = f"{path}.{name}", prefix + name
+        if key in keys(kind):
+            yield from _typed(keys(kind)[key][0], value, here)
+            continue
+        inner = _table(key, value, tables)
+        if inner is None:
+            known = {known.partition("<")[0] for known in tables[prefix]}
+            why = "has no such branch" if name in known else "is no key of Prime-RL 0.5.0"
+            yield Fault(f"'{name}' {why}{did_you_mean(name, known - {name})}", here)
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            yield from _walk(each, inner, here, kind)
+
+
+def _table(key: str, value: object, tables: Mapping[str, object]) -> str | None:
+    """The prefix of the table that `value` is, by its `type` where the key has several."""
+    first = value[0] if isinstance(value, list) and value else value
+    if not isinstance(first, Mapping):
+        return None
+    if f"{key}." in tables:
+        return f"{key}."
+    branches = [table for table in tables if table.startswith(f"{key}<")]
+    plain = [table for table in branches if table.count(".") == key.count(".") + 1]
+    chosen = f"{key}<{first['type']}>." if "type" in first else next(iter(plain), None)
+    return chosen if chosen in tables else None
+
+
+def _typed(spelled: str, value: object, path: str) -> Iterator[Fault]:
+    for word in spelled.split("|"):
+        if word.startswith("'"):
+            if word.strip("'") == value:
+                return
+        elif isinstance(value, _KINDS.get(word, (object,))) and (
+            word == "bool" or not isinstance(value, bool)
+        ):
+            return
+    yield Fault(f"must be {spelled.replace('|', ' or ')}, got {value!r}", path)
+
+
+def _traps(tree: Tree) -> Iterator[Fault]:
+    """What the library accepts and should not."""
+    orchestrator, trainer = tree.get("orchestrator", {}), tree.get("trainer", {})
+    broadcast = tree.get("weight_broadcast", {}).get("type", "filesystem")
+    if broadcast == "nccl" and tree.get("max_async_level", 1) != 1:
+        yield Fault(
+            "nccl broadcasts only work at max_async_level 1 (the trainer would refuse after it has "
+            f"started), got {tree['max_async_level']}; set it to filesystem", "$.weight_broadcast",
+        )  # fmt: skip
+    yield from _loss_traps(tree, trainer.get("loss", {}))
+    if "seed" in orchestrator:
+        yield Fault("is read by nothing; set orchestrator.buffer.seed", "$.orchestrator.seed")
+    if "seed" in orchestrator.get("sampling", {}):
+        yield Fault(
+            "gives every rollout of a group the same random numbers; leave it out",
+            "$.orchestrator.sampling.seed",
+        )
+    if tree.get("deployment", {}).get("type") == "multi_node" and "slurm" not in tree:
+        yield Fault("needs [slurm]; orch starts the nodes itself: use single_node", "$.deployment")
+
+
+def _loss_traps(tree: Tree, loss: Tree) -> Iterator[Fault]:
+    if loss.get("type", "default") != "custom":
+        yield Fault(
+            "its own loss clips no ratio and pulls to the rollout policy (kl_tau), which is no "
+            "reference policy: it is no cell of orch; use type = 'custom'", "$.trainer.loss",
+        )  # fmt: skip
+        return
+    kwargs = loss.get("kwargs", {})
+    for name in kwargs.keys() - LOSS_KWARGS:
+        yield Fault(
+            f"'{name}' is no argument of our loss{did_you_mean(name, LOSS_KWARGS)}",
+            f"$.trainer.loss.kwargs.{name}",
+        )
+    teacher = tree.get("deployment", {}).get("num_teacher_gpus") or tree.get(
+        "orchestrator", {}
+    ).get("teacher_model")
+    if kwargs.get("estimator", "none") != "none" and not teacher:
+        yield Fault(
+            f"estimator '{kwargs['estimator']}' needs a reference policy: set "
+            "deployment.num_teacher_gpus or orchestrator.teacher_model", "$.trainer.loss.kwargs",
+        )  # fmt: skip

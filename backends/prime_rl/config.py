@@ -1,0 +1,156 @@
+"""A cell as Prime-RL 0.5.0's configuration: nested tables of its own keys."""
+
+from backends.prime_rl.capabilities import NO_CLIP_NORM
+from backends.prime_rl.launch import SERVER_HOST
+from orchestrator.settings import Settings
+from orchestrator.types import Cell, Place
+
+Table = dict[str, object]
+
+HOOKS, ENVIRONMENT, LAUNCHER = (
+    "orch_prime_rl_hooks", "orch_prime_rl_environment", "orch_prime_rl_launch",
+)  # fmt: skip
+ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
+ADVANTAGES = {
+    "dr_grpo": "", "rloo": "leave_one_out", "grpo": "standardised", "reinforce": "plain",
+}  # fmt: skip
+"""Our estimators -> a function of hooks.py, or its own default: reward minus the group mean."""
+
+
+def rl(cell: Cell, place: Place) -> Table:
+    """rl.toml: everything on one node, or the training node of two."""
+    settings = cell.settings
+    steps = {"interval": cell.cadence.checkpoint_every_steps}
+    return {
+        "output_dir": str(place.checkpoints_dir),
+        "max_steps": settings.num_train_steps,
+        "max_async_level": settings.max_staleness_steps,
+        "seq_len": sequence_tokens(settings),
+        "model": {"name": settings.model.path},
+        "ckpt": {key: value for key, value in steps.items() if value is not None},
+        "weight_broadcast": {"type": "filesystem"},
+        "trainer": {
+            "model": {"ac": {"freq": 1}},
+            "optim": _optimizer(settings),
+            "scheduler": _schedule(settings),
+            "loss": _loss(settings),
+        },
+        "orchestrator": _orchestrator(settings) | _remote(cell),
+        **_deployment(cell),
+    }
+
+
+def sequence_tokens(settings: Settings) -> int:
+    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+
+
+def _optimizer(settings: Settings) -> Table:
+    chosen = settings.optimizer
+    norm = NO_CLIP_NORM if chosen.max_grad_norm is None else chosen.max_grad_norm
+    return {
+        "type": "adamw", "lr": chosen.learning_rate, "weight_decay": chosen.weight_decay,
+        "betas1": chosen.beta1, "betas2": chosen.beta2, "max_norm": norm,
+    }  # fmt: skip
+
+
+def _schedule(settings: Settings) -> Table:
+    """Its `linear` is warm-up, plateau, decay: with no decay it is our constant with a warm-up."""
+    schedule, warmup = settings.optimizer.schedule, settings.optimizer.num_warmup_steps
+    if schedule == "cosine":
+        return {"type": "cosine", "warmup_steps": warmup, "min_lr": 0.0}
+    if schedule == "constant" and not warmup:
+        return {"type": "constant"}
+    decay = settings.num_train_steps - warmup if schedule == "linear" else 0
+    return {"type": "linear", "warmup_steps": warmup, "decay_steps": decay, "min_lr": 0.0}
+
+
+def _loss(settings: Settings) -> Table:
+    """Always ours: its default clips no ratio, and pulls to the rollout policy (kl_tau 1e-3)."""
+    kwargs: Table = {}
+    if settings.kl.placement is not None:
+        kwargs = {
+            "estimator": settings.kl.estimator, "placement": settings.kl.placement,
+            "beta": settings.kl.beta,
+        }  # fmt: skip
+    if (clip := settings.loss.clip) is not None:
+        kwargs |= {"clip_low": clip.low, "clip_high": clip.high}
+        if clip.dual is not None:
+            kwargs["clip_dual"] = clip.dual
+    return {"type": "custom", "import_path": f"{HOOKS}.loss", "kwargs": kwargs}
+
+
+def _orchestrator(settings: Settings) -> Table:
+    advantage = ADVANTAGES[settings.advantage.estimator]
+    hook = {"type": "custom", "import_path": f"{HOOKS}.{advantage}"}
+    data = settings.data
+    arguments: Table = {
+        "path": data.path, "split": data.split, "reward": data.reward,
+        "instruction": data.instruction,
+    }  # fmt: skip
+    if data.num_prompts is not None:
+        arguments["num_prompts"] = data.num_prompts
+    return {
+        "batch_size": settings.batch.num_prompts * settings.rollout.group_size,
+        "rollouts_per_example": settings.rollout.group_size,
+        "max_off_policy_steps": settings.max_staleness_steps,
+        "strict_async_level": False,
+        "sampling": {
+            "temperature": settings.rollout.temperature,
+            "max_tokens": settings.rollout.max_response_tokens,
+        },
+        "buffer": {"seed": settings.seed},
+        "advantage": hook if advantage else {"type": "default"},
+        "env": [{"id": ENVIRONMENT_ID, "name": "train", "args": arguments}],
+    }
+
+
+def _deployment(cell: Cell) -> Table:
+    """Which GPU does what. The same with and without KL, so that the lag compares."""
+    gpus = cell.resources.gpus_per_node
+    table: Table = {"type": "single_node", "gpus_per_node": gpus}
+    if cell.resources.num_nodes == 2:
+        return {"deployment": table | {"num_train_gpus": gpus, "num_infer_gpus": 0}}
+    served = (gpus - 1) // 2
+    table |= {"num_train_gpus": gpus - 1 - served, "num_infer_gpus": served}
+    if cell.settings.kl.estimator != "none":
+        table["num_teacher_gpus"] = 1
+    return {"deployment": table, "inference": _server(cell, port=8000, gpus=served)}
+
+
+def _remote(cell: Cell) -> Table:
+    """Where the orchestrator finds the servers of the second node."""
+    if cell.resources.num_nodes == 1:
+        return {}
+    remote: Table = {"client": {
+        "base_url": [f"http://{SERVER_HOST}:8000/v1"],
+        "dp_rank_count": cell.resources.gpus_per_node - 1,
+    }}  # fmt: skip
+    if cell.settings.kl.estimator != "none":
+        remote["teacher_model"] = {
+            "model": {"name": cell.settings.model.path},
+            "client": {"base_url": [f"http://{SERVER_HOST}:8001/v1"]},
+        }
+    return remote
+
+
+def servers(cell: Cell) -> dict[str, Table]:
+    """inference.toml and reference.toml of the second node."""
+    if cell.resources.num_nodes == 1:
+        return {}
+    name = {"name": cell.settings.model.path}
+    found = {"inference.toml": _server(cell, port=8000, gpus=cell.resources.gpus_per_node - 1)}
+    if cell.settings.kl.estimator != "none":
+        found["reference.toml"] = _server(cell, port=8001, gpus=1)
+    for server in found.values():
+        server["model"] = name | {"max_model_len": sequence_tokens(cell.settings)}
+    return found
+
+
+def _server(cell: Cell, *, port: int, gpus: int) -> Table:
+    return {
+        "seed": cell.settings.seed,
+        "server": {"port": port},
+        "parallel": {"dp": gpus},
+        "model": {"max_model_len": sequence_tokens(cell.settings)},
+        "weight_broadcast": {"type": "filesystem"},
+    }

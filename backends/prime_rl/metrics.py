@@ -1,0 +1,84 @@
+"""Prime-RL 0.5.0's console lines as canonical metrics: it writes no metrics file.
+
+attempts/<n>/logs/trainer.stdout        a line a train step: entropy, gradient norm, learning rate
+attempts/<n>/logs/orchestrator.stdout   a line a rollout batch: reward, lag of the rollout policy
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orchestrator.types import MetricPoint
+
+TRAINER: Mapping[str, str] = {
+    "Entropy": "train/entropy", "Grad. Norm": "train/grad_norm", "LR": "train/learning_rate",
+    "Time": "time/step_seconds",
+}  # fmt: skip
+"""Its Loss has the KL term in it, so it is no policy loss; its Mismatch KL is to the rollout
+policy, so it is no reference KL. Neither is read."""
+ORCHESTRATOR: Mapping[str, str] = {
+    "Reward": "train/reward_mean", "Async Level": "rollout/staleness_mean",
+}  # fmt: skip
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LINE = re.compile(r"(\d\d):(\d\d):(\d\d)\s+SUCCESS\s+Step (\d+) \| (.*)")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)")
+DAY = 86400
+
+
+def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
+    """The metrics of an attempt by train step (its step 0 is train step 1)."""
+    logs = attempt_dir / "logs"
+    values: dict[int, dict[str, float]] = {}
+    times: dict[int, float] = {}
+    start = _started(attempt_dir)
+    for name, known in (("orchestrator", ORCHESTRATOR), ("trainer", TRAINER)):
+        for step, seconds, fields in _lines(logs / f"{name}.stdout"):
+            values.setdefault(step, {}).update(_canonical(fields, known))
+            times[step] = start + seconds
+    for step in sorted(values):
+        yield MetricPoint(step, times[step], values[step])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, float, str]]:
+    """(train step, seconds since the log began, the rest) of each line; a torn last one ends it.
+
+    The log tells the time of day only: a clock that goes back has passed midnight.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    first: int | None = None
+    last, days = 0, 0
+    for line in text.splitlines(keepends=True):
+        clock = re.search(r"(\d\d):(\d\d):(\d\d)\s+[A-Z]+ ", plain := _COLOUR.sub("", line))
+        if clock is None or not line.endswith("\n"):
+            continue
+        hours, minutes, seconds = map(int, clock.groups())
+        now = 3600 * hours + 60 * minutes + seconds
+        first = now if first is None else first
+        days += now < last - DAY // 2
+        last = now
+        if found := _LINE.search(plain):
+            yield int(found[4]) + 1, days * DAY + now - first, found[5]
+
+
+def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:
+    """`Reward: 0.5 | LR: 1.00e-06` under canonical names; what is no number is left out."""
+    found = {}
+    for part in text.split(" | "):
+        label, _, value = part.strip().partition(": ")
+        number = _NUMBER.match(value)
+        if label in known and number is not None:
+            found[known[label]] = float(number[0])
+    return found
+
+
+def _started(attempt_dir: Path) -> float:
+    """Unix time at which the attempt began, as its launcher wrote it; 0 where none did."""
+    try:
+        return float(json.loads((attempt_dir / "job.json").read_text())["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0

@@ -1,0 +1,151 @@
+"""A launch of Prime-RL 0.5.0 as the settings it asks for."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from backends.prime_rl.capabilities import NAME, NO_CLIP_NORM
+from backends.prime_rl.check import ENVIRONMENT_ARGS, faults
+from backends.prime_rl.config import ADVANTAGES, ENVIRONMENT_ID, HOOKS
+from backends.prime_rl.translate import RECORD, RL
+from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.settings import Settings
+
+Tree = Mapping[str, Any]
+
+
+def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+    """What a launch asks for. `files`: name -> text. Raises SpecError, with every fault."""
+    name = next((Path(arg).name for arg in argv if arg.endswith(".toml")), RL)
+    text = files.get(name)
+    if text is None:
+        raise SpecError(name, [Fault(f"the launch has no file {name}")])
+    try:
+        tree = tomllib.loads(text)
+        record = json.loads(files.get(RECORD, "{}"))
+    except ValueError as error:
+        raise SpecError(name, [Fault(f"cannot be read: {error}")]) from None
+    found = faults(tree) or [*_missing(tree), *_foreign(tree)]
+    if found:
+        raise SpecError(name, found)
+    try:
+        return Settings.model_validate(_settings(tree, record))
+    except ValidationError as error:
+        raise SpecError(name, [
+            Fault(each["msg"], "$." + ".".join(map(str, each["loc"]))) for each in error.errors()
+        ]) from None  # fmt: skip
+
+
+_NEEDED = (
+    "max_steps", "max_async_level", "seq_len", "model.name", "trainer.optim.lr",
+    "orchestrator.batch_size", "orchestrator.rollouts_per_example",
+    "orchestrator.sampling.max_tokens", "orchestrator.buffer.seed", "orchestrator.env",
+)  # fmt: skip
+
+
+def _missing(tree: Tree) -> list[Fault]:
+    """Keys without which a launch says too little: their defaults are no cell's."""
+    found = []
+    for key in _NEEDED:
+        at: Any = tree
+        for part in key.split("."):
+            at = at.get(part) if isinstance(at, Mapping) else None
+        if at is None:
+            found.append(Fault("is not set, and its default is no cell's", f"$.{key}"))
+    return found
+
+
+def _foreign(tree: Tree) -> list[Fault]:
+    """Code that is not ours: what it does cannot be read off the launch."""
+    found, orchestrator = [], tree["orchestrator"]
+    loss, advantage = tree["trainer"]["loss"], orchestrator.get("advantage", {})
+    known = {f"{HOOKS}.{name}" for name in ADVANTAGES.values() if name} | {None}
+    if loss["import_path"] != f"{HOOKS}.loss":
+        found.append(Fault(f"'{loss['import_path']}' is not our loss", "$.trainer.loss"))
+    if advantage.get("import_path") not in known:
+        found.append(Fault("is not our advantage function", "$.orchestrator.advantage"))
+    if advantage.get("length_shaping_alpha") is not None:
+        found.append(Fault("length shaping is no setting of a cell", "$.orchestrator.advantage"))
+    environments = orchestrator["env"]
+    if len(environments) != 1 or environments[0].get("id") != ENVIRONMENT_ID:
+        found.append(Fault(f"must be the one environment '{ENVIRONMENT_ID}'", "$.orchestrator.env"))
+    found += [
+        Fault(
+            f"'{name}' is no argument of it{did_you_mean(name, ENVIRONMENT_ARGS)}",
+            f"$.orchestrator.env.args.{name}",
+        )
+        for name in environments[0].get("args", {}).keys() - ENVIRONMENT_ARGS
+    ]
+    if tree["trainer"]["optim"].get("type", "adamw") != "adamw":
+        found.append(Fault("must be adamw", "$.trainer.optim.type"))
+    if orchestrator["batch_size"] % orchestrator["rollouts_per_example"]:
+        found.append(
+            Fault("must be a multiple of rollouts_per_example", "$.orchestrator.batch_size")
+        )
+    return found
+
+
+def _settings(tree: Tree, record: Tree) -> dict[str, Any]:
+    orchestrator, kwargs = tree["orchestrator"], tree["trainer"]["loss"].get("kwargs", {})
+    sampling, group = orchestrator["sampling"], orchestrator["rollouts_per_example"]
+    arguments = dict(orchestrator["env"][0].get("args", {}))
+    hook = orchestrator.get("advantage", {}).get("import_path", "").rpartition(".")[2]
+    names = {function: name for name, function in ADVANTAGES.items()}
+    clip = {
+        ours: kwargs[f"clip_{ours}"] for ours in ("low", "high", "dual") if f"clip_{ours}" in kwargs
+    }
+    return {
+        "model": {"name": _name(tree["model"]["name"]), "path": tree["model"]["name"]},
+        "data": arguments | {
+            "name": _name(arguments.get("path", "")),
+            "max_prompt_tokens": tree["seq_len"] - sampling["max_tokens"],
+        },
+        "advantage": {"estimator": names[hook]},
+        "loss": {
+            "aggregation": record.get("loss_aggregation", "token_mean"),
+            "constant_tokens": record.get("loss_constant_tokens"), "clip": clip or None,
+        },
+        "kl": {k: kwargs[k] for k in ("estimator", "placement", "beta") if k in kwargs}
+        or {"estimator": "none"},
+        "rollout": {
+            "group_size": group, "max_response_tokens": sampling["max_tokens"],
+            "temperature": sampling.get("temperature", 1.0),
+        },
+        "batch": {"num_prompts": orchestrator["batch_size"] // group},
+        "optimizer": _optimizer(tree["trainer"], tree["max_steps"]),
+        "num_train_steps": tree["max_steps"],
+        "backend": {"name": NAME, "version": record.get("backend_version")},
+        "max_staleness_steps": tree["max_async_level"],
+        "seed": orchestrator["buffer"]["seed"],
+    }  # fmt: skip
+
+
+def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
+    """Keys left out have the library's defaults, which are not all ours."""
+    optim, scheduler = trainer["optim"], trainer.get("scheduler", {"type": "constant"})
+    norm, schedule = optim.get("max_norm", 1.0), scheduler["type"]
+    warmup = scheduler.get("warmup_steps", 0 if schedule == "constant" else 10)
+    if schedule == "linear" and scheduler.get("decay_steps", 10) == 0:
+        schedule = "constant"
+    elif schedule == "linear" and scheduler.get("decay_steps", 10) != steps - warmup:
+        raise SpecError(RL, [Fault(
+            "a plateau between warm-up and decay is no schedule of a cell; decay_steps must be "
+            f"0 or {steps - warmup}", "$.trainer.scheduler.decay_steps",
+        )])  # fmt: skip
+    return {
+        "learning_rate": optim["lr"], "weight_decay": optim.get("weight_decay", 0.01),
+        "beta1": optim.get("betas1", 0.9), "beta2": optim.get("betas2", 0.999),
+        "max_grad_norm": None if norm == NO_CLIP_NORM else norm, "schedule": schedule,
+        "num_warmup_steps": warmup,
+    }  # fmt: skip
+
+
+def _name(path: str) -> str:
+    """A display name for what has a path only."""
+    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", PurePosixPath(path).name).strip("-._+")[:64]
+    return name or "unnamed"

@@ -1,0 +1,53 @@
+"""A cell as a launch of Prime-RL 0.5.0."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from backends.prime_rl import capabilities, config, ledger, toml
+from orchestrator.fingerprint import flatten
+from orchestrator.types import Cell, LaunchPlan, Place
+
+RL, RECORD = "rl.toml", "orch.json"
+
+
+def translate(cell: Cell, place: Place) -> LaunchPlan:
+    """The launch of a cell. Raises UnsupportedSetting for what Prime-RL cannot express."""
+    leaves = dict(flatten(cell.settings.model_dump()))
+    capabilities.check(cell, leaves)
+    tables = {RL: config.rl(cell, place), **config.servers(cell)}
+    return LaunchPlan(
+        cell_id=cell.id,
+        backend=capabilities.NAME,
+        version=cell.settings.backend.version or capabilities.VERSIONS[0],
+        argv=(
+            "python", str(place.plan_dir / f"{config.LAUNCHER}.py"), str(place.attempt_dir),
+            "rl", "@", str(place.plan_dir / RL),
+        ),
+        files={
+            **{name: toml.dumps(table) for name, table in tables.items()},
+            **sources(), RECORD: _record(cell),
+        },
+        env={"WANDB_MODE": "disabled"},
+        ledger=ledger.entries(leaves),
+    )  # fmt: skip
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The modules that travel with a plan, under the names Prime-RL imports them by."""
+    here = Path(__file__).parent
+    names = {"hooks": config.HOOKS, "environment": config.ENVIRONMENT, "launch": config.LAUNCHER}
+    return {
+        f"{target}.py": (here / f"{name}.py").read_text(encoding="utf-8")
+        for name, target in names.items()
+    }
+
+
+def _record(cell: Cell) -> str:
+    """What the cell asked for and Prime-RL has no key for, so that a launch reads back whole."""
+    loss = cell.settings.loss
+    return json.dumps({
+        "backend_version": cell.settings.backend.version,
+        "loss_aggregation": loss.aggregation, "loss_constant_tokens": loss.constant_tokens,
+    }) + "\n"  # fmt: skip

@@ -1,0 +1,201 @@
+"""orch tune: search over beta, or over any other field, with Optuna."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import MICRO_BANNER, say
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.experiment import Experiment
+from orchestrator.types import Record
+
+if TYPE_CHECKING:
+    from orchestrator.report import Report
+    from orchestrator.tune.design import Search
+    from orchestrator.tune.journal import Journal
+    from orchestrator.tune.results import Found
+
+
+@click.command(short_help="Search over beta, or any other field, with Optuna.")
+@options.spec
+@options.overrides
+@click.option("--name", help="Name of the search; each has a journal of its own.")
+@click.option("--space", multiple=True, metavar="FIELD=RANGE",
+              help="What is varied: 'kl.beta=log(0.001, 1)', 'kl.estimator=[k1, k3]'.")  # fmt: skip
+@click.option("--each", multiple=True, metavar="FIELD=[VALUES]",
+              help="One search for each of these: 'kl=[k1.reward, k3.loss]'.")  # fmt: skip
+@click.option("--maximize", multiple=True, metavar="FORMULA",
+              help="A metric or a sum: 'eval/in_domain/mean - 0.5 * eval/kl_reverse'.")  # fmt: skip
+@click.option("--minimize", multiple=True, metavar="FORMULA")
+@click.option("--seeds", metavar="[SEEDS]", help="Seeds of each trial: '[0, 1, 2]'.")
+@click.option("--trials", type=int, help="Trials of each search.")
+@click.option("--parallel", type=int, help="Trials at the same time.")
+@click.option("--max-gpu-hours", type=float, help="Budget of each search.")
+@click.option("--sampler", help="tpe, random or qmc.")
+@click.option("--pruner", help="none, hyperband, median or wilcoxon.")
+@click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
+@click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")
+@options.as_json
+def command(
+    spec: str, overrides: tuple[str, ...], report_only: bool, dry_run: bool, as_json: bool,
+    **flags: Any,
+) -> int:  # fmt: skip
+    """Search as the `tune` block of SPEC says; flags replace its entries.
+
+    Trials are ordinary cells: `orch logs`, `errors`, `show` and MLflow know them. Stop with Ctrl-C
+    and go on with the same command; several may run on one folder at once. A front of several
+    objectives has no pruning: Optuna prunes for one only.
+    """
+    from orchestrator.experiment import open_experiment, refuse_slurm
+    from orchestrator.tune.design import design
+    from orchestrator.tune.journal import Journal
+
+    experiment = open_experiment(spec, overrides)
+    searches = design(experiment, _block(flags))
+    block = searches[0].tune.block
+    if experiment.scale == "micro":
+        say(MICRO_BANNER)
+    if dry_run:
+        _show(searches)
+        return 0
+    journal = Journal(experiment.folder, block.name)
+    code = 0
+    if not report_only:
+        refuse_slurm(experiment)
+        code = _search(experiment, searches, journal)
+    return max(code, _review(experiment, searches, journal, as_json))
+
+
+def _block(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given, as entries of the block."""
+    found = {name: value for name, value in flags.items() if value not in (None, ())}
+    for name in ("space", "each"):
+        if name in found:
+            found[name] = dict(_pair(f"--{name}", text) for text in found[name])
+    if "seeds" in found:
+        found["seeds"] = _yaml("--seeds", found["seeds"])
+    objectives = dict.fromkeys(found.pop("maximize", ()), "maximize")
+    objectives |= dict.fromkeys(found.pop("minimize", ()), "minimize")
+    return found | ({"objectives": objectives} if objectives else {})
+
+
+def _pair(flag: str, text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise OrchError(f"{flag} is FIELD=...; got {text!r}")
+    return field.strip(), _yaml(flag, value)
+
+
+def _yaml(flag: str, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise OrchError(f"{flag} cannot be read: {text!r} is no YAML value") from error
+
+
+def _show(searches: "Sequence[Search]") -> None:
+    """What would be searched, and what a trial is expected to cost."""
+    from orchestrator.cli.output import print_table
+    from orchestrator.cost import bill
+
+    rows = []
+    for search in searches:
+        space = "; ".join(f"{each.field} in {each}" for each in search.space)
+        cells = search.cells(search.corners()[0], search.tune.seeds)
+        goals = "; ".join(map(str, search.objectives))
+        rows.append((search.name, space, goals, search.tune.block.trials, bill(cells)))
+    print_table(("search", "space", "objective", "trials", "a trial costs"), rows)
+
+
+def _search(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+    """130 after Ctrl-C, else 0."""
+    from orchestrator.progress import watch
+    from orchestrator.rundir import write_text
+    from orchestrator.tracking.secrets import hide_userinfo
+    from orchestrator.tune.controller import Controller
+    from orchestrator.tune.here import search_here
+    from orchestrator.tune.reuse import reuse
+    from orchestrator.tune.scorer import Scorer
+
+    folder, spec = experiment.folder, experiment.spec
+    folder.open()
+    if not folder.spec.exists():
+        write_text(folder.spec, hide_userinfo(spec.model_dump_json(indent=1)) + "\n")
+    with Scorer(spec.evaluation, folder, spec.site.workers) as scorer, watch([]) as display:
+        controller = Controller(searches, journal, scorer, say)
+        if searches[0].tune.block.reuse:
+            for search in searches:
+                if added := reuse(search, journal, controller.studies[search.name]):
+                    say(f"{search.name}: {added} trials taken from the grid's results")
+        ended = search_here(controller, workers=spec.site.workers, on_event=display.show)
+    if not ended:
+        say("stopped; nothing is lost. Go on with the same command.")
+    return 0 if ended else 130
+
+
+def _review(
+    experiment: Experiment, searches: "Sequence[Search]", journal: "Journal", as_json: bool
+) -> int:
+    """Reads what was found, mirrors it, writes the page, and says the best."""
+    from orchestrator.cli import stages
+    from orchestrator.cli.output import print_json, print_table
+    from orchestrator.evaluate import read_scores
+    from orchestrator.tune.links import links
+    from orchestrator.tune.results import found
+    from orchestrator.tune.section import best_table, plain, report
+
+    studies = journal.studies()
+    told = [found(s, studies[s.name]) for s in searches if s.name in studies]
+    if not told:
+        raise OrchError(f"{journal.path} has no search yet; leave --report-only out to begin one")
+    records = _records(experiment, told)
+    code, runs = stages.tell_faults(records), {}
+    folder, uri = experiment.folder, experiment.spec.site.tracking_uri
+    try:
+        scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
+        stages.mirror(experiment, records, scores)
+        runs = links(folder, uri, {record.cell.id for record in records})
+    except EnvironmentFault as error:
+        say(str(error))
+        code = 1
+    page = _write(journal.path / "report", report(experiment, told, runs))
+    if as_json:
+        print_json(plain(told, runs))
+    else:
+        table = best_table(told)
+        print_table(table.columns, table.rows)
+    say(f"report: {page}\nlive: optuna-dashboard {shlex.quote(str(journal.log))}")
+    return code
+
+
+def _records(experiment: Experiment, told: "Sequence[Found]") -> list[Record]:
+    """Of the grid's cells and of every cell of a trial, each once."""
+    from orchestrator.collect import collect
+    from orchestrator.tune.results import confirm_cells
+
+    cells = {cell.id: cell for cell in experiment.cells}
+    for one in told:
+        for trial in one.trials:
+            if trial.params:
+                for cell in one.search.cells_at(trial.params, one.search.tune.seeds):
+                    named = {**cell.axes, "search": one.search.name, "trial": str(trial.number)}
+                    cells.setdefault(cell.id, cell.model_copy(update={"axes": named}))
+        if one.best is not None:
+            cells |= {c.id: c for c in confirm_cells(one.search, one.best) if c.id not in cells}
+    return collect(cells.values(), experiment.folder)
+
+
+def _write(folder: Path, made: "Report") -> Path:
+    import dashboards
+    from orchestrator.report import markdown
+    from orchestrator.rundir import write_text
+
+    write_text(folder / "index.html", dashboards.html(made))
+    write_text(folder / "report.md", markdown(made))
+    return folder / "index.html"

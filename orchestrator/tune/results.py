@@ -1,0 +1,219 @@
+"""What searches have found, read from the journal: the best, how well it is known, the front."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from orchestrator.collect import collect
+from orchestrator.compare.estimates import Estimate, estimate, holm, tails
+from orchestrator.evaluate import read_scores
+from orchestrator.state import look
+from orchestrator.tune.design import Search
+from orchestrator.tune.trial import measured_values
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial, ended or not."""
+
+    number: int
+    state: str
+    """COMPLETE, PRUNED, FAIL or RUNNING."""
+    params: Mapping[str, Any]
+    """Field -> what it was set to."""
+    values: tuple[float, ...] | None
+    """One an objective: means over seeds, or what `if_failed` gives."""
+    seeds: Mapping[int, tuple[float, ...]]
+    """Seed -> values; empty where nothing was measured."""
+    cells: tuple[str, ...]
+    reused: bool
+    why: str
+    gpu_hours: float
+    cpu_hours: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A search and its trials."""
+
+    search: Search
+    trials: tuple[Tried, ...]
+    importance: Mapping[str, float]
+    """Field -> share of the objective's variance that it explains (PED-ANOVA); empty where
+    nothing can be said. Of the first objective."""
+    confirmed: Mapping[int, tuple[float, ...]]
+    """Fresh seed -> values of the best trial's parameters."""
+
+    @property
+    def measured(self) -> list[Tried]:
+        return [trial for trial in self.trials if trial.state == "COMPLETE" and trial.seeds]
+
+    @property
+    def best(self) -> Tried | None:
+        """With one objective: the trial with the best mean; the earlier of two."""
+        if len(self.search.objectives) > 1:
+            return None
+        return best(self.search, self.measured)
+
+    @property
+    def front(self) -> list[Tried]:
+        """Trials that no other beats in every objective, by the first objective."""
+        signs = [each.sign for each in self.search.objectives]
+        points = [(t, [s * v for s, v in zip(signs, t.values or (), strict=True)])
+                  for t in self.measured]  # fmt: skip
+        kept = [
+            trial for trial, own in points
+            if not any(other != own and all(b >= a for a, b in zip(own, other, strict=True))
+                       for _, other in points)
+        ]  # fmt: skip
+        return sorted(kept, key=lambda trial: trial.values or ())
+
+    @property
+    def history(self) -> list[tuple[int, float]]:
+        """Trial -> the best value so far, over the measured trials as they were asked."""
+        sign, told = self.search.objectives[0].sign, -math.inf
+        points = []
+        for trial in sorted(self.measured, key=lambda t: (not t.reused, t.number)):
+            told = max(told, sign * (trial.values or (math.nan,))[0])
+            points.append((trial.number, sign * told))
+        return points
+
+
+class Bracket(NamedTuple):
+    """Between which values of a range the optimum lies."""
+
+    field: str
+    low: float
+    high: float
+    is_open: tuple[bool, bool]
+    """Whether nothing tried on that side is told to be worse: the end is then the range's own."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Two searches, each at its own best: the difference seed by seed."""
+
+    one: str
+    other: str
+    difference: Estimate
+    p: float
+    """Two-sided, corrected for the number of contests (Holm)."""
+    fresh: bool
+    """Whether it is of seeds that did not choose the best."""
+
+
+def found(search: Search, study: Any) -> Found:
+    """What a study says now."""
+    trials = tuple(
+        _tried(search, one)
+        for one in study.get_trials(deepcopy=False)
+        if not one.user_attrs.get("unborn")
+    )
+    first = Found(search, trials, _importance(search, study), {})
+    winner = first.best
+    fresh = _confirmed(search, winner) if winner is not None else {}
+    return Found(search, trials, first.importance, fresh)
+
+
+def best(search: Search, trials: Iterable[Tried]) -> Tried | None:
+    """The trial with the best mean of the first objective."""
+    sign = search.objectives[0].sign
+    return max(trials, key=lambda t: (sign * (t.values or (0.0,))[0], -t.number), default=None)
+
+
+def brackets(one: Found) -> list[Bracket]:
+    """For each range, the nearest tried values on either side that are told to be worse.
+
+    A trial is worse if its 95 % interval of the difference to the best, seed by seed, leaves zero
+    out. The optimum lies between them if the objective has one hill along the range, the other
+    fields being where they are; nothing is said with one seed.
+    """
+    winner = one.best
+    if winner is None or len(winner.seeds) < 2:
+        return []
+    rest = [t for t in one.measured if t is not winner]
+    worse = [t for t in rest if _is_worse(one.search, t, winner)]
+    told = []
+    for each in one.search.space:
+        if not each.is_range:
+            continue
+        level = [t.params[each.field] for t in one.measured if t not in worse]
+        below = [t.params[each.field] for t in worse if t.params[each.field] < min(level)]
+        above = [t.params[each.field] for t in worse if t.params[each.field] > max(level)]
+        told.append(Bracket(each.field, max(below, default=each.low), min(above, default=each.high),
+                            (not below, not above)))  # fmt: skip
+    return told
+
+
+def contests(all_found: Sequence[Found]) -> list[Contest]:
+    """Every two searches at their own best. Of fresh seeds where both have them."""
+    rows: list[tuple[str, str, Estimate, float, bool]] = []
+    for one, other in combinations(all_found, 2):
+        if one.best is None or other.best is None:
+            continue
+        fresh = bool(one.confirmed and other.confirmed)
+        a = one.confirmed if fresh else one.best.seeds
+        b = other.confirmed if fresh else other.best.seeds
+        differences = [a[seed][0] - b[seed][0] for seed in sorted(a.keys() & b.keys())]
+        if differences:
+            told = estimate(differences)
+            p = min(1.0, 2 * min(tails(told, 0.0)))
+            rows.append((one.search.name, other.search.name, told, p, fresh))
+    corrected = holm([row[3] for row in rows])
+    return [
+        Contest(a, b, told, p, fresh)
+        for (a, b, told, _, fresh), p in zip(rows, corrected, strict=True)
+    ]
+
+
+def _is_worse(search: Search, trial: Tried, winner: Tried) -> bool:
+    sign = search.objectives[0].sign
+    shared = sorted(trial.seeds.keys() & winner.seeds.keys())
+    if len(shared) < 2:
+        return False
+    told = estimate(sign * (trial.seeds[s][0] - winner.seeds[s][0]) for s in shared)
+    return told.high is not None and told.high < 0
+
+
+def _tried(search: Search, one: Any) -> Tried:
+    attrs = one.user_attrs
+    gpu, cpu = attrs.get("spent", (0.0, 0.0))
+    return Tried(
+        one.number, one.state.name,
+        {each.field: each.value(one.params[each.field]) for each in search.space
+         if each.field in one.params},
+        tuple(one.values) if one.state.name == "COMPLETE" else None,
+        {int(seed): tuple(values) for seed, values in attrs.get("seeds", {}).items()},
+        tuple(attrs.get("cells", ())), bool(attrs.get("reused")), attrs.get("why", ""), gpu, cpu,
+    )  # fmt: skip
+
+
+def _importance(search: Search, study: Any) -> dict[str, float]:
+    """Needs two fields or more to tell apart, and a few trials that differ in value."""
+    from optuna.importance import get_param_importances
+
+    ended = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+    values = {t.values[0] for t in ended}
+    if len(search.space) < 2 or len(values) < 4:
+        return {}
+    told: dict[str, float] = get_param_importances(study, target=lambda t: t.values[0])
+    return told
+
+
+def confirm_cells(search: Search, winner: Tried) -> list[Any]:
+    """The best trial's cells with fresh seeds."""
+    return search.cells_at(winner.params, search.tune.block.confirm_seeds)
+
+
+def _confirmed(search: Search, winner: Tried) -> dict[int, tuple[float, ...]]:
+    if not search.tune.block.confirm_seeds:
+        return {}
+    folder = search.experiment.folder
+    cells = confirm_cells(search, winner)
+    if any(look(folder.cell(cell)).state != "succeeded" for cell in cells):
+        return {}
+    scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
+    _, seeds, why = measured_values(search, collect(cells, folder), scores)
+    return {} if why else {int(seed): tuple(values) for seed, values in seeds.items()}

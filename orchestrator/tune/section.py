@@ -1,0 +1,256 @@
+"""Searches told to a reviewer: a section of the report, the data of its figure, a page of its own.
+
+`section(found)` and `panels(found)` are what a report of the whole experiment takes: the first
+among its sections, the second as `data["tune"]`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.compare.phrases import counted, number, p_value, told
+from orchestrator.experiment import Experiment
+from orchestrator.report import BANNER, Report
+from orchestrator.report.model import Figure, Section, Table
+from orchestrator.tune.results import Bracket, Found, Tried, brackets, contests
+
+CHOSEN = (
+    "The seeds that chose a best trial flatter it: the more trials, the more. Differences on fresh "
+    "seeds (tune.confirm_seeds) do not have this bias."
+)
+BRACKET = (
+    "\"Lies between\": the nearest tried values on both sides whose 95 % interval of the difference "
+    "to the best, seed by seed, leaves zero out; an end of the range where no such value was tried."
+)
+
+
+def section(found: Sequence[Found], links: Mapping[str, str] | None = None) -> Section:
+    """The best of each search, the searches against each other, and every trial.
+
+    `links`: cell id -> MLflow run.
+    """
+    tables = [best_table(found)]
+    if len(found) > 1 and (contest := _contest_table(found)).rows:
+        tables.append(contest)
+    tables += [table for table in (_importance_table(found), _front_table(found)) if table.rows]
+    tables.append(_trials_table(found, links or {}))
+    figure = Figure(
+        "tune", "trials", "Searches",
+        "Each mark is a trial, the mean over its seeds. History: the best so far, in the order in "
+        "which trials were asked; those taken from the grid come first.",
+        "Objective over each searched field, and history; the tables hold the same numbers.",
+    )  # fmt: skip
+    return Section(
+        "tune", "Searches with Optuna", text=tuple(_text(found)), points=tuple(_points(found)),
+        figures=(figure,) if any(one.measured for one in found) else (), tables=tuple(tables),
+    )  # fmt: skip
+
+
+def report(experiment: Experiment, found: Sequence[Found], links: Mapping[str, str]) -> Report:
+    """A page for the searches alone."""
+    trials = [trial for one in found for trial in one.trials]
+    states = {state: sum(t.state == state for t in trials)
+              for state in ("COMPLETE", "PRUNED", "FAIL", "RUNNING")}  # fmt: skip
+    told_states = [(state.lower(), str(count)) for state, count in states.items() if count]
+    return Report(
+        name=f"{experiment.spec.name}: search",
+        question=_question(found), description="",
+        banner=BANNER if experiment.scale == "micro" else "",
+        answer=" ".join(_answer(found)),
+        facts=(("searches", str(len(found))), ("trials", str(len(trials))), *told_states),
+        cards=(), sections=(section(found, links),), data={"tune": panels(found)},
+    )  # fmt: skip
+
+
+def panels(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """What the figure draws: the objective over each range, the history, the front."""
+    objectives = found[0].search.objectives
+    drawn = [_slice(found, field.field, field.log, i)
+             for field in found[0].search.space if field.is_range
+             for i in range(len(objectives))]  # fmt: skip
+    if len(objectives) == 1:
+        history = [{"name": one.search.name, "mode": "lines+markers",
+                    "x": list(range(1, len(one.history) + 1)), "y": [v for _, v in one.history],
+                    "text": [f"trial {n}" for n, _ in one.history]} for one in found]  # fmt: skip
+        drawn.append({"title": "History", "xtitle": "measured trials", "log": False, "step": True,
+                      "ytitle": "best so far", "series": history})  # fmt: skip
+    elif len(objectives) == 2:
+        series = []
+        for one in found:
+            rest = [t for t in one.measured if t not in one.front]
+            series += [_points_of(one, rest, "markers"),
+                       _points_of(one, one.front, "lines+markers")]  # fmt: skip
+        drawn.append({"title": "Pareto front", "xtitle": objectives[0].text, "log": False,
+                      "ytitle": objectives[1].text,
+                      "series": [each for each in series if each["x"]]})  # fmt: skip
+    return drawn
+
+
+def best_table(found: Sequence[Found]) -> Table:
+    """Each search's best trial; of several objectives, the number on the front."""
+    rows = []
+    for one in found:
+        own = [trial for trial in one.trials if not trial.reused]
+        spent = sum(t.gpu_hours for t in one.trials), sum(t.cpu_hours for t in one.trials)
+        cost = f"{spent[0]:.3g} GPU h" if spent[0] else f"{3600 * spent[1]:.0f} CPU s"
+        rows.append((one.search.name, f"{len(own)} + {len(one.trials) - len(own)}", cost,
+                     *_best_row(one)))  # fmt: skip
+    return Table("Each search at its best", ("search", "trials + reused", "cost", "best at",
+                 "lies between", "objective: mean and 95 % interval", "on fresh seeds"),
+                 tuple(rows))  # fmt: skip
+
+
+def plain(found: Sequence[Found], links: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All of it as JSON."""
+    return [
+        {
+            "search": one.search.name,
+            "objectives": [str(each) for each in one.search.objectives],
+            "best": None if one.best is None else one.best.number,
+            "front": [trial.number for trial in one.front],
+            "brackets": [bracket._asdict() for bracket in brackets(one)],
+            "importance": dict(one.importance),
+            "confirmed": {seed: list(values) for seed, values in one.confirmed.items()},
+            "trials": [_plain_trial(trial, links) for trial in one.trials],
+        }
+        for one in found
+    ]
+
+
+def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "number": trial.number, "state": trial.state, "params": dict(trial.params),
+        "values": trial.values, "seeds": {s: list(v) for s, v in trial.seeds.items()},
+        "cells": trial.cells, "mlflow": [links.get(cell) for cell in trial.cells],
+        "reused": trial.reused, "why": trial.why,
+        "gpu_hours": trial.gpu_hours, "cpu_hours": trial.cpu_hours,
+    }  # fmt: skip
+
+
+def _best_row(one: Found) -> tuple[str, str, str, str]:
+    from orchestrator.compare.estimates import estimate
+
+    if len(one.search.objectives) > 1:
+        return f"{len(one.front)} on the front", "", "", ""
+    if one.best is None:
+        return "nothing measured yet", "", "", ""
+    value = told(estimate(values[0] for values in one.best.seeds.values()))
+    fresh = told(estimate(v[0] for v in one.confirmed.values())) if one.confirmed else ""
+    return _params(one.best), "; ".join(map(_bracket, brackets(one))), value, fresh
+
+
+def _bracket(one: Bracket) -> str:
+    ends = [f"{end:g}{' (end of the range)' if is_open else ''}"
+            for end, is_open in zip((one.low, one.high), one.is_open, strict=True)]  # fmt: skip
+    return f"{one.field}: {ends[0]} and {ends[1]}"
+
+
+def _contest_table(found: Sequence[Found]) -> Table:
+    rows = tuple(
+        (f"{c.one} − {c.other}", told(c.difference, signed=True), p_value(c.p),
+         "fresh" if c.fresh else "those that chose")
+        for c in contests(found)
+    )  # fmt: skip
+    return Table("Each at its own best, against each other: difference of the objective, seed by "
+                 "seed", ("searches", "difference and 95 % interval", "p (Holm)", "seeds"),
+                 rows)  # fmt: skip
+
+
+def _importance_table(found: Sequence[Found]) -> Table:
+    rows = tuple(
+        (one.search.name, field, f"{share:.2f}")
+        for one in found for field, share in one.importance.items()
+    )  # fmt: skip
+    return Table("Importance: share of the variance between trials that a field explains "
+                 "(PED-ANOVA)", ("search", "field", "share"), rows)  # fmt: skip
+
+
+def _front_table(found: Sequence[Found]) -> Table:
+    objectives = found[0].search.objectives
+    if len(objectives) == 1:
+        return Table("", (), ())
+    rows = tuple(
+        (one.search.name, str(trial.number), _params(trial), *map(number, trial.values or ()))
+        for one in found for trial in one.front
+    )  # fmt: skip
+    return Table("Pareto front: no other trial of the search is better in one objective and as "
+                 "good in the others", ("search", "trial", "at", *map(str, objectives)),
+                 rows)  # fmt: skip
+
+
+def _trials_table(found: Sequence[Found], links: Mapping[str, str]) -> Table:
+    objectives = found[0].search.objectives
+    rows = []
+    for one in found:
+        for trial in one.trials:
+            values = [number(v) for v in trial.values] if trial.values else ["" for _ in objectives]
+            state = "from the grid" if trial.reused else trial.state.lower()
+            runs = ", ".join(filter(None, (links.get(cell, "") for cell in trial.cells)))
+            rows.append((one.search.name, str(trial.number), state, _params(trial), *values,
+                         str(len(trial.seeds)), ", ".join(trial.cells), runs,
+                         trial.why))  # fmt: skip
+    columns = ("search", "trial", "state", "at", *(each.text for each in objectives), "seeds",
+               "cells", "MLflow runs", "why")  # fmt: skip
+    return Table("Every trial", columns, tuple(rows), searchable=True)
+
+
+def _text(found: Sequence[Found]) -> Iterator[str]:
+    search = found[0].search
+    seeds = counted(len(search.tune.seeds), "seed")
+    yield (
+        f"{' and '.join(str(each) for each in search.objectives)}, the mean over {seeds} a trial; "
+        f"sampler {search.tune.block.sampler}, pruner {search.tune.block.pruner}."
+    )
+
+
+def _points(found: Sequence[Found]) -> Iterator[str]:
+    if len(found[0].search.objectives) > 1:
+        yield "With several objectives nothing was pruned: Optuna prunes for one only."
+        return
+    if len(found[0].search.tune.seeds) < 2:
+        yield "One seed a trial: what differs may be noise, and nothing is bracketed."
+    else:
+        yield BRACKET
+    yield CHOSEN
+
+
+def _question(found: Sequence[Found]) -> str:
+    fields = ", ".join(each.field for each in found[0].search.space)
+    goals = " and ".join(str(each) for each in found[0].search.objectives)
+    return f"Which {fields}, to {goals}?"
+
+
+def _answer(found: Sequence[Found]) -> Iterator[str]:
+    for one in found:
+        if len(one.search.objectives) > 1:
+            yield f"{one.search.name}: {counted(len(one.front), 'trial')} on the front."
+        elif one.best is None or one.best.values is None:
+            yield f"{one.search.name}: nothing measured yet."
+        else:
+            yield f"{one.search.name}: {_params(one.best)} ({number(one.best.values[0])})."
+
+
+def _slice(found: Sequence[Found], field: str, log: bool, i: int) -> dict[str, Any]:
+    objective = found[0].search.objectives[i]
+    series = [
+        {"name": one.search.name, "mode": "markers",
+         "x": [t.params[field] for t in one.measured],
+         "y": [(t.values or ())[i] for t in one.measured],
+         "text": [f"trial {t.number}, {_params(t)}" for t in one.measured]}
+        for one in found if one.measured
+    ]  # fmt: skip
+    return {"title": f"{objective.text} over {field}", "xtitle": field, "ytitle": objective.text,
+            "log": log, "series": series}  # fmt: skip
+
+
+def _points_of(one: Found, trials: Sequence[Tried], mode: str) -> dict[str, Any]:
+    values = [trial.values or () for trial in trials]
+    return {"name": one.search.name, "mode": mode, "x": [v[0] for v in values],
+            "y": [v[1] for v in values],
+            "text": [f"trial {t.number}, {_params(t)}" for t in trials]}  # fmt: skip
+
+
+def _params(trial: Tried) -> str:
+    return ", ".join(
+        f"{field} = {value:g}" if isinstance(value, float) else f"{field} = {value}"
+        for field, value in trial.params.items()
+    )

@@ -1,0 +1,103 @@
+"""Cells for Prime-RL, and Prime-RL's own configuration classes where a checkout is pointed to."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.expand import expand
+from orchestrator.fingerprint import fingerprint
+from orchestrator.settings import Resources, Settings
+from orchestrator.spec import load
+from orchestrator.types import Cell, Place
+
+ROOT = Path(__file__).parents[3]
+VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
+COMMIT = "63331ad8b"
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from environments import library_python  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def shipped() -> list[Cell]:
+    """Every cell of the shipped specs that asks for Prime-RL."""
+    paths = sorted((ROOT / "experiments").glob("*.yaml"))
+    cells = [cell for path in paths for cell in expand(load(path))]
+    return [cell for cell in cells if cell.settings.backend.name == "prime_rl"]
+
+
+@pytest.fixture(scope="session")
+def base(shipped: list[Cell]) -> Cell:
+    """k1 in the reward, of the paper's asynchronous study, on one node."""
+    wanted = (cell for cell in shipped if cell.settings.kl.label == "k1.reward")
+    return next(wanted).model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=4)})
+
+
+Changed = Callable[..., Cell]
+
+
+@pytest.fixture(scope="session")
+def changed(base: Cell) -> Changed:
+    """The base cell with dotted settings replaced: changed({"kl.beta": 0.1})."""
+
+    def change(replace: dict[str, Any], cell: Cell = base, **others: Any) -> Cell:
+        plain = cell.settings.model_dump()
+        for field, value in replace.items():
+            *tables, leaf = field.split(".")
+            at = plain
+            for table in tables:
+                at = at[table]
+            at[leaf] = value
+        settings = Settings.model_validate(plain)
+        return cell.model_copy(update={
+            "settings": settings, "id": fingerprint(settings), **others,
+        })  # fmt: skip
+
+    return change
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+
+
+@pytest.fixture(scope="session")
+def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Asks Prime-RL's own classes: prime_rl([(kind, text)]) -> answers; prime_rl() -> its keys."""
+    checkout = os.environ.get(VARIABLE)
+    if not checkout:
+        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to check with its own classes")
+    source = tmp_path_factory.mktemp("prime_rl")
+    archive = subprocess.run(
+        ["git", "-C", checkout, "archive", COMMIT, "src/prime_rl"], capture_output=True, check=True
+    )
+    subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
+    python = library_python(
+        "prime_rl",
+        no_deps=["prime-pydantic-config==0.4.3"],
+        needs=["pydantic>=2.11", "tomli-w", "rich", "typing-extensions", "pyyaml", "typer"],
+    )
+
+    def ask(files: Sequence[tuple[str, str]] | None = None) -> Any:
+        asked: dict[str, Any] = {"source": str(source / "src")}
+        if files is not None:
+            folder = tmp_path_factory.mktemp("files")
+            asked["files"] = []
+            for number, (kind, text) in enumerate(files):
+                path = folder / f"{number}.toml"
+                path.write_text(text, encoding="utf-8")
+                asked["files"].append({"kind": kind, "path": str(path)})
+        done = subprocess.run(
+            [str(python), str(Path(__file__).with_name("checkout.py"))],
+            input=json.dumps(asked), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return ask

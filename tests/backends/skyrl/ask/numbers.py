@@ -1,0 +1,72 @@
+"""SkyRL's own numerical functions on the tensors of standard input, with this Python's torch.
+
+python numbers.py SITE_PACKAGES. In: JSON [{"call": name, ...}]. Out: one JSON list.
+"""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import torch
+from absent import Absent
+
+torch.set_num_threads(1)
+
+
+def ppo_utils(site):
+    """skyrl.backends.skyrl_train.utils.ppo_utils, without what its package imports on the way."""
+    sys.path.append(str(site))
+    sys.meta_path.append(Absent(
+        {"ray", "jaxtyping", "cloudpickle", "loguru", "omegaconf", "s3fs", "fsspec", "gcsfs"}
+    ))  # fmt: skip
+    import skyrl
+
+    package = types.ModuleType("skyrl.backends")
+    package.__path__ = [str(Path(skyrl.__path__[0]) / "backends")]
+    sys.modules["skyrl.backends"] = skyrl.backends = package
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+
+    return ppo_utils
+
+
+def kl(lib, asked):
+    logp = torch.tensor(asked["logp"], requires_grad=True)
+    value = lib.compute_approx_kl(
+        logp, torch.tensor(asked["ref"]), kl_estimator_type=asked["estimator"]
+    )
+    (slope,) = torch.autograd.grad(value.sum(), logp)
+    return {"value": value.tolist(), "slope": slope.tolist()}
+
+
+def loss(lib, asked):
+    logp = torch.tensor(asked["logp"], requires_grad=True)
+    config = lib.AlgorithmConfig(**asked["config"])
+    value, metrics = lib.ppo_policy_loss(
+        logp, torch.tensor(asked["old"]), torch.tensor(asked["advantages"]), config,
+        loss_mask=torch.tensor(asked["mask"]), rollout_logprobs=torch.tensor(asked["old"]),
+    )  # fmt: skip
+    (slope,) = torch.autograd.grad(value, logp)
+    return {"value": value.item(), "slope": slope.tolist(), "metrics": metrics}
+
+
+def advantages(lib, asked):
+    function = getattr(lib, asked["function"])
+    value, _ = function(
+        token_level_rewards=torch.tensor(asked["rewards"]), response_mask=torch.tensor(asked["mask"]),
+        index=asked["groups"], grpo_norm_by_std=asked.get("by_std", True),
+    )  # fmt: skip
+    return value.tolist()
+
+
+def scaled(lib, asked):
+    return lib.apply_loss_reduction_to_advantages_minibatch(
+        torch.tensor(asked["advantages"]), torch.tensor(asked["mask"]), asked["reduction"],
+        micro_batch_size=1, max_seq_len=asked["max_seq_len"],
+    ).tolist()  # fmt: skip
+
+
+CALLS = {"kl": kl, "loss": loss, "advantages": advantages, "scaled": scaled}
+library = ppo_utils(sys.argv[1])
+answers = [CALLS[asked["call"]](library, asked) for asked in json.load(sys.stdin)]
+print("ANSWER " + json.dumps(answers))

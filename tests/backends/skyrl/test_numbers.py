@@ -1,0 +1,161 @@
+"""The mathematics: SkyRL's own functions against the words orch uses for them, and orch's
+extensions against SkyRL's functions and closed forms. Double precision, on the CPU.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from backends.skyrl.launch.orch_skyrl import reinforce, rollout_ppo
+from backends.skyrl.releases import NO_CLIP
+from orchestrator.semantics.estimators import Clamp, token_kl
+from tests.backends.skyrl.cells import VERSIONS
+from tests.backends.skyrl.library import compute
+
+X = [[-25.0, -12.0, -3.0, -0.5, 0.0, 0.4, 2.0, 9.0, 25.0]]
+"""log pi_theta - log pi_ref, past every clamp of k3's."""
+CLAMPS = {"k3": Clamp(log_ratio=20.0, value=10.0)}
+
+LOGP = [[-0.1, -2.0, -1.0, -0.7], [-3.0, -0.2, -0.9, -1.5]]
+OLD = [[-0.6, -1.2, -1.0, -0.8], [-1.0, -0.9, -0.7, -9.0]]
+ADVANTAGES = [[0.5, 0.5, 0.5, 0.5], [-0.8, -0.8, -0.8, -0.8]]
+MASK = [[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
+
+
+def close(left: object, right: object) -> bool:
+    a, b = torch.as_tensor(left).double(), torch.as_tensor(right).double()
+    return a.shape == b.shape and torch.allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_estimator_is_the_fields(version: str) -> None:
+    """Value and gradient; in 0.1.0 the gradient was zero, which is why orch drives 0.2.0 on."""
+    names = ("k1", "k2", "k3", "abs")
+    zeros = [[0.0] * len(X[0])]
+    answers = compute(
+        version, [{"call": "kl", "estimator": n, "logp": X, "ref": zeros} for n in names]
+    )
+    for name, answer in zip(names, answers, strict=True):
+        logp = torch.tensor(X, requires_grad=True)
+        value = token_kl(name, logp, torch.tensor(zeros), clamp=CLAMPS.get(name, Clamp()))
+        (slope,) = torch.autograd.grad(value.sum(), logp)
+        assert close(answer["value"], value), name
+        assert close(answer["slope"], slope), name
+
+
+def config(**options: Any) -> dict[str, Any]:
+    return {"policy_loss_type": "regular", "eps_clip_low": 0.2, "eps_clip_high": 0.3,
+            "clip_ratio_c": 3.0, **options}  # fmt: skip
+
+
+def ask_loss(version: str, **options: Any) -> Any:
+    question = {"call": "loss", "logp": LOGP, "old": OLD, "advantages": ADVANTAGES, "mask": MASK,
+                "config": config(**options)}  # fmt: skip
+    return compute(version, [question])[0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("regular", "orch_rollout_ppo"), ("dual_clip", "orch_rollout_dual_clip")],
+)
+def test_the_registered_loss_is_skyrls_with_the_ratio_to_the_sampling_policy(
+    version: str, theirs: str, ours: str
+) -> None:
+    answer = ask_loss(version, policy_loss_type=theirs)
+    logp = torch.tensor(LOGP, requires_grad=True)
+    elsewhere = torch.zeros_like(logp)  # what SkyRL would call old must not matter
+    value, metrics = rollout_ppo(
+        logp, elsewhere, torch.tensor(ADVANTAGES), SimpleNamespace(**config(policy_loss_type=ours)),
+        loss_mask=torch.tensor(MASK), rollout_logprobs=torch.tensor(OLD),
+    )  # fmt: skip
+    (slope,) = torch.autograd.grad(value, logp)
+    assert close(answer["value"], value)
+    assert close(answer["slope"], slope)
+    assert 0 < metrics["clip_ratio"] < 1
+
+
+def test_the_dual_clip_of_the_registered_loss_binds() -> None:
+    """ratio e^7.5 and a negative advantage: without the cap the loss would be thousands."""
+    regular = ask_loss("0.4.0", policy_loss_type="regular")["value"]
+    assert regular > 1000
+    assert ask_loss("0.4.0", policy_loss_type="dual_clip")["value"] < 10
+
+
+def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
+    """Even where SkyRL pads log-probabilities with what no arithmetic survives."""
+    logp = torch.tensor(LOGP, requires_grad=True)
+    rollout = torch.tensor(OLD).masked_fill(torch.tensor(MASK) == 0, float("nan"))
+    value, _ = rollout_ppo(
+        logp, logp, torch.tensor(ADVANTAGES),
+        SimpleNamespace(**config(policy_loss_type="orch_rollout_ppo")),
+        loss_mask=torch.tensor(MASK), rollout_logprobs=rollout,
+    )  # fmt: skip
+    (slope,) = torch.autograd.grad(value, logp)
+    assert value.isfinite()
+    assert slope.isfinite().all()
+    assert slope[0, 3] == 0
+
+
+def test_the_registered_loss_needs_the_samplers_log_probabilities() -> None:
+    with pytest.raises(ValueError, match="logprobs=1"):
+        rollout_ppo(
+            torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1),
+            SimpleNamespace(**config(policy_loss_type="orch_rollout_ppo")),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_clip_is_no_clip(version: str) -> None:
+    low, high = NO_CLIP
+    answer = ask_loss(version, eps_clip_low=low, eps_clip_high=high)
+    ratio = (torch.tensor(LOGP) - torch.tensor(OLD)).exp()
+    expected = -(ratio * torch.tensor(ADVANTAGES) * torch.tensor(MASK)).sum()
+    assert close(answer["value"], expected)
+    assert answer["metrics"]["clip_ratio"] == 0
+
+
+# ---------------------------------------------------------------- advantages and aggregation
+
+REWARDS = [[0.0, 0.0, 0.9], [0.0, -0.1, 0.0], [-0.2, 1.0, 0.0], [0.0, 0.0, 0.3]]
+RESPONSES = [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+GROUPS = ["a", "a", "a", "a"]
+TOTAL = torch.tensor([0.9, -0.1, 0.8, 0.3])
+SHAPED = {
+    "rloo": TOTAL - (TOTAL.sum() - TOTAL) / 3,
+    "grpo": (TOTAL - TOTAL.mean()) / (TOTAL.std() + 1e-6),
+    "dr_grpo": TOTAL - TOTAL.mean(),
+    "reinforce": TOTAL,
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_advantages_are_the_fields(version: str) -> None:
+    """Of the whole response's reward, so that a KL penalty in it is inside the baseline."""
+    shared = {"call": "advantages", "rewards": REWARDS, "mask": RESPONSES, "groups": GROUPS}
+    grpo = {**shared, "function": "compute_grpo_outcome_advantage"}
+    answers = dict(zip(("rloo", "grpo", "dr_grpo"), compute(version, [
+        {**shared, "function": "compute_rloo_outcome_advantage"}, grpo, {**grpo, "by_std": False},
+    ]), strict=True))  # fmt: skip
+    answers["reinforce"], _ = reinforce(torch.tensor(REWARDS), torch.tensor(RESPONSES), index=GROUPS)
+    for name, expected in SHAPED.items():
+        assert close(answers[name], expected[:, None] * torch.tensor(RESPONSES)), name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_aggregations_are_the_fields(version: str) -> None:
+    """SkyRL scales advantages so that a sum over tokens is the aggregate."""
+    ones, mask = torch.ones(2, 3), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    names = ("token_mean", "sequence_mean", "seq_mean_token_sum_norm")
+    answers = compute(version, [
+        {"call": "scaled", "advantages": ones.tolist(), "mask": mask.tolist(), "reduction": name,
+         "max_seq_len": 8}
+        for name in names
+    ])  # fmt: skip
+    expected = (
+        mask / mask.sum(), mask / mask.sum(-1, keepdim=True) / 2, mask / 8 / 2,
+    )  # fmt: skip
+    for name, answer, weights in zip(names, answers, expected, strict=True):
+        assert close(torch.tensor(answer) * mask, weights), name

@@ -1,0 +1,220 @@
+"""The library's own arithmetic, run here: its KL, its loss with our module in it, its advantages,
+compared with orchestrator.semantics.estimators. Needs each release's sources, not its dependencies.
+"""
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from backends.verl import extension
+from backends.verl.arguments import KL_NAMES, WEIGHTED
+from orchestrator.semantics.estimators import UNCLAMPED, VERL_K3, token_kl
+from tests.backends.verl import library
+
+pytestmark = pytest.mark.slow  # makes a library's environment the first time
+
+CORE, LOSSES = "trainer/ppo/core_algos.py", "workers/utils/losses.py"
+MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
+SHAPE = MASK.shape
+
+
+class Metric:
+    """verl's Metric, as far as ppo_loss uses it."""
+
+    def __init__(self, value: Any, aggregation: Any):
+        self.value = value
+
+    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))
+
+
+class Batch(dict[str, Any]):
+    """verl's batch, as far as ppo_loss uses it: padded from the start."""
+
+    def select(self, *names: str) -> "Batch":
+        return Batch({name: self[name] for name in names})
+
+    def to_padded_tensor(self) -> "Batch":
+        return self
+
+
+@pytest.fixture(params=library.VERSIONS)
+def verl(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """The modules that extension.install is given, made of the release's own functions."""
+    version = request.param
+    core: dict[str, Any] = {
+        "torch": torch, "np": np, "defaultdict": defaultdict,
+        "AlgoConfig": type("AlgoConfig", (), {}),
+        "verl_F": SimpleNamespace(
+            masked_sum=lambda x, mask: (x * mask).sum(),
+            masked_mean=lambda x, mask: (x * mask).sum() / mask.sum(),
+        ),
+    }  # fmt: skip
+    library.functions(version, CORE, [
+        "kl_penalty", "kl_penalty_forward", "agg_loss", "compute_policy_loss_vanilla",
+        "compute_grpo_outcome_advantage", "compute_rloo_outcome_advantage",
+    ], core)  # fmt: skip
+    registered: dict[str, Any] = {}
+    core["register_adv_est"] = lambda name: lambda function: registered.setdefault(name, function)
+    core["registered"] = registered
+    losses: dict[str, Any] = {
+        "no_padding_2_padding": lambda x, data: x,
+        "AggregationType": SimpleNamespace(SUM="sum", MEAN="mean"),
+        "Metric": Metric,
+        "torch": torch,
+        "agg_loss": core["agg_loss"],
+        "kl_penalty": core["kl_penalty"],
+        "get_policy_loss_fn": {"vanilla": core["compute_policy_loss_vanilla"]}.__getitem__,
+    }
+    library.functions(version, LOSSES, ["ppo_loss"], losses)
+    return _Module(losses), _Module(core)
+
+
+class _Module:
+    """A namespace as a module: what is set on it, its functions see."""
+
+    def __init__(self, names: dict[str, Any]):
+        self.__dict__ = names
+
+
+class Config(SimpleNamespace):
+    def get(self, name: str, default: Any) -> Any:
+        return getattr(self, name, default)
+
+
+def config(kl_loss_type: str, coefficient: float) -> Config:
+    return Config(
+        global_batch_info={}, loss_scale_factor=None, policy_loss={"loss_mode": "vanilla"},
+        loss_agg_mode="token-mean", entropy_coeff=0, use_kl_loss=True, kl_loss_type=kl_loss_type,
+        kl_loss_coef=coefficient, clip_ratio=0.2, clip_ratio_low=1.0, clip_ratio_high=1e9,
+        clip_ratio_c=1e9,
+    )  # fmt: skip
+
+
+def log_probabilities(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the policy (a leaf), the reference policy and the rollout policy; some ratios extreme."""
+    make = torch.Generator().manual_seed(seed)
+    policy = -5 * torch.rand(SHAPE, generator=make, dtype=torch.float64)
+    reference = policy - torch.randn(SHAPE, generator=make, dtype=torch.float64)
+    reference[0, 0] = policy[0, 0] + 4.0  # k3 is 49.6: held at 10, with no gradient
+    rollout = policy + 0.3 * torch.randn(SHAPE, generator=make, dtype=torch.float64)
+    return policy.requires_grad_(), reference, rollout
+
+
+def loss_and_gradient(
+    losses: Any, kl_loss_type: str, coefficient: float = 0.3
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    policy, reference, rollout = log_probabilities()
+    batch = Batch({
+        "response_mask": MASK, "old_log_probs": rollout, "ref_log_prob": reference, "dp_size": 1,
+        "advantages": torch.linspace(-1, 1, MASK.numel(), dtype=torch.float64).reshape(SHAPE),
+        "batch_num_tokens": MASK.sum(), "global_batch_size": len(MASK),
+    })  # fmt: skip
+    loss, metrics = losses.ppo_loss(config(kl_loss_type, coefficient), {"log_probs": policy}, batch)
+    (gradient,) = torch.autograd.grad(loss, policy)
+    return loss.detach(), gradient, metrics
+
+
+def expected(estimator: Any, coefficient: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by our one definition of the estimators."""
+    policy, reference, rollout = log_probabilities()
+    advantages = torch.linspace(-1, 1, MASK.numel(), dtype=torch.float64).reshape(SHAPE)
+    clamp = VERL_K3 if "k3" in estimator else UNCLAMPED
+    kl = token_kl(estimator, policy, reference, rollout, clamp=clamp)
+    tokens = -advantages * (policy - rollout).exp() + coefficient * kl
+    loss = (tokens * MASK).sum() / MASK.sum()
+    (gradient,) = torch.autograd.grad(loss, policy)
+    return loss.detach(), gradient
+
+
+@pytest.mark.parametrize("name", sorted(KL_NAMES))
+def test_verls_own_kl_is_the_estimator_we_say(verl: tuple[Any, Any], name: str) -> None:
+    _, core = verl
+    policy, reference, _ = log_probabilities()
+    theirs = core.kl_penalty(policy, reference, name)
+    (slope,) = torch.autograd.grad(theirs.sum(), policy)
+    ours_of, ours = KL_NAMES[name], log_probabilities()[0]
+    clamp = VERL_K3 if "k3" in ours_of else UNCLAMPED
+    value = token_kl(ours_of, ours, reference, clamp=clamp)  # type: ignore[arg-type]
+    (our_slope,) = torch.autograd.grad(value.sum(), ours)
+    torch.testing.assert_close(theirs, value)
+    torch.testing.assert_close(slope, our_slope)
+
+
+def test_the_clamp_kills_the_gradient_where_we_say(verl: tuple[Any, Any]) -> None:
+    policy, reference, _ = log_probabilities()
+    value = verl[1].kl_penalty(policy, reference, "k3")
+    (slope,) = torch.autograd.grad(value.sum(), policy)
+    assert value[0, 0] == 10
+    assert slope[0, 0] == 0
+
+
+@pytest.mark.parametrize("estimator", WEIGHTED)
+def test_the_module_weights_the_kl_in_verls_own_loss(verl: tuple[Any, Any], estimator: str) -> None:
+    losses, core = verl
+    with pytest.raises(NotImplementedError):
+        loss_and_gradient(losses, estimator)
+    extension.install(losses, core)
+    loss, gradient, metrics = loss_and_gradient(losses, estimator)
+    want, slope = expected(estimator)
+    torch.testing.assert_close(loss, want)
+    torch.testing.assert_close(gradient, slope)
+    assert metrics["kl_coef"] == 0.3
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs", "k1+", "k3+"])
+def test_the_module_leaves_verls_own_estimators_alone(
+    verl: tuple[Any, Any], estimator: str
+) -> None:
+    losses, core = verl
+    before = loss_and_gradient(losses, estimator)[:2]
+    extension.install(losses, core)
+    after = loss_and_gradient(losses, estimator)[:2]
+    for one, other, want in zip(before, after, expected(estimator), strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, want)
+
+
+def test_detached_and_attached_ratios_differ(verl: tuple[Any, Any]) -> None:
+    """That the comparison above can fail."""
+    losses, core = verl
+    extension.install(losses, core)
+    attached = loss_and_gradient(losses, "rho_k2")[1]
+    detached = loss_and_gradient(losses, "sg_rho_k2")[1]
+    assert not torch.allclose(attached, detached)
+
+
+@pytest.mark.parametrize(
+    ("name", "by_std"), [("grpo", True), ("grpo", False), ("rloo", None)]
+)  # fmt: skip
+def test_advantages_are_what_we_call_them(
+    verl: tuple[Any, Any], name: str, by_std: bool | None
+) -> None:
+    _, core = verl
+    rewards = torch.zeros(3, 4, dtype=torch.float64)
+    rewards[:, 0] = torch.tensor([1.0, 0.0, 0.5])
+    group = np.array(["a", "a", "a"], dtype=object)
+    more = {} if by_std is None else {"norm_adv_by_std_in_grpo": by_std}
+    compute = getattr(core, f"compute_{name}_outcome_advantage")
+    found, _ = compute(rewards, MASK, group, **more)
+    total = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64)
+    want = {
+        ("grpo", True): (total - total.mean()) / (total.std() + 1e-6),
+        ("grpo", False): total - total.mean(),
+        ("rloo", None): total - (total.sum() - total) / 2,
+    }[name, by_std]
+    torch.testing.assert_close(found, want[:, None] * MASK)
+
+
+def test_reinforce_is_the_reward_itself(verl: tuple[Any, Any]) -> None:
+    losses, core = verl
+    extension.install(losses, core)
+    rewards = torch.tensor([[0.0, 0.5, 0.0, 0.5], [0.0, 2.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0]])
+    found, returns = core.registered["orch_reinforce"](
+        token_level_rewards=rewards, response_mask=MASK, config=None, index=None
+    )
+    torch.testing.assert_close(found, torch.tensor([[1.0], [2.0], [-1.0]]) * MASK)
+    assert found is returns

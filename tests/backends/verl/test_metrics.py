@@ -1,0 +1,159 @@
+import json
+import numbers
+import os
+import pprint
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.verl import BACKEND
+from orchestrator.names import is_canonical
+from tests.backends.verl import library
+
+STEP = {
+    "training/global_step": 1, "critic/score/mean": 0.5, "critic/rewards/mean": 0.2,
+    "actor/reward_kl_penalty": 0.03, "actor/reward_kl_penalty_coeff": 0.1, "actor/pg_loss": -0.01,
+    "actor/grad_norm": 1.5, "actor/lr": 1e-6, "actor/entropy": 0.4, "actor/pg_clipfrac": 0.0,
+    "response_length/mean": 200.0, "timing_s/step": 60.0, "timing_s/testing": 10.0,
+    "training/off_policy/trajectory_staleness_worst/mean": 1.5,
+    "training/off_policy/trajectory_staleness_worst/max": 3,
+    "val-core/lighteval/MATH/acc/mean@1": 0.3, "val-aux/lighteval/MATH/reward/std@4": 0.1,
+}  # fmt: skip
+
+
+def attempt(tmp_path: Path, name: str, lines: list[dict[str, object]], tail: str = "") -> Path:
+    folder = tmp_path / "a 'b' ü"
+    folder.mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in lines) + tail
+    (folder / name).write_text(text, encoding="utf-8")
+    os.utime(folder / name, (1000.0, 1000.0))
+    return folder
+
+
+def test_the_file_logger_under_canonical_names(tmp_path: Path) -> None:
+    lines = [{"step": 0, "data": {"val-core/math/reward/mean@1": 0.1}}, {"step": 1, "data": STEP},
+             {"step": 2, "data": STEP}]  # fmt: skip
+    folder = attempt(tmp_path, "verl.x1.k1.jsonl", lines)
+    first, second, third = BACKEND.read_metrics(folder)
+    assert (first.step, dict(first.values)) == (0, {"eval/math/mean@1": 0.1})
+    assert (second.step, third.step) == (1, 2)
+    assert (third.time, second.time, first.time) == (1000.0, 930.0, 860.0)
+    values = dict(third.values)
+    assert values["train/reward_mean"] == 0.5
+    assert values["train/shaped_reward_mean"] == 0.2
+    assert values["train/kl_reference"] == pytest.approx(3.0)  # (0.5 - 0.2) / 0.1
+    assert values["train/kl_term"] == 0.03
+    assert values["train/entropy"] == 0.4
+    assert values["time/step_seconds"] == 60.0
+    assert values["eval/lighteval_MATH/mean@1"] == 0.3
+    assert all(map(is_canonical, values))
+
+
+def test_a_step_of_verl_is_as_many_train_steps_as_the_files_name_says(tmp_path: Path) -> None:
+    folder = attempt(tmp_path, "verl.x4.c4096.jsonl", [{"step": 3, "data": STEP}])
+    (point,) = BACKEND.read_metrics(folder)
+    assert point.step == 12
+    assert point.values["rollout/staleness_mean"] == 6.0
+    assert point.values["rollout/staleness_max"] == 12
+    assert point.values["train/entropy"] == pytest.approx(0.4 * 4096 / 200)
+    assert "train/kl_reference" not in point.values
+
+
+def test_the_losses_kl_is_the_term_where_both_are_logged(tmp_path: Path) -> None:
+    both = {**STEP, "actor/kl_loss": 0.9}
+    (point,) = BACKEND.read_metrics(attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": both}]))
+    assert point.values["train/kl_term"] == 0.9
+
+
+@pytest.mark.parametrize("tail", ['{"step": 2, "da', '{"step": 2, "data": {}}', "\x00\x00"])
+def test_a_torn_last_line_ends_it(tmp_path: Path, tail: str) -> None:
+    folder = attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": STEP}], tail)
+    assert [point.step for point in BACKEND.read_metrics(folder)] == [1]
+
+
+def test_a_line_that_is_no_metric_ends_it(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [{"step": 1, "data": STEP}, {"epoch": 1}]
+    folder = attempt(tmp_path, "verl.x1.jsonl", [*lines, {"step": 3, "data": STEP}])
+    assert [point.step for point in BACKEND.read_metrics(folder)] == [1]
+
+
+def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    """orjson writes null for NaN; JSON has no other word for it."""
+    broken = {**STEP, "actor/grad_norm": None, "actor/pg_loss": float("nan")}
+    folder = attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": broken}])
+    (point,) = BACKEND.read_metrics(folder)
+    assert "train/grad_norm" not in point.values
+    assert "train/policy_loss" not in point.values
+    assert point.values["train/learning_rate"] == 1e-6
+
+
+CONSOLE = """\
+(TaskRunnerV1 pid=2345) Creating file logger at /gone/verl.x2.k1.jsonl
+\x1b[36m(TaskRunnerV1 pid=2345)\x1b[0m step:0 - val-core/math/acc/mean@1:np.float64(0.12)
+(TaskRunnerV1 pid=2345) something else: step 4
+\x1b[36m(TaskRunnerV1 pid=2345)\x1b[0m step:1 - critic/score/mean:np.float64(0.61) - \
+actor/pg_loss:-0.0012 - actor/grad_norm:nan - training/global_step:1 - actor/lr:1e-06 - \
+training/epoch:np.int32(0) - timing_s/step:12.5
+(TaskRunnerV1 pid=2345) step:2 - critic/score/mean:0.7"""
+
+
+def test_the_console_where_the_file_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "stdout").write_text(CONSOLE, encoding="utf-8")
+    first, second = BACKEND.read_metrics(tmp_path)
+    assert (first.step, dict(first.values)) == (0, {"eval/math/mean@1": 0.12})
+    assert second.step == 2
+    assert dict(second.values) == {
+        "train/reward_mean": 0.61, "train/policy_loss": -0.0012, "train/learning_rate": 1e-6,
+        "time/step_seconds": 12.5,
+    }  # fmt: skip
+
+
+def test_an_attempt_that_wrote_nothing_has_no_metrics(tmp_path: Path) -> None:
+    assert list(BACKEND.read_metrics(tmp_path)) == []
+    assert list(BACKEND.read_metrics(tmp_path / "absent")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", library.VERSIONS)
+def test_the_releases_own_loggers_write_what_is_read_here(tmp_path: Path, version: str) -> None:
+    """Both formats, generated by verl's code from the kinds of numbers that verl logs."""
+    logged = {
+        "critic/score/mean": np.float32(0.25), "actor/grad_norm": np.float64("nan"),
+        "response_length/mean": 200.5, "actor/lr": 1e-6, "timing_s/step": np.float64(2.0),
+        "training/epoch": np.int32(1), "note": "text",
+    }  # fmt: skip
+    want = {"train/reward_mean": 0.25, "rollout/response_tokens": 200.5,
+            "train/learning_rate": 1e-6, "time/step_seconds": 2.0}  # fmt: skip
+    path = tmp_path / "verl.x1.jsonl"
+    within: dict[str, Any] = {
+        "os": SimpleNamespace(getenv=lambda name, default: str(path), path=os.path),
+        "orjson": _Orjson, "print": lambda text: None, "open": open,
+    }  # fmt: skip
+    library.functions(version, "utils/tracking.py", ["FileLogger"], within)
+    logger = within["FileLogger"]("project", "experiment")
+    logger.log(logged, 3)
+    logger.finish()
+    (point,) = BACKEND.read_metrics(tmp_path)
+    assert (point.step, dict(point.values)) == (3, want)
+    path.unlink()
+    within = {"numbers": numbers, "pprint": pprint}
+    library.functions(version, "utils/logger/aggregate_logger.py", ["concat_dict_to_str"], within)
+    (tmp_path / "stdout").write_text(within["concat_dict_to_str"](logged, 3) + "\n")
+    (point,) = BACKEND.read_metrics(tmp_path)
+    assert (point.step, dict(point.values)) == (3, want)
+
+
+class _Orjson:
+    """orjson is not installed here; this is what it makes of these values (its documentation)."""
+
+    OPT_SERIALIZE_NUMPY = 16
+
+    @staticmethod
+    def dumps(value: dict[str, Any], option: int) -> bytes:
+        assert option == _Orjson.OPT_SERIALIZE_NUMPY
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in value["data"].items()}
+        finite = {k: None if v != v else v for k, v in plain.items()}
+        return json.dumps({**value, "data": finite}).encode()
