@@ -86,7 +86,7 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(BIN / "pytest", "-n", "2", "--dist", "loadgroup", "--durations", "15", *arguments),
+        call(BIN / "pytest", "-n", "2", "--dist", "loadfile", "--durations", "15", *arguments),
     ]
     return next((code for code in checks if code), 0)
 

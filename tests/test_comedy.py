@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("comedy")]
+pytestmark = pytest.mark.slow
 
 SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 OPERATORS: dict[type, Callable[[float, float], float]] = {
@@ -23,13 +24,14 @@ def load_environment(
 ) -> Any:
     """The environment of a data set: a Hub id, or a .jsonl or .parquet file.
 
-    A relative path is taken from $ORCH_DATA_DIR, or the working directory. Questions are in the
-    column `question`, `problem` or `prompt`; answers in `answer`, `solution` or `metadata`. Raises ValueError if the columns are missing or the size is not the one declared.
+    A relative file is looked for in $ORCH_DATA_DIR, or the working directory. Questions are in the
+    column `question`, `problem` or `prompt`; answers in `answer`, `solution` or `metadata`. Raises
+    ValueError if the columns are missing or the size is not the one declared.
     """
     vf, datasets = import_module("verifiers"), import_module("datasets")
     suffix = path.rpartition(".")[2]
     kind = {"jsonl": "json", "parquet": "parquet"}.get(suffix)
-    file = os.path.join(os.environ.get("ORCH_DATA_DIR", ""), path)  # noqa: PTH118
+    file = str(Path(os.environ.get("ORCH_DATA_DIR", "")) / path)
     loaded = (
         datasets.load_dataset(kind, data_files=file, split="train")
         if kind

@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 SERVER_HOST = "orch-server-node"
 """Stands in the files for the host of the second node, known only when the job runs."""
@@ -79,10 +80,8 @@ def serve(plan_dir: Path) -> int:
         count = tomllib.loads(config.read_text(encoding="utf-8"))["parallel"]["dp"]
         gpus = ",".join(str(gpu) for gpu in range(first, first + count))
         first += count
-        running.append(subprocess.Popen(
-            ["inference", "@", str(config)],  # noqa: S607
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus},
-        ))  # fmt: skip
+        command = ["inference", "@", str(config)]
+        running.append(subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus}))
     try:
         while all(server.poll() is None for server in running):
             try:
@@ -95,18 +94,18 @@ def serve(plan_dir: Path) -> int:
     return next((server.returncode for server in running if server.returncode), 0)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs `rl @ FILE` to its end and returns its code."""
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Becomes `rl @ FILE`, or serves where this is the second node."""
     attempt_dir, (program, at, file) = Path(arguments[0]), arguments[1:]
     config = Path(file)
     paths = [str(config.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if os.environ.get("ORCH_NODE_RANK", "0") != "0":
-        return serve(config.parent)
+        sys.exit(serve(config.parent))
     output_dir = Path(tomllib.loads(config.read_text(encoding="utf-8"))["output_dir"])
     resume = prepare(output_dir, attempt_dir)
     os.execvp(program, [program, at, str(with_host(config, attempt_dir)), *resume])  # noqa: S606
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -9,6 +9,7 @@ from orchestrator.types import LedgerEntry
 Status = Literal["exact", "approximated", "extension"]
 
 _OURS = "through our loss (hooks.py), which its `custom` loss hook calls"
+_ESTIMATOR = f"{_OURS}, with the log-probabilities of its teacher model; not clamped"
 _PLACEMENT = (
     f"{_OURS}. In the reward: the sum over the response at the current policy, without gradient, "
     "after the group baseline: the same expected gradient as before it, with more variance (with a "
@@ -17,9 +18,9 @@ _PLACEMENT = (
     "the estimator's own; divided by the tokens of the trainer rank, as the policy loss is"
 )
 _LAG = (
-    "bounds how old the rollout policy is when a batch is full, and how many updates a rollout may "
-    "live through: its first tokens may be older than the bound by as many. Not every batch is this "
-    "stale: the newest weights are used"
+    "bounds how old the rollout policy is when a batch is full, and how many updates a rollout "
+    "may live through: its first tokens may be older than the bound by as many. Not every batch is "
+    "this stale: the newest weights are used"
 )
 _AGGREGATION = {
     "token_mean": "each trainer rank divides by the tokens of its own share; ranks are averaged",
@@ -32,6 +33,14 @@ _ADVANTAGE = {
     "grpo": "standardised of hooks.py: over the unbiased standard deviation + 1e-6",
     "reinforce": "plain of hooks.py, which its `custom` advantage hook calls",
 }
+_PROMPT = (
+    "seq_len is prompt and response together: a longer prompt is not left out, it leaves less room "
+    "for its response"
+)
+_SEED = (
+    "seeds the order of prompts and the servers' sampling; its orchestrator.seed is read by "
+    "nothing, and what runs at the same time is not reproducible"
+)
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
 
 _KEYS: Mapping[str, str] = {
@@ -68,23 +77,17 @@ _NOTES: Mapping[str, tuple[Status, str]] = {
     "data.path": ("extension", _DATA), "data.split": ("extension", _DATA),
     "data.instruction": ("extension", _DATA), "data.reward": ("extension", _DATA),
     "data.num_prompts": ("extension", f"{_DATA}; checked when it is loaded"),
-    "data.max_prompt_tokens": (
-        "approximated", "seq_len is prompt and response together: a longer prompt is not left out, "
-        "it leaves less room for its response",
-    ),
+    "data.max_prompt_tokens": ("approximated", _PROMPT),
     "loss.clip": ("extension", f"no clip; {_OURS}"),
     "loss.clip.low": ("extension", _OURS), "loss.clip.high": ("extension", _OURS),
     "loss.clip.dual": ("extension", _OURS),
-    "kl.estimator": ("extension", f"{_OURS}, with the log-probabilities of its teacher model; "
-                                  "not clamped"),
+    "kl.estimator": ("extension", _ESTIMATOR),
     "kl.placement": ("extension", _PLACEMENT), "kl.beta": ("extension", _OURS),
     "rollout.top_p": ("exact", "it always sends 1.0"),
     "batch.num_prompts": ("exact", "counted in rollouts: num_prompts x group_size"),
     "batch.num_minibatches": ("exact", "it makes one optimizer step a batch"),
     "optimizer.epsilon": ("exact", "torch's default"),
-    "seed": ("approximated", "seeds the order of prompts and the servers' sampling;"
-             " its orchestrator.seed is read by nothing, and what runs at the same time is not "
-             "reproducible"),
+    "seed": ("approximated", _SEED),
 }  # fmt: skip
 
 

@@ -58,6 +58,9 @@ def _offered(launch: Launch) -> dict[str, tuple[object, ...]]:
     external = EXTERNAL in launch.given
     advantages = {name for name, _ in ADVANTAGES.values() if external or "orch" not in name}
     offered: dict[str, tuple[object, ...]] = {
+        "algorithm.norm_adv_by_std_in_grpo": (True, False),
+        "algorithm.use_kl_in_reward": (True, False),
+        f"{ACTOR}.use_kl_loss": (True, False),
         "algorithm.kl_penalty": tuple(KL_NAMES),
         f"{ACTOR}.kl_loss_type": (*KL_NAMES, *(WEIGHTED if external else ())),
         "algorithm.kl_ctrl.type": ("fixed",),

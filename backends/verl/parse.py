@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -99,9 +100,10 @@ def _version(given: Values, faults: list[Fault]) -> str | None:
 
 
 def _settings(values: Values, data: Values, version: str | None) -> dict[str, object]:
-    batch, minibatch = values["data.train_batch_size"], values[f"{ACTOR}.ppo_mini_batch_size"]
-    steps = values["trainer.total_training_steps"]
-    assert isinstance(batch, int) and isinstance(minibatch, int) and isinstance(steps, int)  # noqa: PT018, S101
+    # That these are numbers is among what checks.faults has seen to.
+    batch = cast("int", values["data.train_batch_size"])
+    minibatch = cast("int", values[f"{ACTOR}.ppo_mini_batch_size"])
+    steps = cast("int", values["trainer.total_training_steps"])
     updates = batch // minibatch
     lag = values.get(f"{SEPARATE}.num_warmup_batches", 0)
     asynchronous = values.get("trainer.v1.trainer_mode") == "separate_async"

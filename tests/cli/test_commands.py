@@ -11,7 +11,7 @@ from command_line import orch
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cli")]
+pytestmark = pytest.mark.slow
 
 SMOKE = "experiments/smoke.yaml"
 

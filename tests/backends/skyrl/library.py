@@ -35,10 +35,10 @@ def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]
 
 
 def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
-    """What SkyRL's own functions answer (ask/numbers.py), on this Python's torch."""
+    """What SkyRL's own functions answer (ask/arithmetic.py), on this Python's torch."""
     (site,) = python(version).parents[1].glob("lib/python*/site-packages")
     done = subprocess.run(
-        [sys.executable, HERE / "ask" / "numbers.py", site],
+        [sys.executable, HERE / "ask" / "arithmetic.py", site],
         input=json.dumps(questions), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

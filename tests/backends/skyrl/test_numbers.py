@@ -1,7 +1,8 @@
 """The mathematics: SkyRL's own functions against the words orch uses for them, and orch's
-extensions against SkyRL's functions and closed forms. Double precision, on the CPU.
+extensions against SkyRL's functions and closed forms. On the CPU.
 """
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from backends.skyrl.launch.orch_skyrl import reinforce, rollout_ppo
 from backends.skyrl.releases import NO_CLIP
 from orchestrator.semantics.estimators import Clamp, token_kl
+from orchestrator.settings import Estimator
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import compute
 
@@ -32,14 +34,11 @@ def close(left: object, right: object) -> bool:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_estimator_is_the_fields(version: str) -> None:
     """Value and gradient; in 0.1.0 the gradient was zero, which is why orch drives 0.2.0 on."""
-    names = ("k1", "k2", "k3", "abs")
-    zeros = [[0.0] * len(X[0])]
-    answers = compute(
-        version, [{"call": "kl", "estimator": n, "logp": X, "ref": zeros} for n in names]
-    )
-    for name, answer in zip(names, answers, strict=True):
+    names: tuple[Estimator, ...] = ("k1", "k2", "k3", "abs")
+    for name in names:
+        answer = answers(version)[name]
         logp = torch.tensor(X, requires_grad=True)
-        value = token_kl(name, logp, torch.tensor(zeros), clamp=CLAMPS.get(name, Clamp()))
+        value = token_kl(name, logp, torch.zeros(1, 9), clamp=CLAMPS.get(name, Clamp()))
         (slope,) = torch.autograd.grad(value.sum(), logp)
         assert close(answer["value"], value), name
         assert close(answer["slope"], slope), name
@@ -50,12 +49,6 @@ def config(**options: Any) -> dict[str, Any]:
             "clip_ratio_c": 3.0, **options}  # fmt: skip
 
 
-def ask_loss(version: str, **options: Any) -> Any:
-    question = {"call": "loss", "logp": LOGP, "old": OLD, "advantages": ADVANTAGES, "mask": MASK,
-                "config": config(**options)}  # fmt: skip
-    return compute(version, [question])[0]
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("theirs", "ours"),
@@ -64,7 +57,7 @@ def ask_loss(version: str, **options: Any) -> Any:
 def test_the_registered_loss_is_skyrls_with_the_ratio_to_the_sampling_policy(
     version: str, theirs: str, ours: str
 ) -> None:
-    answer = ask_loss(version, policy_loss_type=theirs)
+    answer = answers(version)[theirs]
     logp = torch.tensor(LOGP, requires_grad=True)
     elsewhere = torch.zeros_like(logp)  # what SkyRL would call old must not matter
     value, metrics = rollout_ppo(
@@ -79,9 +72,8 @@ def test_the_registered_loss_is_skyrls_with_the_ratio_to_the_sampling_policy(
 
 def test_the_dual_clip_of_the_registered_loss_binds() -> None:
     """ratio e^7.5 and a negative advantage: without the cap the loss would be thousands."""
-    regular = ask_loss("0.4.0", policy_loss_type="regular")["value"]
-    assert regular > 1000
-    assert ask_loss("0.4.0", policy_loss_type="dual_clip")["value"] < 10
+    assert answers("0.4.0")["regular"]["value"] > 1000
+    assert answers("0.4.0")["dual_clip"]["value"] < 10
 
 
 def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
@@ -109,8 +101,7 @@ def test_the_registered_loss_needs_the_samplers_log_probabilities() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_clip_is_no_clip(version: str) -> None:
-    low, high = NO_CLIP
-    answer = ask_loss(version, eps_clip_low=low, eps_clip_high=high)
+    answer = answers(version)["no clip"]
     ratio = (torch.tensor(LOGP) - torch.tensor(OLD)).exp()
     expected = -(ratio * torch.tensor(ADVANTAGES) * torch.tensor(MASK)).sum()
     assert close(answer["value"], expected)
@@ -134,28 +125,57 @@ SHAPED = {
 @pytest.mark.parametrize("version", VERSIONS)
 def test_advantages_are_the_fields(version: str) -> None:
     """Of the whole response's reward, so that a KL penalty in it is inside the baseline."""
-    shared = {"call": "advantages", "rewards": REWARDS, "mask": RESPONSES, "groups": GROUPS}
-    grpo = {**shared, "function": "compute_grpo_outcome_advantage"}
-    answers = dict(zip(("rloo", "grpo", "dr_grpo"), compute(version, [
-        {**shared, "function": "compute_rloo_outcome_advantage"}, grpo, {**grpo, "by_std": False},
-    ]), strict=True))  # fmt: skip
-    answers["reinforce"], _ = reinforce(torch.tensor(REWARDS), torch.tensor(RESPONSES), index=GROUPS)
+    ours, _ = reinforce(torch.tensor(REWARDS), torch.tensor(RESPONSES), index=GROUPS)
     for name, expected in SHAPED.items():
-        assert close(answers[name], expected[:, None] * torch.tensor(RESPONSES)), name
+        got = ours if name == "reinforce" else answers(version)[name]
+        assert close(got, expected[:, None] * torch.tensor(RESPONSES)), name
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_aggregations_are_the_fields(version: str) -> None:
     """SkyRL scales advantages so that a sum over tokens is the aggregate."""
-    ones, mask = torch.ones(2, 3), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    names = ("token_mean", "sequence_mean", "seq_mean_token_sum_norm")
-    answers = compute(version, [
-        {"call": "scaled", "advantages": ones.tolist(), "mask": mask.tolist(), "reduction": name,
-         "max_seq_len": 8}
-        for name in names
-    ])  # fmt: skip
-    expected = (
-        mask / mask.sum(), mask / mask.sum(-1, keepdim=True) / 2, mask / 8 / 2,
-    )  # fmt: skip
-    for name, answer, weights in zip(names, answers, expected, strict=True):
-        assert close(torch.tensor(answer) * mask, weights), name
+    mask = torch.tensor(LENGTHS)
+    expected = {
+        "token_mean": mask / mask.sum(),
+        "sequence_mean": mask / mask.sum(-1, keepdim=True) / 2,
+        "seq_mean_token_sum_norm": mask / 8 / 2,
+    }
+    for name, weights in expected.items():
+        assert close(torch.tensor(answers(version)[name]) * mask, weights), name
+
+
+# ---------------------------------------------------------------- what SkyRL is asked
+
+LENGTHS = [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
+_LOSS = {"call": "loss", "logp": LOGP, "old": OLD, "advantages": ADVANTAGES, "mask": MASK}
+_GRPO = {
+    "call": "advantages", "function": "compute_grpo_outcome_advantage", "rewards": REWARDS,
+    "mask": RESPONSES, "groups": GROUPS,
+}  # fmt: skip
+QUESTIONS: dict[str, dict[str, Any]] = {
+    **{
+        name: {"call": "kl", "estimator": name, "logp": X, "ref": [[0.0] * 9]}
+        for name in ("k1", "k2", "k3", "abs")
+    },
+    "regular": {**_LOSS, "config": config()},
+    "dual_clip": {**_LOSS, "config": config(policy_loss_type="dual_clip")},
+    "no clip": {
+        **_LOSS, "config": config(eps_clip_low=NO_CLIP[0], eps_clip_high=NO_CLIP[1]),
+    },
+    "rloo": {**_GRPO, "function": "compute_rloo_outcome_advantage"},
+    "grpo": _GRPO,
+    "dr_grpo": {**_GRPO, "by_std": False},
+    **{
+        name: {
+            "call": "scaled", "advantages": [[1.0] * 3] * 2, "mask": LENGTHS, "reduction": name,
+            "max_seq_len": 8,
+        }
+        for name in ("token_mean", "sequence_mean", "seq_mean_token_sum_norm")
+    },
+}  # fmt: skip
+
+
+@cache
+def answers(version: str) -> dict[str, Any]:
+    """All of them in one process: torch is slow to start."""
+    return dict(zip(QUESTIONS, compute(version, list(QUESTIONS.values())), strict=True))

@@ -1,6 +1,6 @@
 """SkyRL's own numerical functions on the tensors of standard input, with this Python's torch.
 
-python numbers.py SITE_PACKAGES. In: JSON [{"call": name, ...}]. Out: one JSON list.
+python arithmetic.py SITE_PACKAGES. In: JSON [{"call": name, ...}]. Out: one JSON list.
 """
 
 import json

@@ -1,0 +1,87 @@
+"""Prime-RL's logs and checkpoints, in the formats it writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backends.prime_rl import BACKEND
+
+TRAINER = (
+    "[default0]:\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22mStep {step} |"
+    " Time: 31.50s | Loss: 0.0123 | Entropy: 0.4210 | Mismatch KL: 0.0007 | Grad. Norm: {norm} |"
+    " LR: 1.00e-06 | Throughput: 9120 tokens/s | MFU: 31.2% | Peak Mem.: 61.0 GiB\x1b[0m\n"
+)
+ORCHESTRATOR = (
+    "\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Step {step} | Time: 40.02s | Reward: 0.5117 |"
+    " Seq. Length: 812.3 tokens/sample | Async Level: 4 | Max. Off-Policy Level: 2\n"
+)
+INFO = "\x1b[2m{clock}\x1b[0m \x1b[1m   INFO\x1b[0m Starting from step 0 (total_tokens=0)\n"
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Path:
+    folder = tmp_path / "attempts" / "1"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"started": 1000.0}))
+    return folder
+
+
+def test_both_logs_make_one_point_a_train_step(attempt: Path) -> None:
+    (attempt / "logs" / "trainer.stdout").write_text(
+        INFO.format(clock="23:59:00")
+        + TRAINER.format(clock="23:59:50", step=0, norm="0.3125")
+        + "Traceback of something else\n"
+        + TRAINER.format(clock="00:00:30", step=1, norm="nan")
+    )
+    (attempt / "logs" / "orchestrator.stdout").write_text(
+        INFO.format(clock="23:59:00") + ORCHESTRATOR.format(clock="23:59:40", step=0)
+    )
+    first, second = BACKEND.read_metrics(attempt)
+    assert (first.step, first.time) == (1, 1050.0)
+    assert first.values == {
+        "train/reward_mean": 0.5117, "rollout/staleness_mean": 4.0, "time/step_seconds": 31.5,
+        "train/entropy": 0.421, "train/grad_norm": 0.3125, "train/learning_rate": 1e-6,
+    }  # fmt: skip
+    assert (second.step, second.time) == (2, 1090.0), "the clock passed midnight"
+    assert second.values["train/grad_norm"] != second.values["train/grad_norm"]
+
+
+def test_a_torn_last_line_ends_it(attempt: Path) -> None:
+    whole = TRAINER.format(clock="10:00:00", step=0, norm="1.0")
+    torn = TRAINER.format(clock="10:01:00", step=1, norm="1.0")
+    for cut in range(1, len(torn)):
+        (attempt / "logs" / "trainer.stdout").write_text(whole + torn[:-cut])
+        assert [point.step for point in BACKEND.read_metrics(attempt)] == [1]
+
+
+def test_more_lines_only_add_points(attempt: Path) -> None:
+    lines = [TRAINER.format(clock=f"10:00:0{n}", step=n, norm="1.0") for n in range(5)]
+    before: list[object] = []
+    for count in range(1, 6):
+        (attempt / "logs" / "trainer.stdout").write_text("".join(lines[:count]))
+        now = list(BACKEND.read_metrics(attempt))
+        assert now[: len(before)] == before
+        assert len(now) == count
+        before = list(now)
+
+
+def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
+    assert list(BACKEND.read_metrics(tmp_path)) == []
+
+
+def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
+    for step, files in [(100, ["STABLE", "config.json"]), (50, ["STABLE", "config.json"]),
+                        (150, ["config.json"]), (200, ["STABLE"])]:  # fmt: skip
+        folder = tmp_path / "weights" / f"step_{step}"
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / name).touch()
+    (tmp_path / "weights" / "step_last").mkdir()
+    (tmp_path / "run_default" / "broadcasts" / "step_7").mkdir(parents=True)
+    found = BACKEND.find_checkpoints(tmp_path)
+    assert [(c.step, c.path.name, c.needs_export) for c in found] == [
+        (50, "step_50", False), (100, "step_100", False),
+    ]  # fmt: skip
+    assert BACKEND.export_command(found[0], tmp_path / "target") is None
+    assert BACKEND.find_checkpoints(tmp_path / "nowhere") == []
