@@ -26,7 +26,7 @@ ROLLING_STEPS = 10
 """A kill loses at most about this many train steps."""
 
 
-class _Diverged(Exception):  # noqa: N818  (the end of a training run, not an error)
+class _Diverged(Exception):
     """The loss, its gradient or the updated policy stopped being finite."""
 
 

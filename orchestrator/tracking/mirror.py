@@ -59,8 +59,8 @@ def mirror(
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
-    are not among the records, or not among `only`, are left as they are. What `folder.report` holds becomes artifacts of
-    the run `summary`. Raises EnvironmentFault if MLflow does not answer.
+    are not among the records, or not among `only`, are left as they are. What `folder.report`
+    holds becomes artifacts of the run `summary`. Raises EnvironmentFault if MLflow does not answer.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))

@@ -9,6 +9,7 @@ from orchestrator.compare.runs import measure
 from orchestrator.files import read_lines
 from orchestrator.rundir import RunFolder
 from orchestrator.state import look
+from orchestrator.tune.design import Search
 from orchestrator.tune.objective import Objective
 from orchestrator.tune.scorer import Scorer
 from orchestrator.tune.trial import OpenTrial
@@ -20,8 +21,11 @@ REWARD = "train/reward_mean"
 WINDOW, HAD, LOST = 10, 0.1, 0.2
 """A reward is lost when its mean over the last WINDOW train steps is at most LOST of the best such
 mean, which was at least HAD: the rule by which the embedded trainer judges a whole run."""
-_ITEMS, _PLACES = 1_000_000, 1_000_000_000
-"""Room for the items of a task and for the tasks of a seed, in the numbering of values."""
+BLOCKS = 100
+"""Items of a task are told one by one up to so many, and as the means of so many blocks beyond:
+each value is a line of the journal."""
+_SEED = 1_000_000
+"""Room for the tasks of a seed in the numbering of values."""
 
 
 def collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> str:
@@ -48,70 +52,85 @@ def lost(rewards: Sequence[float]) -> bool:
 
 def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer) -> str:
     """A sentence if the pruner gives the trial up, after telling it what is new."""
-    if trial.search.tune.block.pruner == "wilcoxon":
-        values = _by_item(trial, records, folder, scorer)
-        what = "on the items and seeds so far"
+    search = trial.search
+    known = list(records)
+    if search.tune.block.pruner == "wilcoxon":
+        if search.objectives[0].is_scored and not scorer.has(records):
+            scorer.ask(records)
+            return ""
+        trial.judged = len(records)
     else:
-        values = _by_step(trial, records, folder)
-        what = f"at step {max(values, default=0)}"
+        _training(trial, folder)
+        ended = {record.cell.id for record in records}
+        known += [record for id_, record in trial.seen.items() if id_ not in ended]
+    values = intermediate(search, known, scorer.scores(records), folder)
     fresh = {at: value for at, value in values.items() if at not in trial.reported}
     for at in sorted(fresh):
         trial.handle.report(fresh[at], at)
         trial.reported.add(at)
     if len(records) == len(trial.cells) or not fresh or not trial.handle.should_prune():
         return ""
-    return f"pruned {what}: it is behind the trials before it"
+    return f"pruned with {len(trial.reported)} values: it is behind the trials before it"
+
+
+def intermediate(
+    search: Search, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
+) -> dict[int, float]:
+    """What the pruner goes by. Records: of some or all of a trial's cells, in order.
+
+    Wilcoxon's: block of items and seed -> value, numbered alike in every trial. The others': train
+    step -> mean over the seeds, at the steps that all of them have reached.
+    """
+    formula = search.tune.prune_on
+    if formula is None:
+        return {}
+    if search.tune.block.pruner == "wilcoxon":
+        values = _by_item(search, records, scores, folder)
+    elif len(records) == len(search.tune.seeds):
+        values = _by_step(formula, records)
+    else:
+        values = {}
+    return {at: value for at, value in values.items() if math.isfinite(value)}
 
 
 def _training(trial: OpenTrial, folder: RunFolder) -> list[Record]:
     """Its running cells as they are now; nothing if that was read a moment ago."""
     if time.monotonic() < trial.looked + LOOK_SECONDS:
         return []
-    trial.looked = time.monotonic()
     running = [c for c in trial.cells if look(folder.cell(c)).state == "running"]
+    if running:
+        trial.looked = time.monotonic()
     trial.seen = {record.cell.id: record for record in collect(running, folder)}
     return list(trial.seen.values())
 
 
-def _by_step(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> dict[int, float]:
-    """Train step -> mean over the seeds, at the steps that all of them have reached."""
-    formula = trial.search.tune.prune_on
-    _training(trial, folder)
-    known = {**trial.seen, **{record.cell.id: record for record in records}}
-    if formula is None or len(known) < len(trial.cells):
-        return {}
-    columns: list[dict[int, float]] = []
-    for record in known.values():
-        values = {p.step: formula.value(p.values) for p in record.metrics}
-        columns.append({step: v for step, v in values.items() if math.isfinite(v)})
-    shared = set.intersection(*map(set, columns))
-    return {step: sum(c[step] for c in columns) / len(columns) for step in shared if step > 0}
+def _by_step(formula: Objective, records: Sequence[Record]) -> dict[int, float]:
+    columns = [{p.step: formula.value(p.values) for p in record.metrics} for record in records]
+    reached = set.intersection(*(
+        {step for step, value in own.items() if step > 0 and math.isfinite(value)}
+        for own in columns
+    ))  # fmt: skip
+    return {step: sum(own[step] for own in columns) / len(columns) for step in reached}
 
 
 def _by_item(
-    trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer
+    search: Search, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
 ) -> dict[int, float]:
-    """Item of the evaluation and seed -> share of right responses; for an objective that is not
-    one evaluated metric, seed -> objective. Numbered alike in every trial."""
-    (formula,) = trial.search.objectives
-    if formula.is_scored and not scorer.has(records):
-        scorer.ask(records)
-        return {}
-    trial.judged = len(records)
-    scores = scorer.scores(records) if formula.is_scored else []
-    found: dict[int, float] = {}
+    """Shares of right responses; for an objective that is not one evaluated metric, its value."""
+    (formula,) = search.objectives
+    found: dict[int, list[float]] = {}
     for place, record in enumerate(records):
         own = [score for score in scores if score.cell_id == record.cell.id]
         paths = _items_of(formula, own)
         if not paths:
             (run,) = measure([record], own)
-            found[place * _PLACES] = formula.value(run.finals)
+            found[place * _SEED] = [formula.value(run.finals)]
         for task, path in enumerate(paths):
             for item in read_lines(folder.cell(record.cell).path / path):
                 right = item["correct"]
-                at = place * _PLACES + task * _ITEMS + int(item["item"])
-                found[at] = formula.terms[0][0] * sum(right) / len(right)
-    return {at: value for at, value in found.items() if math.isfinite(value)}
+                at = place * _SEED + task * BLOCKS + int(item["item"]) % BLOCKS
+                found.setdefault(at, []).append(formula.terms[0][0] * sum(right) / len(right))
+    return {at: math.fsum(values) / len(values) for at, values in found.items()}
 
 
 def _items_of(formula: Objective, scores: Sequence[Score]) -> list[str]:

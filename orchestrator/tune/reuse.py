@@ -9,6 +9,7 @@ from orchestrator.evaluate import read_scores
 from orchestrator.experiment import Experiment
 from orchestrator.state import look
 from orchestrator.tune.design import Search
+from orchestrator.tune.early import intermediate
 from orchestrator.tune.journal import Journal
 from orchestrator.tune.space import distributions
 from orchestrator.tune.trial import measured_values
@@ -29,12 +30,14 @@ def reuse(search: Search, journal: Journal, study: Any) -> int:
                 continue
             folder = search.experiment.folder
             scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
-            values, seeds, why = measured_values(search, collect(cells, folder), scores)
+            records = collect(cells, folder)
+            values, seeds, why = measured_values(search, records, scores)
             if why:
                 continue
             known.append(ids)
             study.add_trial(optuna.trial.create_trial(
                 params=params, distributions=distributions(search.space), values=values,
+                intermediate_values=intermediate(search, records, scores, folder),
                 user_attrs={"reused": True, "cells": ids, "seeds": seeds},
             ))  # fmt: skip
             added += 1

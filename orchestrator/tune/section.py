@@ -18,7 +18,7 @@ CHOSEN = (
     "seeds (tune.confirm_seeds) do not have this bias."
 )
 BRACKET = (
-    "\"Lies between\": the nearest tried values on both sides whose 95 % interval of the difference "
+    '"Lies between": the nearest tried values on both sides whose 95 % interval of the difference '
     "to the best, seed by seed, leaves zero out; an end of the range where no such value was tried."
 )
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from command_line import orch
 
-
 SMOKE = "experiments/smoke.yaml"
 
 

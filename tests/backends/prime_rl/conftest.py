@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,16 @@ def shipped() -> list[Cell]:
 
 @pytest.fixture(scope="session")
 def base(shipped: list[Cell]) -> Cell:
-    """k1 in the reward, of the paper's asynchronous study, on one node."""
-    wanted = (cell for cell in shipped if cell.settings.kl.label == "k1.reward")
-    return next(wanted).model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=4)})
+    """k1 in the reward, of the paper's asynchronous study on MATH, on one node."""
+    found = next(
+        cell
+        for cell in shipped
+        if "async10" in cell.studies
+        and cell.settings.kl.label == "k1.reward"
+        and cell.settings.data.name == "math"
+        and cell.settings.loss.clip is not None
+    )
+    return found.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=4)})
 
 
 Changed = Callable[..., Cell]
@@ -68,16 +77,23 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture(scope="session")
-def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Asks Prime-RL's own classes: prime_rl([(kind, text)]) -> answers; prime_rl() -> its keys."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds Prime-RL 0.5.0's package, out of the repository pointed to."""
     checkout = os.environ.get(VARIABLE)
     if not checkout:
-        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to check with its own classes")
-    source = tmp_path_factory.mktemp("prime_rl")
-    archive = subprocess.run(
-        ["git", "-C", checkout, "archive", COMMIT, "src/prime_rl"], capture_output=True, check=True
-    )
-    subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
+        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to check with its own code")
+    folder = tmp_path_factory.mktemp("prime_rl")
+    archive = folder / "source.tar"
+    git = [str(shutil.which("git")), "-C", checkout, "archive", "-o", str(archive), COMMIT]
+    subprocess.run([*git, "src/prime_rl"], check=True)
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "src"
+
+
+@pytest.fixture(scope="session")
+def prime_rl(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Asks Prime-RL's own classes: prime_rl([(kind, text)]) -> answers; prime_rl() -> its keys."""
     python = library_python(
         "prime_rl",
         no_deps=["prime-pydantic-config==0.4.3"],
@@ -85,7 +101,7 @@ def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     )
 
     def ask(files: Sequence[tuple[str, str]] | None = None) -> Any:
-        asked: dict[str, Any] = {"source": str(source / "src")}
+        asked: dict[str, Any] = {"source": str(source)}
         if files is not None:
             folder = tmp_path_factory.mktemp("files")
             asked["files"] = []

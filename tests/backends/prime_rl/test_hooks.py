@@ -1,7 +1,9 @@
 """Our loss and advantages for Prime-RL, against the estimators of the laboratory."""
 
 import itertools
-from types import SimpleNamespace
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -145,3 +147,53 @@ def test_advantages() -> None:
     torch.testing.assert_close(scaled.std(dim=1), torch.ones(2, dtype=torch.float64), atol=1e-5,
                                rtol=0)  # fmt: skip
     assert torch.equal(hooks.plain(given).advantages, rewards)
+
+
+class Anything:
+    """Stands for a type, a decorator or a module that only annotates."""
+
+    def __getitem__(self, _: Any) -> Any:
+        return Any
+
+    def __call__(self, *arguments: Any, **_: Any) -> Any:
+        return arguments[0] if arguments and callable(arguments[0]) else lambda function: function
+
+
+def test_prime_rls_own_code_runs_our_loss(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compute_loss, with the loss it sets up from our configuration; types are not checked."""
+
+    class Custom(SimpleNamespace):
+        pass
+
+    anything = Anything()
+    stand_ins = {
+        "beartype": {"beartype": anything},
+        "jaxtyping": {"Bool": anything, "Float": anything, "Int": anything, "jaxtyped": anything},
+        "prime_rl": {}, "prime_rl.configs": {}, "prime_rl.utils": {},
+        "prime_rl.configs.trainer": {
+            "CustomLossConfig": Custom, "DefaultLossConfig": int, "LossConfig": int,
+            "SFTLossConfig": int,
+        },
+        "prime_rl.utils.utils": {
+            "import_object": lambda path: getattr(hooks, path.rpartition(".")[2])
+        },
+    }  # fmt: skip
+    for name, members in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    path = source / "prime_rl" / "trainer" / "rl" / "loss.py"
+    theirs = ModuleType("theirs")
+    monkeypatch.setitem(sys.modules, "theirs", theirs)
+    exec(compile(path.read_text(), path, "exec"), theirs.__dict__)  # noqa: S102
+    kwargs = {"estimator": "k3", "placement": "loss", "beta": 0.1, "clip_low": 0.2,
+              "clip_high": 0.2}  # fmt: skip
+    function = theirs.setup_loss_fn(Custom(import_path="orch_prime_rl_hooks.loss", kwargs=kwargs))
+    both = [inputs(7), inputs(8)]
+    fields = ("trainer_logprobs", "inference_logprobs", "teacher_logprobs", "advantages",
+              "loss_mask")  # fmt: skip
+    value, metrics = theirs.compute_loss(
+        **{name: [getattr(given, name) for given in both] for name in fields},
+        loss_fn=function, loss_scale=8,
+    )  # fmt: skip
+    ours = sum(hooks.loss(given, **kwargs).loss for given in both) / 8
+    torch.testing.assert_close(value, ours)
+    assert metrics["ref_kl"].shape == (2,)

@@ -1,0 +1,126 @@
+"""Logs written by SkyRL's own trackers, read under orch's names."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backends.skyrl import BACKEND
+from backends.skyrl.metrics import NAMES, canonical
+from orchestrator.names import is_canonical
+from orchestrator.types import MetricPoint
+from tests.backends.environments import library_python
+from tests.backends.skyrl.cells import VERSIONS
+from tests.backends.skyrl.library import HERE
+
+STEP = {
+    "reward/avg_raw_reward": 0.375, "reward/avg_pass_at_5": 0.5, "loss/avg_final_rewards": 0.25,
+    "loss/avg_kl": -0.0625, "loss/kl_loss_coef": 0.05, "policy/policy_loss": -0.5,
+    "policy/policy_entropy": 0.75, "policy/grad_norm": 2.0, "policy/policy_lr": 1e-6,
+    "policy/loss_metrics/clip_ratio": 0.125, "generate/avg_num_tokens": 320.5,
+    "async/staleness_mean": 3.5, "async/staleness_max": 9, "timing/step": 64.0,
+    "trainer/epoch": 0, "trainer/global_step": 1,
+}  # fmt: skip
+EVALUATED = {"eval/all/avg_score": 0.5, "eval/math/pass_at_4": 0.75}
+RUN = [[0, EVALUATED], [1, STEP], [2, {**STEP, "policy/grad_norm": float("nan"), **EVALUATED}]]
+
+
+def written(version: str, attempt: Path, updates: int) -> Path:
+    """The attempt's event file; its stdout is the console tracker's."""
+    python = library_python(
+        f"skyrl-tensorboard-{version}", no_deps=[f"skyrl=={version}", "skyrl-gym==0.4.0"],
+        needs=["omegaconf==2.3.1", "loguru==0.7.3", "tensorboard==2.20.0", "setuptools<81"],
+    )  # fmt: skip
+    folder = attempt / f"tensorboard-x{updates}"
+    done = subprocess.run(
+        [python, HERE / "ask" / "logs.py", folder], input=json.dumps(RUN), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    (attempt / "stdout").write_text(done.stdout)
+    (events,) = folder.glob("events.out.tfevents.*")
+    return events
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("an attempt's ünï")
+    written(request.param, folder, 4)
+    return folder
+
+
+def points(attempt: Path) -> list[MetricPoint]:
+    return list(BACKEND.read_metrics(attempt))
+
+
+def test_tensorboards_files_are_read(attempt: Path) -> None:
+    first, second, third = points(attempt)
+    assert [first.step, second.step, third.step] == [0, 4, 8]
+    assert 1_700_000_000 < first.time < second.time < third.time
+    assert first.values == {"eval/all/mean@1": 0.5, "eval/math/pass@4": 0.75}
+    assert second.values["train/reward_mean"] == 0.375
+    assert second.values["train/kl_term"] == -0.0625
+    assert second.values["rollout/response_tokens"] == 320.5
+    assert second.values["rollout/staleness_max"] == 9
+    assert second.values["train/learning_rate"] == pytest.approx(1e-6)
+    assert "train/grad_norm" in second.values
+    assert "train/grad_norm" not in third.values, "what is not finite is left out"
+    assert third.values["eval/all/mean@1"] == 0.5
+
+
+def test_every_name_is_canonical(attempt: Path) -> None:
+    assert {name for point in points(attempt) for name in point.values} >= set(NAMES.values())
+    assert all(is_canonical(name) for point in points(attempt) for name in point.values)
+
+
+def test_what_it_printed_is_read_where_there_is_no_file(attempt: Path, tmp_path: Path) -> None:
+    printed = (attempt / "stdout").read_text()
+    (tmp_path / "stdout").write_text(f"Loading\n{printed}\nStep 3: \n{{'reward/avg_raw_")
+    (tmp_path / "tensorboard-x4").mkdir()
+    found, logged = points(tmp_path), points(attempt)
+    assert [point.step for point in found] == [0, 4, 8]
+    for mine, whole in zip(found, logged, strict=True):
+        assert mine.values == pytest.approx(dict(whole.values), abs=5e-5)
+        assert mine.time > 1_700_000_000
+
+
+def test_what_ray_repeats_of_a_worker_is_read(attempt: Path, tmp_path: Path) -> None:
+    prefix = "\x1b[36m(train pid=123, ip=10.0.0.2)\x1b[0m "
+    lines = (attempt / "stdout").read_text().splitlines()
+    (tmp_path / "stdout").write_text("\n".join(prefix + line for line in lines))
+    assert len(points(tmp_path)) == 3
+
+
+def test_a_torn_file_is_read_to_the_tear(attempt: Path, tmp_path: Path) -> None:
+    """At any byte: a prefix of what the whole file says, and never an exception."""
+    (whole,) = (attempt / "tensorboard-x4").glob("events*")
+    data = whole.read_bytes()
+    folder = tmp_path / "tensorboard-x4"
+    folder.mkdir()
+    for size in range(0, len(data), 7):
+        (folder / whole.name).write_bytes(data[:size])
+        found = points(tmp_path)
+        for mine, full in zip(found, points(attempt), strict=False):
+            assert mine.step == full.step
+            assert mine.values.items() <= full.values.items()
+    assert len(found) == 3
+
+
+def test_rubbish_ends_a_file(attempt: Path, tmp_path: Path) -> None:
+    (whole,) = (attempt / "tensorboard-x4").glob("events*")
+    folder = tmp_path / "tensorboard-x4"
+    folder.mkdir()
+    for rubbish in (b"\xff" * 64, b"\0" * 64, b"\x05" + b"\0" * 11 + b"\xff" * 9):
+        (folder / whole.name).write_bytes(whole.read_bytes() + rubbish)
+        assert points(tmp_path) == points(attempt)
+
+
+def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
+    assert points(tmp_path) == []
+    assert points(tmp_path / "not there") == []
+
+
+def test_names_orch_has_not_are_left_out() -> None:
+    assert canonical("loss/avg_kl_max") is None
+    assert canonical("eval/all/mean_positive_reward") is None
