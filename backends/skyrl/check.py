@@ -2,7 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from backends.skyrl.releases import ADVANTAGES, AGGREGATIONS, ESTIMATORS, NEWEST, SCHEDULES, VERSIONS
+from backends.skyrl.releases import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    ESTIMATORS,
+    NEWEST,
+    SCHEDULES,
+    VERSIONS,
+)
 from backends.skyrl.topology import Topology
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Settings

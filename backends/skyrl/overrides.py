@@ -53,18 +53,20 @@ def _value(text: str) -> object:
     if text in _SPELLINGS:
         return _SPELLINGS[text]
     try:
-        value = json.loads(text)
+        return _plain(json.loads(text))
     except ValueError:
-        value = _number(text.strip("'"))
-    return _plain(value)
+        return _plain(_yaml(text) if text[0] in "[{'+-.0123456789" else text)
 
 
-def _number(text: str) -> object:
-    """YAML's numbers that JSON has not, such as `1.e-6` and `.5`; else the text."""
+def _yaml(text: str) -> object:
+    """What YAML has and JSON has not: `['a']`, `1.e-6`, `.5`. Orch writes none of it."""
+    import yaml
+
     try:
-        return float(text) if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?", text) else text
-    except ValueError:
+        value: object = yaml.safe_load(text)
+    except yaml.YAMLError:
         return text
+    return value
 
 
 def _plain(value: object) -> object:

@@ -81,10 +81,12 @@ def _faults(values: Mapping[str, object], given: Mapping[str, object]) -> Iterat
                     f"{ALGORITHM}.kl_ctrl.type")  # fmt: skip
     if not given.get("trainer.max_training_steps") and not given.get("orch.max_training_steps"):
         yield Fault(
-            "the number of train steps cannot be told from epochs: set it", "trainer.max_training_steps"
+            "the number of train steps cannot be told from epochs: set it",
+            "trainer.max_training_steps",
         )
-    prompts, minibatch = _int(values, "trainer.train_batch_size"), _int(
-        values, "trainer.policy_mini_batch_size"
+    prompts, minibatch = (
+        _int(values, "trainer.train_batch_size"),
+        _int(values, "trainer.policy_mini_batch_size"),
     )
     if minibatch < 1 or prompts % minibatch:
         yield Fault(f"{minibatch} must divide train_batch_size, {prompts}",

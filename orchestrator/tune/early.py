@@ -64,11 +64,15 @@ def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, score
         ended = {record.cell.id for record in records}
         known += [record for id_, record in trial.seen.items() if id_ not in ended]
     values = intermediate(search, known, scorer.scores(records), folder)
-    fresh = {at: value for at, value in values.items() if at not in trial.reported}
-    for at in sorted(fresh):
-        trial.handle.report(fresh[at], at)
+    each = search.tune.block.pruner != "wilcoxon"
+    behind = False
+    fresh = sorted(values.keys() - trial.reported)
+    for place, at in enumerate(fresh, start=1):
+        trial.handle.report(values[at], at)
         trial.reported.add(at)
-    if len(records) == len(trial.cells) or not fresh or not trial.handle.should_prune():
+        if each or place == len(fresh):  # Hyperband notes who reached a rung when it is asked
+            behind = trial.handle.should_prune()
+    if not behind or len(records) == len(trial.cells):
         return ""
     return f"pruned with {len(trial.reported)} values: it is behind the trials before it"
 

@@ -1,5 +1,6 @@
 """The block's sampler and pruner, as Optuna's."""
 
+import warnings
 from typing import Any
 
 from orchestrator.tune.design import Search
@@ -29,6 +30,7 @@ def sampler(block: Block, trial: int) -> Any:
 def pruner(search: Search) -> Any:
     """A pruner. Hyperband's resource is train steps, from the first in-loop evaluation on."""
     from optuna import pruners
+    from optuna.exceptions import ExperimentalWarning
 
     match search.tune.block.pruner:
         case "hyperband":
@@ -39,6 +41,8 @@ def pruner(search: Search) -> Any:
         case "median":
             return pruners.MedianPruner(n_startup_trials=4)
         case "wilcoxon":
-            return pruners.WilcoxonPruner()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                return pruners.WilcoxonPruner()
         case "none":
             return pruners.NopPruner()

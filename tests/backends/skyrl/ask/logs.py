@@ -44,7 +44,7 @@ def main():
     os.environ["TENSORBOARD_DIR"] = sys.argv[1]
     from skyrl.train.utils.tracking import Tracking
 
-    trackers = [Tracking("p", "r", backend=name) for name in ("tensorboard", "console")]
+    trackers = [Tracking("p", "r", name) for name in ("tensorboard", "console")]
     for step, values in json.load(sys.stdin):
         for tracker in trackers:
             tracker.log(values, step=step, commit=True)

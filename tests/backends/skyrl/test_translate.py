@@ -1,0 +1,225 @@
+"""Launches as a person would paste them, their ledgers, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from backends.skyrl import BACKEND
+from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
+from backends.skyrl.launch.rewards import countdown, math_boxed
+from backends.skyrl.overrides import read
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.settings import Resources, Settings
+from orchestrator.types import Cadence, Cell, LaunchPlan
+from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
+
+A, P, E = "trainer.algorithm", "trainer.placement", "generator.inference_engine"
+
+
+def plan(cell: Cell) -> LaunchPlan:
+    return BACKEND.translate(cell, PLACE)
+
+
+def kl(cell: Cell, **fields: object) -> Cell:
+    return changed(cell, kl=cell.settings.kl.model_validate(fields))
+
+
+def status(of: LaunchPlan, field: str) -> tuple[str, str]:
+    (entry,) = [entry for entry in of.ledger if entry.field == field]
+    return entry.status, entry.note
+
+
+GOLDEN = """
+python /runs/plan/orch_skyrl.py
+data.train_data=["/runs/plan/data/train.parquet"]
+trainer.policy.model.path=Qwen/Qwen2.5-7B trainer.ref.model.path=Qwen/Qwen2.5-7B
+environment.env_class=orch trainer.logger=tensorboard
+trainer.algorithm.advantage_estimator=rloo trainer.algorithm.loss_reduction=token_mean
+trainer.algorithm.policy_loss_type=regular
+trainer.algorithm.kl_estimator_type=k1 trainer.algorithm.use_kl_in_reward=true
+trainer.algorithm.use_kl_loss=false trainer.algorithm.kl_loss_coef=0.05
+generator.n_samples_per_prompt=5 generator.sampling_params.max_generate_length=1024
+trainer.train_batch_size=256 trainer.policy_mini_batch_size=256
+trainer.policy.optimizer_config.lr=1e-06
+trainer.policy.optimizer_config.adam_betas=[0.9,0.999]
+trainer.max_training_steps=250 trainer.epochs=250 trainer.seed=0
+trainer.ckpt_interval=50 trainer.hf_save_interval=50 trainer.eval_interval=10
+trainer.resume_mode=latest trainer.ckpt_path=/runs/checkpoints/state
+trainer.export_path=/runs/checkpoints/exports-x1
+trainer.placement.policy_num_nodes=2 trainer.placement.policy_num_gpus_per_node=4
+trainer.placement.ref_num_nodes=2 trainer.placement.ref_num_gpus_per_node=4
+trainer.placement.colocate_all=true generator.inference_engine.num_engines=8
+trainer.fully_async.enabled=false
+""".split()
+
+
+def test_k1_in_the_reward_to_the_letter() -> None:
+    argv = plan(onpolicy()).argv
+    assert argv[:2] == tuple(GOLDEN[:2])
+    assert not set(GOLDEN) - set(argv)
+    assert not [argument for argument in argv if argument.startswith("orch.")]
+    assert len({argument.partition("=")[0] for argument in argv}) == len(argv), "a key twice"
+
+
+def test_asynchronous_dr_grpo_to_the_letter() -> None:
+    told = read(plan(asynchronous("0.4.0")).argv)
+    assert told["orch.asynchronous"] is True
+    assert told["trainer.fully_async.enabled"] is True
+    assert told["trainer.fully_async.max_staleness_steps"] == 10
+    assert told[f"{A}.advantage_estimator"] == "grpo"
+    assert told[f"{A}.grpo_norm_by_std"] is False
+    assert told[f"{A}.loss_reduction"] == "seq_mean_token_sum_norm"
+    assert told[f"{A}.max_seq_len"] == 4096
+    assert told[f"{A}.policy_loss_type"] == "orch_rollout_ppo"
+    assert told["trainer.train_batch_size"] == told["trainer.policy_mini_batch_size"] == 32
+    shared = (told[f"{P}.policy_num_nodes"], told[f"{P}.policy_num_gpus_per_node"])
+    assert (*shared, told[f"{E}.num_engines"], told[f"{P}.colocate_all"]) == (1, 4, 4, False)
+
+
+def test_the_plain_loss_of_0_2_0_is_said_to_be_without_a_clip() -> None:
+    old = plan(asynchronous("0.2.0"))
+    assert status(old, "loss.clip")[0] == "approximated"
+    assert "nothing is clipped" in status(old, "loss.clip")[1]
+    assert "trainer.fully_async.enabled" not in read(old.argv)
+    assert status(plan(asynchronous("0.4.0")), "loss.clip")[0] == "extension"
+    assert status(plan(onpolicy()), "loss.clip")[0] == "exact"
+
+
+def test_the_ledger_says_what_the_loss_averages_over() -> None:
+    loss = plan(kl(onpolicy(), estimator="k3", placement="loss", beta=0.1))
+    assert status(loss, "kl.placement")[0] == "approximated"
+    assert "averaged over each response" in status(loss, "kl.placement")[1]
+    assert "held within 20" in status(loss, "kl.estimator")[1]
+    cell = onpolicy()
+    mean = cell.settings.loss.model_copy(update={"aggregation": "sequence_mean"})
+    agreeing = kl(changed(cell, loss=mean), estimator="k2", placement="loss", beta=0.1)
+    assert status(plan(agreeing), "kl.placement")[0] == "exact"
+
+
+def test_both_places_through_the_extension() -> None:
+    both = plan(kl(onpolicy(), estimator="k1", placement="reward_and_loss", beta=0.1))
+    told = read(both.argv)
+    assert (told[f"{A}.use_kl_in_reward"], told[f"{A}.use_kl_loss"]) == (True, False)
+    assert told["orch.kl_in_loss_too"] is True
+    assert status(both, "kl.placement")[0] == "extension"
+
+
+@pytest.mark.parametrize("estimator", ["k1+", "k3+", "rho_k3", "sg_rho_k2"])
+def test_an_estimator_of_the_worker_is_refused_with_the_nearest(estimator: str) -> None:
+    with pytest.raises(UnsupportedSetting, match="kl.estimator=k2, kl.placement=loss") as caught:
+        plan(kl(onpolicy(), estimator=estimator, placement="loss", beta=0.1))
+    assert caught.value.field == "kl.estimator"
+
+
+def refused(cell: Cell) -> str:
+    with pytest.raises(UnsupportedSetting) as caught:
+        plan(cell)
+    return caught.value.field
+
+
+def test_what_is_refused_names_its_field() -> None:
+    cell = onpolicy()
+    whole: Settings = cell.settings
+    reset = whole.kl.model_copy(update={"reset_reference_every_steps": 50})
+    assert refused(changed(cell, kl=reset)) == "kl.reset_reference_every_steps"
+    epsilon = whole.optimizer.model_copy(update={"epsilon": 1e-5})
+    assert refused(changed(cell, optimizer=epsilon)) == "optimizer.epsilon"
+    exact = whole.data.model_copy(update={"reward": "exact"})
+    assert refused(changed(cell, data=exact)) == "data.reward"
+    embedded = whole.model.model_copy(update={"path": "micro:amber"})
+    assert refused(changed(cell, model=embedded)) == "model.path"
+    minibatches = whole.batch.model_copy(update={"num_minibatches": 2})
+    assert refused(changed(cell, batch=minibatches, max_staleness_steps=1)) == (
+        "batch.num_minibatches"
+    )
+    for resources, bound in ((Resources(), 0), (Resources(gpus_per_node=1), 1)):
+        idle = cell.model_copy(update={"resources": resources})
+        assert refused(changed(idle, max_staleness_steps=bound)) == "resources.gpus_per_node"
+
+
+def test_a_cell_without_cadence_shows_itself_at_its_end() -> None:
+    told = read(plan(onpolicy().model_copy(update={"cadence": Cadence()})).argv)
+    for key in ("ckpt_interval", "hf_save_interval", "eval_interval"):
+        assert told[f"trainer.{key}"] == 250
+
+
+def test_where_it_runs_changes_no_setting() -> None:
+    here = onpolicy()
+    there = here.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=8)})
+    assert BACKEND.parse(plan(here).argv, plan(here).files) == BACKEND.parse(
+        plan(there).argv, plan(there).files
+    )
+
+
+# ---------------------------------------------------------------- what travels with a launch
+
+
+def test_the_files_stand_alone() -> None:
+    files = plan(onpolicy()).files
+    assert sorted(files) == ["needs.json", "orch_skyrl.py", "reward.py"]
+    for name in ("orch_skyrl.py", "reward.py"):
+        compile(files[name], name, "exec")
+        assert "import orchestrator" not in files[name]
+        assert "from backends" not in files[name]
+
+
+def test_options_are_taken_out_of_the_arguments() -> None:
+    options, overrides = split(["a.b=1", "orch.chat_template=none", "c=orch.x"])
+    assert options == {**OPTIONS, "chat_template": "none"}
+    assert overrides == ["a.b=1", "c=orch.x"]
+    with pytest.raises(SystemExit, match="orch.colour"):
+        split(["orch.colour=red"])
+
+
+def test_data_is_repeated_to_exactly_the_rows_wanted() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"n": list(range(10))})
+    numbers = repeated(rows, 25, seed=0)["n"]
+    assert len(numbers) == 25
+    assert sorted(numbers[:10]) == sorted(numbers[10:20]) == list(range(10))
+    assert list(numbers[:10]) != list(numbers[10:20]), "each pass is shuffled anew"
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        ("so \\boxed{\\frac{1}{2}}", "0.5", 1.0),
+        ("first \\boxed{3}, no: \\boxed{4}", "4", 1.0),
+        ("first \\boxed{4}, no: \\boxed{3}", "4", 0.0),
+        ("4", "4", 0.0),
+        ("\\boxed{4", "4", 0.0),
+        ("\\boxed{}", "4", 0.0),
+    ],
+)
+def test_the_reward_of_math(response: str, answer: str, reward: float) -> None:
+    assert math_boxed.score(response, answer) == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [
+        ("<answer>(8-2)*3</answer>", 1.0),
+        ("<answer>8*2</answer> or <answer>3*(8-2)</answer>", 1.0),
+        ("<answer>8+2*3</answer>", 0.05),
+        ("<answer>9+9</answer>", 0.05),
+        ("<answer>8/(2-2)</answer>", 0.01),
+        ("<answer>__import__('os')</answer>", 0.01),
+        ("(8-2)*3", 0.01),
+    ],
+)
+def test_the_reward_of_countdown(response: str, reward: float) -> None:
+    assert countdown.score(response, '{"numbers": [2, 3, 8], "target": 18}') == reward
+
+
+def test_a_launch_somebody_else_wrote_is_read(tmp_path: Path) -> None:
+    asked = BACKEND.parse(
+        ["uv", "run", "-m", "skyrl.train.entrypoints.main_base",
+         "data.train_data=['/data/gsm8k/train.parquet']",
+         "trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct",
+         f"{A}.use_kl_loss=True", "trainer.max_training_steps=20"],
+        {},
+    )  # fmt: skip
+    assert asked.kl.label == "k3.loss"
+    assert (asked.batch.num_prompts, asked.batch.num_minibatches) == (1024, 4)
+    assert asked.num_train_steps == 80
+    assert asked.model.name == "Qwen2.5-1.5B-Instruct"
