@@ -69,12 +69,14 @@ def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
 
 def at_scale(cells: Sequence[Cell], where: Where) -> Sequence[Cell]:
-    """This machine rehearses every cell; a cluster runs it as declared."""
-    if where == "slurm":
-        return cells
+    """This machine rehearses every cell; a cluster runs it as declared, save those declared for
+    the embedded trainer, which are rehearsals anywhere."""
     from orchestrator.scale import rehearse
 
-    return rehearse(cells)
+    if where == "local":
+        return rehearse(cells)
+    declared = [cell for cell in cells if cell.scale == "full"]
+    return declared + rehearse(cell for cell in cells if cell.scale == "micro")
 
 
 def site_of(spec: Spec) -> Where:

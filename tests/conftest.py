@@ -1,7 +1,8 @@
 """Synthetic experiments: records and scores as training and evaluation would leave them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,14 @@ from orchestrator.types import (
 )
 
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
+
+
+@pytest.fixture(autouse=True)
+def _subnormals() -> Iterator[None]:
+    """The trainer flushes subnormal numbers in its process; other tests of it need them."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 class Done(NamedTuple):

@@ -9,7 +9,6 @@ from orchestrator.types import Cell
 
 NAME = "prime_rl"
 VERSIONS = ("0.5.0",)
-COMMITS = {"0.5.0": "63331ad8b"}
 
 TORCH_EPSILON = 1e-8
 NO_CLIP_NORM = 1e30
@@ -30,8 +29,8 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
 
 _ADVICE = {
     "backend.version": "0.5.0 is the last release with a configurable async level and reference "
-    "log-probabilities in the RL loss: later ones reject a teacher beside RL. Set "
-    "backend=prime_rl@0.5.0.",
+    "log-probabilities in the RL loss: later ones have one fixed overlap, reject a teacher beside "
+    "RL, and from August 2026 write no Hugging Face weights. Set backend=prime_rl@0.5.0.",
     "model.chat_template": "Its environments are asked through the chat endpoint, which applies "
     "the template. Set model.chat_template=default, or train with verl.",
     "loss.aggregation": "Its trainer divides the sum over tokens by the number of tokens. Set "

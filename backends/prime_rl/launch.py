@@ -35,7 +35,7 @@ def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
     broadcasts, saved = run / "broadcasts", run / "checkpoints"
     common = _stable(output_dir / "checkpoints") & _stable(broadcasts) & _steps(saved)
     last = max(common, default=0)
-    for folder in (output_dir / "checkpoints", broadcasts, saved):
+    for folder in (output_dir / "checkpoints", output_dir / "weights", broadcasts, saved):
         for step in _steps(folder):
             if step > last:
                 shutil.rmtree(folder / f"step_{step}")

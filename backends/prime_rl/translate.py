@@ -28,7 +28,6 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             **{name: toml.dumps(table) for name, table in tables.items()},
             **sources(), RECORD: _record(cell),
         },
-        env={"WANDB_MODE": "disabled"},
         ledger=ledger.entries(leaves),
     )  # fmt: skip
 

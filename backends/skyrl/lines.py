@@ -57,7 +57,7 @@ def _model_and_data(settings: Settings) -> Iterator[Line]:
         yield Line(f"data.{name}", {}, note=f"data/train.parquet is to be made of it ({NEEDS})")
     yield Line(
         "data.reward", {"environment.env_class": "orch"}, "extension",
-        "SkyRL has no environment for it: reward.py, in an environment that orch_skyrl.py registers",
+        "SkyRL has no such reward: reward.py, in an environment that orch_skyrl.py registers",
     )  # fmt: skip
     yield Line(
         "data.max_prompt_tokens",

@@ -27,8 +27,8 @@ NAMES: Mapping[str, str] = {
     "async/staleness_max": "rollout/staleness_max",
     "timing/step": "time/step_seconds",
 }
-"""SkyRL's key -> the canonical name. It logs the KL as its estimator has it, the mean over each
-response's tokens and then over responses, and no k1 per sequence: there is no train/kl_reference."""
+"""SkyRL's key -> the canonical name. It logs the KL as its estimator has it, averaged over each
+response's tokens, then over responses, and no k1 per sequence: there is no train/kl_reference."""
 
 _EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
 _STEP = re.compile(r"^(.*?)Step (\d+): *$")

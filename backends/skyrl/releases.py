@@ -79,7 +79,7 @@ FIXED: Mapping[str, object] = {
     f"{SAMPLING}.min_p": 0.0,
     f"{SAMPLING}.logprobs": 1,
 }
-"""Said in every launch, whatever the cell: what is not left to a default that a release may move."""
+"""Said in every launch, whatever the cell: not left to a default that a release may move."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     f"{ALGORITHM}.kl_estimator_type": ("k1", "k2", "k3", "abs"),

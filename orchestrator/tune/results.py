@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from orchestrator.collect import collect
-from orchestrator.compare.estimates import Estimate, estimate, holm, tails
+from orchestrator.compare.estimates import ALPHA, Estimate, estimate, holm, quantile, tails
 from orchestrator.evaluate import read_scores
 from orchestrator.state import look
 from orchestrator.tune.design import Search
@@ -126,25 +126,43 @@ def best(search: Search, trials: Iterable[Tried]) -> Tried | None:
 def brackets(one: Found) -> list[Bracket]:
     """For each range, the nearest tried values on either side that are told to be worse.
 
-    A trial is worse if its 95 % interval of the difference to the best, seed by seed, leaves zero
-    out. The optimum lies between them if the objective has one hill along the range, the other
-    fields being where they are; nothing is said with one seed.
+    The optimum lies between them, at level 0.95, if the objective has one hill along the range,
+    the other fields being where they are. Nothing is said with one seed.
     """
     winner = one.best
-    if winner is None or len(winner.seeds) < 2:
+    worse = _worse(one, winner) if winner is not None else None
+    if winner is None or worse is None:
         return []
-    rest = [t for t in one.measured if t is not winner]
-    worse = [t for t in rest if _is_worse(one.search, t, winner)]
     told = []
     for each in one.search.space:
-        if not each.is_range:
-            continue
-        level = [t.params[each.field] for t in one.measured if t not in worse]
-        below = [t.params[each.field] for t in worse if t.params[each.field] < min(level)]
-        above = [t.params[each.field] for t in worse if t.params[each.field] > max(level)]
-        told.append(Bracket(each.field, max(below, default=each.low), min(above, default=each.high),
-                            (not below, not above)))  # fmt: skip
+        if each.is_range:
+            level = [t.params[each.field] for t in one.measured if t not in worse]
+            below = [t.params[each.field] for t in worse if t.params[each.field] < min(level)]
+            above = [t.params[each.field] for t in worse if t.params[each.field] > max(level)]
+            low, high = max(below, default=each.low), min(above, default=each.high)
+            told.append(Bracket(each.field, low, high, (not below, not above)))
     return told
+
+
+def _worse(one: Found, winner: Tried) -> list[Tried] | None:
+    """Trials whose mean is below the best's by more than chance: Student's t, one-sided, with the
+    spread between seeds pooled over all trials, corrected for their number (Bonferroni), which
+    also allows for the best being chosen. None without two seeds.
+    """
+    sign = one.search.objectives[0].sign
+    columns = {t.number: [sign * v[0] for v in t.seeds.values()] for t in one.measured}
+    freedom = sum(len(column) - 1 for column in columns.values())
+    rest = [trial for trial in one.measured if trial is not winner]
+    if freedom < 1 or not rest:
+        return None
+    means = {number: math.fsum(column) / len(column) for number, column in columns.items()}
+    squares = math.fsum((v - means[n]) ** 2 for n, column in columns.items() for v in column)
+    reach = quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
+    top, count = means[winner.number], len(winner.seeds)
+    return [
+        trial for trial in rest
+        if top - means[trial.number] > reach * math.sqrt(1 / count + 1 / len(trial.seeds))
+    ]  # fmt: skip
 
 
 def contests(all_found: Sequence[Found]) -> list[Contest]:
@@ -166,15 +184,6 @@ def contests(all_found: Sequence[Found]) -> list[Contest]:
         Contest(a, b, told, p, fresh)
         for (a, b, told, _, fresh), p in zip(rows, corrected, strict=True)
     ]
-
-
-def _is_worse(search: Search, trial: Tried, winner: Tried) -> bool:
-    sign = search.objectives[0].sign
-    shared = sorted(trial.seeds.keys() & winner.seeds.keys())
-    if len(shared) < 2:
-        return False
-    told = estimate(sign * (trial.seeds[s][0] - winner.seeds[s][0]) for s in shared)
-    return told.high is not None and told.high < 0
 
 
 def _tried(search: Search, one: Any) -> Tried:

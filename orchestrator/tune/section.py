@@ -18,8 +18,10 @@ CHOSEN = (
     "seeds (tune.confirm_seeds) do not have this bias."
 )
 BRACKET = (
-    '"Lies between": the nearest tried values on both sides whose 95 % interval of the difference '
-    "to the best, seed by seed, leaves zero out; an end of the range where no such value was tried."
+    '"Lies between": the nearest tried values on both sides that are worse than the best beyond '
+    "chance (t-test with the spread between seeds pooled over trials, level 0.95 over all of them "
+    "together); an end of the range where no such value was tried. It holds if the objective has "
+    "one hill."
 )
 
 

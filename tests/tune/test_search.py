@@ -125,9 +125,7 @@ def _one_bad(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["nan", "missing"])
 @pytest.mark.parametrize("rule", ["fail", [-5.0]])
-def test_a_trial_without_a_number_ends_as_declared(
-    kind: str, rule: Any, tmp_path: Path
-) -> None:
+def test_a_trial_without_a_number_ends_as_declared(kind: str, rule: Any, tmp_path: Path) -> None:
     made = house(tmp_path, if_failed=rule, trials=4)
     (found,) = made.run(_one_bad(kind))
     bad = found.trials[1]

@@ -8,7 +8,8 @@ Arguments are SkyRL's own overrides, and these for what SkyRL has no key for:
     orch.max_training_steps=N       SkyRL < 0.3.0: stop after N rollout batches
     orch.asynchronous=true          train asynchronously (no entry point of SkyRL's wheel does)
 Registered with SkyRL: the environment `orch` (the reward is reward.py beside this file), the
-advantage estimator `orch_reinforce`, the policy losses `orch_rollout_ppo`, `orch_rollout_dual_clip`.
+advantage estimator `orch_reinforce`, the policy losses `orch_rollout_ppo` and
+`orch_rollout_dual_clip`.
 """
 
 import importlib.util
@@ -52,9 +53,13 @@ def reinforce(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[A
 
 
 def rollout_ppo(
-    log_probs: Any, old_log_probs: Any, advantages: Any, config: Any, loss_mask: Any = None,
+    log_probs: Any,
+    old_log_probs: Any,  # noqa: ARG001 - SkyRL's signature
+    advantages: Any,
+    config: Any,
+    loss_mask: Any = None,
     rollout_logprobs: Any = None,
-) -> tuple[Any, dict[str, float]]:  # fmt: skip
+) -> tuple[Any, dict[str, float]]:
     """PPO's clipped loss with the ratio to the policy that sampled, summed over tokens.
 
     `advantages` come scaled for the aggregation of the loss; all arguments are [sequences, tokens].
@@ -103,9 +108,9 @@ def environment(reward_file: Path) -> type:
     score: Callable[[str, str], float] = module.score
 
     class Answer(BaseTextEnv):  # type: ignore[misc]
-        def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None):
+        def __init__(self, extras: Mapping[str, Any], **_: Any):
             super().__init__()
-            self.answer = (extras or {})["reward_spec"]["ground_truth"]
+            self.answer = extras["reward_spec"]["ground_truth"]
 
         def step(self, action: str) -> Any:
             reward = score(action, self.answer)
@@ -170,7 +175,7 @@ def main() -> None:
         config.trainer.algorithm.use_kl_loss = True
     initialize_ray(config)
     folder = Path(__file__).resolve().parent
-    tensorboard = os.path.abspath(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))
+    tensorboard = str(Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve())
     ray.get(ray.remote(num_cpus=1)(train).remote(config, options, folder, tensorboard))
 
 

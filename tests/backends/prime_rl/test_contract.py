@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backends.prime_rl import BACKEND, check
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.fingerprint import fingerprint
-from orchestrator.settings import Resources
+from orchestrator.settings import Cadence, Resources
 from orchestrator.types import Cell, Place
 
 PLACE = Place(Path("/runs/it's/plan"), Path('/runs/a "b"/attempts/1'), Path("/runs/ü/checkpoints"))
@@ -49,8 +49,11 @@ def test_everything_shipped_is_valid_for_prime_rl(prime_rl: Any, shipped: list[C
 def test_nothing_emitted_is_lost_in_prime_rl(prime_rl: Any, base: Cell) -> None:
     """Each key of rl.toml is in the resolved configuration, with our value."""
     text = emitted(base)["rl.toml"]
-    [answer] = prime_rl([("rl", text)])
+    last = base.model_copy(update={"cadence": Cadence()})
+    answer, unsaved = prime_rl([("rl", text), ("rl", emitted(last)["rl.toml"])])
     resolved = answer["resolved"]
+    assert unsaved["resolved"]["trainer"]["ckpt"].get("interval") is None
+    assert unsaved["resolved"]["trainer"]["ckpt"]["weights"]["save_format"] == "safetensors"
 
     def lost(ours: Any, theirs: Any, path: str) -> list[str]:
         if isinstance(ours, dict):

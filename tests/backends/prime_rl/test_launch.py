@@ -77,7 +77,7 @@ def test_a_later_attempt_resumes_where_both_processes_can(
     home, run = nasty.checkpoints_dir, nasty.checkpoints_dir / "run_default"
     steps(home / "checkpoints", 50)
     steps(home / "checkpoints", 75, stable=False)
-    steps(home / "weights", 50)
+    steps(home / "weights", 50, 75)
     steps(run / "checkpoints", 50, 100, stable=False)
     steps(run / "broadcasts", 50, 90, 94)
     (run / "rollouts" / "step_96").mkdir(parents=True)

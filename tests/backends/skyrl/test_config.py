@@ -178,7 +178,7 @@ def test_prompts_that_skyrl_would_drop_are_refused() -> None:
     rollout = cell.settings.rollout.model_copy(update={"group_size": 2})
     odd = changed(cell, rollout=rollout,
                   batch=cell.settings.batch.model_copy(update={"num_prompts": 5}))  # fmt: skip
-    with pytest.raises(UnsupportedSetting, match="batch.num_prompts=5.*drops prompts"):
+    with pytest.raises(UnsupportedSetting, match=r"batch\.num_prompts=5.*drops prompts"):
         BACKEND.translate(odd, PLACE)
     plan = BACKEND.translate(onpolicy("0.4.0"), PLACE)
     (answer,) = ask("0.4.0", [[
@@ -235,5 +235,5 @@ def test_too_many_generation_workers_are_what_skyrl_refuses(version: str) -> Non
 
 
 def test_an_unknown_release_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match="backend.version=0.1.0"):
+    with pytest.raises(UnsupportedSetting, match=r"backend\.version=0\.1\.0"):
         BACKEND.translate(onpolicy("0.1.0"), PLACE)

@@ -29,7 +29,7 @@ def status(of: LaunchPlan, field: str) -> tuple[str, str]:
     return entry.status, entry.note
 
 
-GOLDEN = """
+TOLD = """
 python /runs/plan/orch_skyrl.py
 data.train_data=["/runs/plan/data/train.parquet"]
 trainer.policy.model.path=Qwen/Qwen2.5-7B trainer.ref.model.path=Qwen/Qwen2.5-7B
@@ -50,13 +50,13 @@ trainer.placement.policy_num_nodes=2 trainer.placement.policy_num_gpus_per_node=
 trainer.placement.ref_num_nodes=2 trainer.placement.ref_num_gpus_per_node=4
 trainer.placement.colocate_all=true generator.inference_engine.num_engines=8
 trainer.fully_async.enabled=false
-""".split()
+"""
 
 
 def test_k1_in_the_reward_to_the_letter() -> None:
-    argv = plan(onpolicy()).argv
-    assert argv[:2] == tuple(GOLDEN[:2])
-    assert not set(GOLDEN) - set(argv)
+    argv, told = plan(onpolicy()).argv, TOLD.split()
+    assert list(argv[:2]) == told[:2]
+    assert not set(told) - set(argv)
     assert not [argument for argument in argv if argument.startswith("orch.")]
     assert len({argument.partition("=")[0] for argument in argv}) == len(argv), "a key twice"
 
@@ -106,7 +106,7 @@ def test_both_places_through_the_extension() -> None:
 
 @pytest.mark.parametrize("estimator", ["k1+", "k3+", "rho_k3", "sg_rho_k2"])
 def test_an_estimator_of_the_worker_is_refused_with_the_nearest(estimator: str) -> None:
-    with pytest.raises(UnsupportedSetting, match="kl.estimator=k2, kl.placement=loss") as caught:
+    with pytest.raises(UnsupportedSetting, match=r"kl\.estimator=k2, kl\.placement=loss") as caught:
         plan(kl(onpolicy(), estimator=estimator, placement="loss", beta=0.1))
     assert caught.value.field == "kl.estimator"
 
@@ -167,7 +167,7 @@ def test_options_are_taken_out_of_the_arguments() -> None:
     options, overrides = split(["a.b=1", "orch.chat_template=none", "c=orch.x"])
     assert options == {**OPTIONS, "chat_template": "none"}
     assert overrides == ["a.b=1", "c=orch.x"]
-    with pytest.raises(SystemExit, match="orch.colour"):
+    with pytest.raises(SystemExit, match=r"orch\.colour"):
         split(["orch.colour=red"])
 
 

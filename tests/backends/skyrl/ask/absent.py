@@ -1,10 +1,11 @@
-"""Stands in for what SkyRL imports and a question to its configuration does not need (Ray, vLLM, ...)."""
+"""Stands in for what SkyRL imports and a question to it does not need (Ray, vLLM, ...)."""
 
 import abc
 import importlib.abc
 import importlib.machinery
 import types
 from collections.abc import Container
+from typing import ClassVar
 from unittest.mock import MagicMock
 
 
@@ -33,7 +34,7 @@ class Anything(MagicMock, metaclass=Kind):
 class Stand(types.ModuleType):
     """A module of anything: a name with a capital is a class, every other one a function."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -53,7 +53,8 @@ def loss(lib, asked):
 def advantages(lib, asked):
     function = getattr(lib, asked["function"])
     value, _ = function(
-        token_level_rewards=torch.tensor(asked["rewards"]), response_mask=torch.tensor(asked["mask"]),
+        token_level_rewards=torch.tensor(asked["rewards"]),
+        response_mask=torch.tensor(asked["mask"]),
         index=asked["groups"], grpo_norm_by_std=asked.get("by_std", True),
     )  # fmt: skip
     return value.tolist()
