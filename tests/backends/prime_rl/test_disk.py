@@ -10,7 +10,8 @@ from backends.prime_rl import BACKEND
 TRAINER = (
     "[default0]:\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22m"
     "Step {step} | Time: 31.50s | Loss: 0.0123 | Entropy: 0.4210 | Mismatch KL: 0.0007 |"
-    " Grad. Norm: {norm} | LR: 1.00e-06 | Throughput: 9120 tokens/s | MFU: 31.2% | Peak Mem.: 61.0 GiB\x1b[0m\n"
+    " Grad. Norm: {norm} | LR: 1.00e-06 | Throughput: 9120 tokens/s |"
+    " MFU: 31.2% | Peak Mem.: 61.0 GiB\x1b[0m\n"
 )
 ORCHESTRATOR = (
     "\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Step {step}"
