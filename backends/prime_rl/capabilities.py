@@ -36,7 +36,7 @@ _ADVICE = {
     "loss.aggregation": "Its trainer divides the sum over tokens by the number of tokens. Set "
     "loss.aggregation=token_mean, or train with verl.",
     "kl.reset_reference_every_steps": "The reference policy is a server whose weights never "
-    "change. Leave it out, or train with verl or SkyRL.",
+    "change. Leave it out; of orch's backends only the embedded trainer resets it.",
     "rollout.top_p": "The orchestrator sends top_p=1.0 with every request. Set rollout.top_p=1.0.",
     "batch.num_minibatches": "It makes one optimizer step of a rollout batch. Set "
     "batch.num_minibatches=1 (and max_staleness_steps for samples of older policies), or train "

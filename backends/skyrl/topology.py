@@ -6,6 +6,10 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources
 
 
+MOST_TOKENS = 8192
+"""Of a micro batch, whose logits are the largest thing in a GPU's memory."""
+
+
 class Topology(NamedTuple):
     """GPUs of the policy (the reference policy shares them) and engines of one GPU each."""
 
@@ -43,6 +47,10 @@ def topology(resources: Resources, *, asynchronous: bool) -> Topology:
     )  # fmt: skip
 
 
-def micro_batch(sequences: int, largest: int = 8) -> int:
-    """The largest divisor of a GPU's minibatch up to `largest`. Changes memory, not results."""
-    return next(n for n in range(min(largest, sequences), 0, -1) if sequences % n == 0)
+def micro_batch(sequences: int, tokens: int) -> int:
+    """Sequences of up to `tokens` tokens to hold at once: a divisor of a GPU's minibatch.
+
+    Changes memory, not results. MOST_TOKENS is a guess, not measured.
+    """
+    largest = min(sequences, max(1, MOST_TOKENS // tokens))
+    return next(n for n in range(largest, 0, -1) if sequences % n == 0)

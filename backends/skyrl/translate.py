@@ -29,7 +29,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
     overrides = {
         **FIXED,
         **_place(place, settings),
-        **dict(_machines(top, sequences)),
+        **dict(_machines(top)),
+        **dict(_micro_batches(settings, sequences)),
         **dict(_cadence(cell.cadence, settings)),
         **{key: value for line in told for key, value in line.overrides.items()},
     }
@@ -80,7 +81,13 @@ def _place(place: Place, settings: Settings) -> dict[str, object]:
     }
 
 
-def _machines(top: Topology, sequences: int) -> Iterator[tuple[str, object]]:
+def _micro_batches(settings: Settings, sequences: int) -> Iterator[tuple[str, object]]:
+    tokens = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    for phase in ("train", "forward"):
+        yield f"trainer.micro_{phase}_batch_size_per_gpu", micro_batch(sequences, tokens)
+
+
+def _machines(top: Topology) -> Iterator[tuple[str, object]]:
     yield f"{PLACEMENT}.colocate_all", top.colocated
     yield f"{PLACEMENT}.colocate_policy_ref", True
     for model in ("policy", "ref"):
@@ -88,8 +95,6 @@ def _machines(top: Topology, sequences: int) -> Iterator[tuple[str, object]]:
         yield f"{PLACEMENT}.{model}_num_gpus_per_node", top.gpus_per_node
     yield f"{ENGINE}.num_engines", top.num_engines
     yield f"{ENGINE}.tensor_parallel_size", 1
-    yield "trainer.micro_train_batch_size_per_gpu", micro_batch(sequences)
-    yield "trainer.micro_forward_batch_size_per_gpu", micro_batch(sequences)
 
 
 def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object]]:

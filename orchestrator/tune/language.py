@@ -22,7 +22,9 @@ from orchestrator.tune.objective import Direction, Objective, objective
 from orchestrator.tune.space import Dimension, dimension
 from orchestrator.types import Spec
 
-Sampler = Literal["tpe", "random", "qmc"]
+Sampler = Literal["tpe", "gp", "random", "qmc"]
+"""tpe: cheap at any number of trials; gp: a Gaussian process, which needs fewer trials in one or
+two dimensions, and PyTorch; random and qmc (Sobol): as if every trial were the first."""
 Pruner = Literal["none", "hyperband", "median", "wilcoxon"]
 
 

@@ -1,8 +1,11 @@
 """The block's sampler and pruner, as Optuna's."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.tune.design import Search
 from orchestrator.tune.language import Block
 
@@ -21,16 +24,44 @@ def sampler(block: Block, trial: int) -> Any:
                 seed=block.sampler_seed, scramble=True, warn_asynchronous_seeding=False,
                 warn_independent_sampling=False,
             )  # fmt: skip
+        case "gp":
+            _need_torch()
+            with _quiet():
+                return samplers.GPSampler(
+                    seed=seed, n_startup_trials=_startup(block), deterministic_objective=False
+                )
         case "tpe":
-            return samplers.TPESampler(
-                seed=seed, n_startup_trials=max(3, min(10, block.trials // 4))
-            )  # fmt: skip
+            return samplers.TPESampler(seed=seed, n_startup_trials=_startup(block))
+
+
+def _startup(block: Block) -> int:
+    """Trials at random before there is anything to go by."""
+    return max(3, min(10, block.trials // 4))
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise EnvironmentFault(
+            "sampler gp needs PyTorch, which is not installed here; take sampler tpe, or install "
+            "orch with it: pip install 'orch-rl[micro]'"
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Optuna's word that a part of it is experimental."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
 
 
 def pruner(search: Search) -> Any:
     """A pruner. Hyperband's resource is train steps, from the first in-loop evaluation on."""
     from optuna import pruners
-    from optuna.exceptions import ExperimentalWarning
 
     match search.tune.block.pruner:
         case "hyperband":
@@ -41,8 +72,7 @@ def pruner(search: Search) -> Any:
         case "median":
             return pruners.MedianPruner(n_startup_trials=4)
         case "wilcoxon":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ExperimentalWarning)
+            with _quiet():
                 return pruners.WilcoxonPruner()
         case "none":
             return pruners.NopPruner()

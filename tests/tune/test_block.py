@@ -32,7 +32,7 @@ IN_DOMAIN = {"eval/in_domain/mean": "maximize"}
     ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm"),
     ({"trials": 0}, "tune.trials must be > 0"),
     ({"trails": 3}, "did you mean 'trials'"),
-    ({"sampler": "tp"}, "did you mean 'tpe'"),
+    ({"sampler": "tp"}, "must be one of tpe, gp, random, qmc"),
     ({"pruner": "hyperband", "objectives": IN_DOMAIN}, "set prune_on"),
     ({"prune_on": "train/reward_mean"}, "tune.pruner is none"),
     ({"pruner": "median", "objectives": {**IN_DOMAIN, "eval/kl_reverse": "minimize"}},

@@ -1,6 +1,7 @@
 """Spaces and objectives as a person writes them."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -52,9 +53,8 @@ def test_alternatives_may_be_anything_an_axis_takes() -> None:
     ("seed", [0, 1], "tune.seeds"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_space_is_a_sentence(field: str, written: object, told: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=re.escape(told)):
         dimension(field, written)
-    assert told in str(caught.value)
 
 
 @given(st.floats(0.001, 3.0))

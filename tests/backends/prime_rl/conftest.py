@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,13 +16,11 @@ from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import Resources, Settings
 from orchestrator.spec import load
 from orchestrator.types import Cell, Place
+from tests.backends.environments import library_python
 
 ROOT = Path(__file__).parents[3]
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
 COMMIT = "63331ad8b"
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from environments import library_python  # noqa: E402
 
 
 @pytest.fixture(scope="session")

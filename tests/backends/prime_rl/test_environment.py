@@ -1,13 +1,18 @@
 """Rewards of the environment that travels with a plan, and how it reads a data set."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from backends.prime_rl import environment
+from tests.backends.environments import library_python
 
 PROBLEM = json.dumps({"numbers": [3, 5, 7], "target": 22})
 
@@ -90,3 +95,25 @@ def test_a_data_set_that_changed_is_refused(asked: dict[str, Any]) -> None:
     asked["rows"] = Rows([{"text": "x"}])
     with pytest.raises(ValueError, match="no column question or problem or prompt; it has text"):
         environment.load_environment("a/b", "train", "math_boxed")
+
+
+@pytest.mark.slow
+def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
+    """The version Prime-RL 0.5.0 is locked to, in an environment of its own."""
+    python = library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
+    shutil.copy(environment.__file__, tmp_path / "orch_prime_rl_environment.py")
+    rows = [{"question": "1/4 + 1/4?", "answer": "0.5"}, {"question": "2?", "answer": "2"}]
+    (tmp_path / "math.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problem = {"question": "Make 22.", "metadata": {"numbers": [3, 5, 7], "target": 22}}
+    (tmp_path / "countdown.jsonl").write_text(json.dumps(problem) + "\n")
+    done = subprocess.run(
+        [str(python), str(Path(__file__).with_name("served.py")), str(tmp_path)],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"ORCH_DATA_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1",
+                          "HF_HOME": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "prompts": ["1/4 + 1/4? Box it.", "2? Box it."], "right": 1.0, "wrong": 0.0, "met": 1.0,
+        "missed": 0.05,
+    }  # fmt: skip

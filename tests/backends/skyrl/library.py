@@ -1,6 +1,7 @@
 """SkyRL itself, asked from tests: its configuration in an environment of each release."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -44,3 +45,14 @@ def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
     return answers
+
+
+def launch(version: str, argv: Sequence[str], env: dict[str, str]) -> dict[str, Any]:
+    """What comes of a launch up to its trainer (ask/launch.py); `argv` begins with the script."""
+    done = subprocess.run(
+        [python(version), HERE / "ask" / "launch.py", *argv],
+        capture_output=True, text=True, check=False, env={**os.environ, **env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen: dict[str, Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
+    return seen

@@ -8,6 +8,7 @@ from backends.skyrl import BACKEND
 from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
 from backends.skyrl.launch.rewards import countdown, math_boxed
 from backends.skyrl.overrides import read
+from backends.skyrl.topology import micro_batch
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources, Settings
 from orchestrator.types import Cadence, Cell, LaunchPlan
@@ -141,6 +142,11 @@ def test_a_cell_without_cadence_shows_itself_at_its_end() -> None:
     told = read(plan(onpolicy().model_copy(update={"cadence": Cadence()})).argv)
     for key in ("ckpt_interval", "hf_save_interval", "eval_interval"):
         assert told[f"trainer.{key}"] == 250
+
+
+def test_micro_batches_divide_a_gpus_minibatch_and_hold_few_tokens() -> None:
+    assert [micro_batch(160, 2048), micro_batch(10, 2048), micro_batch(7, 100)] == [4, 2, 7]
+    assert micro_batch(128, 20_000) == 1
 
 
 def test_where_it_runs_changes_no_setting() -> None:
