@@ -5,7 +5,6 @@ from typing import NamedTuple
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources
 
-
 MOST_TOKENS = 8192
 """Of a micro batch, whose logits are the largest thing in a GPU's memory."""
 

@@ -166,6 +166,8 @@ def _storage(log: Path) -> Any:
     lock.acquire()  # mends what a kill has torn before it is read
     lock.release()
     try:
+        if not _is_whole(log):
+            raise ValueError("its last line has no end")
         return JournalStorage(JournalFileBackend(str(log), lock_obj=lock))
     except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
@@ -174,12 +176,20 @@ def _storage(log: Path) -> Any:
         ) from error
 
 
+def _is_whole(log: Path) -> bool:
+    """Whether what is appended to a file begins a line."""
+    with suppress(FileNotFoundError), log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        return size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n"
+    return True
+
+
 def _mend(log: Path) -> None:
     """Takes away a last line that a kill has torn: the next one would be appended to it."""
-    with suppress(FileNotFoundError), log.open("r+b") as file:
+    if _is_whole(log):
+        return
+    with log.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
-            return
         start = max(0, size - _LONGEST_LINE)
         file.seek(start)
         whole, _, torn = file.read().rpartition(b"\n")
