@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.tune.here import search_here
 from orchestrator.tune.results import brackets, contests
 from orchestrator.types import Cell
 from tests.tune.rehearsed import Values, house, objective_at, theory
@@ -78,3 +79,17 @@ def test_configurations_are_compared_each_at_its_own_best(tmp_path: Path) -> Non
     assert high is not None
     assert 0.1 < low < high < 0.3
     assert contest.p < 0.01
+
+
+@pytest.mark.slow
+def test_real_training_agrees_with_theory(tmp_path: Path) -> None:
+    """The embedded trainer, end to end: the bracket holds the optimum and leaves both ends out."""
+    made = house(tmp_path, trials=7, seeds=[0, 1], sampler="gp", parallel=2,
+                 space={"kl.beta": "log(0.02, 10)"})  # fmt: skip
+    assert search_here(made.controller())
+    (found,) = made.found()
+    assert found.best is not None
+    (bracket,) = brackets(found)
+    assert bracket.low < OPTIMUM < bracket.high
+    assert bracket.low < found.best.params["kl.beta"] < bracket.high
+    assert not all(bracket.is_open)
