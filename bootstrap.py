@@ -22,7 +22,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / "python"
 STAMP = VENV / "orch-installed"
-EXTRAS = "micro,eval,dev"
+EXTRAS = "micro,eval,tune,dev"
 TORCH = "2.13.0"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 

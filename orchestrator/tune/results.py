@@ -1,6 +1,7 @@
 """What searches have found, read from the journal: the best, how well it is known, the front."""
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -41,8 +42,8 @@ class Found:
     search: Search
     trials: tuple[Tried, ...]
     importance: Mapping[str, float]
-    """Field -> share of the objective's variance that it explains (PED-ANOVA); empty where
-    nothing can be said. Of the first objective."""
+    """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
+    empty where nothing can be said."""
     confirmed: Mapping[int, tuple[float, ...]]
     """Fresh seed -> values of the best trial's parameters."""
 
@@ -207,7 +208,10 @@ def _importance(search: Search, study: Any) -> dict[str, float]:
     values = {t.values[0] for t in ended}
     if len(search.space) < 2 or len(values) < 4:
         return {}
-    told: dict[str, float] = get_param_importances(study, target=lambda t: t.values[0])
+    sign = search.objectives[0].sign
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that less of a target is better: it is here
+        told: dict[str, float] = get_param_importances(study, target=lambda t: -sign * t.values[0])
     return told
 
 

@@ -162,8 +162,8 @@ def _importance_table(found: Sequence[Found]) -> Table:
         (one.search.name, field, f"{share:.2f}")
         for one in found for field, share in one.importance.items()
     )  # fmt: skip
-    return Table("Importance: share of the variance between trials that a field explains "
-                 "(PED-ANOVA)", ("search", "field", "share"), rows)  # fmt: skip
+    return Table("Importance: a field's share in what sets the best trials apart (PED-ANOVA)",
+                 ("search", "field", "share"), rows)  # fmt: skip
 
 
 def _front_table(found: Sequence[Found]) -> Table:
