@@ -16,7 +16,8 @@ HEAVY = {"torch", "transformers", "mlflow", "lm_eval", "hydra", "omegaconf", "op
 
 BACKEND_MAY_IMPORT = {
     "orchestrator.errors", "orchestrator.settings", "orchestrator.types", "orchestrator.backend",
-    "orchestrator.names", "orchestrator.fingerprint", "orchestrator.semantics.estimators",
+    "orchestrator.names", "orchestrator.fingerprint", "orchestrator.tensorboard",
+    "orchestrator.semantics.estimators",
 }  # fmt: skip
 
 LAYERS = ["errors", "settings", "types"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from backends.openrlhf.checkpoints import steps_per_batch
-from backends.openrlhf.events import scalars
+from orchestrator.tensorboard import scalars
 from orchestrator.types import MetricPoint
 
 NAMES: Mapping[str, str] = {

@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
-from backends.skyrl.events import Scalar, read_scalars
 from backends.skyrl.layout import updates_of
+from orchestrator.tensorboard import Scalar, scalars
 from orchestrator.types import MetricPoint
 
 NAMES: Mapping[str, str] = {
@@ -45,7 +45,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     found = False
     for folder in folders:
         for path in sorted(folder.glob("events.out.tfevents.*")):
-            for point in _points(read_scalars(path), updates_of(folder) or 1):
+            for point in _points(scalars(path), updates_of(folder) or 1):
                 found = True
                 yield point
     if not found:

@@ -16,6 +16,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Scalar(NamedTuple):
+    """One value of one tag. `time` in Unix seconds."""
+
     step: int
     time: float
     tag: str
