@@ -14,8 +14,12 @@ Make = Callable[..., Settings]
 
 OPTIMISATION_GAP = 0.025
 """What a mean accuracy may miss the closed form by, beyond its standard error over seeds. Over four
-seeds the six configurations below missed it by 0.005 to 0.017 (standard errors 0.002 to 0.007): a
-network shares its parameters among prompts, so it does not reach the optimum of each."""
+seeds the six configurations below missed it by 0.005 to 0.017 (standard errors 0.002 to 0.007).
+The closed form is the optimum of each prompt by itself, and a network shares its parameters among
+prompts; what training length does to the miss is in backends/micro/README.md."""
+VALUE_NOISE = 0.02
+"""KL is measured on half of the problems, along sampled states: by so much may a value look better
+than the best there is."""
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 3.0])
@@ -58,14 +62,17 @@ def test_only_unbiased_on_policy_cells_have_a_prediction(embedded: Make) -> None
     assert predicted(embedded("k3", "reward_and_loss", 0.3, advantage=scaled)) is None
 
 
-def final_accuracies(
+def finals(
     trained: Callable[..., Any], lines: Callable[..., Any], settings: Settings, seeds: range
-) -> list[float]:
+) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracy and reverse KL after the last train step, a number a seed each."""
     found = []
     for seed in seeds:
         _, place = trained(settings.model_copy(update={"seed": seed}), evaluate_every_steps=150)
-        found.append(lines(place)[-1]["values"]["eval/accuracy_in_domain"])
-    return found
+        last = lines(place)[-1]["values"]
+        found.append((last["eval/accuracy_in_domain"], last["eval/kl_reverse"]))
+    accuracies, divergences = np.array(found).T
+    return accuracies, divergences
 
 
 def long_cell(embedded: Make, estimator: str, placement: str, beta: float) -> Settings:
@@ -82,11 +89,13 @@ def test_unbiased_configurations_train_to_the_closed_form(
     kl: str, beta: float, embedded: Make, trained: Callable[..., Any], lines: Callable[..., Any]
 ) -> None:
     settings = long_cell(embedded, *kl.split("."), beta)
-    accuracies = final_accuracies(trained, lines, settings, range(2))
+    accuracies, divergences = finals(trained, lines, settings, range(2))
     exact = predicted(settings)
     assert exact is not None
     error = np.std(accuracies, ddof=1) / np.sqrt(len(accuracies))
     assert abs(np.mean(accuracies) - exact.accuracy) <= max(2 * error, OPTIMISATION_GAP)
+    best = exact.accuracy - beta * exact.kl_reverse
+    assert np.all(accuracies - beta * divergences <= best + VALUE_NOISE), "better than the best"
 
 
 @pytest.mark.slow
@@ -97,4 +106,6 @@ def test_a_biased_configuration_does_not(
     exact = predicted(long_cell(embedded, "k1", "reward", 1.0))
     assert exact is not None
     biased = long_cell(embedded, "k3", "reward", 1.0)
-    assert final_accuracies(trained, lines, biased, range(1))[0] > exact.accuracy + 0.15
+    (accuracy,), (divergence,) = finals(trained, lines, biased, range(1))
+    assert accuracy > exact.accuracy + 0.15
+    assert accuracy - divergence < exact.accuracy - exact.kl_reverse - 0.3, "and pays for it"
