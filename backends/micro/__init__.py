@@ -25,7 +25,7 @@ class Micro:
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         return disk.find_checkpoints(checkpoints_dir)
 
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:

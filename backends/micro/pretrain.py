@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
 from backends.micro import evaluation, huggingface, optimizer

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
 from backends.micro.policy import (

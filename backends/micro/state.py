@@ -64,7 +64,7 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
         if about.get("cell") != cell_id:
             raise CheckpointError(
                 f"{path} belongs to cell {about.get('cell')}, not to {cell_id}: it was copied "

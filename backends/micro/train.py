@@ -5,6 +5,7 @@ the reference policy happen between rollout batches; one that falls due inside a
 its end.
 """
 
+import sys
 import time
 
 import torch
@@ -74,7 +75,7 @@ class Training:
     def run(self) -> Outcome:
         state, steps = self._state, self._settings.num_train_steps
         if state.step == 0:
-            self._journal.write(0, self._evaluate())
+            self._tell(0, self._evaluate())
         try:
             while state.step < steps:
                 self._rollout_batch()
@@ -96,7 +97,19 @@ class Training:
             started = time.perf_counter()
             if number == count:
                 values |= self._between_batches(began)
-            self._journal.write(state.step, values)
+            self._tell(state.step, values)
+
+    def _tell(self, step: int, values: dict[str, float]) -> None:
+        """Metrics for orch, and at each evaluation a line for whoever reads the logs."""
+        self._journal.write(step, values)
+        if "eval/accuracy_in_domain" in values:
+            sys.stdout.write(
+                f"step {step}/{self._settings.num_train_steps}: accuracy "
+                f"{values['eval/accuracy_in_domain']:.3f} in domain, "
+                f"{values['eval/accuracy_out_of_domain']:.3f} out of domain, "
+                f"KL to the reference {values['eval/kl_reverse']:.3f}\n"
+            )
+            sys.stdout.flush()
 
     def _between_batches(self, began: int) -> dict[str, float]:
         state, last = self._state, self._state.step == self._settings.num_train_steps

@@ -26,16 +26,16 @@ class OpenRLHF:
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         return checkpoints.find_checkpoints(checkpoints_dir)
 
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:  # noqa: ARG002
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parsing.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+    def rehearse(self, cell: Cell) -> Cell | None:
         return None
 
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         return ()
 
 

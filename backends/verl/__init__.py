@@ -31,10 +31,10 @@ class Verl:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parse.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:  # noqa: ARG002
+    def rehearse(self, cell: Cell) -> Cell | None:
         return None
 
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:  # noqa: ARG002
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         return ()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli import options
+from orchestrator.cli.output import say
 
 
 @click.command(short_help="Output of one cell.")
@@ -25,7 +26,10 @@ def command(
     cell_dir = folder.cell(found)
     stream: Stream = "stderr" if errors else "stdout"
     if not following:
-        click.echo(logs(cell_dir, stream, lines=lines, attempt=attempt), nl=False)
+        text = logs(cell_dir, stream, lines=lines, attempt=attempt)
+        click.echo(text, nl=False)
+        if not text:
+            say(f"{cell_dir.path.name} has written nothing to {stream}")
         return
     for text in follow(cell_dir, stream, lines=lines):
         click.echo(text, nl=False)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--trials", type=int, help="Trials of each search.")
 @click.option("--parallel", type=int, help="Trials at the same time.")
 @click.option("--max-gpu-hours", type=float, help="Budget of each search.")
-@click.option("--sampler", help="tpe, random or qmc.")
+@click.option("--sampler", help="tpe, gp (needs PyTorch), random or qmc.")
 @click.option("--pruner", help="none, hyperband, median or wilcoxon.")
 @click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
 @click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")

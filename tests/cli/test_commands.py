@@ -109,7 +109,10 @@ def test_show_and_logs_take_the_start_of_an_id(finished: Path) -> None:
     assert "kl.estimator" in shown.stdout
     argv = orch(finished, "show", SMOKE, cell["slug"], "--argv").stdout
     assert "backends.micro" in argv
-    assert orch(finished, "logs", cell["id"], "--stderr").returncode == 0
+    assert "step 16/16: accuracy" in orch(finished, "logs", cell["id"]).stdout
+    silent = orch(finished, "logs", cell["id"], "--stderr")
+    assert silent.returncode == 0
+    assert "has written nothing to stderr" in silent.stderr
     nobody = orch(finished, "show", "ffffffffffff")
     assert nobody.returncode == 1
     assert "no launched cell is called" in nobody.stderr
