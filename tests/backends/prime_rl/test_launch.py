@@ -14,11 +14,15 @@ from orchestrator.settings import Resources
 from orchestrator.types import Cell, Place
 
 PROGRAM = """#!{python}
-import json, os, sys
+import json, os, sys, time
 with open({seen!r}, "a") as file:
     file.write(json.dumps([sys.argv, os.environ.get("PYTHONPATH"),
                            os.environ.get("CUDA_VISIBLE_DEVICES")]) + "\\n")
+deadline = time.monotonic() + 30
+while {serves} and open({seen!r}).read().count("\\n") < 2 and time.monotonic() < deadline:
+    time.sleep(0.05)
 """
+"""A server stays until both are up: when the first of them ends, the launcher ends the other."""
 
 
 @pytest.fixture
@@ -37,7 +41,9 @@ def launch(cell: Cell, place: Place, tmp_path: Path, **variables: str) -> list[A
     seen, programs = tmp_path / "seen.jsonl", tmp_path / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("rl", "inference"):
-        (programs / name).write_text(PROGRAM.format(python=sys.executable, seen=str(seen)))
+        (programs / name).write_text(
+            PROGRAM.format(python=sys.executable, seen=str(seen), serves=name == "inference")
+        )
         (programs / name).chmod(0o755)
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     done = subprocess.run(
