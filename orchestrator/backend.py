@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -43,8 +44,16 @@ class Backend(Protocol):
         """The reverse of translate: what a launch asks for."""
         ...
 
-    def rehearse(self, cell: Cell) -> Cell | None:
-        """The cell at this backend's own small scale, or None where it has no scale of its own."""
+    def semantics(self, version: str | None) -> Semantics:
+        """What a release means by equal settings; None: the newest it drives.
+
+        Raises UnsupportedSetting for a release nothing is known of.
+        """
+        ...
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
+        """The cell at this backend's own small scale, trained in a dialect, or None where it has
+        no scale of its own."""
         ...
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

@@ -1,6 +1,5 @@
 """One experiment as a command sees it: the spec, its cells at the site's scale, their folder."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,10 +79,15 @@ def at_scale(cells: Sequence[Cell], where: Where) -> Sequence[Cell]:
 
 
 def site_of(spec: Spec) -> Where:
-    """Where the spec's cells run: `auto` is SLURM where `sbatch` is found, else this machine."""
+    """Where the spec's cells run: `auto` is SLURM where its controller answers, else this machine.
+
+    Raises EnvironmentFault for `auto` where a cluster is configured and does not answer.
+    """
     kind = spec.site.kind
     if kind == "auto":
-        kind = "slurm" if shutil.which("sbatch") else "local"
+        from orchestrator.launch.slurm.presence import is_here
+
+        kind = "slurm" if is_here() else "local"
     return kind
 
 

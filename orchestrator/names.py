@@ -14,6 +14,7 @@ METRICS: dict[str, Metric] = {
     "train/kl_reference": Metric("k1 estimate of KL(policy || reference policy)", "nats/sequence"),
     "train/kl_reference_per_token": Metric("the same, averaged over tokens", "nats/token"),
     "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
+    "train/beta_effective": Metric("beta that would pull as hard under the nominal objective"),
     "train/entropy": Metric("mean entropy of the policy at sampled positions", "nats/token"),
     "train/policy_loss": Metric("the policy-gradient part of the loss"),
     "train/grad_norm": Metric("global norm of the gradient before clipping"),

@@ -3,6 +3,7 @@
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from orchestrator.backend import Backend
 from orchestrator.errors import EnvironmentFault, did_you_mean
@@ -29,6 +30,11 @@ def load(name: str) -> Backend:
     return backend
 
 
+def folder(name: str) -> Path:
+    """The folder of a backend: its data files lie there."""
+    return _root() / name
+
+
 def _root() -> Path:
     backends = import_module("backends")
     if not getattr(backends, "ORCH_BACKENDS", False) or backends.__file__ is None:
@@ -38,3 +44,34 @@ def _root() -> Path:
             "Install orch in an environment of its own."
         )
     return Path(backends.__file__).parent
+
+
+def probes_file(name: str) -> Path:
+    """The module of a backend that runs its library's own functions (orchestrator.matrix).
+
+    Raises EnvironmentFault if the backend has none, as the embedded trainer has none.
+    """
+    path = _root() / name / "probes.py"
+    if not path.exists():
+        having = [each for each in names() if (_root() / each / "probes.py").exists()]
+        raise EnvironmentFault(
+            f"backend '{name}' has no library whose functions could be asked (there are: "
+            f"{', '.join(having)})"
+        )
+    return path
+
+
+def has_probes(name: str) -> bool:
+    """Whether the backend drives a library whose functions can be asked."""
+    return (_root() / name / "probes.py").exists()
+
+
+def probes(name: str) -> ModuleType:
+    """The module probes_file names, for what it says about its library; it loads no torch."""
+    probes_file(name)
+    return import_module(f"backends.{name}.probes")
+
+
+def evidence_dir(name: str) -> Path:
+    """Where a backend keeps what was measured in its library, one file a release."""
+    return _root() / name / "evidence"

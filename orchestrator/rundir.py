@@ -5,7 +5,8 @@
       format.json  spec.json  ledger.jsonl  report/
       cells/<slug>-<id>/
         cell.json  claim  plan/  checkpoints/  eval/
-        attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}
+        attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}, see attemptdir
+      slurm/<submission>/             the script and manifest of one job array
 
 Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
 worked on only by the process that holds the lock on its `claim`, so the kernel ends a claim with
@@ -19,6 +20,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator import __version__
+from orchestrator.attemptdir import AttemptDir as AttemptDir
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line as append_line
 from orchestrator.files import parsed as parsed
@@ -36,47 +39,12 @@ from orchestrator.files import read_object as read_object
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
 from orchestrator.files import write_text as write_text
-from orchestrator.types import Cell, ExitRecord, LaunchPlan, Place
+from orchestrator.types import Cell, LaunchPlan, Place
 
 FORMAT = 1
 """Raised when an older orch could not read what a newer one writes."""
 
-_OURS = {"cells", "ledger.jsonl", "spec.json", "report"}
-
-
-@dataclass(frozen=True)
-class AttemptDir:
-    """attempts/<n>: one try at a cell."""
-
-    path: Path
-    number: int
-
-    @property
-    def job(self) -> Path:
-        return self.path / "job.json"
-
-    @property
-    def stdout(self) -> Path:
-        return self.path / "stdout"
-
-    @property
-    def stderr(self) -> Path:
-        return self.path / "stderr"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def exit(self) -> Path:
-        return self.path / "exit.json"
-
-    def read_exit(self) -> ExitRecord | None:
-        """How it ended, or None while it has not."""
-        return read_object(ExitRecord, self.exit)
-
-    def write_exit(self, record: ExitRecord) -> None:
-        write_text(self.exit, record.model_dump_json() + "\n")
+_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm"}
 
 
 @dataclass(frozen=True)
@@ -176,6 +144,31 @@ class CellDir:
             return last
         return self.new_attempt()
 
+    def reserve(self, order: str, *, fresh: bool = False) -> AttemptDir:
+        """The attempt that an order (JSON) is to start, with the order in it from the first moment.
+
+        fresh: always a new one. Two callers never make the same one; only the holder of the
+        folder's submission lock may reserve one that was never started.
+        """
+        attempts = self.attempts()
+        last = attempts[-1] if attempts else None
+        if not fresh and last is not None and not last.job.exists() and not last.exit.exists():
+            write_text(last.order, order + "\n")
+            return last
+        root = self.path / "attempts"
+        nascent = root / f".new-{socket.gethostname()}-{os.getpid()}"
+        write_text(nascent / "order.json", order + "\n")
+        number = last.number + 1 if last else 1
+        with telling(root):
+            while True:
+                try:
+                    nascent.rename(root / str(number))
+                    return AttemptDir(root / str(number), number)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    number += 1
+
     def place(self, attempt: AttemptDir) -> Place:
         return Place(self.plan, attempt.path, self.checkpoints)
 
@@ -255,6 +248,10 @@ class RunFolder:
     @property
     def report(self) -> Path:
         return self.path / "report"
+
+    def submission(self, id_: str) -> Path:
+        """The folder of one job array; its jobs run in it and print there what is not a cell's."""
+        return self.path / "slurm" / id_
 
     @cached_property
     def cells_path(self) -> Path:

@@ -1,23 +1,30 @@
-"""The same grid at the scale of this machine: each declared cell becomes its rehearsal."""
+"""The same grid at the scale of this machine: each declared cell becomes its rehearsal.
+
+A rehearsal is trained in the dialect of the library and release it was declared for, so that what
+the libraries mean differently by equal settings can be seen here.
+"""
 
 from collections.abc import Iterable
 
 from orchestrator import registry
+from orchestrator.dialect import Semantics
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.settings import BackendRef
 from orchestrator.types import Cell
 
 
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
     """Each cell at the embedded trainer's scale, in order.
 
-    Declared cells that become the same training run (one cell asked of four libraries, say) are
-    one cell, in the studies of all, and its axes show every name it was declared under.
-    Raises UnsupportedSetting if the backend has no scale of its own.
+    Declared cells that become the same training run (one cell asked of two libraries that mean the
+    same by it, say) are one cell, in the studies of all, and its axes show every name it was
+    declared under. Raises UnsupportedSetting if the backend has no scale of its own, or for a
+    release whose mathematics nothing is known of.
     """
     trainer = registry.load(backend)
     merged: dict[str, Cell] = {}
     for cell in cells:
-        small = trainer.rehearse(cell)
+        small = trainer.rehearse(cell, semantics(cell.settings.backend).dialect)
         if small is None:
             raise UnsupportedSetting(
                 backend, "backend.name", cell.settings.backend.name, registry.names(),
@@ -26,6 +33,11 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
         twin = merged.get(small.id)
         merged[small.id] = small if twin is None else _merge(twin, small)
     return list(merged.values())
+
+
+def semantics(library: BackendRef) -> Semantics:
+    """What a library's release means by equal settings."""
+    return registry.load(library.name).semantics(library.version)
 
 
 def _merge(one: Cell, other: Cell) -> Cell:

@@ -8,9 +8,9 @@ evaluate: Record -> Scores    compare: Records, Scores -> Comparison
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestrator.settings import (
     Cadence,
@@ -56,6 +56,61 @@ class Baseline(Frozen):
     chat_template: Literal["default", "none"] = "default"
 
 
+class DivergenceTask(Frozen):
+    """Prompts on which the policy is compared with its reference policy."""
+
+    name: Name
+    domain: Literal["in", "out"]
+    chat_template: Literal["default", "none"] = "default"
+
+
+class Divergence(Frozen):
+    """Both KL divergences to the reference policy and the entropy, exact over the vocabulary at
+    every position of sampled responses (paper, Fig. 12)."""
+
+    tasks: tuple[DivergenceTask, ...] = Field(strict=False)
+    max_items: PositiveInt = 256
+    """The first so many prompts of each task, one response each."""
+    max_response_tokens: PositiveInt = 1024
+    checkpoints: Literal["last", "all"] = "all"
+
+
+class Engine(Frozen):
+    """What generates responses, as lm-eval's model. `auto`: vllm for a cell at full scale, hf for
+    the embedded policies."""
+
+    name: Literal["auto", "hf", "vllm", "completions", "chat"] = "auto"
+    """hf: transformers; vllm: in this process; completions, chat: an OpenAI-compatible server."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """hf only."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    tensor_parallel_size: PositiveInt | None = None
+    """vllm; None: the GPUs of a node of the site."""
+    gpu_memory_utilization: Probability = 0.9
+    max_model_len: PositiveInt | None = None
+    """Prompt and response in tokens; None: 4096 and the longest response."""
+    base_url: str | None = None
+    """Servers: all of the address, such as http://node7:8000/v1/completions."""
+    model: str | None = None
+    """Servers: the model's name there; None: the checkpoint's path, as vLLM serves it."""
+    extensions: bool = True
+    """Servers: send what OpenAI's API lacks and vLLM, SGLang and llama.cpp take (top_k, min_p,
+    repetition_penalty, special tokens). A server that refuses them samples by its own defaults."""
+    num_concurrent: PositiveInt = 32
+    timeout_seconds: PositiveInt = 1800
+    python: str | None = None
+    """Interpreter of an environment with lm-eval (and vLLM); None: orch's own."""
+
+    @model_validator(mode="after")
+    def _server_has_address(self) -> Self:
+        if (self.name in ("completions", "chat")) != (self.base_url is not None):
+            raise ValueError(
+                "base_url is needed with name 'completions' or 'chat', and only then; "
+                f"got name '{self.name}' and base_url {self.base_url}"
+            )
+        return self
+
+
 class Evaluation(Frozen):
     """What is asked of each checkpoint."""
 
@@ -64,6 +119,8 @@ class Evaluation(Frozen):
     sampling: Sampling = Sampling()
     seeds: tuple[int, ...] = Field(default=(0,), strict=False)
     checkpoints: Literal["last", "all"] = "last"
+    divergence: Divergence | None = None
+    engine: Engine = Engine()
 
 
 class Site(Frozen):
@@ -174,6 +231,9 @@ class LaunchPlan(Frozen):
     ledger: tuple[LedgerEntry, ...] = Field(default=(), strict=False)
     entry: str | None = None
     """`module:function(cell, place)`: lets the local launcher fork instead of starting argv."""
+    bring_up: Literal["program", "ray", "ranks"] = "program"
+    """What the nodes need before argv: nothing; a Ray cluster of all nodes, argv on the first; or
+    argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
 
 
 # ---------------------------------------------------------------- what came of it

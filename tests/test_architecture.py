@@ -17,7 +17,8 @@ HEAVY = {"torch", "transformers", "mlflow", "lm_eval", "hydra", "omegaconf", "op
 BACKEND_MAY_IMPORT = {
     "orchestrator.errors", "orchestrator.settings", "orchestrator.types", "orchestrator.backend",
     "orchestrator.names", "orchestrator.fingerprint", "orchestrator.tensorboard",
-    "orchestrator.semantics.estimators",
+    "orchestrator.semantics.estimators", "orchestrator.scoring",
+    "orchestrator.dialect", "orchestrator.causes",
 }  # fmt: skip
 
 LAYERS = ["errors", "settings", "types"]

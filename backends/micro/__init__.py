@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from backends.micro import disk, plan, rehearsal
+from backends.micro import version as releases
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -12,7 +14,7 @@ class Micro:
     """orchestrator.backend.Backend; importing it loads no torch."""
 
     name = "micro"
-    versions: tuple[str, ...] = (plan.VERSION,)
+    versions: tuple[str, ...] = (releases.VERSION,)
     capabilities: Mapping[str, Sequence[object]] = plan.CAPABILITIES
     tasks_dir: Path | None = Path(__file__).parent / "tasks"
 
@@ -31,8 +33,11 @@ class Micro:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return plan.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:
-        return rehearsal.rehearse(cell)
+    def semantics(self, version: str | None) -> Semantics:
+        return Semantics(releases.dialect(version))
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
+        return rehearsal.rehearse(cell, dialect)
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         return rehearsal.rehearse_tasks(cell)

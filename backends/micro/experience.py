@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from backends.micro import rollout
-from backends.micro.objective import Experience, advantages, penalty
+from backends.micro.objective import Experience, in_reward, penalty, shaped_advantages
 from backends.micro.policy import weights
 from backends.micro.skills import ANSWER_TOKENS, Skill, encode, problems
 from backends.micro.state import State
+from orchestrator.dialect import PLAIN, Dialect
 from orchestrator.settings import Settings
 
 
-def collect(settings: Settings, skill: Skill, state: State) -> tuple[Experience, int]:
+def collect(
+    settings: Settings, skill: Skill, state: State, dialect: Dialect = PLAIN
+) -> tuple[Experience, int]:
     """A rollout batch for the next train steps, and the version of the policy that sampled it."""
     number = state.step // settings.batch.num_minibatches
     rng = np.random.default_rng([settings.seed, number])
@@ -26,7 +29,7 @@ def collect(settings: Settings, skill: Skill, state: State) -> tuple[Experience,
     prompts, answers, draws = (
         torch.from_numpy(x).to(state.policy.device) for x in (*encode(skill, digits), uniforms)
     )
-    version = max(0, state.step - settings.max_staleness_steps)
+    version = max(0, state.step - lag(settings, dialect, number))
     temperature = settings.rollout.temperature
     sampled = rollout.sample(
         weights(state.version(version)), prompts, draws, temperature, settings.rollout.top_p
@@ -35,13 +38,45 @@ def collect(settings: Settings, skill: Skill, state: State) -> tuple[Experience,
         reference = rollout.score(
             weights(state.reference), prompts, sampled.tokens, sampled.mask, temperature
         )
+    start = _at_the_start(settings, dialect, state, version, sampled)
     reward = rewards(sampled.tokens, sampled.mask, answers)
-    lost = penalty(settings.kl, sampled.logp, reference.logp, sampled.mask)
-    shaped = reward - settings.kl.beta * lost
-    advantage = advantages(settings.advantage.estimator, shaped)
+    of_reward = start if dialect.kl_reward_policy == "batch_start" else sampled.logp
+    old = start if dialect.ratio_to == "batch_start" else sampled.logp
+    lost = penalty(settings.kl, of_reward, reference.logp, sampled.mask, dialect, old)
+    advantage = shaped_advantages(
+        settings.advantage.estimator, reward, settings.kl.beta * lost, dialect
+    )
     return Experience(
-        prompts, sampled.tokens, sampled.mask, sampled.logp, reference.logp, reward, lost, advantage
+        prompts, sampled.tokens, sampled.mask, old, reference.logp, reward, lost.sum(-1), advantage
     ), version
+
+
+def lag(settings: Settings, dialect: Dialect, number: int) -> int:
+    """How many train steps old the policy is that samples batch `number`.
+
+    A bound is rehearsed by a draw of its own, uniform up to it, which leaves all others alone: how
+    old a batch really is depends on machines that are not here.
+    """
+    longest = settings.max_staleness_steps
+    if dialect.staleness == "exact" or longest == 0:
+        return longest
+    return int(np.random.default_rng([settings.seed, number, longest]).integers(longest + 1))
+
+
+@torch.no_grad()
+def _at_the_start(
+    settings: Settings, dialect: Dialect, state: State, version: int, sampled: rollout.Rollouts
+) -> Tensor:
+    """[P, G, T], log-probabilities under the policy before the batch's first train step, where the
+    dialect reads them; else those of the policy that sampled, with which they agree on-policy."""
+    of_reward = dialect.kl_reward_policy == "batch_start" and in_reward(settings.kl)
+    of_ratio = dialect.ratio_to == "batch_start"
+    if version == state.step or not (of_reward or of_ratio):
+        return sampled.logp
+    return rollout.score(
+        weights(state.policy), sampled.prompts, sampled.tokens, sampled.mask,
+        settings.rollout.temperature,
+    ).logp  # fmt: skip
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:

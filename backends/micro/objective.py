@@ -1,5 +1,6 @@
 """Advantages and the loss: how rewards and the KL term become one gradient.
 
+What a library does differently is a `Dialect`, given as a parameter; `PLAIN` is this trainer's own.
 Shapes: P prompts, G rollouts of each, T response tokens. Masked tokens carry 0 everywhere.
 """
 
@@ -8,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.semantics.estimators import token_kl
+from orchestrator.dialect import PLAIN, Dialect
+from orchestrator.semantics.estimators import UNCLAMPED, Clamp, shape, token_kl
 from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
 
@@ -21,8 +23,8 @@ class Experience(NamedTuple):
     """[P, G, T]"""
     mask: Tensor
     """[P, G, T]"""
-    logp_rollout: Tensor
-    """[P, G, T]"""
+    logp_old: Tensor
+    """[P, G, T], of the policy that ratios are to (Dialect.ratio_to): plainly, that sampled."""
     logp_ref: Tensor
     """[P, G, T]"""
     reward: Tensor
@@ -30,7 +32,7 @@ class Experience(NamedTuple):
     penalty: Tensor
     """[P, G], the KL estimate in the reward, summed over a response; before beta."""
     advantage: Tensor
-    """[P, G]"""
+    """[P, G, 1], or [P, G, T] where the tokens of a response have advantages of their own."""
 
     def minibatches(self, count: int) -> list["Experience"]:
         """Equal parts by prompt, in order."""
@@ -45,7 +47,7 @@ class Objective(NamedTuple):
     kl_term: Tensor
     """Mean over responses of the summed KL estimate in the loss, before beta; 0 without one."""
     ratio: Tensor
-    """[P, G, T], policy over rollout policy."""
+    """[P, G, T], policy over the policy of logp_old."""
     clipped: Tensor
     """[P, G, T] bool, tokens whose gradient the clip has stopped."""
 
@@ -59,18 +61,53 @@ def in_loss(kl: Kl) -> bool:
     return kl.beta > 0 and kl.placement in ("loss", "reward_and_loss")
 
 
-def penalty(kl: Kl, logp_rollout: Tensor, logp_ref: Tensor, mask: Tensor) -> Tensor:
-    """[P, G], the KL estimate that the reward loses, of the rollout policy; summed over tokens."""
+def clamp_of(kl: Kl, dialect: Dialect) -> Clamp:
+    """The bounds that hold this cell's estimates."""
+    held = kl.estimator != "none" and shape(kl.estimator).plain in dialect.kl_clamp_of
+    return Clamp(*dialect.kl_clamp) if held else UNCLAMPED
+
+
+def penalty(
+    kl: Kl,
+    logp: Tensor,
+    logp_ref: Tensor,
+    mask: Tensor,
+    dialect: Dialect = PLAIN,
+    logp_rollout: Tensor | None = None,
+) -> Tensor:
+    """[P, G, T], the KL estimate of each token that the reward loses, at the policy of `logp`.
+
+    `logp_rollout`: of the policy that sampled, for the ratio of rho forms; None: `logp` itself.
+    """
     if not in_reward(kl):
-        return torch.zeros_like(mask[..., 0])
-    per_token: Tensor = token_kl(kl.estimator, logp_rollout, logp_ref, logp_rollout)
-    return (per_token * mask).sum(-1)
+        return torch.zeros_like(mask)
+    rollout = logp if logp_rollout is None else logp_rollout
+    estimate: Tensor = token_kl(kl.estimator, logp, logp_ref, rollout, clamp=clamp_of(kl, dialect))
+    return estimate * mask
 
 
-def advantages(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
-    """[P, G] from shaped rewards [P, G]. Each row is a group.
+def shaped_advantages(
+    estimator: AdvantageEstimator, reward: Tensor, lost: Tensor, dialect: Dialect = PLAIN
+) -> Tensor:
+    """[P, G, 1] or [P, G, T] from task rewards [P, G] and `lost` [P, G, T], beta times the KL of
+    each token; see Dialect.kl_reward.
+    """
+    if dialect.kl_reward == "inside":
+        return advantages(estimator, reward - lost.sum(-1), dialect.std_epsilon)[..., None]
+    gained = advantages(estimator, reward, dialect.std_epsilon)[..., None]
+    if dialect.kl_reward == "outside":
+        return gained - lost.sum(-1, keepdim=True)
+    if dialect.kl_reward == "to_go":
+        return gained - lost.flip(-1).cumsum(-1).flip(-1)
+    return gained - lost
 
-    grpo divides by the unbiased standard deviation plus 1e-6, as verl and TRL do.
+
+def advantages(
+    estimator: AdvantageEstimator, reward: Tensor, epsilon: float = PLAIN.std_epsilon
+) -> Tensor:
+    """[P, G] from rewards [P, G]. Each row is a group.
+
+    grpo divides by the unbiased standard deviation plus epsilon, as verl and TRL do.
     """
     if estimator == "reinforce":
         return reward
@@ -79,31 +116,51 @@ def advantages(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
     if estimator == "rloo":
         return centred * (size / (size - 1))
     if estimator == "grpo":
-        return centred / (reward.std(-1, keepdim=True) + 1e-6)
+        return centred / (reward.std(-1, keepdim=True) + epsilon)
     return centred
 
 
-def objective(loss: Loss, kl: Kl, logp: Tensor, batch: Experience) -> Objective:
+def objective(
+    loss: Loss, kl: Kl, logp: Tensor, batch: Experience, dialect: Dialect = PLAIN
+) -> Objective:
     """The loss of a minibatch, differentiable in logp [P, G, T]."""
     surrogate, ratio, clipped = policy_loss(
-        loss, logp, batch.logp_rollout, batch.advantage[..., None]
+        loss, logp, batch.logp_old, batch.advantage, dialect.ratio_bound
     )
-    policy = aggregate(loss, surrogate, batch.mask)
+    policy = aggregate(loss, surrogate, batch.mask, dialect)
     if not in_loss(kl):
         return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
-    per_token = token_kl(kl.estimator, logp, batch.logp_ref, batch.logp_rollout) * batch.mask
-    total = policy + kl.beta * aggregate(loss, per_token, batch.mask)
+    per_token = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect) * batch.mask
+    total = policy + kl.beta * aggregate(of_the_kl(loss, dialect), per_token, batch.mask, dialect)
     return Objective(total, policy, per_token.sum(-1).mean(), ratio, clipped)
 
 
+def kl_loss(
+    kl: Kl, logp: Tensor, logp_ref: Tensor, logp_old: Tensor, dialect: Dialect = PLAIN
+) -> Tensor:
+    """[P, G, T], the KL estimate of each token in the loss, with its gradient."""
+    clamp, form = clamp_of(kl, dialect), shape(kl.estimator)
+    bound = dialect.kl_ratio_max
+    if bound is None or (form.ratio == "none" and not form.straight_through):
+        estimate: Tensor = token_kl(kl.estimator, logp, logp_ref, logp_old, clamp=clamp)
+        return estimate
+    value = token_kl(form.plain, logp, logp_ref, clamp=clamp).detach()  # type: ignore[arg-type]
+    weight = (logp - logp_old).exp().clamp(max=bound).detach()
+    slope = weight * (logp - logp_ref).square() / 2
+    through: Tensor = value + (slope - slope.detach())
+    return through
+
+
 def policy_loss(
-    loss: Loss, logp: Tensor, logp_rollout: Tensor, advantage: Tensor
+    loss: Loss, logp: Tensor, logp_old: Tensor, advantage: Tensor, bound: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per token: the surrogate to minimise, the importance ratio, and whether it was clipped.
 
-    Schulman et al. 2017; dual clip of Ye et al. 2020 for negative advantages.
+    Schulman et al. 2017; dual clip of Ye et al. 2020 for negative advantages. `bound` holds the
+    log-ratio before its exponential.
     """
-    ratio = (logp - logp_rollout).exp()
+    log_ratio = logp - logp_old
+    ratio = (log_ratio if bound is None else log_ratio.clamp(-bound, bound)).exp()
     plain = -advantage * ratio
     if loss.clip is None:
         return plain, ratio, torch.zeros_like(ratio, dtype=torch.bool)
@@ -117,13 +174,23 @@ def policy_loss(
     return surrogate, ratio, clipped
 
 
-def aggregate(loss: Loss, per_token: Tensor, mask: Tensor) -> Tensor:
+def of_the_kl(loss: Loss, dialect: Dialect) -> Loss:
+    """The aggregation of a KL in the loss, as a Loss."""
+    if dialect.kl_loss_mean == "as_policy":
+        return loss
+    return loss.model_copy(update={"aggregation": dialect.kl_loss_mean, "constant_tokens": None})
+
+
+def aggregate(loss: Loss, per_token: Tensor, mask: Tensor, dialect: Dialect = PLAIN) -> Tensor:
     """One number from [P, G, T]; see Loss.aggregation."""
     masked = per_token * mask
-    if loss.aggregation == "token_mean":
-        return masked.sum() / mask.sum()
     if loss.aggregation == "sequence_mean":
         return (masked.sum(-1) / mask.sum(-1)).mean()
+    if loss.aggregation == "token_mean" or dialect.constant_is_tokens:
+        if dialect.micro_batch is None or loss.aggregation != "token_mean":
+            return masked.sum() / mask.sum()
+        parts = (torch.split(x.sum(-1).flatten(), dialect.micro_batch) for x in (masked, mask))
+        return torch.stack([a.sum() / b.sum() for a, b in zip(*parts, strict=True)]).mean()
     if loss.constant_tokens is None:
         raise TypeError("aggregation 'constant' without constant_tokens passed the settings")
     return masked.sum(-1).mean() / loss.constant_tokens

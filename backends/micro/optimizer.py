@@ -6,7 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.settings import Optimizer
+from backends.micro.policy import norms
+from orchestrator.dialect import PLAIN, Dialect
+from orchestrator.settings import Batch, Optimizer, Settings
 
 
 class Moments(NamedTuple):
@@ -18,6 +20,18 @@ class Moments(NamedTuple):
     @classmethod
     def zeros(cls, like: Tensor) -> "Moments":
         return cls(torch.zeros_like(like), torch.zeros_like(like))
+
+
+def rate_of(settings: Settings, step: int, dialect: Dialect = PLAIN) -> float:
+    """The learning rate of train step `step`, counted from 1, as the dialect moves it."""
+    if dialect.schedule_per_batch and not settings.max_staleness_steps:
+        step = _first_of_batch(settings.batch, step)
+    zero = int(dialect.warmup_from_zero and step <= settings.optimizer.num_warmup_steps)
+    return learning_rate(settings.optimizer, step - zero, settings.num_train_steps)
+
+
+def _first_of_batch(batch: Batch, step: int) -> int:
+    return step - (step - 1) % batch.num_minibatches
 
 
 def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> float:
@@ -34,7 +48,13 @@ def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> floa
 
 @torch.no_grad()
 def update(
-    flat: Tensor, gradient: Tensor, moments: Moments, optimizer: Optimizer, step: int, rate: float
+    flat: Tensor,
+    gradient: Tensor,
+    moments: Moments,
+    optimizer: Optimizer,
+    step: int,
+    rate: float,
+    dialect: Dialect = PLAIN,
 ) -> None:
     """One AdamW step in place on `flat`; `step` counts from 1. Loshchilov & Hutter 2019."""
     first, second = moments
@@ -42,7 +62,11 @@ def update(
     second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
     spread = second.div(1 - optimizer.beta2**step).sqrt_().add_(optimizer.epsilon)
     if optimizer.weight_decay:
-        flat.mul_(1 - rate * optimizer.weight_decay)
+        shrink = 1 - rate * optimizer.weight_decay
+        if dialect.decay_of == "all":
+            flat.mul_(shrink)
+        else:
+            flat.copy_(torch.where(norms(flat.device), flat, flat * shrink))
     flat.addcdiv_(first, spread, value=-rate / (1 - optimizer.beta1**step))
 
 

@@ -10,6 +10,9 @@ from pydantic import ValidationError
 
 from backends.micro.shipped import PREFIX, names
 from backends.micro.skills import ANSWER_TOKENS, NUM_TRAIN_PROBLEMS, PROMPT_TOKENS, SKILLS
+from backends.micro.version import VERSION, dialect
+from orchestrator.causes import CAUSES, differing, said
+from orchestrator.dialect import PLAIN
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
 from orchestrator.fingerprint import flatten
 from orchestrator.settings import (
@@ -21,15 +24,12 @@ from orchestrator.settings import (
 )
 from orchestrator.types import Cell, LaunchPlan, LedgerEntry, Place
 
-VERSION = "1"
-"""Raised when the same cell would train to other numbers."""
 ENTRY = "backends.micro.train:run"
 CELL = "cell.json"
 LONGEST_RESPONSE = 56
 """What the embedded policies' 64 positions leave after a prompt."""
 
 CAPABILITIES: Mapping[str, Sequence[object]] = {
-    "backend.version": (None, VERSION),
     "model.path": tuple(PREFIX + name for name in names()),
     "data.path": tuple(PREFIX + skill for skill in SKILLS),
     "data.split": ("train",),
@@ -60,6 +60,7 @@ _NOTES = {
     "tokens; grpo divides by the unbiased standard deviation + 1e-6",
     "kl.estimator": "log-probabilities at rollout.temperature, over the whole vocabulary, "
     "not clamped",
+    "backend.version": "what it names after a + is another library's way",
     "kl.placement": "in the reward: summed over the response, of the rollout policy, subtracted "
     "before the group baseline (as verl does); in the loss: of the policy, aggregated as the "
     "policy loss is",
@@ -77,23 +78,26 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what cannot be trained here."""
     leaves = dict(flatten(cell.settings.model_dump()))
     check(leaves)
+    version = cell.settings.backend.version or VERSION
     return LaunchPlan(
         cell_id=cell.id,
         backend="micro",
-        version=VERSION,
+        version=version,
         argv=(
             sys.executable, "-m", "backends.micro", str(place.plan_dir / CELL),
             "--plan-dir", str(place.plan_dir), "--attempt-dir", str(place.attempt_dir),
             "--checkpoints-dir", str(place.checkpoints_dir),
         ),
         files={CELL: cell.model_dump_json() + "\n"},
-        ledger=tuple(_entry(field, value) for field, value in leaves.items()),
+        ledger=tuple(_entry(field, value, version) for field, value in leaves.items()),
         entry=ENTRY,
     )  # fmt: skip
 
 
 def check(leaves: Mapping[str, object]) -> None:
     """Raises UnsupportedSetting for the first field that the trainer cannot express."""
+    version = leaves["backend.version"]
+    dialect(None if version is None else str(version))
     for field, offered in CAPABILITIES.items():
         if leaves[field] not in offered:
             advice = _ADVICE.get(field, f"Set {field}={offered[0]!s}.")
@@ -108,11 +112,22 @@ def check(leaves: Mapping[str, object]) -> None:
 
 
 @cache
-def _entry(field: str, value: object) -> LedgerEntry:
+def _entry(field: str, value: object, version: str) -> LedgerEntry:
     return LedgerEntry(
         field=field, status="exact", key=f"settings.{field}", value=str(value),
-        note=_NOTES.get(field, ""),
+        note=_note(field, version),
     )  # fmt: skip
+
+
+def _note(field: str, version: str) -> str:
+    """What the trainer means by a field: its own way, or as its dialect has it."""
+    told = dialect(version)
+    meant = [
+        f"{CAUSES[cause].title}: {said(told, cause)}"
+        for cause in differing(told, PLAIN)
+        if field in CAUSES[cause].settings
+    ]
+    return "; ".join(meant) or _NOTES.get(field, "")
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:

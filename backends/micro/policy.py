@@ -62,6 +62,14 @@ def weights(flat: Tensor) -> Weights:
     return Weights(parts[0], layers, parts[-2], parts[-1])
 
 
+@cache
+def norms(device: torch.device) -> Tensor:
+    """[NUM_PARAMETERS] bool: the weights of the norms. There are no biases."""
+    return torch.cat(
+        [torch.full((size,), len(shape) == 1) for size, shape in zip(_SIZES, _SHAPES, strict=True)]
+    ).to(device)
+
+
 def initial(seed: int) -> Tensor:
     """An untrained flat vector: norms 1, matrices normal with standard deviation 0.05."""
     flat = torch.randn(NUM_PARAMETERS, generator=torch.Generator().manual_seed(seed)) * 0.05

@@ -1,15 +1,17 @@
 """A declared cell at the embedded trainer's scale: the same question asked of a tiny policy.
 
 What the question is about (estimator, placement, beta, advantage, loss, clip, group size,
-minibatches, staleness, temperature, seed) is kept; what only makes it big is scaled by the rules
-below, chosen so that a cell takes seconds and its policy really learns.
+minibatches, staleness, temperature, seed) is kept, and means what the library it was declared for
+means by it (its dialect); what only makes it big is scaled by the rules below, chosen so that a
+cell takes seconds and its policy really learns.
 """
 
 from math import ceil
 
-from backends.micro.plan import VERSION
 from backends.micro.shipped import PREFIX, policy_of, skill_of
 from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
+from backends.micro.version import version_for
+from orchestrator.dialect import PLAIN, Dialect
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
 from orchestrator.types import Cell, EvalTask
@@ -30,13 +32,14 @@ DEFAULT_POLICY = "amber"
 EVAL_REPEATS, EVAL_ITEMS = 4, 128
 
 
-def rehearse(cell: Cell) -> Cell:
-    """The embedded cell that stands in for a declared one; an embedded cell stands for itself."""
+def rehearse(cell: Cell, dialect: Dialect = PLAIN) -> Cell:
+    """The embedded cell that stands in for a declared one, in the dialect of its library; an
+    embedded cell stands for itself."""
     declared = cell.settings
     embedded = policy_of(declared.model.path) and skill_of(declared.data.path)
     if declared.backend.name == "micro" and embedded:
         return cell
-    settings = scaled(declared)
+    settings = scaled(declared, dialect)
     ratio = settings.num_train_steps / declared.num_train_steps
     every = _times(cell.cadence.evaluate_every_steps, ratio)
     return cell.model_copy(update={
@@ -49,7 +52,7 @@ def rehearse(cell: Cell) -> Cell:
     })  # fmt: skip
 
 
-def scaled(declared: Settings) -> Settings:
+def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
     """The settings of the rehearsal."""
     minibatches, group = declared.batch.num_minibatches, declared.rollout.group_size
     steps = _train_steps(declared)
@@ -58,7 +61,7 @@ def scaled(declared: Settings) -> Settings:
     prompts = max(1, ROLLOUTS_PER_UPDATE // group)
     policy, skill = policy_for(declared.model.name), skill_for(declared.data)
     optimizer, loss = declared.optimizer, declared.loss
-    return declared.model_copy(update={
+    small = declared.model_copy(update={
         "model": Model(name=policy, path=PREFIX + policy, chat_template="none"),
         "data": Data(
             name=skill, path=PREFIX + skill, reward="exact", max_prompt_tokens=PROMPT_TOKENS
@@ -78,8 +81,9 @@ def scaled(declared: Settings) -> Settings:
             "num_warmup_steps": round(optimizer.num_warmup_steps * ratio),
         }),
         "num_train_steps": steps,
-        "backend": BackendRef(name="micro", version=VERSION),
     })  # fmt: skip
+    backend = BackendRef(name="micro", version=version_for(dialect, small))
+    return small.model_copy(update={"backend": backend})
 
 
 def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:

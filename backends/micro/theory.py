@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from backends.micro.shipped import manifest, policy_of, skill_of
+from backends.micro.version import dialect_of
 from orchestrator.settings import Settings
 
 UNBIASED = frozenset({"k1.reward", "rho_k1.reward", "k1+.reward", "k1.both", "k3.both"})
@@ -40,10 +41,15 @@ def has_closed_form(settings: Settings) -> bool:
     """Whether training climbs E[R] - beta KL to a fixed reference policy, on-policy.
 
     Group normalisation rescales the reward's half of the gradient only: it is let through where
-    the reward carries the whole KL. Weight decay's small pull is left out.
+    the reward carries the whole KL, inside the group's baseline. Weight decay's small pull is left
+    out, and so is a clamp, which binds on no token that is sampled more than rarely.
     """
-    kl, rollout = settings.kl, settings.rollout
-    whole = kl.placement == "reward" or settings.advantage.estimator in ("rloo", "reinforce")
+    kl, rollout, dialect = settings.kl, settings.rollout, dialect_of(settings)
+    inside = kl.placement == "reward" and dialect.kl_reward == "inside"
+    whole = inside or settings.advantage.estimator in ("rloo", "reinforce")
+    whole = whole and dialect.kl_reward != "token"
+    if kl.placement == "reward_and_loss":
+        whole = whole and dialect.kl_loss_mean == "as_policy"
     return (
         kl.label in UNBIASED and kl.beta > 0 and kl.reset_reference_every_steps is None and whole
         and settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1

@@ -15,10 +15,12 @@ from backends.micro import collapse, disk, evaluation, huggingface, optimizer, r
 from backends.micro.collapse import Moment
 from backends.micro.evaluation import Divergence
 from backends.micro.experience import collect
+from backends.micro.force import beta_effective
 from backends.micro.objective import Experience, Objective, in_loss, in_reward, objective
 from backends.micro.policy import device, one_quiet_core, weights
 from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
+from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Outcome, Place
@@ -67,6 +69,7 @@ class Training:
         if skill is None:
             raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
         self._cell, self._settings, self._skill = cell, cell.settings, skill
+        self._dialect = dialect_of(cell.settings)
         self._checkpoints, self._journal = place.checkpoints_dir, journal
         self._state = state
         self._healthy = state.step, state.policy.clone()
@@ -90,9 +93,10 @@ class Training:
         """Samples once, updates num_minibatches times, then does what fell due meanwhile."""
         state, count = self._state, self._settings.batch.num_minibatches
         started, began = time.perf_counter(), state.step
-        experience, version = collect(self._settings, self._skill, state)
+        experience, version = collect(self._settings, self._skill, state, self._dialect)
+        told = began if self._dialect.ratio_to == "batch_start" else version
         for number, minibatch in enumerate(experience.minibatches(count), start=1):
-            values = self._train_step(minibatch, version)
+            values = self._train_step(minibatch, version, told)
             values["time/step_seconds"] = time.perf_counter() - started
             started = time.perf_counter()
             if number == count:
@@ -125,22 +129,28 @@ class Training:
             save_state(state, self._checkpoints / disk.RESUME, self._cell.id)
         return values
 
-    def _train_step(self, minibatch: Experience, version: int) -> dict[str, float]:
-        """One optimizer update of the policy; its metrics. Raises _Diverged."""
+    def _train_step(self, minibatch: Experience, version: int, told: int) -> dict[str, float]:
+        """One optimizer update of the policy; its metrics. Raises _Diverged.
+
+        version: of the policy that sampled; told: of the one that ratios are to.
+        """
         state, settings = self._state, self._settings
         flat = state.policy.requires_grad_()
         scored = rollout.score(
             weights(flat), minibatch.prompts, minibatch.tokens, minibatch.mask,
             settings.rollout.temperature,
         )  # fmt: skip
-        if version == state.step:  # on-policy: its own log-probabilities, so the ratio is 1 exactly
-            minibatch = minibatch._replace(logp_rollout=scored.logp.detach())
-        target = objective(settings.loss, settings.kl, scored.logp, minibatch)
+        if told == state.step:  # its own log-probabilities, so the ratio is 1 exactly
+            minibatch = minibatch._replace(logp_old=scored.logp.detach())
+        target = objective(settings.loss, settings.kl, scored.logp, minibatch, self._dialect)
         (gradient,) = torch.autograd.grad(target.loss, flat)
         state.policy = flat.detach()
         clipped, norm = optimizer.clip(gradient, settings.optimizer.max_grad_norm)
         values = measured(settings, minibatch, target, scored)
         values["train/grad_norm"] = norm.item()
+        if self._is_shown(state.step + 1):
+            force = beta_effective(settings, self._dialect, scored.logp, minibatch)
+            values |= {} if force is None else {"train/beta_effective": force}
         if not (torch.isfinite(target.loss) and torch.isfinite(norm)):
             raise _Diverged("the loss or its gradient")
         self._update(clipped, values)
@@ -152,8 +162,10 @@ class Training:
         state, settings = self._state, self._settings
         before, step = state.policy.clone(), state.step + 1
         self._healthy = state.step, before
-        rate = optimizer.learning_rate(settings.optimizer, step, settings.num_train_steps)
-        optimizer.update(state.policy, gradient, state.moments, settings.optimizer, step, rate)
+        rate = optimizer.rate_of(settings, step, self._dialect)
+        optimizer.update(
+            state.policy, gradient, state.moments, settings.optimizer, step, rate, self._dialect
+        )
         if not torch.isfinite(state.policy).all():
             raise _Diverged("the updated policy")
         if settings.max_staleness_steps:
@@ -163,6 +175,11 @@ class Training:
             values["train/reward_mean"], values["rollout/response_tokens"], values["train/entropy"]
         ))  # fmt: skip
         values["train/learning_rate"] = rate
+
+    def _is_shown(self, step: int) -> bool:
+        """Whether a step is the last of all or of a batch that is evaluated."""
+        every = self._cell.cadence.evaluate_every_steps
+        return step == self._settings.num_train_steps or bool(every and step % every == 0)
 
     def _evaluate(self) -> dict[str, float]:
         """The exact metrics of the policy, and the closed form's where there is one."""

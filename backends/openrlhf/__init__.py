@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from backends.openrlhf import check, checkpoints, flags, metrics, plan
+from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -32,7 +33,10 @@ class OpenRLHF:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parsing.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:
+    def semantics(self, version: str | None) -> Semantics:
+        return dialect.semantics(version)
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

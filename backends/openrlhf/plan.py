@@ -42,6 +42,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         files={NEEDS: needs(settings, version), REWARD: reward_file(settings.data.reward)},
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=ledger.entries(settings, options, version),
+        bring_up="ray",
     )
 
 

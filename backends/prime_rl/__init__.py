@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from backends.prime_rl import capabilities, checkpoints, metrics
+from backends.prime_rl import capabilities, checkpoints, dialect, metrics
 from backends.prime_rl import parse as launches
 from backends.prime_rl.translate import translate
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -33,7 +34,10 @@ class PrimeRl:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return launches.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:
+    def semantics(self, version: str | None) -> Semantics:
+        return dialect.semantics(version)
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

@@ -17,12 +17,12 @@ _PLACEMENT = (
     "reward is group_size / (group_size - 1) of the usual). In the loss: no importance weight but "
     "the estimator's own; divided by the tokens of the trainer rank, as the policy loss is"
 )
-_LAG = (
+LAG = (
     "bounds how old the rollout policy is when a batch is full, and how many updates a rollout "
     "may live through: its first tokens may be older than the bound by as many. Not every batch is "
     "this stale: the newest weights are used"
 )
-_AGGREGATION = {
+AGGREGATION = {
     "token_mean": "each trainer rank divides by the tokens of its own share; ranks are averaged",
     "constant": "its trainer divides by the tokens of each rank's share, not by constant_tokens x "
     "rollouts: the same direction, and the same weight of KL, in a step of another length, most of "
@@ -104,11 +104,11 @@ def _entry(field: str, value: object) -> LedgerEntry:
 
 def _status(field: str, value: object) -> tuple[Status, str]:
     if field == "loss.aggregation":
-        return "approximated", _AGGREGATION[str(value)]
+        return "approximated", AGGREGATION[str(value)]
     if field == "loss.constant_tokens":
         if value is None:
             return "exact", ""
-        return "approximated", _AGGREGATION["constant"]
+        return "approximated", AGGREGATION["constant"]
     if field == "advantage.estimator":
         if value == "dr_grpo":
             return "exact", "its default: reward minus the group mean"
@@ -116,7 +116,7 @@ def _status(field: str, value: object) -> tuple[Status, str]:
     if field == "max_staleness_steps":
         if value == 0:
             return "exact", "rollouts in flight when the policy is updated are dropped"
-        return "approximated", _LAG
+        return "approximated", LAG
     if field == "kl.reset_reference_every_steps":
         return "exact", "the reference policy's server never changes its weights"
     if (field, value) in (("kl.estimator", "none"), ("kl.placement", None), ("kl.beta", 0)):

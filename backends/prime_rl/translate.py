@@ -29,6 +29,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             **sources(), RECORD: _record(cell),
         },
         ledger=ledger.entries(leaves),
+        bring_up="ranks",
     )  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from backends.skyrl import check, checkpoints, metrics, releases
+from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -33,7 +34,10 @@ class SkyRL:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parsing.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:
+    def semantics(self, version: str | None) -> Semantics:
+        return dialect.semantics(version)
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

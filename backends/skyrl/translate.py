@@ -52,6 +52,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             )
         },
         ledger=tuple(_entry(line, settings) for line in told),
+        bring_up="ray",
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from backends.verl import arguments, checkpoints, limits, metrics, parse, translate
+from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -31,7 +32,10 @@ class Verl:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parse.parse(argv, files)
 
-    def rehearse(self, cell: Cell) -> Cell | None:
+    def semantics(self, version: str | None) -> Semantics:
+        return dialect.semantics(version)
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

@@ -60,6 +60,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         argv=("python", "-m", MAIN, *overrides),
         files=files,
         env=env,
+        bring_up="ray",
         ledger=ledger.entries(settings, arguments | added),
     )
 

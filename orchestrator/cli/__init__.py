@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "tune": "Search over beta, or any other field, with Optuna.",
     "explain": "The objective a KL configuration really optimises.",
     "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
+    "env": "Environments of the trainers' libraries.",
     "doctor": "Check this machine and say what to fix.",
     "init": "Write a starter experiment.",
     "schema": "Print the JSON Schema of spec files.",

@@ -2,6 +2,8 @@
 
     cells/<cell>/eval/<task>-<key>.json     the scores of one task at one checkpoint, one seed
     cells/<cell>/eval/<task>-<key>.jsonl    its items: prompt, target, responses, which are right
+    cells/<cell>/eval/<task>.divergence-<key>.json, .jsonl    the same for divergences
+    baselines/<model>-<key>/eval/           the same for a model before training
 
 `<key>` is a hash of everything in Asked, so a changed task, sampling or checkpoint is a new file
 and nothing is ever overwritten by something else.
@@ -10,15 +12,21 @@ and nothing is ever overwritten by something else.
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from orchestrator.files import read_object, telling
 from orchestrator.fingerprint import digest
 from orchestrator.rundir import CellDir
-from orchestrator.settings import Frozen, NonNegativeFloat
-from orchestrator.types import EvalTask, Sampling, Score
+from orchestrator.settings import Frozen, NonNegativeFloat, PositiveInt
+from orchestrator.types import Engine, EvalTask, Sampling, Score
+
+_BIRTH_VALUES: dict[str, object] = {"kind": "accuracy", "reference": ""}
+"""Fields of Asked added later, with the value that leaves old names alone."""
+
+SLICE_RESPONSES = 2048
+"""Responses between two writes to disk: 64 items of mean@32."""
 
 
 class Asked(Frozen):
@@ -35,11 +43,20 @@ class Asked(Frozen):
     """Whether the tokenizer's chat template is used, where it has one."""
     harness: str
     """Name and version of what scores."""
+    kind: Literal["accuracy", "divergence"] = "accuracy"
+    reference: str = ""
+    """Of a divergence: hash of the reference policy's files."""
 
     @property
     def stem(self) -> str:
         """The name of its files, without suffix."""
-        return f"{self.task.name}-{digest(self.model_dump())}"
+        plain = {
+            name: value
+            for name, value in self.model_dump().items()
+            if name not in _BIRTH_VALUES or value != _BIRTH_VALUES[name]
+        }
+        mark = "" if self.kind == "accuracy" else f".{self.kind}"
+        return f"{self.task.name}{mark}-{digest(plain)}"
 
 
 class Ask(Frozen):
@@ -49,6 +66,8 @@ class Ask(Frozen):
     task_file: str
     results: str
     """The file its scores belong in; items go beside it."""
+    reference: str = ""
+    """Of a divergence: the folder of the reference policy."""
 
 
 class Job(Frozen):
@@ -59,6 +78,8 @@ class Job(Frozen):
     files: dict[str, tuple[int, int]]
     """checkpoint.Stamp of the checkpoint."""
     asks: tuple[Ask, ...] = Field(strict=False)
+    engine: Engine = Engine(name="hf")
+    slice_responses: PositiveInt = SLICE_RESPONSES
 
     @property
     def step(self) -> int:
@@ -74,6 +95,11 @@ class Result(Frozen):
     cpu_seconds: NonNegativeFloat
     versions: dict[str, str]
     """Package -> version, of what generated the responses."""
+    items: str = ""
+    """Hash of the prompts and targets."""
+
+
+Kind = tuple[int, str, int, str]
 
 
 class Found(NamedTuple):
@@ -84,9 +110,10 @@ class Found(NamedTuple):
     result: Result
 
     @property
-    def kind(self) -> tuple[int, str, int]:
-        """Step, task and seed: of these, one result is the current one."""
-        return self.result.asked.step, self.result.asked.task.name, self.result.asked.seed
+    def kind(self) -> "Kind":
+        """Step, task, seed and kind of score: of these, one result is the current one."""
+        asked = self.result.asked
+        return asked.step, asked.task.name, asked.seed, asked.kind
 
 
 def found(cell_dir: CellDir) -> Iterator[Found]:
@@ -107,17 +134,22 @@ def found(cell_dir: CellDir) -> Iterator[Found]:
             yield Found(path, path.stat().st_mtime_ns, result)
 
 
-def read_scores(cell_dir: CellDir) -> list[Score]:
-    """The scores of a cell as it was last evaluated: by step, then task, seed and metric.
+def current(cell_dir: CellDir) -> list[Result]:
+    """The results of a cell as it was last evaluated: by step, then task and seed.
 
-    Where a task was scored more than once at a step (with another sampling, say), only the scores
-    last asked for are told.
+    Where a task was scored more than once at a step (with another sampling, say), only the one
+    last asked for is told.
     """
-    newest: dict[tuple[int, str, int], Found] = {}
+    newest: dict[Kind, Found] = {}
     for one in found(cell_dir):
         if one.kind not in newest or newest[one.kind].time_ns < one.time_ns:
             newest[one.kind] = one
-    return [score for kind in sorted(newest) for score in newest[kind].result.scores]
+    return [newest[kind].result for kind in sorted(newest)]
+
+
+def read_scores(cell_dir: CellDir) -> list[Score]:
+    """The scores of the current results of a cell."""
+    return [score for result in current(cell_dir) for score in result.scores]
 
 
 def read_scores_at(path: Path) -> tuple[Score, ...]:

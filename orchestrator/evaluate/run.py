@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import pool
+from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.results import Job
 from orchestrator.evaluate.survey import Survey
 from orchestrator.launch.system import cores
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell, Evaluation, Record, Score
+from orchestrator.types import Cell, Evaluation, Record, Score, Site
 
 
 class Event(NamedTuple):
@@ -34,42 +35,65 @@ class UnscoredError(CheckpointError):
         super().__init__("\n".join([count, *(f"  {fault}" for fault in faults)]))
 
 
+class _Todo(NamedTuple):
+    survey: Survey
+    cell: Cell
+    job: Job
+
+
 def evaluate(
     records: Sequence[Record],
     evaluation: Evaluation,
     folder: RunFolder,
     *,
+    baselines: Sequence[Record] = (),
+    site: Site | None = None,
     workers: int | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
 ) -> list[Score]:
     """Every score the spec asks of these records' checkpoints: what is on disk, and what is made.
 
     `last` asks of cells that have succeeded, `all` of every checkpoint there is. A cell's backend
-    may put tasks of its own in place of the spec's (the micro skills). `workers` None: a process
-    per core. Scores come in the order of the records. Raises EnvironmentFault before anything is
-    done if the harness or a task file is missing, and UnscoredError at the end, with the scores
-    that could be made, if a checkpoint cannot be loaded.
+    may put tasks of its own in place of the spec's (the micro skills). `baselines` are records of
+    models before training (see baselines.py), which no divergence is asked of. `workers` None: a
+    process per core. Scores come in the order of the records, baselines last. Raises
+    EnvironmentFault before anything is done if the harness or a task file is missing, and
+    UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """
-    survey = Survey(evaluation, folder, pool.harness_version())
+    harness = pool.harness_version()
+    plain = evaluation.model_copy(update={"divergence": None})
+    parts = (
+        (Survey(evaluation, folder, harness, site), records),
+        (Survey(plain, BaselineFolder(folder.path), harness, site), baselines),
+    )
     faults: list[str] = []
-    todo: list[tuple[Cell, Job]] = []
-    for cell, checkpoint in survey.checkpoints(records):
-        try:
-            job = survey.job(cell, checkpoint)
-        except CheckpointError as error:
-            faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
-            on_event(Event("fault", 0, 0, cell, checkpoint.step, str(error)))
-        else:
-            todo += [(cell, job)] if job.asks else []
+    todo: list[_Todo] = []
+    for survey, of_survey in parts:
+        for record in of_survey:
+            for cell, checkpoint in survey.checkpoints([record]):
+                try:
+                    jobs = survey.jobs(cell, checkpoint, record)
+                except CheckpointError as error:
+                    faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
+                    on_event(Event("fault", 0, 0, cell, checkpoint.step, str(error)))
+                else:
+                    todo += [_Todo(survey, cell, job) for job in jobs]
     if todo:
         on_event(Event("started", 0, len(todo)))
-        with closing(pool.work([job for _, job in todo], workers or cores())) as answers:
-            for done, (place, fault) in enumerate(answers, start=1):
-                cell, job = todo[place]
-                survey.take(job)
-                faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-                kind: Literal["fault", "scored"] = "fault" if fault else "scored"
-                on_event(Event(kind, done, len(todo), cell, job.step, fault))
+        _work(todo, workers or cores(), faults, on_event)
+    scores = [score for survey, _ in parts for score in survey.told()]
     if faults:
-        raise UnscoredError(faults, survey.told())
-    return survey.told()
+        raise UnscoredError(faults, scores)
+    return scores
+
+
+def _work(
+    todo: Sequence[_Todo], workers: int, faults: list[str], on_event: Callable[[Event], None]
+) -> None:
+    with closing(pool.work([each.job for each in todo], workers)) as answers:
+        for done, (place, fault) in enumerate(answers, start=1):
+            survey, cell, job = todo[place]
+            survey.take(job)
+            faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
+            kind: Literal["fault", "scored"] = "fault" if fault else "scored"
+            on_event(Event(kind, done, len(todo), cell, job.step, fault))

@@ -1,8 +1,9 @@
 """Task files: `<task>.yaml`, anywhere below a tasks folder, in lm-evaluation-harness's format.
 
-A task is a folder: what its YAML includes and the functions it names lie beside it. Code of ours
-that it uses from elsewhere is listed in its `metadata.sources`, relative to the YAML. All of it
-makes the task's version, so that no score outlives the task it was made with.
+A task is a folder, shared with its kin: what its YAML includes and the functions it names lie
+beside it. Code of ours that it uses from elsewhere is listed in its `metadata.sources`, relative to
+the YAML. All of it but the kin's YAML makes the task's version, so that no score outlives the task
+it was made with.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
+from orchestrator.evaluate import task_data
 
 OWN_TASKS = Path(__file__).parent / "tasks"
 
@@ -40,9 +42,16 @@ def version(path: Path) -> str:
     return total.hexdigest()[:12]
 
 
+def version_here(path: Path) -> str:
+    """The version of the task with the data it has on this machine."""
+    made_up = task_data.stand_in_count(path.stem) is not None
+    return f"stand-in-{version(path)}" if made_up else version(path)
+
+
 def _parts(path: Path) -> Iterator[Path]:
     for file in sorted(path.parent.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
+        kin = file.suffix == ".yaml" and file != path
+        if file.is_file() and not kin and "__pycache__" not in file.parts:
             yield file
     plain = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  (a SafeLoader)
     for source in (plain.get("metadata") or {}).get("sources", ()):

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -26,15 +27,32 @@ def main(parent: int, workers: int) -> None:
     jobs = [Job.model_validate_json(line) for line in sys.stdin]
     from orchestrator.evaluate import harness
 
-    with suppress(Exception):  # the job itself will tell
-        harness.prepare(jobs[0])
-    with ProcessPoolExecutor(
-        min(workers, len(jobs)), get_context("fork"), die_with, (os.getpid(),)
-    ) as pool:
-        places = {pool.submit(harness.answer, job): place for place, job in enumerate(jobs)}
-        for future in as_completed(places):
-            _reply(replies, places[future], future)
+    on_cores = [place for place, job in enumerate(jobs) if _is_light(job)]
+    if on_cores:
+        with suppress(Exception):  # the job itself will tell
+            harness.prepare(jobs[on_cores[0]])
+    _do(jobs, on_cores, workers, replies)
+    for place, job in enumerate(jobs):
+        if not _is_light(job):  # alone, in a process that leaves the GPU with its end
+            _do(jobs, [place], 1, replies)
     os._exit(0)  # unloading the libraries would take another second
+
+
+def _is_light(job: Job) -> bool:
+    return job.engine.name == "hf" and job.engine.device == "cpu"
+
+
+def _do(jobs: Sequence[Job], places: Sequence[int], workers: int, replies: TextIO) -> None:
+    from orchestrator.evaluate import harness
+
+    if not places:
+        return
+    with ProcessPoolExecutor(
+        min(workers, len(places)), get_context("fork"), die_with, (os.getpid(),)
+    ) as pool:
+        futures = {pool.submit(harness.answer, jobs[place]): place for place in places}
+        for future in as_completed(futures):
+            _reply(replies, futures[future], future)
 
 
 def _reply(replies: TextIO, place: int, future: "Future[None]") -> None:

@@ -5,6 +5,7 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,11 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def node_name() -> str:
+    """This machine's name; on a cluster, what its scheduler calls it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def birth(pid: int) -> str:
     """When a process started, as the kernel tells it: with its pid, who it is. Empty if unknown."""
     try:
@@ -58,6 +64,36 @@ def birth(pid: int) -> str:
     except OSError:
         return ""
     return stat.rpartition(")")[2].split()[19]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that has ended and was not waited for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def oom_kills() -> int:
+    """How many processes of this one's cgroup the kernel has killed for memory; 0 if unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+            _, names, path = line.split(":", 2)
+            for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
+                found = _oom_kills(Path(root + path))
+                if (not names or "memory" in names.split(",")) and found is not None:
+                    return found
+    return 0
+
+
+def _oom_kills(cgroup: Path) -> int | None:
+    for name in ("memory.events", "memory.oom_control"):
+        with contextlib.suppress(OSError, ValueError):
+            for line in (cgroup / name).read_text(encoding="ascii").splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return None
 
 
 class Stop:

@@ -4,20 +4,19 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from orchestrator import __version__, registry
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.launch import program, system
+from orchestrator.launch import node, system
 from orchestrator.launch.channel import Channel
 from orchestrator.launch.endings import Ending, Stopped, ending_of, no_room
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder, write_text
@@ -69,19 +68,21 @@ ASKED: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cance
 
 
 class Ask:
-    """SIGTERM asks a worker to write down what it has (preempted), SIGINT to give up (cancelled).
+    """SIGTERM asks a worker to write down what it has (preempted), SIGINT to give up (cancelled),
+    or what `asked` says.
 
     The request interrupts the training only, never the bookkeeping around it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Mapping[int, State] = ASKED) -> None:
         self.state: State | None = None
+        self._asked = asked
         self._armed = False
-        for number in ASKED:
+        for number in asked:
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        self.state = self.state or ASKED[number]
+        self.state = self.state or self._asked[number]
         if self._armed:
             self._armed = False
             raise Stopped(self.state)
@@ -113,19 +114,40 @@ def fulfil(order: Order, report: Channel, ask: Ask) -> None:
             report.send({"settled": True})
             return
         attempt = cell_dir.open_attempt()
-        started = time.time()
-        _redirect(attempt)
+
+        def announce() -> None:
+            folder.append("started", cell.id, submission=order.submission, attempt=attempt.number,
+                          pid=os.getpid())  # fmt: skip
+
+        def execute(plan: LaunchPlan) -> Ending:
+            return node.run(plan, attempt, cell, {}, claim)
+
+        redirect(attempt)
         report.send({"started": attempt.number})
-        ending = _train(cell, cell_dir, attempt, order.submission, started, ask, claim)
-        record = _record(cell, ending, started)
+        job = {"submission": order.submission, "launcher": "local"}
+        record = perform(cell, cell_dir, attempt, job, ask, announce, execute)
         attempt.write_exit(record)
         folder.append("ended", cell.id, submission=order.submission, attempt=attempt.number,
                       state=record.state, failure=record.failure)  # fmt: skip
 
 
+def perform(
+    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], ask: Ask,
+    announce: Callable[[], None], execute: Callable[[LaunchPlan], Ending],
+) -> ExitRecord:  # fmt: skip
+    """Trains a cell in an attempt that is this process's own, and says how it ended.
+
+    job: what job.json is to say beside the process; announce: called when it is written;
+    execute: runs a plan that is a program. Raises RunFolderError where there is no room to write.
+    """
+    started = time.time()
+    ending = _train(cell, cell_dir, attempt, job, started, ask, announce, execute)
+    return _record(cell, ending, started)
+
+
 def _train(
-    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, submission: str, started: float,
-    ask: Ask, claim: IO[str],
+    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], started: float,
+    ask: Ask, announce: Callable[[], None], execute: Callable[[LaunchPlan], Ending],
 ) -> Ending:  # fmt: skip
     """Everything that may go wrong with a cell without being orch's fault."""
     place = cell_dir.place(attempt)
@@ -133,12 +155,10 @@ def _train(
         with ask.interrupting():
             plan = registry.load(cell.settings.backend.name).translate(cell, place)
             cell_dir.write(cell, plan)
-            _write_job(attempt, submission, plan, started)
-            folder = RunFolder(cell_dir.path.parents[1])
-            folder.append("started", cell.id, submission=submission, attempt=attempt.number,
-                          pid=os.getpid())  # fmt: skip
+            _write_job(attempt, job, plan, started)
+            announce()
             if plan.entry is None:
-                return program.run(plan, attempt, claim)
+                return execute(plan)
             return Ending("succeeded", code=0, outcome=_enter(plan.entry, cell, place))
     except RunFolderError:
         raise
@@ -158,16 +178,17 @@ def _enter(entry: str, cell: Cell, place: Place) -> Outcome:
     return outcome
 
 
-def _write_job(attempt: AttemptDir, submission: str, plan: LaunchPlan, started: float) -> None:
-    job = {
-        "submission": submission, "launcher": "local", "pid": os.getpid(), "started": started,
-        "argv": list(plan.argv), "host": socket.gethostname(), "birth": system.birth(os.getpid()),
-        "orch": __version__,
+def _write_job(
+    attempt: AttemptDir, job: Mapping[str, object], plan: LaunchPlan, started: float
+) -> None:
+    told = {
+        "pid": os.getpid(), "started": started, "argv": list(plan.argv), "host": system.node_name(),
+        "birth": system.birth(os.getpid()), "orch": __version__, **job,
     }  # fmt: skip
-    write_text(attempt.job, json.dumps(job) + "\n")
+    write_text(attempt.job, json.dumps(told) + "\n")
 
 
-def _redirect(attempt: AttemptDir) -> None:
+def redirect(attempt: AttemptDir) -> None:
     """From here on, what this process and its libraries print lands in the attempt's files."""
     for stream, number, path in (
         (sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)
@@ -187,5 +208,5 @@ def _record(cell: Cell, ending: Ending, started: float) -> ExitRecord:
         state=ending.state, code=ending.code, failure=ending.failure, message=ending.message,
         outcome=ending.outcome, started=started, ended=ended,
         cpu_seconds=round(sum(u.ru_utime + u.ru_stime for u in used), 3),
-        gpu_hours=gpus * (ended - started) / 3600, host=socket.gethostname(),
+        gpu_hours=gpus * (ended - started) / 3600, host=system.node_name(),
     )  # fmt: skip

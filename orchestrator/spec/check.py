@@ -8,12 +8,14 @@ from orchestrator.expand.assign import Pointer, Problem
 from orchestrator.sentences import sentence, shown
 from orchestrator.settings import Frozen
 from orchestrator.spec.language import SpecFile, StudyFile
-from orchestrator.types import Baseline, EvalTask, Sampling
+from orchestrator.types import Baseline, Divergence, Engine, EvalTask, Sampling
 
 _BELOW: dict[str | int, type[Frozen]] = {
     "tasks": EvalTask,
     "baselines": Baseline,
     "sampling": Sampling,
+    "divergence": Divergence,
+    "engine": Engine,
 }
 
 

@@ -1,51 +1,58 @@
 """Environments of the trainers' libraries, for contract tests: made once, cached, never orch's.
 
-A library's own parser runs in its own virtual environment, in a process of its own. Environments
-lie in $ORCH_TEST_ENVIRONMENTS, or the user's cache. Where one cannot be made (no package index) the
-tests that need it are skipped and say why; in CI they fail instead.
+They are made by the product's own function, as `orch env create LIBRARY@VERSION --contract` makes
+them, in $ORCH_TEST_ENVIRONMENTS or the user's cache. Where one cannot be made (no package index)
+the tests that need it are skipped and say why; in CI they fail instead.
 """
 
-import fcntl
 import hashlib
 import os
-import shutil
-import subprocess
 import sys
-import venv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from orchestrator.environments import lock_of
+from orchestrator.environments.make import Step, alone, create, fill
+from orchestrator.errors import EnvironmentFault
+
+Made = TypeVar("Made")
+
+
+def contract_python(library: str, version: str) -> Path:
+    """The Python of the contract environment of a release, from its lock."""
+    lock = lock_of(library, version, "contract")
+    return attempt(lambda: create(lock, root(), remake=True)).python
+
 
 def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = ()) -> Path:
-    """The Python of an environment that holds `no_deps` (a library, without what it pulls in) and
-    `needs` (with what they pull in)."""
+    """The Python of an environment without a lock: it holds `no_deps` (a library, without what it
+    pulls in) and `needs` (with what they pull in)."""
     wanted = "\n".join([*no_deps, "--", *needs, sys.version])
-    key = hashlib.sha256(wanted.encode()).hexdigest()[:10]
-    root = Path(os.environ.get("ORCH_TEST_ENVIRONMENTS") or Path.home() / ".cache" / "orch-tests")
-    home = root / f"{name}-{key}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{name}-{key}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "ready").exists():
-            _make(home, no_deps, needs)
-    return home / "bin" / "python"
+    home = root() / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:10]}"
+    steps = [Step(no_deps, any_python=True), Step(needs, with_dependencies=True)]
+
+    def make() -> Path:
+        with alone(home):
+            if not (home / "ready").exists():
+                fill(home, Path(sys.executable), [step for step in steps if step.requirements])
+                (home / "ready").write_text("")
+        return home / "bin" / "python"
+
+    return attempt(make)
 
 
-def _make(home: Path, no_deps: Sequence[str], needs: Sequence[str]) -> None:
-    shutil.rmtree(home, ignore_errors=True)
-    venv.create(home, with_pip=True)
-    pip = [home / "bin" / "python", "-m", "pip", "install", "-q"]
-    for extra, packages in ((["--no-deps", "--ignore-requires-python"], no_deps), ([], needs)):
-        if not packages:
-            continue
-        done = subprocess.run(
-            [*pip, *extra, *packages], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            reason = f"{home.name} cannot be made: {done.stderr.strip()[-500:]}"
-            if os.environ.get("CI"):
-                raise RuntimeError(reason)
-            pytest.skip(reason)
-    (home / "ready").write_text("")
+def root() -> Path:
+    return Path(os.environ.get("ORCH_TEST_ENVIRONMENTS") or Path.home() / ".cache" / "orch-tests")
+
+
+def attempt(make: Callable[[], Made]) -> Made:
+    """What `make` makes; a skip, or in CI a failure, where it cannot."""
+    try:
+        return make()
+    except EnvironmentFault as fault:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(fault))

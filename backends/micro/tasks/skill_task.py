@@ -1,5 +1,6 @@
 """What the task files of the micro skills refer to: their items and how a response is scored."""
 
+from collections import Counter
 from typing import Any, ClassVar
 
 from backends.micro import skills
@@ -34,13 +35,17 @@ def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
     """Scores the k responses to one item, all of which the filter lets through.
 
     A response is right if it is the answer and then <eos>. With as many responses as k, the
-    unbiased estimate of pass@k, 1 - C(wrong, k) / C(k, k), is whether any of them is right.
+    unbiased estimate of pass@k, 1 - C(wrong, k) / C(k, k), is whether any of them is right. maj@k
+    is whether the most frequent response is; of tied ones each counts its share.
     """
     (responses,) = results
     correct = [int(response == item["target"]) for response in responses]
+    votes = Counter(responses)
+    winners = [each for each, count in votes.items() if count == max(votes.values())]
     return {
         "mean@k": sum(correct) / len(correct),
         "pass@k": float(any(correct)),
+        "maj@k": winners.count(item["target"]) / len(winners),
         "distinct@k": float(len(set(responses))),
         "correct": correct,
     }

@@ -35,7 +35,7 @@ def experience(advantage: float = 1.0, on_policy: bool = False) -> tuple[Tensor,
     signs = torch.tensor([[advantage, -advantage], [2 * advantage, 0.5]], dtype=torch.float64)
     batch = Experience(
         torch.zeros(2, 8), torch.zeros(2, 2, 3), mask, (logp if on_policy else rollout) * mask,
-        reference * mask, torch.zeros(2, 2), torch.zeros(2, 2), signs,
+        reference * mask, torch.zeros(2, 2), torch.zeros(2, 2), signs[..., None],
     )  # fmt: skip
     return (logp * mask).requires_grad_(), batch
 
@@ -120,12 +120,12 @@ def test_straight_through_forms_have_the_value_of_one_and_the_slope_of_k2() -> N
         )
 
 
-def test_the_kl_of_a_reward_is_summed_over_the_response_and_of_a_loss_left_out() -> None:
+def test_the_kl_of_a_reward_is_of_each_token_and_that_of_a_loss_left_out() -> None:
     _, batch = experience()
-    expected = ((batch.logp_rollout - batch.logp_ref) * batch.mask).sum(-1)
+    expected = (batch.logp_old - batch.logp_ref) * batch.mask
     for placement, there in (("reward", True), ("reward_and_loss", True), ("loss", False)):
         kl = Kl(estimator="k1", placement=placement, beta=0.3)  # type: ignore[arg-type]
-        lost = penalty(kl, batch.logp_rollout, batch.logp_ref, batch.mask)
+        lost = penalty(kl, batch.logp_old, batch.logp_ref, batch.mask)
         torch.testing.assert_close(lost, expected if there else torch.zeros_like(expected))
     idle = Kl(estimator="k1", placement="reward", beta=0.0)
     assert not penalty(idle, batch.logp_rollout, batch.logp_ref, batch.mask).any()

@@ -30,7 +30,7 @@ from orchestrator.settings import (
 )
 from orchestrator.spec import load
 from orchestrator.types import Cell, Place
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 
 ROOT = Path(__file__).parents[3]
 PLACE = Place(Path("/a 'b'\n/plan"), Path("/a 'b'\n/attempts/1"), Path("/a 'b'\n/checkpoints"))
@@ -146,7 +146,7 @@ def drawn(draw: st.DrawFn, version: str | None = None) -> Cell:
 
 def environment(version: str) -> Path:
     """The Python of an environment with that release, without what it pulls in."""
-    return library_python(f"openrlhf-{version}", no_deps=[f"openrlhf=={version}"])
+    return contract_python("openrlhf", version)
 
 
 def asked_of_library(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import VERSIONS
 from orchestrator.names import is_canonical
 from orchestrator.types import MetricPoint
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 
 STATUS = {
     "policy_loss": -0.125, "actor_lr": 1e-6, "actor_grad_norm": 0.5, "kl": 0.25,
@@ -28,10 +28,7 @@ STEPS = [[1, STATUS], [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_me
 def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An attempt of a cell with four minibatches a batch, as it lies on disk."""
     directory = tmp_path_factory.mktemp("a 'b'\nµ")
-    python = library_python(
-        f"openrlhf-tensorboard-{request.param}", no_deps=[f"openrlhf=={request.param}"],
-        needs=["tensorboard==2.20.0", "setuptools<81"],
-    )  # fmt: skip
+    python = contract_python("openrlhf", request.param)
     done = subprocess.run(
         [python, Path(__file__).with_name("logs.py"), directory / "tensorboard",
          "global_step-x4", json.dumps(STEPS)],

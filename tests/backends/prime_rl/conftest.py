@@ -16,7 +16,7 @@ from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import Resources, Settings
 from orchestrator.spec import load
 from orchestrator.types import Cell, Place
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 
 ROOT = Path(__file__).parents[3]
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
@@ -91,11 +91,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prime_rl(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Asks Prime-RL's own classes: prime_rl([(kind, text)]) -> answers; prime_rl() -> its keys."""
-    python = library_python(
-        "prime_rl",
-        no_deps=["prime-pydantic-config==0.4.3"],
-        needs=["pydantic>=2.11", "tomli-w", "rich", "typing-extensions", "pyyaml", "typer"],
-    )
+    python = contract_python("prime_rl", "0.5.0")
 
     def ask(files: Sequence[tuple[str, str]] | None = None) -> Any:
         asked: dict[str, Any] = {"source": str(source)}

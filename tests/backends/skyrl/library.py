@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.skyrl.translate import ENTRY
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 
 HERE = Path(__file__).parent
 LAUNCH = Path(__file__).parents[3] / "backends" / "skyrl" / "launch"
@@ -18,10 +18,7 @@ LAUNCH = Path(__file__).parents[3] / "backends" / "skyrl" / "launch"
 
 @cache
 def python(version: str) -> Path:
-    return library_python(
-        f"skyrl-{version}", no_deps=[f"skyrl=={version}", "skyrl-gym==0.4.0"],
-        needs=["omegaconf==2.3.1", "loguru==0.7.3", "numpy"],
-    )  # fmt: skip
+    return contract_python("skyrl", version)
 
 
 def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:

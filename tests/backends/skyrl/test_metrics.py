@@ -10,7 +10,7 @@ from backends.skyrl import BACKEND
 from backends.skyrl.metrics import NAMES, canonical
 from orchestrator.names import is_canonical
 from orchestrator.types import MetricPoint
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import HERE
 
@@ -28,10 +28,7 @@ RUN = [[0, EVALUATED], [1, STEP], [2, {**STEP, "policy/grad_norm": float("nan"),
 
 def written(version: str, attempt: Path, updates: int) -> Path:
     """The attempt's event file; its stdout is the console tracker's."""
-    python = library_python(
-        f"skyrl-tensorboard-{version}", no_deps=[f"skyrl=={version}", "skyrl-gym==0.4.0"],
-        needs=["omegaconf==2.3.1", "loguru==0.7.3", "tensorboard==2.20.0", "setuptools<81"],
-    )  # fmt: skip
+    python = contract_python("skyrl", version)
     folder = attempt / f"tensorboard-x{updates}"
     done = subprocess.run(
         [python, HERE / "ask" / "logs.py", folder], input=json.dumps(RUN), capture_output=True,

@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.backends.environments import library_python
+from tests.backends.environments import contract_python
 
 VERSIONS = ("0.9.1", "0.8.0")
-HYDRA = ("hydra-core==1.3.8", "omegaconf>=2.3.1,<2.4")
 
 _COMPOSE = """
 import importlib.util, json, pathlib, sys
@@ -37,7 +36,7 @@ with initialize_config_dir(config_dir=str(config / "trainer" / "config"), versio
 
 
 def python(version: str) -> Path:
-    return library_python(f"verl-{version}", no_deps=(f"verl=={version}",), needs=HYDRA)
+    return contract_python("verl", version)
 
 
 def compose(

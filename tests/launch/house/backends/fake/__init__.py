@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -49,7 +50,10 @@ class Fake:
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return Settings.model_validate_json(files["settings.json"])
 
-    def rehearse(self, cell: Cell) -> Cell | None:
+    def semantics(self, version: str | None) -> Semantics:
+        return Semantics(PLAIN)
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

@@ -1,0 +1,56 @@
+"""What OpenRLHF means by a cell where the embedded trainer means something else.
+
+Sources, of 0.11.2 and 0.10.1.post2: models/utils.py (compute_approx_kl, compute_reward),
+models/loss.py (PolicyLoss, aggregate_loss), trainer/ppo_utils/experience_maker.py
+(compute_advantages_and_returns), trainer/ray/ppo_actor.py (training_step).
+"""
+
+from functools import cache
+
+from backends.openrlhf.check import PLAIN as PLAIN_ESTIMATORS
+from backends.openrlhf.check import version_of
+from backends.openrlhf.flags import FLAT, NEWEST
+from backends.openrlhf.ledger import PROMPT_ORDER, SHUFFLED
+from backends.openrlhf.topology import LARGEST_MICRO_BATCH
+from orchestrator.dialect import Dialect, Semantics
+from orchestrator.semantics.estimators import OPENRLHF
+from orchestrator.settings import BackendRef
+
+KL_RATIO_MAX = 10.0
+"""KL_IS_WEIGHT_CLIP of models/utils.py."""
+LOG_RATIO_BOUND = 20.0
+"""Since 0.11: PolicyLoss holds the log-ratio before its exponential."""
+
+_NEWEST = Dialect(
+    kl_clamp=(OPENRLHF.log_ratio, OPENRLHF.value),
+    kl_clamp_of=PLAIN_ESTIMATORS,
+    kl_ratio_max=KL_RATIO_MAX,
+    kl_reward="to_go",
+    kl_reward_policy="batch_start",
+    kl_loss_mean="token_mean",
+    ratio_to="batch_start",
+    ratio_bound=LOG_RATIO_BOUND,
+    std_epsilon=1e-9,
+    decay_of="matrices",
+    warmup_from_zero=True,
+    staleness="up_to",
+)
+_FLAT = _NEWEST.model_copy(
+    update={
+        "kl_ratio_max": None,
+        "kl_loss_mean": "as_policy",
+        "ratio_bound": None,
+        "micro_batch": LARGEST_MICRO_BATCH,
+    }
+)
+"""One micro-batch after the other, each divided by its own tokens; of sequence_mean a micro-batch
+is one sequence, so that the KL's mean over its tokens is the sequence's."""
+
+_OMITS = (f"seed: {PROMPT_ORDER}", f"batch.num_minibatches: {SHUFFLED}")
+
+
+@cache
+def semantics(version: str | None) -> Semantics:
+    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    found = version_of(BackendRef(name="openrlhf", version=version))
+    return Semantics({NEWEST: _NEWEST, FLAT: _FLAT}[found], _OMITS)

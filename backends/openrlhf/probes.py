@@ -1,0 +1,200 @@
+"""OpenRLHF's own parser, KL, experience, advantages and loss, for orchestrator/matrix/inside.py.
+
+Run by a Python with torch beside OpenRLHF's installed source; nothing of orch is imported. Parser,
+RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's; Ray, DeepSpeed and the
+models are stood in for: a forward pass returns the log-probabilities that were asked about.
+"""
+
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+PACKAGE = "openrlhf"
+UTILS, LOSS, CLI = "models/utils.py", "models/loss.py", "cli/train_ppo_ray.py"
+MAKER, ACTOR = "trainer/ppo_utils/experience_maker.py", "trainer/ray/ppo_actor.py"
+LENGTHS = "trainer/ppo_utils/length_penalty.py"
+
+
+STOOD_IN = (
+    "Ray, DeepSpeed and the models: a forward pass returns the log-probabilities asked about; the "
+    "library's .float() leaves double precision as it is"
+)
+TYPICAL = {"reward": "k1", "loss": "k3"}
+"""An estimator orch can ask of OpenRLHF in each place; `names` replaces it."""
+
+
+def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Place, name and further arguments of every estimator the library has a name for."""
+    flat = version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
+    flag = "--kl_estimator" if flat else "--algo.kl.estimator"
+    known = ("k1", "k2", "k3")
+    found = [(place, name, (flag, name)) for place in ("reward", "loss") for name in known]
+    if not flat:
+        more = "--algo.kl.unbiased_gradient"
+        found += [("loss", f"{name} {more}", (flag, name, more)) for name in known]  # type: ignore[misc]
+    return found  # type: ignore[return-value]
+
+
+def natives(_version: str) -> dict[str, Any]:
+    """Launches that no cell is translated into: none."""
+    return {}
+
+
+class Loss(BaseException):
+    """training_step has reached its backward pass."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class OpenRlhf:
+    """The library's functions and its parser."""
+
+    def __init__(self, sources: Any):
+        import torch
+
+        load = sources.load
+        self.sources = sources
+        self.utils: ModuleType = load(UTILS)
+        self.loss_module: ModuleType = load(LOSS, masked_mean=self.utils.masked_mean)
+        length = load(LENGTHS)
+        own = {"compute_approx_kl": self.utils.compute_approx_kl, "torch": torch,
+               "masked_mean": self.utils.masked_mean}  # fmt: skip
+        self.maker: ModuleType = load(
+            MAKER, compute_reward=self.utils.compute_reward, ray=MagicMock(), logger=MagicMock(),
+            init_logger=lambda _: MagicMock(),
+            apply_length_penalties=length.apply_length_penalties, **own,
+        )  # fmt: skip
+        if (sources.folder / "utils/loss_utils.py").exists():
+            own |= vars(load("utils/loss_utils.py"))
+        if hasattr(self.loss_module, "aggregate_loss"):
+            own["aggregate_loss"] = self.loss_module.aggregate_loss
+            sources.uses(LOSS, "aggregate_loss")
+        self.step: ModuleType = load(ACTOR, ["ActorPPOTrainer.training_step"], **own)
+        for file, name in (
+            (UTILS, "compute_approx_kl"), (UTILS, "compute_reward"), (LOSS, "PolicyLoss"),
+            (MAKER, "RemoteExperienceMaker.make_experience"),
+            (MAKER, "RemoteExperienceMaker.compute_advantages_and_returns"),
+            (MAKER, "RemoteExperienceMaker.get_cumulative_returns"),
+        ):  # fmt: skip
+            sources.uses(file, name)
+
+    def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
+        """The namespace that the library's own parser makes of a launch, checked by it."""
+        seen: list[Any] = []
+        own_argv, sys.argv = sys.argv, [CLI, *_arguments(argv)]
+        if (self.sources.folder / "utils/config.py").exists():
+            for name in ("openrlhf", "openrlhf.utils"):
+                sys.modules.setdefault(name, types.ModuleType(name))
+            sys.modules["openrlhf.utils.config"] = self.sources.load("utils/config.py")
+        try:
+            self.sources.load(CLI, as_main=True, train=seen.append)
+        except SystemExit as error:
+            raise ValueError("the library's parser refuses this launch") from error
+        finally:
+            sys.argv = own_argv
+        return Arguments(seen[0])
+
+    def kl(self, config: "Arguments", place: str, batch: Mapping[str, Any]) -> Any:
+        """[N, T], as make_experience (`reward`) or training_step (`loss`) asks for it."""
+        more: dict[str, Any] = {"kl_estimator": config.estimator}
+        if place == "loss" and config.nested:
+            unbiased = config.args.algo.kl.unbiased_gradient
+            more |= {"log_probs_old": batch["old"], "unbiased_gradient": unbiased}
+        return self.utils.compute_approx_kl(batch["logp"], batch["ref"], **more)
+
+    def advantages(self, config: "Arguments", batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Token rewards and advantages of the batch as one micro-batch, made from `old`."""
+        size = config.group_size
+        groups = batch["groups"]
+        if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
+            raise ValueError(f"the launch has groups of {size}, and the batch has not")
+        maker = self._maker(config, batch)
+        experience = SimpleNamespace(
+            sequences=batch["old"], attention_mask=None, action_mask=batch["mask"],
+            rewards=batch["rewards"].clone(), index=list(range(len(groups))), info={},
+            mm_train_inputs=None, response_length=batch["mask"].sum(-1),
+        )  # fmt: skip
+        seen: list[Any] = []
+        own = self.utils.compute_reward
+
+        def watched(*given: Any, **named: Any) -> Any:
+            seen.append(own(*given, **named))
+            return seen[-1]
+
+        self.maker.compute_reward = watched
+        (made,) = maker.compute_advantages_and_returns(maker.make_experience([experience]))
+        return seen[0], made.advantages
+
+    def _maker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
+        """RemoteExperienceMaker whose groups of models answer with the batch."""
+        strategy = SimpleNamespace(args=config.args)
+        reference = [batch["ref"]] if config.beta > 0 else None  # as train() makes the group
+        maker = self.maker.RemoteExperienceMaker(
+            [batch["old"]], None, None, reference, SimpleNamespace(value=config.beta), strategy,
+            None,
+        )  # fmt: skip
+        maker.advantage_estimator = config.advantage
+        maker._dispatch_forward = lambda group, *_, **__: group
+        maker._flatten_results = lambda refs, _: refs if isinstance(refs, list) else [None]
+        return maker
+
+    def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
+        """training_step's loss of one micro-batch that is the whole minibatch."""
+        args = config.args
+        fake = MagicMock()
+        fake.args, fake.aux_loss = args, False
+        fake.actor = lambda *_, **__: (batch["logp"], None)
+        fake.actor.train = lambda: None
+        fake.actor_loss_fn = self.sources.assigned(
+            ACTOR, "ActorPPOTrainer.__init__", "actor_loss_fn",
+            {"self": fake, "PolicyLoss": self.loss_module.PolicyLoss},
+        )  # fmt: skip
+        fake.strategy.backward = _stop
+        if config.nested:
+            args.actor.entropy_coef = None
+        else:
+            args.entropy_loss_coef = None
+        experience = SimpleNamespace(
+            sequences=None, attention_mask=None, action_mask=batch["mask"], info={},
+            action_log_probs=batch["old"], advantages=batch["advantages"],
+            base_action_log_probs=batch["ref"], rollout_log_probs=batch["old"],
+        )  # fmt: skip
+        try:
+            self.step.training_step(fake, experience, config.beta, 0)
+        except Loss as reached:
+            return reached.value
+        raise RuntimeError("training_step never called backward")
+
+
+def _stop(loss: Any, *_: Any) -> None:
+    raise Loss(loss)
+
+
+def _arguments(argv: Sequence[str]) -> list[str]:
+    """What stands behind `-m openrlhf.cli.train_ppo_ray`."""
+    flags = (i for i, word in enumerate(argv) if word.startswith("--"))
+    return list(argv[next(flags, len(argv)) :])
+
+
+class Arguments:
+    """Parsed arguments under one name for both spellings: flat, and nested since 0.10.2."""
+
+    def __init__(self, args: Any):
+        self.args = args
+        self.nested = hasattr(args, "algo")
+        kl = args.algo.kl if self.nested else None
+        self.estimator = kl.estimator if kl else args.kl_estimator
+        self.beta = kl.init_coef if kl else args.init_kl_coef
+        self.advantage = args.algo.advantage.estimator if self.nested else args.advantage_estimator
+        self.group_size = (
+            args.rollout.n_samples_per_prompt if self.nested else args.n_samples_per_prompt
+        )
+
+
+def open_library(sources: Any, _version: str) -> OpenRlhf:
+    """OpenRLHF, to be asked."""
+    return OpenRlhf(sources)

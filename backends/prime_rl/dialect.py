@@ -1,0 +1,40 @@
+"""What Prime-RL 0.5.0 means by a cell where the embedded trainer means something else.
+
+A cell runs through our loss and advantages (hooks.py): the reward's KL is summed over the response
+and subtracted after the baseline, because its advantage hook sees no log-probabilities. `NATIVE`
+is what its own `default` loss makes of teacher_tau: each token's own log-ratio, without a baseline.
+Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
+"""
+
+from functools import cache
+
+from backends.prime_rl.capabilities import NAME, VERSIONS
+from backends.prime_rl.ledger import AGGREGATION, LAG
+from orchestrator.dialect import Dialect, Semantics
+from orchestrator.errors import UnsupportedSetting, did_you_mean
+
+_DIALECT = Dialect(
+    kl_reward="outside",
+    kl_reward_policy="batch_start",
+    constant_is_tokens=True,
+    warmup_from_zero=True,
+    staleness="up_to",
+)
+"""One train step a batch: the current policy is the one before the batch's updates."""
+
+NATIVE = _DIALECT.model_copy(update={"kl_reward": "token"})
+"""Of k1 in the reward as teacher_tau; its mask of probability differences is left out."""
+
+_OMITS = (f"loss.aggregation: {AGGREGATION['token_mean']}", f"max_staleness_steps: {LAG}")
+
+
+@cache
+def semantics(version: str | None) -> Semantics:
+    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    if version not in (None, *VERSIONS):
+        raise UnsupportedSetting(
+            NAME, "backend.version", version, VERSIONS,
+            f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
+            f"Set backend={NAME}@{VERSIONS[0]}.",
+        )  # fmt: skip
+    return Semantics(_DIALECT, _OMITS)

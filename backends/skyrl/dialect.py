@@ -1,0 +1,49 @@
+"""What SkyRL means by a cell where the embedded trainer means something else: 0.2.0 to 0.4.0.
+
+Sources: backends/skyrl_train/utils/ppo_utils.py (compute_approx_kl, ppo_policy_loss, advantage
+estimators), backends/skyrl_train/workers/worker.py (the KL in the loss), train/trainer.py
+(apply_reward_kl_penalty). The KL in the reward is summed over the response inside the group's
+baseline, which is plain.
+"""
+
+from functools import cache
+
+from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
+from backends.skyrl.releases import NEWEST, VERSIONS, before
+from orchestrator.dialect import Dialect, Semantics
+from orchestrator.errors import UnsupportedSetting, did_you_mean
+from orchestrator.semantics.estimators import VERL_K3
+
+SKYRL_K3 = VERL_K3
+"""compute_approx_kl holds k3 within the same bounds as verl does."""
+
+_NEWER = Dialect(
+    kl_clamp=(SKYRL_K3.log_ratio, SKYRL_K3.value),
+    kl_clamp_of=("k3",),
+    kl_reward_policy="batch_start",
+    kl_loss_mean="sequence_mean",
+    ratio_bound=LARGEST_LOG_RATIO,
+    warmup_from_zero=True,
+    staleness="up_to",
+)
+"""Asynchronously through the loss that orch_skyrl.py registers, whose ratio is to the sampler."""
+_OLDER = _NEWER.model_copy(update={"ratio_to": "batch_start"})
+"""Before 0.3.0 its own PPO loss trains asynchronously; its old policy is the current one."""
+
+_OMITS = (
+    "weights change while a response is being sampled: its tokens are of several policies",
+    "single rollouts may be older than the bound, which SkyRL only warns of",
+)
+
+
+@cache
+def semantics(version: str | None) -> Semantics:
+    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    found = NEWEST if version is None else version
+    if found not in VERSIONS:
+        raise UnsupportedSetting(
+            "skyrl", "backend.version", version, VERSIONS,
+            f"orch has no facts of its mathematics{did_you_mean(found, VERSIONS)}. "
+            f"Set backend=skyrl@{NEWEST}.",
+        )  # fmt: skip
+    return Semantics(_OLDER if before(found, "0.3.0") else _NEWER, _OMITS)

@@ -1,0 +1,228 @@
+"""SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/matrix/inside.py.
+
+Run by a Python with torch beside SkyRL's installed source; nothing of orch is imported. The
+trainer's and the policy worker's methods are SkyRL's; Ray and the model are stood in for: a forward
+pass returns the log-probabilities that were asked about. One minibatch, one micro-batch, one device.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+PACKAGE = "skyrl"
+UTILS = "backends/skyrl_train/utils/ppo_utils.py"
+TORCH_UTILS = "backends/skyrl_train/utils/torch_utils.py"
+CORRECTION = "backends/skyrl_train/utils/off_policy_correction_utils.py"
+CONFIG, TRAINER = "train/config/config.py", "train/trainer.py"
+WORKER = "backends/skyrl_train/workers/worker.py"
+SHIPPED = "orch_skyrl.py"
+ALGORITHM = "trainer.algorithm."
+
+
+STOOD_IN = (
+    "Ray, registries of other processes and the model: a forward pass returns the log-probabilities "
+    "asked about"
+)
+TYPICAL = {"reward": "k1", "loss": "k3"}
+"""An estimator orch can ask of SkyRL in each place; `names` replaces it."""
+
+
+def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Place, name and further arguments of every estimator SkyRL has a name for."""
+    return [
+        (place, name, (f"{ALGORITHM}kl_estimator_type={name}",))
+        for place in ("reward", "loss")
+        for name in ("k1", "k2", "k3", "abs")
+    ]
+
+
+def natives(_version: str) -> dict[str, Any]:
+    """Launches that no cell is translated into: none."""
+    return {}
+
+
+class Data(dict[str, Any]):
+    """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
+
+    def __init__(self, tensors: Mapping[str, Any], groups: Sequence[int]):
+        super().__init__(tensors)
+        self.metadata: dict[str, Any] = {"uids": [str(group) for group in groups]}
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return {name: None if x is None else x[key] for name, x in self.items()}
+        return super().__getitem__(key)
+
+
+class Loss(BaseException):
+    """The worker has reached its backward pass."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+class SkyRl:
+    """SkyRL's functions and its typed configuration, of the algorithm."""
+
+    def __init__(self, sources: Any):
+        import numpy as np
+        import torch
+
+        torch.cuda.current_device = lambda: 0  # type: ignore[assignment]
+        sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
+        load = sources.load
+        numbers = load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
+        shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
+        correction = load(CORRECTION, **shared)
+        self.config: ModuleType = load(CONFIG)
+        ray = SimpleNamespace(remote=lambda thing: thing, is_initialized=lambda: False)
+        self.utils: ModuleType = load(
+            UTILS, ray=ray, logger=MagicMock(), AlgorithmConfig=self.config.AlgorithmConfig,
+            apply_off_policy_correction=correction.apply_off_policy_correction, **shared,
+        )  # fmt: skip
+        own = {
+            "compute_approx_kl": self.utils.compute_approx_kl, "ppo_utils": self.utils,
+            "PolicyLossRegistry": self.utils.PolicyLossRegistry, "torch": torch, "np": np,
+            "logger": MagicMock(), "apply_loss_reduction_to_advantages_minibatch":
+            self.utils.apply_loss_reduction_to_advantages_minibatch, **shared,
+        }  # fmt: skip
+        trainer = "RayPPOTrainer."
+        self.trainer: ModuleType = load(
+            TRAINER,
+            [trainer + name for name in (
+                "apply_reward_kl_penalty", "_normalize_advantages"
+            )],
+            **own,
+        )  # fmt: skip
+        self.worker: ModuleType = load(WORKER, ["PolicyWorkerBase._forward_backward_micro"], **own)
+        for name in (
+            "compute_approx_kl", "ppo_policy_loss", "compute_rloo_outcome_advantage",
+            "compute_grpo_outcome_advantage", "apply_loss_reduction_to_advantages_minibatch",
+        ):  # fmt: skip
+            sources.uses(UTILS, name)
+
+    def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
+        """SkyRL's configuration with a launch's overrides; what we registered is registered."""
+        algorithm = self.config.AlgorithmConfig()
+        both = False
+        for argument in argv:
+            key, equals, value = argument.partition("=")
+            if key == "orch.kl_in_loss_too":
+                both = value == "true"
+            if not equals or not key.startswith(ALGORITHM):
+                continue
+            at: Any = algorithm
+            *way, leaf = key.removeprefix(ALGORITHM).split(".")
+            for name in way:
+                at = getattr(at, name)
+            if not hasattr(at, leaf):
+                raise ValueError(f"SkyRL's configuration has no {key}")
+            setattr(at, leaf, _value(value))
+        algorithm.temperature = 1.0  # what its validation takes from the sampling parameters
+        if both:
+            algorithm.use_kl_loss = True
+        elif algorithm.use_kl_in_reward and algorithm.use_kl_loss:
+            raise ValueError("use_kl_in_reward and use_kl_loss should be mutually exclusive")
+        if SHIPPED in files:
+            self._register(files[SHIPPED])
+        trainer = SimpleNamespace(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+        return SimpleNamespace(trainer=trainer)
+
+    def _register(self, text: str) -> None:
+        ours: dict[str, Any] = {"__name__": "asked"}
+        exec(compile(text, SHIPPED, "exec"), ours)
+        registries = self.utils.AdvantageEstimatorRegistry, self.utils.PolicyLossRegistry
+        for registry, name, function in (
+            (registries[0], "orch_reinforce", ours["reinforce"]),
+            (registries[1], "orch_rollout_ppo", ours["rollout_ppo"]),
+            (registries[1], "orch_rollout_dual_clip", ours["rollout_ppo"]),
+        ):
+            if name not in registry.list_available():
+                registry.register(name, function)
+
+    def kl(self, config: Any, _place: str, batch: Mapping[str, Any]) -> Any:
+        """[N, T]; one estimator serves both places."""
+        name = config.trainer.algorithm.kl_estimator_type
+        return self.utils.compute_approx_kl(batch["logp"], batch["ref"], kl_estimator_type=name)
+
+    def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Token rewards and advantages, before they are scaled for the loss."""
+        import torch
+
+        mask = batch["mask"]
+        scores = torch.zeros_like(mask)
+        scores[torch.arange(len(mask)), mask.sum(-1).long() - 1] = batch["rewards"]
+        data = Data(
+            {
+                "loss_mask": mask, "response_mask": mask, "rewards": scores, "values": None,
+                "base_action_log_probs": batch["ref"], "action_log_probs": batch["old"],
+            },
+            batch["groups"],
+        )  # fmt: skip
+        trainer = MagicMock()
+        trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, None, {}
+        if config.trainer.algorithm.use_kl_in_reward:
+            data = self.trainer.apply_reward_kl_penalty(trainer, data)
+        rewards = data["rewards"]
+        advantages, _ = self.utils.compute_advantages_and_returns(
+            token_level_rewards=rewards, response_mask=mask, index=data.metadata["uids"],
+            adv_estimator=config.trainer.algorithm.advantage_estimator,
+            config=config.trainer.algorithm, values=None,
+            gamma=config.trainer.algorithm.gamma, lambd=config.trainer.algorithm.lambd,
+            grpo_norm_by_std=config.trainer.algorithm.grpo_norm_by_std,
+        )  # fmt: skip
+        return rewards, advantages
+
+    def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
+        """The worker's loss of one micro-batch that is the whole minibatch."""
+        import torch
+
+        mask, size = batch["mask"], len(batch["mask"])
+        trainer = MagicMock()
+        trainer.cfg = config
+        data = Data(
+            {"advantages": batch["advantages"], "loss_mask": mask, "response_mask": mask},
+            batch["groups"],
+        )
+        scaled = self.trainer._normalize_advantages(trainer, data, [(0, size)])["advantages"]
+        worker = MagicMock()
+        worker.cfg = SimpleNamespace(algorithm=config.trainer.algorithm)
+        worker.mesh_rank.dp_size = 1
+        name = config.trainer.algorithm.policy_loss_type
+        worker.policy_loss_fn = self.utils.PolicyLossRegistry.get(name)
+        entropy = torch.zeros(size, mask.shape[1] + 1)
+        worker.model = lambda *_, **__: (batch["logp"], {"entropy": entropy})
+        worker.model.train = lambda: None
+        worker.strategy.backward = _stop
+        experience = MagicMock()
+        experience.action_log_probs, experience.base_action_log_probs = batch["old"], batch["ref"]
+        experience.advantages, experience.num_actions = scaled, mask.shape[1]
+        experience.loss_mask = experience.response_mask = experience.action_mask = mask
+        experience.rollout_logprobs = batch["old"]
+        try:
+            self.worker._forward_backward_micro(worker, experience, 1.0)
+        except Loss as reached:
+            return reached.value
+        raise RuntimeError("_forward_backward_micro never called backward")
+
+
+def _stop(loss: Any, *_: Any) -> None:
+    raise Loss(loss)
+
+
+def _value(text: str) -> Any:
+    words = {"null": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def open_library(sources: Any, _version: str) -> SkyRl:
+    """SkyRL, to be asked."""
+    return SkyRl(sources)

@@ -1,0 +1,296 @@
+"""What a launch of verl written by anybody asks of its KL, release by release.
+
+Read in verl 0.1 to 0.9.0: trainer/config/*.yaml, trainer/ppo/ray_trainer.py, trainer/ppo/
+core_algos.py, workers/actor/dp_actor.py, workers/utils/losses.py, recipe/*. keys.json beside this
+file: which release's configuration has which key.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, is_ours
+from orchestrator.audit.keys import Keys, Releases, load_releases, nearest, split_override
+from orchestrator.audit.types import (
+    Edit, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
+)  # fmt: skip
+
+ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
+USE_REWARD, PENALTY = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.kl_penalty"
+COEFFICIENT = f"{ALGORITHM}.kl_ctrl.kl_coef"
+USE_LOSS, LOSS_TYPE = f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type"
+LOSS_COEFFICIENT = f"{ACTOR}.kl_loss_coef"
+ADVANTAGE, GROUP = f"{ALGORITHM}.adv_estimator", "actor_rollout_ref.rollout.n"
+KL_KEYS = (USE_REWARD, PENALTY, COEFFICIENT, USE_LOSS, LOSS_TYPE, LOSS_COEFFICIENT)
+
+DEFAULTS = {
+    USE_REWARD: "False", PENALTY: "kl", COEFFICIENT: "0.001", USE_LOSS: "False",
+    LOSS_TYPE: "low_var_kl", LOSS_COEFFICIENT: "0.001", ADVANTAGE: "gae", GROUP: "1",
+}  # fmt: skip
+"""The same in every release that has the key."""
+ESTIMATORS = {
+    "kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3",
+}  # fmt: skip
+FIRST_WITH_SWITCH = 3
+"""Index of 0.4.1: before 0.4.0, use_kl_loss alone says whether the reward has the KL."""
+FIRST_STRAIGHT = 7
+"""Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
+_OURS = re.compile(r"^(\+\+|\+|~)?(actor_rollout_ref\.|algorithm\.|critic\.)[\w.]+=")
+
+
+@cache
+def releases() -> Releases:
+    return load_releases(Path(__file__).with_name("keys.json"))
+
+
+def audit(launch: Launch) -> Reading | None:
+    """What verl makes of it; None where it is not a launch of verl."""
+    entry, rest = _entry(launch)
+    if launch.words and entry is None:
+        return None
+    if not launch.words and not _configures(launch):
+        return None
+    if entry is not None and NOT_RL.search(entry):
+        return None
+    keys = Keys(DEFAULTS)
+    keys.add_documents(launch.documents)
+    for word in rest:
+        found = split_override(word)
+        if found is not None:
+            keys.add(*found)
+    at, because, spread = _release(launch, keys)
+    config = _config_name(rest)
+    if config and config not in STOCK and not launch.documents:
+        keys.opaque = f"it comes from the configuration '{config}', which is not here"
+    elif any(b.rpartition("/")[2] not in STOCK for d in launch.documents for b in d.builds_on):
+        if launch.missing:
+            keys.opaque = f"it may come from '{launch.missing[0]}', which is not here"
+    return _Judge(keys, entry, at, because, spread, launch).reading()
+
+
+def _entry(launch: Launch) -> tuple[str | None, tuple[Word, ...]]:
+    """The module or file that is run, and the words after it."""
+    for i, word in enumerate(launch.words):
+        if is_ours(word.text):
+            return word.text, launch.words[i + 1 :]
+    claimed = [i for i, word in enumerate(launch.words) if _OURS.match(word.text)]
+    if not claimed:
+        return None, ()
+    before = launch.words[: claimed[0]]
+    for i in range(len(before) - 1, -1, -1):
+        text = before[i].text
+        if text.endswith(".py") or (i and before[i - 1].text == "-m"):
+            return text, launch.words[i + 1 :]
+    return (before[-1].text if before else None), launch.words[claimed[0] :]
+
+
+def _configures(launch: Launch) -> bool:
+    """Whether a configuration file is one of verl's trainer."""
+    keys = {key for document in launch.documents for key in document.values}
+    return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
+        k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
+    )
+
+
+def _config_name(words: tuple[Word, ...]) -> str | None:
+    texts = [word.text for word in words]
+    for i, text in enumerate(texts):
+        name, _, value = text.partition("=")
+        if name in ("--config-name", "-cn", "--config_name"):
+            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
+            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
+    return None
+
+
+def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
+    """The release taken, why, and all that fit as well."""
+    told = releases()
+    pinned = launch.versions.get("verl")
+    if pinned is not None:
+        version, _, why = pinned.partition(" ")
+        at = nearest(told.versions, version)
+        return at, f"{version}: {why}", [at]
+    fitting, _ = told.accepting(keys.given)
+    if keys.has(USE_REWARD):
+        fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
+    at = fitting[-1]
+    gone = told.excluding(keys.given, at)
+    if at == len(told.versions) - 1:
+        return at, "the newest release, which has every key it gives", fitting
+    reason = f"the newest release that has {gone[0]}" if gone else "the release that fits its keys"
+    return at, reason, fitting
+
+
+class _Judge:
+    """One launch under one release's rules."""
+
+    def __init__(
+        self, keys: Keys, entry: str | None, at: int, because: str, spread: list[int],
+        launch: Launch,
+    ) -> None:  # fmt: skip
+        self.keys, self.entry, self.at, self.because = keys, entry, at, because
+        self.spread, self.launch = spread, launch
+        self.version = releases().versions[at]
+        self.unknown: list[str] = []
+        self.contradictions: list[Note] = list(keys.doubled(KL_KEYS))
+        self.rules: list[Rule] = []
+
+    def reading(self) -> Reading:
+        keys = self.keys
+        advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
+        in_loss, loaded_by_loss = self._loss()
+        in_reward, loaded_by_reward = self._reward(in_loss)
+        loaded = None if None in (loaded_by_loss, loaded_by_reward) else bool(
+            loaded_by_loss or loaded_by_reward
+        )
+        return Reading(
+            library="verl", version=self.version, version_because=self.because,
+            entry_point=self.entry, in_reward=in_reward, in_loss=in_loss,
+            advantage_estimator=advantage, reference_policy_loaded=loaded, group_size=group,
+            inactive=tuple(self._inactive(in_reward, in_loss)),
+            contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
+            rules=tuple(self.rules), change=tuple(self._change(in_reward, in_loss)),
+            change_note=self._note(), assumes=tuple((*keys.assumes, *self._assumed())),
+            unknown=tuple(self.unknown),
+        )  # fmt: skip
+
+    def _assumed(self) -> Iterator[str]:
+        if self.entry is not None and not is_ours(self.entry):
+            yield (
+                f"{self.entry} is not verl's own: that it hands these keys to verl's trainer "
+                "unchanged"
+            )
+        if self.launch.missing and not self.keys.opaque:
+            yield f"{', '.join(self.launch.missing)} (not here) leaves the KL as verl has it"
+
+    def _loss(self) -> tuple[InLoss, bool | None]:
+        keys = self.keys
+        on = keys.switch(USE_LOSS)
+        where = "verl/workers/utils/losses.py: ppo_loss" if self.at >= 5 else (
+            "verl/workers/actor/dp_actor.py: update_policy"
+        )
+        self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
+        if on is None:
+            self.unknown.append(keys.why_unknown(USE_LOSS))
+            return InLoss(None), None
+        if not on:
+            return InLoss(False), False
+        estimator, straight = self._estimator(LOSS_TYPE)
+        beta = keys.number(LOSS_COEFFICIENT)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(LOSS_COEFFICIENT))
+            return InLoss(None, estimator, None, straight), True
+        if beta == 0:
+            return InLoss(False, estimator, 0.0, straight), True
+        return InLoss(True, estimator, beta, straight), True
+
+    def _estimator(self, key: str) -> tuple[str | None, bool]:
+        name = self.keys.text(key)
+        if name is None:
+            self.unknown.append(self.keys.why_unknown(key))
+            return None, False
+        plain = name.removesuffix("+")
+        if plain not in ESTIMATORS:
+            self.unknown.append(f"{key} is '{name}', which verl does not have")
+            self.contradictions.append(
+                Note(f"{key}={name} stops verl at the first update: it is not implemented",
+                     self.keys.lines(key)))  # fmt: skip
+            return None, False
+        straight = name.endswith("+")
+        if straight and self.at < FIRST_STRAIGHT and key == LOSS_TYPE:
+            self.contradictions.append(
+                Note(f"{key}={name} stops verl {self.version} at the first update; it works from "
+                     "0.8.0", self.keys.lines(key)))  # fmt: skip
+        source = "verl/trainer/ppo/core_algos.py: kl_penalty"
+        self._rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
+        return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"
+
+    def _reward(self, in_loss: InLoss) -> tuple[InReward, bool | None]:
+        keys = self.keys
+        source = "verl/trainer/ppo/ray_trainer.py: fit"
+        if self.at >= FIRST_WITH_SWITCH:
+            on = keys.switch(USE_REWARD)
+            self._rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
+            if on is None:
+                self.unknown.append(keys.why_unknown(USE_REWARD))
+                return InReward(None), None
+            if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
+                self._rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
+                return InReward(False), True
+        else:
+            used = keys.switch(USE_LOSS)
+            self._rule(
+                f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source
+            )
+            if used is None:
+                return InReward(None), None
+            on = not used
+        if self._ambiguous(on, in_loss):
+            return InReward(None), None
+        if not on:
+            return InReward(False), self.at < FIRST_WITH_SWITCH
+        estimator, _ = self._estimator(PENALTY)
+        beta = keys.number(COEFFICIENT)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(COEFFICIENT))
+            return InReward(None, estimator, None), True
+        return InReward(beta != 0, estimator, beta), True
+
+    def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
+        """Whether releases that fit as well would answer otherwise."""
+        eras = {i >= FIRST_WITH_SWITCH for i in self.spread}
+        if len(eras) == 1 or self.keys.has(USE_REWARD) or in_loss.active or on is None:
+            return False
+        if self.keys.switch(USE_LOSS) or self.keys.number(COEFFICIENT) == 0:
+            return False
+        self.unknown.append(
+            "its keys fit releases before and after 0.4.0: before, k1 is in the reward unless "
+            f"{USE_LOSS} is true; since, only where {USE_REWARD} is true. Say which: "
+            "--library verl@VERSION"
+        )
+        return True
+
+    def _inactive(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Inactive]:
+        keys = self.keys
+        if in_reward.active is False:
+            zero = in_reward.beta == 0
+            off = f"{USE_REWARD} is not true" if self.at >= FIRST_WITH_SWITCH else (
+                f"{USE_LOSS} is true, which takes the KL out of the reward in this release"
+            )
+            if not zero and self.entry and DEAD_REWARD.search(self.entry):
+                off = "this entry point's trainer never puts a KL into the reward"
+                if keys.switch(USE_REWARD):
+                    yield from keys.inert(USE_REWARD, off)
+            why = "the KL in the reward is multiplied by 0" if zero else off
+            if zero:
+                yield from keys.inert(USE_REWARD, why)
+            yield from keys.inert(PENALTY, why)
+            if not zero:
+                yield from keys.inert(COEFFICIENT, why)
+        if in_loss.active is False:
+            zero = in_loss.beta == 0
+            why = "the KL in the loss is multiplied by 0" if zero else f"{USE_LOSS} is not true"
+            if zero:
+                yield from keys.inert(USE_LOSS, why)
+            else:
+                yield from keys.inert(LOSS_COEFFICIENT, why)
+            yield from keys.inert(LOSS_TYPE, why)
+
+    def _change(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Edit]:
+        beta = in_reward.beta or in_loss.beta or 0.001
+        wanted = [(USE_LOSS, "False"), (PENALTY, "kl"), (COEFFICIENT, f"{beta:g}")]
+        if self.at >= FIRST_WITH_SWITCH:
+            wanted.insert(0, (USE_REWARD, "True"))
+        for key, value in wanted:
+            edit = self.keys.edit(key, value, f"{key}={value}")
+            if edit is not None:
+                yield edit
+
+    def _note(self) -> str:
+        if self.entry and DEAD_REWARD.search(self.entry):
+            return "this entry point puts no KL into the reward: use verl.trainer.main_ppo"
+        return ""
+
+    def _rule(self, text: str, source: str) -> None:
+        self.rules.append(Rule(text, f"verl {self.version}, {source}"))

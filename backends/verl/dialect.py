@@ -1,0 +1,44 @@
+"""What verl means by a cell where the embedded trainer means something else: 0.9.1 and 0.8.0.
+
+Sources: trainer/ppo/core_algos.py (kl_penalty, compute_policy_loss_vanilla), trainer/ppo/
+ray_trainer.py (apply_kl_penalty), workers/utils/losses.py (ppo_loss). The KL in the reward is
+summed over the response inside the group's baseline, which is plain.
+"""
+
+from functools import cache
+
+from backends.verl.arguments import NEWEST, VERSIONS
+from backends.verl.ledger import NOTES
+from orchestrator.dialect import Dialect, Semantics
+from orchestrator.errors import UnsupportedSetting, did_you_mean
+from orchestrator.semantics.estimators import VERL_K3
+
+LOG_RATIO_BOUND = 20.0
+
+_DIALECT = Dialect(
+    kl_clamp=(VERL_K3.log_ratio, VERL_K3.value),
+    kl_clamp_of=("k3",),
+    ratio_bound=LOG_RATIO_BOUND,
+    warmup_from_zero=True,
+    schedule_per_batch=True,
+    staleness="up_to",
+)
+"""Of both releases: an asynchronous launch of ours sets bypass_mode, so that ratios are to the
+sampler in both."""
+
+_OMITS = (
+    "a response interrupted by new weights goes on with them: its tokens are of several policies",
+    f"data.max_prompt_tokens: {NOTES['data.max_prompt_tokens']}",
+)
+
+
+@cache
+def semantics(version: str | None) -> Semantics:
+    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    if version not in (None, *VERSIONS):
+        raise UnsupportedSetting(
+            "verl", "backend.version", version, VERSIONS,
+            f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
+            f"Set backend=verl@{NEWEST}.",
+        )  # fmt: skip
+    return Semantics(_DIALECT, _OMITS)

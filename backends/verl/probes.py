@@ -1,0 +1,217 @@
+"""verl's own KL, rewards, advantages and policy loss, for orchestrator/matrix/inside.py.
+
+Run by a Python with torch beside verl's installed source; nothing of orch is imported. Functions
+are verl's; only what carries tensors between them (DataProto, TensorDict, metrics) is stood in for.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+PACKAGE = "verl"
+CORE, LOSSES = "trainer/ppo/core_algos.py", "workers/utils/losses.py"
+TRAINER, FUNCTIONAL = "trainer/ppo/ray_trainer.py", "utils/torch_functional.py"
+
+ACTOR = "actor_rollout_ref.actor"
+DEFAULTS: Mapping[str, Any] = {
+    "algorithm.adv_estimator": "gae", "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.gamma": 1.0, "algorithm.use_kl_in_reward": False, "algorithm.kl_penalty": "kl",
+    "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.use_kl_loss": False,
+    f"{ACTOR}.kl_loss_type": "low_var_kl", f"{ACTOR}.kl_loss_coef": 0.001,
+    f"{ACTOR}.loss_agg_mode": "token-mean", f"{ACTOR}.loss_scale_factor": None,
+    f"{ACTOR}.clip_ratio": 0.2, f"{ACTOR}.clip_ratio_low": 0.2, f"{ACTOR}.clip_ratio_high": 0.2,
+    f"{ACTOR}.clip_ratio_c": 3.0, f"{ACTOR}.entropy_coeff": 0,
+}  # fmt: skip
+"""What verl takes where a launch says nothing (trainer/config of 0.8.0 and 0.9.1)."""
+WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
+
+
+STOOD_IN = (
+    "DataProto, TensorDict and metrics, which carry tensors between the functions; the forward pass, "
+    "which returns the log-probabilities asked about"
+)
+TYPICAL = {"reward": "k1", "loss": "k3"}
+"""An estimator orch can ask of verl in each place; `names` replaces it."""
+NAMES = (
+    "k1", "kl", "abs", "k2", "mse", "k3", "low_var_kl", "k1+", "kl+", "abs+", "k2+", "mse+", "k3+",
+    "low_var_kl+", "full",
+)  # fmt: skip
+
+
+def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Place, name and further arguments of every estimator verl has a name for."""
+    return [
+        *(("reward", name, (f"algorithm.kl_penalty={name}",)) for name in NAMES),
+        *(("loss", name, (f"{ACTOR}.kl_loss_type={name}",)) for name in NAMES),
+    ]
+
+
+def natives(_version: str) -> dict[str, Any]:
+    """Launches that no cell is translated into: none."""
+    return {}
+
+
+class Batch(dict[str, Any]):
+    """A batch as verl's functions use one: tensors by name, already padded."""
+
+    @property
+    def batch_size(self) -> tuple[int, ...]:
+        return tuple(self["response_mask"].shape[:1])
+
+    def select(self, *names: str) -> "Batch":
+        return Batch({name: self[name] for name in names})
+
+    def to_padded_tensor(self) -> "Batch":
+        return self
+
+
+class Metric:
+    """verl's Metric, as far as ppo_loss uses it."""
+
+    def __init__(self, value: Any, aggregation: Any):
+        self.value, self.aggregation = value, aggregation
+
+    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))
+
+
+class Config(SimpleNamespace):
+    """A configuration as verl's functions read one."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+class Verl:
+    """verl's functions, fresh for every launch: a module of ours may have been put into them."""
+
+    def __init__(self, sources: Any):
+        self.sources = sources
+        self.plain = self._modules()
+        self.taught: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {}
+        for file, name in (
+            (CORE, "kl_penalty"), (CORE, "kl_penalty_forward"), (CORE, "agg_loss"),
+            (CORE, "compute_policy_loss_vanilla"), (CORE, "compute_grpo_outcome_advantage"),
+            (CORE, "compute_rloo_outcome_advantage"),
+        ):  # fmt: skip
+            sources.uses(file, name)
+
+    def _modules(self) -> tuple[ModuleType, ModuleType, ModuleType]:
+        load = self.sources.load
+        functional = load(
+            FUNCTIONAL, ["masked_sum", "masked_mean", "masked_var", "masked_whiten"],
+            torch=__import__("torch"),
+        )  # fmt: skip
+        core = load(CORE, verl_F=functional)
+        losses = load(
+            LOSSES, ["ppo_loss"], agg_loss=core.agg_loss, kl_penalty=core.kl_penalty,
+            get_policy_loss_fn=core.get_policy_loss_fn, Metric=Metric,
+            AggregationType=SimpleNamespace(SUM="sum", MEAN="mean"),
+            no_padding_2_padding=lambda values, _: values,
+        )  # fmt: skip
+        trainer = load(
+            TRAINER, ["apply_kl_penalty", "compute_advantage"], core_algos=core,
+            masked_mean=functional.masked_mean, torch=__import__("torch"),
+            AdvantageEstimator=core.AdvantageEstimator,
+        )  # fmt: skip
+        return core, losses, trainer
+
+    def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
+        """A launch's overrides over verl's defaults; `module` is the text of orch_verl.py."""
+        given = [a.lstrip("+").partition("=") for a in argv if "=" in a]
+        said = {key: _value(value) for key, _, value in given}
+        return {**DEFAULTS, **said, "module": files.get("extension/orch_verl.py")}
+
+    def _of(self, config: Mapping[str, Any]) -> tuple[ModuleType, ModuleType, ModuleType]:
+        text = config["module"]
+        if text is None:
+            return self.plain
+        if text not in self.taught:
+            core, losses, trainer = self.taught[text] = self._modules()
+            ours: dict[str, Any] = {"__name__": "asked"}
+            exec(compile(text, "orch_verl.py", "exec"), ours)
+            ours["install"](losses, core)
+        return self.taught[text]
+
+    def kl(self, config: Mapping[str, Any], place: str, batch: Mapping[str, Any]) -> Any:
+        """[N, T], as ppo_loss (`loss`) or apply_kl_penalty (`reward`) asks for it."""
+        core, losses, _ = self._of(config)
+        if place == "reward":
+            name = config["algorithm.kl_penalty"]
+            return core.kl_penalty(batch["logp"], batch["ref"], kl_penalty=name)
+        seen = {
+            "response_mask": batch["mask"], "old_log_probs": batch["old"], "dp_size": 1,
+            "ref_log_prob": batch["ref"], "advantages": 0 * batch["old"],
+            "batch_num_tokens": 1, "global_batch_size": 1,
+        }  # fmt: skip
+        losses.ppo_loss(_actor({**config, f"{ACTOR}.use_kl_loss": False}),
+                        {"log_probs": batch["logp"]}, Batch(seen))  # fmt: skip
+        name = config[f"{ACTOR}.kl_loss_type"]
+        return losses.kl_penalty(logprob=batch["logp"], ref_logprob=batch["ref"], kl_penalty=name)
+
+    def advantages(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Token rewards and advantages, as the trainer makes them from `old`."""
+        import numpy as np
+        import torch
+
+        _, _, trainer = self._of(config)
+        mask = batch["mask"]
+        scores = torch.zeros_like(mask)
+        last = mask.sum(-1).long() - 1
+        scores[torch.arange(len(mask)), last] = batch["rewards"]
+        data = SimpleNamespace(
+            batch=Batch({
+                "response_mask": mask, "token_level_scores": scores, "token_level_rewards": scores,
+                "old_log_probs": batch["old"], "ref_log_prob": batch["ref"],
+            }),
+            non_tensor_batch={"uid": np.array([str(g) for g in batch["groups"]], dtype=object)},
+        )  # fmt: skip
+        if config["algorithm.use_kl_in_reward"]:
+            control = SimpleNamespace(
+                value=config["algorithm.kl_ctrl.kl_coef"], update=lambda **_: None
+            )
+            data, _ = trainer.apply_kl_penalty(
+                data, kl_ctrl=control, kl_penalty=config["algorithm.kl_penalty"]
+            )
+        data = trainer.compute_advantage(
+            data, adv_estimator=config["algorithm.adv_estimator"],
+            gamma=config["algorithm.gamma"], lam=1.0,
+            norm_adv_by_std_in_grpo=config["algorithm.norm_adv_by_std_in_grpo"],
+            config=Config(gamma=config["algorithm.gamma"]),
+        )  # fmt: skip
+        return data.batch["token_level_rewards"], data.batch["advantages"]
+
+    def loss(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
+        """ppo_loss of one micro-batch that is the whole minibatch."""
+        _, losses, _ = self._of(config)
+        mask = batch["mask"]
+        seen = Batch({
+            "response_mask": mask, "old_log_probs": batch["old"], "ref_log_prob": batch["ref"],
+            "advantages": batch["advantages"], "dp_size": 1, "batch_num_tokens": mask.sum(),
+            "global_batch_size": len(mask),
+        })  # fmt: skip
+        value, _ = losses.ppo_loss(_actor(config), {"log_probs": batch["logp"]}, seen)
+        return value
+
+
+def _actor(config: Mapping[str, Any]) -> Config:
+    """actor_rollout_ref.actor, with its policy_loss."""
+    prefix = f"{ACTOR}."
+    plain = {
+        key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
+    }
+    return Config(global_batch_info={}, policy_loss={"loss_mode": "vanilla"}, **plain)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def open_library(sources: Any, _version: str) -> Verl:
+    """verl, to be asked."""
+    return Verl(sources)

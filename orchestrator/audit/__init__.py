@@ -1,0 +1,28 @@
+"""What a launch script written by anybody really optimises, without running it.
+
+    text --read--> Launches --judge (a backend's facts, the laboratory's verdicts)--> Findings
+
+`audit` is the whole of it for callers; the rooms are imported when it is called.
+"""
+
+from collections.abc import Mapping
+
+from orchestrator.audit.types import Finding, InLoss, InReward, Setting, UnreadableScript
+
+__all__ = ["Finding", "InLoss", "InReward", "Setting", "UnreadableScript", "audit"]
+
+
+def audit(
+    text: str, name: str, *, files: Mapping[str, str] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> list[Finding]:  # fmt: skip
+    """One finding for each launch in the text and each case it can take, in file order. Pure.
+
+    `name`: the file's path, shown in findings; its suffix helps to tell YAML and TOML from shell.
+    `files`: texts of files beside it, by the path a launch gives, for configurations that build on
+    others. `versions`: library -> release, where something outside the text says so.
+    Raises UnreadableScript, a sentence, where there is nothing that can be judged.
+    """
+    from orchestrator.audit.whole import findings
+
+    return findings(text, name, files or {}, versions or {})

@@ -1,0 +1,68 @@
+"""Scripts within scripts: strings and heredocs that the script hands to another shell."""
+
+import re
+from typing import TYPE_CHECKING
+
+from orchestrator.audit.bash.state import FIRST_PRIVATE, LAST_PRIVATE, Source
+from orchestrator.audit.bash.values import (
+    Element, Hole, Pick, Text, Value, branches, flat,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from orchestrator.audit.bash.run import Run
+
+HINT = re.compile(
+    r"main_ppo|train_ppo|openrlhf|skyrl|actor_rollout_ref|trainer\.algorithm|algorithm\."
+    r"|prime.?rl|zeroband|--init_kl|--algo\.kl|use_kl|kl_coef|\brl @|main_\w+|\buv run (rl|trainer)\b"
+)
+"""Text in which a launch of one of the libraries may be."""
+MOST_NESTED = 80
+LONGEST = 200_000
+
+
+def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -> None:
+    """Read a string as a script, in the scope it is in."""
+    if run.nested >= MOST_NESTED:
+        run.bounded.add(f"only the first {MOST_NESTED} scripts within the script were looked at")
+        return
+    run.nested += 1
+    for ways in run.ways_of(set(branches(value))):
+        source = _source(value, ways)
+        if source is None:
+            return
+        guard, before = run.guard, run.scope.arguments
+        run.guard = tuple(sorted(dict(guard).items() | dict(ways).items()))
+        run.scope.arguments = arguments or before
+        run.statement(run.parse(source.data), source)
+        run.guard, run.scope.arguments = guard, before
+
+
+def _source(value: Value, ways: "dict[int, int] | object") -> Source | None:
+    """The text of a value; what is not text gets a character of its own."""
+    text: list[str] = []
+    rows: list[int] = []
+    pieces: dict[str, Hole | Pick] = {}
+    length = 0
+    fresh = True
+    for piece in flat(value, ways):  # type: ignore[arg-type]
+        if isinstance(piece, Text):
+            told = piece.text
+        elif piece.unset:
+            told = ""
+        else:
+            if FIRST_PRIVATE + len(pieces) > LAST_PRIVATE:
+                return None
+            told = chr(FIRST_PRIVATE + len(pieces))
+            pieces[told] = piece
+        length += len(told)
+        if length > LONGEST:
+            return None
+        for i, each in enumerate(told.split("\n")):
+            if i:
+                text.append("\n")
+                fresh = True
+            if fresh:
+                rows.append(piece.line + i if i else piece.line)
+                fresh = False
+            text.append(each)
+    return Source("".join(text).encode("utf-8", "replace"), rows, 1, pieces)

@@ -1,0 +1,147 @@
+"""A shell script -> the command lines it would start, in each of its cases."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from orchestrator.audit.bash.nested import HINT, run_text
+from orchestrator.audit.bash.run import Run, TooDeep
+from orchestrator.audit.bash.state import Command, Source
+from orchestrator.audit.bash.values import (
+    Hole, Spread, Text, Value, Ways, branches, branches_of, flat, words,
+)  # fmt: skip
+from orchestrator.audit.types import Launch, UnreadableScript, Word
+
+RELEVANT = re.compile(
+    r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
+    r"|algo|unbiased|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
+    re.IGNORECASE,
+)
+"""Words whose several values make several cases."""
+
+
+@cache
+def _parser() -> Any:
+    from tree_sitter import Language, Parser
+    from tree_sitter_bash import language
+
+    return Parser(Language(language()))
+
+
+def _tree(data: bytes) -> Any:
+    return _parser().parse(data).root_node
+
+
+def launches(
+    text: str, *, first_line: int = 1, environment: Mapping[str, str] | None = None
+) -> tuple[list[Launch], dict[str, str]]:
+    """The command lines, and the texts of files the script writes.
+
+    Raises UnreadableScript for a script nested or branching beyond all use.
+    """
+    run = Run(_tree)
+    for name, given in (environment or {}).items():
+        run.scope.variables[name] = (Text(given, first_line),)
+    source = Source(text.encode("utf-8", "replace"), None, first_line)
+    try:
+        run.statement(_tree(source.data), source)
+        _leftovers(run)
+    except (TooDeep, RecursionError) as error:
+        raise UnreadableScript(f"this script cannot be followed: {error or 'too deep'}") from None
+    written = {name: _text(value) for name, value in run.files.items()}
+    return [each for command in run.commands for each in _cases(run, command)], written
+
+
+def _leftovers(run: Run) -> None:
+    """Functions nobody calls here, and scripts written but not started: a launch may be in them."""
+    for name, (body, src) in list(run.scope.functions.items()):
+        if name not in run.called and HINT.search(src.text(body)):
+            run.scope.in_function = False
+            run.statement(body, src)
+    for name, value in list(run.files.items()):
+        if not re.search(r"\.(ya?ml|toml|py|json|md|txt)$", name) and HINT.search(_text(value)):
+            run_text(run, run.files.pop(name))
+
+
+def _text(value: Value) -> str:
+    return "".join(p.text for p in flat(value, {}) if isinstance(p, Text))
+
+
+def _cases(run: Run, command: Command) -> Iterator[Launch]:
+    """The command in every case that could matter to its KL."""
+    needed = {branch for branch, _ in command.guard}
+    for term in command.terms:
+        if isinstance(term, Spread) or any(True for p in term for _ in branches(p.value)):
+            needed |= _mattering(run, term)
+    bounded = len(run.bounded)
+    run.guard = command.guard
+    for ways in run.ways_of(_closed(run, needed)):
+        found = tuple(word for term in command.terms for word in words(term, ways))
+        if not _promising(found):
+            return
+        yield Launch(
+            words=found, line=command.line, case=_label(run, command, ways),
+            usual=_usual(run, ways),
+            caveats=tuple(sorted(run.bounded)) + _sourced(command),
+        )  # fmt: skip
+    run.guard = ()
+    del bounded
+
+
+def _closed(run: Run, needed: set[int]) -> set[int]:
+    """With the branches that decide these."""
+    todo, found = list(needed), set(needed)
+    while todo:
+        for others, _ in run.branches[todo.pop()].decided:
+            fresh = set(others) - found
+            found |= fresh
+            todo += fresh
+    return found
+
+
+def _mattering(run: Run, term: Any) -> set[int]:
+    """Branches of a word, if any of its texts matters."""
+    found = (
+        set(branches_of((term,))) if isinstance(term, Spread)
+        else {b for part in term for b in branches(part.value)}
+    )  # fmt: skip
+    told = " ".join(_all_text(term))
+    return found if RELEVANT.search(told) else set()
+
+
+def _all_text(term: Any) -> Iterator[str]:
+    """Every text that is anywhere in it."""
+    todo: list[Any] = [term]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, Text):
+            yield each.text
+        elif isinstance(each, Hole):
+            continue
+        elif hasattr(each, "arms"):
+            todo += each.arms
+        elif isinstance(each, tuple):
+            todo += [x for x in each if not isinstance(x, bool)]
+
+
+def _promising(found: Sequence[Word]) -> bool:
+    return any(HINT.search(word.text) for word in found) or any(
+        word.text in ("rl", "trainer", "orchestrator") for word in found[:8]
+    )
+
+
+def _usual(run: Run, ways: Ways) -> bool:
+    return all(run.branches[b].usual in (None, arm) for b, arm in ways.items())
+
+
+def _label(run: Run, command: Command, ways: Ways) -> str | None:
+    told = list(command.loops)
+    for branch, arm in ways.items():
+        if len(run.branches[branch].labels) > 1:
+            told.append(run.branches[branch].labels[arm])
+    return ", ".join(told) or None
+
+
+def _sourced(command: Command) -> tuple[str, ...]:
+    return tuple(f"{name} is read before it and may set variables" for name in command.sourced)

@@ -1,0 +1,190 @@
+"""What backends share in reading a launch: keys with their last values, types and releases."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.audit.types import (
+    UNKNOWN, UNSET, Document, Edit, Given, Inactive, Note, Setting, Word,
+)  # fmt: skip
+
+OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
+
+
+def split_override(word: Word) -> tuple[str, Given] | None:
+    """`+a.b=c` as key and value; None where the word is something else."""
+    match = OVERRIDE.match(word.text)
+    if match is None:
+        return None
+    return match[2], Given(unquoted(match[3]), word.lines, word.why, match[1] or "")
+
+
+def unquoted(text: str) -> str:
+    """A value without the quotes around the whole of it."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text
+
+
+@dataclass(slots=True)
+class Keys:
+    """Keys of one launch. Every value asked for is noted as a setting, with where it is from."""
+
+    defaults: Mapping[str, str]
+    given: dict[str, list[Given]] = field(default_factory=dict)
+    settings: list[Setting] = field(default_factory=list)
+    assumes: list[str] = field(default_factory=list)
+    opaque: str = ""
+    """Why keys that are not given are not known to have the release's default."""
+
+    def add(self, key: str, given: Given) -> None:
+        self.given.setdefault(key, []).append(given)
+
+    def add_documents(self, documents: Iterable[Document]) -> None:
+        for document in documents:
+            for key, given in document.values.items():
+                self.add(key, given)
+
+    def has(self, key: str) -> bool:
+        return key in self.given
+
+    def last(self, key: str) -> Given | None:
+        found = self.given.get(key)
+        return found[-1] if found else None
+
+    def text(self, key: str) -> str | None:
+        """The value, or the release's default; None where it is not known."""
+        given = self.last(key)
+        if given is None:
+            if self.opaque or key not in self.defaults:
+                return None
+            self._note(Setting(key, self.defaults[key]))
+            return self.defaults[key]
+        self._note(Setting(key, shown(given.text), given.lines))
+        if UNKNOWN in given.text:
+            return None
+        if UNSET in given.text:
+            told = given.why[0] if given.why else "a variable"
+            said = f"{told} is not set in the environment ({key} is then empty)"
+            if said not in self.assumes:
+                self.assumes.append(said)
+        return given.text.replace(UNSET, "")
+
+    def _note(self, setting: Setting) -> None:
+        if all(each.key != setting.key for each in self.settings):
+            self.settings.append(setting)
+
+    def switch(self, key: str) -> bool | None:
+        """A boolean, as YAML and Hydra have it; any other text counts as true, as in Python."""
+        text = self.text(key)
+        if text is None:
+            return None
+        return text.strip().lower() not in _FALSE
+
+    def number(self, key: str) -> float | None:
+        """A number; None where it is not known or not a number."""
+        text = self.text(key)
+        return None if text is None else as_number(text)
+
+    def integer(self, key: str) -> int | None:
+        found = self.number(key)
+        return int(found) if found is not None and found == int(found) else None
+
+    def lines(self, *keys: str) -> tuple[int, ...]:
+        return tuple(sorted({n for k in keys for g in self.given.get(k, [])[-1:] for n in g.lines}))
+
+    def why_unknown(self, key: str) -> str:
+        """Why `text` gave None, for people."""
+        given = self.last(key)
+        if given is None:
+            return f"{key} is not given here, and {self.opaque or 'its default is not known'}"
+        if UNKNOWN in given.text or UNSET in given.text:
+            return f"{key} comes from {given.why[0] if given.why else 'outside the script'}"
+        return f"{key} is '{shown(given.text)[:60]}', which is not a value of it"
+
+    def inert(self, key: str, why: str) -> Iterator[Inactive]:
+        """The flag as one without effect, if it is given."""
+        if key in self.given:
+            yield Inactive(key, why, self.lines(key))
+
+    def doubled(self, keys: Iterable[str]) -> Iterator[Note]:
+        """Keys given several times with different values."""
+        for key in keys:
+            texts = [g.text for g in self.given.get(key, [])]
+            if len(set(texts)) > 1:
+                told = ", then ".join(shown(text) for text in texts)
+                lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))
+                yield Note(f"{key} is given {len(texts)} times ({told}); the last one wins", lines)
+
+    def edit(self, key: str, value: str, written: str) -> Edit | None:
+        """The change that gives a key this value; None where it has it."""
+        given = self.last(key)
+        if given is not None and given.text.strip().lower() == value.lower():
+            return None
+        if given is None and self.defaults.get(key, "").lower() == value.lower():
+            return None
+        return Edit(key, written, given.lines[:1] if given is not None else ())
+
+
+def shown(text: str) -> str:
+    """A value for people."""
+    return text.replace(UNKNOWN, "…").replace(UNSET, "")
+
+
+def as_number(text: str) -> float | None:
+    try:
+        found = float(text.strip().replace("_", ""))
+    except ValueError:
+        return None
+    return found if found == found and abs(found) != float("inf") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """Which release has which keys: `keys[name] = (first, last)`, for those that came or went."""
+
+    versions: Sequence[str]
+    keys: Mapping[str, tuple[int, int]]
+
+    def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
+        """Releases that refuse the fewest of the keys, and the keys that tell them apart."""
+        refused = [0] * len(self.versions)
+        telling = []
+        for key, values in given.items():
+            span = self.keys.get(key)
+            if span is None or values[-1].mark in ("++", "~"):
+                continue
+            telling.append(key)
+            added = values[-1].mark == "+"
+            for i in range(len(self.versions)):
+                refused[i] += (span[0] <= i <= span[1]) == added
+        least = min(refused)
+        return [i for i, count in enumerate(refused) if count == least], telling
+
+    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
+        """Keys by which releases newer than `among` are ruled out."""
+        return [
+            key for key, values in given.items()
+            if key in self.keys and values[-1].mark == "" and self.keys[key][1] <= among
+        ]  # fmt: skip
+
+
+def load_releases(path: Path) -> Releases:
+    """Facts as kept beside a backend."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version for comparing: `0.3.0.post1` -> (0, 3, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
+
+
+def nearest(versions: Sequence[str], asked: str) -> int:
+    """The index of the newest listed release that is not newer than the one asked for."""
+    older = [i for i, each in enumerate(versions) if numbers(each) <= numbers(asked)]
+    return older[-1] if older else 0

@@ -1,0 +1,141 @@
+"""orch env: the environments the trainers' libraries run in."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from orchestrator.environments import Flavour, Lock
+
+folder = click.option(
+    "--dir", "within", type=click.Path(path_type=Path, file_okay=False), default=None,
+    help="Folder of the environments (default: $ORCH_ENVIRONMENTS, or ~/.local/share/orch/"
+    "environments).",
+)  # fmt: skip
+gpu = click.option("--gpu", "flavour", flag_value="gpu", default=True,
+                   help="What trains: CUDA builds of everything (the default).")  # fmt: skip
+contract = click.option("--contract", "flavour", flag_value="contract",
+                        help="What the contract tests ask: the library without its "
+                        "heavy dependencies.")  # fmt: skip
+
+
+@click.group(short_help="Environments of the trainers' libraries.")
+def command() -> None:
+    """Make, list and check the environments in which verl, OpenRLHF, SkyRL and Prime-RL train.
+
+    Each release has its own, from a lock in its backend's folder; none of them enters orch's.
+    """
+
+
+@command.command()
+@click.argument("release", metavar="LIBRARY[@VERSION]")
+@gpu
+@contract
+@folder
+@click.option("--python", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+              help="Interpreter to make it of; default: one of the lock's releases.")  # fmt: skip
+@click.option("--checkout", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              help="Git repository of a library that is on no registry (Prime-RL).")  # fmt: skip
+@click.option("--again", is_flag=True, help="Remake one that is there.")
+def create(
+    release: str, flavour: "Flavour", within: Path | None, python: Path | None,
+    checkout: Path | None, again: bool,
+) -> None:  # fmt: skip
+    """Make the environment of one release, and check it."""
+    from orchestrator.environments import root
+    from orchestrator.environments.check import check as look_at
+    from orchestrator.environments.make import create as make
+    from orchestrator.errors import EnvironmentFault
+
+    lock = _lock(release, flavour)
+    made = make(lock, within or root(), python=python, again=again, checkout=checkout, say=say)
+    if faults := look_at(made, lock):
+        raise EnvironmentFault(_listed(f"{made.path} was made, but", faults))
+    click.echo(made.path)
+
+
+@command.command("list")
+@folder
+@options.as_json
+def list_(within: Path | None, as_json: bool) -> None:
+    """Every release orch drives: whether its environment is there."""
+    from orchestrator.environments import find, locks, name_of, root
+
+    rows = []
+    for lock in locks():
+        there = find(lock.library, lock.version, lock.flavour, within)
+        place = (within or root()) / name_of(lock.library, lock.version, lock.flavour)
+        state = "not made" if there is None else (
+            "ready" if there.lock == lock.digest else "made from another lock")  # fmt: skip
+        rows.append({
+            "release": f"{lock.library}@{lock.version}", "flavour": lock.flavour, "state": state,
+            "python": " ".join(lock.words("python")), "packages": len(lock.pins) or None,
+            "path": str(place),
+        })  # fmt: skip
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+@command.command()
+@click.argument("release", metavar="[LIBRARY[@VERSION]]", required=False)
+@folder
+@options.as_json
+def check(release: str | None, within: Path | None, as_json: bool) -> int:
+    """Import each library in its environment and compare its versions with its lock.
+
+    Exits 1 if something differs, or nothing is there to check.
+    """
+    from orchestrator.environments import Environment, found, lock_of
+    from orchestrator.environments.check import check as look_at
+    from orchestrator.errors import EnvironmentFault, OrchError
+
+    library, _, version = (release or "").partition("@")
+    chosen = [e for e in found(within) if library in ("", e.library) and version in ("", e.version)]
+    if not chosen:
+        what = f" of {release}" if release else ""
+        raise EnvironmentFault(
+            f"there is no environment{what}; `orch env create {release or 'LIBRARY@VERSION'}` "
+            "makes one, `orch env list` says which there can be"
+        )
+
+    def faults_of(each: Environment) -> list[str]:
+        try:
+            return look_at(each, lock_of(each.library, each.version, each.flavour))
+        except OrchError as error:
+            return [str(error)]
+
+    told = {str(each.path): faults_of(each) for each in chosen}
+    if as_json:
+        print_json(told)
+    else:
+        for path, faults in told.items():
+            click.echo(_listed(path, faults) if faults else f"{path}: as its lock says")
+    return int(any(told.values()))
+
+
+@command.command()
+@click.argument("release", metavar="LIBRARY[@VERSION]")
+@gpu
+@contract
+def lock(release: str, flavour: "Flavour") -> None:
+    """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
+    from orchestrator.environments.resolve import resolve
+
+    click.echo(resolve(_lock(release, flavour)), nl=False)
+
+
+def _lock(release: str, flavour: "Flavour") -> "Lock":
+    from orchestrator.environments import lock_of
+
+    library, _, version = release.partition("@")
+    return lock_of(library, version or None, flavour)
+
+
+def _listed(what: str, faults: list[str]) -> str:
+    return "\n".join([f"{what}:", *(f"  {fault}" for fault in faults)])

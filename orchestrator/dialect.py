@@ -1,0 +1,208 @@
+"""What equal settings mean in one library and release: a dialect, in the field's words.
+
+Two libraries that are given the same cell clamp the KL elsewhere, put it inside or outside the
+group's baseline, divide the loss by something else. Each backend's folder says so as data
+(`backends/<library>/dialect.py`), and the embedded trainer takes that data as parameters. A field
+at its default is what the embedded trainer does with a cell of its own; `PLAIN` is all of them.
+
+A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`, which names only what is not plain:
+two releases whose texts are equal are one mathematics.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from orchestrator.errors import EnvironmentFault, did_you_mean
+from orchestrator.settings import Frozen, PositiveFloat, PositiveInt, Settings
+
+Bounds = tuple[float | None, float | None]
+ESTIMATES = ("k1", "k2", "k3", "abs")
+
+
+class Dialect(Frozen):
+    """One release's semantics. Every default is plain."""
+
+    kl_clamp: Bounds = (None, None)
+    """Bounds on |log-ratio| before an estimate and on |estimate| after it; no gradient beyond."""
+    kl_clamp_of: tuple[str, ...] = ESTIMATES
+    """The plain estimates that are held within them."""
+    kl_ratio_max: PositiveFloat | None = None
+    """None: a rho form, or a `+` form, has its own gradient in the loss. A number: they all have
+    k2's, weighted by the ratio without its gradient, and by this at most."""
+    kl_reward: Literal["inside", "outside", "to_go", "token"] = "inside"
+    """A KL in the reward: summed over the response and inside the group's baseline; summed, but
+    subtracted after the baseline; the sum of this token and those after it, after the baseline;
+    the token's own, after the baseline."""
+    kl_reward_policy: Literal["rollout", "batch_start"] = "rollout"
+    """Whose log-probabilities a KL in the reward is estimated from: those of the policy that
+    sampled, or of the policy as it was before the batch's first train step."""
+    kl_loss_mean: Literal["as_policy", "token_mean", "sequence_mean"] = "as_policy"
+    """How a KL in the loss is aggregated: as the policy loss is, or always alike."""
+    ratio_to: Literal["rollout", "batch_start"] = "rollout"
+    """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
+    ratio_bound: PositiveFloat | None = None
+    """Bound on |log-ratio| of the policy loss before its exponential; no gradient beyond."""
+    std_epsilon: PositiveFloat = 1e-6
+    """What grpo adds to the group's standard deviation."""
+    micro_batch: PositiveInt | None = None
+    """None: token_mean divides by the tokens of the minibatch. A number: so many rollouts are
+    averaged over their own tokens, then those means."""
+    constant_is_tokens: bool = False
+    """Aggregation `constant` divides by the tokens of the minibatch instead."""
+    decay_of: Literal["all", "matrices"] = "all"
+    """What weight decay shrinks; `matrices` leaves biases and norms alone."""
+    warmup_from_zero: bool = False
+    """The first train step of a warm-up has learning rate 0, not a first step up."""
+    schedule_per_batch: bool = False
+    """The learning rate moves once a rollout batch (of a synchronous run), not each train step."""
+    staleness: Literal["exact", "up_to"] = "exact"
+    """max_staleness_steps is the lag of every batch, or a bound on it."""
+
+    @property
+    def text(self) -> str:
+        """Canonical: what is not plain, in the order of the fields; empty for PLAIN."""
+        return _text(self)
+
+
+PLAIN = Dialect()
+
+
+class Semantics(NamedTuple):
+    """A release's dialect, and what of the release no parameter of it says."""
+
+    dialect: Dialect
+    omits: tuple[str, ...] = ()
+    """Sentences: what the embedded trainer does not imitate."""
+
+
+def parse(text: str) -> Dialect:
+    """The dialect that a text names. Raises EnvironmentFault with the field and what it takes."""
+    return _parse(text)
+
+
+@cache
+def _parse(text: str) -> Dialect:
+    given: dict[str, object] = {}
+    for part in filter(None, text.split("+")):
+        name, _, value = part.partition("=")
+        if name not in Dialect.model_fields:
+            raise EnvironmentFault(
+                f"no dialect has a '{name}'{did_you_mean(name, Dialect.model_fields)} (there are: "
+                f"{', '.join(Dialect.model_fields)})"
+            )
+        if name in ("kl_clamp", "kl_clamp_of"):
+            given[name] = tuple(None if x == "-" else x for x in value.split("/"))
+        else:
+            given[name] = value
+    try:
+        found = Dialect.model_validate(given, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise EnvironmentFault(
+            f"the dialect '{text}' cannot be read: {where}: {first['msg']}, got {first['input']!r}"
+        ) from error
+    return found
+
+
+@cache
+def _text(dialect: Dialect) -> str:
+    return "+".join(
+        f"{name}={_spelled(getattr(dialect, name))}"
+        for name in Dialect.model_fields
+        if getattr(dialect, name) != getattr(PLAIN, name)
+    )
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, tuple):
+        return "/".join("-" if x is None else _spelled(x) for x in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0").replace("e+", "e")
+    return str(value)
+
+
+def relevant(dialect: Dialect, settings: Settings) -> Dialect:
+    """The dialect with everything that cannot change this cell made plain.
+
+    Two cells whose relevant dialects are equal are one training run.
+    """
+    idle = {name for name, matters in _MATTERS.items() if not matters(dialect, settings)}
+    kept = {n: getattr(dialect, n) for n in Dialect.model_fields if n not in idle}
+    if "kl_clamp" in kept:
+        kept["kl_clamp_of"] = ESTIMATES
+    return Dialect.model_construct(**kept)
+
+
+def in_reward(settings: Settings) -> bool:
+    """Whether the reward carries a KL term. With beta 0 there is none anywhere."""
+    return settings.kl.beta > 0 and settings.kl.placement in ("reward", "reward_and_loss")
+
+
+def in_loss(settings: Settings) -> bool:
+    return settings.kl.beta > 0 and settings.kl.placement in ("loss", "reward_and_loss")
+
+
+def _clamps(dialect: Dialect, settings: Settings) -> bool:
+    """A `+` form's gradient is not clamped: its clamp matters in the reward only."""
+    name = settings.kl.estimator
+    plain = name.removesuffix("+").rpartition("rho_")[2]
+    if plain not in dialect.kl_clamp_of or settings.kl.beta == 0:
+        return False
+    unclamped = name.endswith("+") or (dialect.kl_ratio_max is not None and "rho_" in name)
+    return in_reward(settings) or not unclamped
+
+
+def _ratio_weighs(dialect: Dialect, settings: Settings) -> bool:
+    name, one = settings.kl.estimator, settings.batch.num_minibatches == 1
+    if name.endswith("+"):
+        return in_loss(settings) and not (one and _ratio_is_one(dialect, settings))
+    return in_loss(settings) and "rho_" in name
+
+
+def _ratio_is_one(dialect: Dialect, settings: Settings) -> bool:
+    stale = settings.max_staleness_steps > 0 and dialect.ratio_to == "rollout"
+    return settings.batch.num_minibatches == 1 and not stale
+
+
+def _stale(_: Dialect, settings: Settings) -> bool:
+    return settings.max_staleness_steps > 0
+
+
+def _moves(settings: Settings) -> bool:
+    return settings.optimizer.schedule != "constant" or settings.optimizer.num_warmup_steps > 0
+
+
+_MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
+    "kl_clamp": _clamps,
+    "kl_clamp_of": lambda _d, _s: False,
+    "kl_ratio_max": _ratio_weighs,
+    "kl_reward": lambda _, s: in_reward(s),
+    "kl_reward_policy": lambda d, s: in_reward(s) and _stale(d, s),
+    "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
+    "ratio_to": _stale,
+    "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
+    "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
+    "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",
+    "constant_is_tokens": lambda _, s: s.loss.aggregation == "constant",
+    "decay_of": lambda _, s: s.optimizer.weight_decay > 0,
+    "warmup_from_zero": lambda _, s: s.optimizer.num_warmup_steps > 0,
+    "schedule_per_batch": lambda _, s: (
+        _moves(s) and s.batch.num_minibatches > 1 and s.max_staleness_steps == 0
+    ),
+    "staleness": _stale,
+}
+
+
+def _mean_of_policy(dialect: Dialect, settings: Settings) -> str:
+    """The mean that the policy loss takes, where a KL that always takes it is aggregated alike."""
+    if settings.loss.aggregation == "token_mean" and dialect.micro_batch is None:
+        return "token_mean"
+    if settings.loss.aggregation == "constant" and dialect.constant_is_tokens:
+        return "token_mean"
+    return settings.loss.aggregation

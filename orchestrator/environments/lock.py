@@ -1,0 +1,157 @@
+"""Locks: what an environment of a library holds, to the exact version.
+
+A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder: requirements
+(`name==version`), below a head of `# key: words`:
+
+    asked      what was resolved
+    python     releases of Python it is for, the first that is found is taken
+    platform   what it was resolved for
+    import     modules that must import in it
+    build      packages that exist as source only: built last, against the torch installed by then
+    ignores    `requires-python`: packages are installed whatever Python they name
+    alone      packages without what they pull in, added to what was resolved
+    override   a version taken against what other packages ask for, and why in brackets
+    without    a package left out, and why in brackets
+    checkout   commit of a git repository with its own uv.lock, for a library on no registry
+    variable   environment variable that points to that repository
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+from orchestrator import registry
+from orchestrator.errors import EnvironmentFault, did_you_mean
+
+Flavour = Literal["gpu", "contract"]
+FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+
+_HEAD = re.compile(r"# ([a-z]+): (.*)")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
+_KEYS = frozenset({
+    "asked", "python", "platform", "import", "build", "ignores", "without", "override", "alone",
+    "checkout", "variable",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One lock file."""
+
+    library: str
+    version: str
+    flavour: Flavour
+    text: str
+
+    @cached_property
+    def head(self) -> Mapping[str, tuple[str, ...]]:
+        """Key -> its lines."""
+        lines: dict[str, tuple[str, ...]] = {}
+        for line in self.text.splitlines():
+            if match := _HEAD.fullmatch(line.strip()):
+                lines[match[1]] = (*lines.get(match[1], ()), match[2].strip())
+        return lines
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """The words of a key, of all its lines."""
+        return tuple(word for line in self.head.get(key, ()) for word in line.split())
+
+    @cached_property
+    def pins(self) -> Mapping[str, str]:
+        """Package -> version, by normalised name."""
+        return {plain_name(match[1]): match[2] for match in self._requirements()}
+
+    @property
+    def digest(self) -> str:
+        """Of what it holds, not of how it is written: comments and order do not count."""
+        lines = sorted(f"{name}=={version}" for name, version in self.pins.items())
+        held = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
+        return "sha256:" + hashlib.sha256(held.encode()).hexdigest()[:32]
+
+    def requirements(self, *, built: bool) -> list[str]:
+        """`name==version` of the packages that are built from source, or of all others."""
+        last = {plain_name(name) for name in self.words("build")}
+        return [
+            f"{name}=={version}" for name, version in self.pins.items() if (name in last) is built
+        ]
+
+    def _requirements(self) -> Iterator[re.Match[str]]:
+        for number, line in enumerate(self.text.splitlines(), 1):
+            stated = line.partition("#")[0].strip()
+            if not stated or stated.startswith("--hash"):
+                continue
+            match = _PIN.match(stated)
+            if match is None:
+                raise EnvironmentFault(
+                    f"the lock of {self.library} {self.version} ({self.flavour}) must name exact "
+                    f"versions (name==version), got '{stated}' in line {number}"
+                )
+            yield match
+
+
+def plain_name(name: str) -> str:
+    """A package's name as registries compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locks() -> list[Lock]:
+    """Every lock of every backend, by name."""
+    return [lock for library in registry.names() for lock in of_library(library)]
+
+
+def of_library(library: str) -> list[Lock]:
+    """The locks of one backend, newest release first as its `versions` has them."""
+    known = registry.load(library).versions
+    paths = [_path(library, version, flavour) for version in known for flavour in FLAVOURS]
+    return [read(path, library) for path in paths if path.is_file()]
+
+
+def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
+    """The lock of a release (None: the backend's newest). Raises EnvironmentFault, with what there
+    is, where there is none."""
+    if library not in registry.names():
+        near = did_you_mean(library, registry.names())
+        raise EnvironmentFault(
+            f"there is no backend '{library}'{near} (there are: {', '.join(registry.names())})"
+        )
+    found = of_library(library)
+    if not found:
+        raise EnvironmentFault(f"{library} needs no environment of its own: it runs in orch's")
+    version = version or registry.load(library).versions[0]
+    for lock in found:
+        if (lock.version, lock.flavour) == (version, flavour):
+            return lock
+    offered = ", ".join(f"{library}@{lock.version} --{lock.flavour}" for lock in found)
+    raise EnvironmentFault(
+        f"there is no lock for {library}@{version} --{flavour} (there are: {offered}). Choose one "
+        f"of these, or write {_path(library, version, flavour)}"
+    )
+
+
+def has_lock(library: str, version: str) -> bool:
+    """Whether this release trains in an environment of its own. Imports no backend."""
+    return _path(library, version, "gpu").is_file()
+
+
+def read(path: Path, library: str) -> Lock:
+    """The lock in a file. Raises EnvironmentFault for what is no lock."""
+    version, _, flavour = path.name.removesuffix(".txt").rpartition(".")
+    lock = Lock(
+        library, version, "gpu" if flavour == "gpu" else "contract", path.read_text("utf-8")
+    )
+    unknown = sorted(lock.head.keys() - _KEYS)
+    if unknown:
+        raise EnvironmentFault(
+            f"{path}: a lock's head has no key '{unknown[0]}'{did_you_mean(unknown[0], _KEYS)}"
+        )
+    if not lock.pins and not lock.words("checkout"):
+        raise EnvironmentFault(f"{path} names no packages; it is no lock")
+    return lock
+
+
+def _path(library: str, version: str, flavour: Flavour) -> Path:
+    return registry.folder(library) / "environments" / f"{version}.{flavour}.txt"

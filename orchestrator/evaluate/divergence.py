@@ -1,0 +1,225 @@
+"""Both KL divergences to the reference policy and the entropy, from checkpoints alone.
+
+The same for every library: policy and reference policy are Hugging Face directories, and nothing
+a trainer logged is used. A divergence of sequence distributions is an expectation over responses y
+of a sum over their positions of the divergence of the two next-token distributions, and that is
+taken exactly over the vocabulary (Rao-Blackwellised: Amini et al. 2025), in float32:
+
+    kl_reverse   KL(policy || reference)   E over y of the policy,    sum of KL(p_t || q_t)
+    kl_forward   KL(reference || policy)   E over y of the reference, sum of KL(q_t || p_t)
+    entropy      of the policy             E over y of the policy,    sum of H(p_t)
+
+with p_t, q_t the policy's and the reference's distributions at position t, temperature 1, up to
+and with the end of the response. `kl_*` are nats a sequence and `entropy` nats a token, as the
+paper plots them (Fig. 12); `*_per_token` and `entropy_per_sequence` are the others. A mean a token
+is the sum over all responses by the number of their tokens. Slow to import.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from orchestrator.errors import CheckpointError
+from orchestrator.evaluate import items, models
+from orchestrator.evaluate.results import Ask, Asked, Job
+from orchestrator.evaluate.shards import Shards
+from orchestrator.fingerprint import digest
+from orchestrator.types import Engine
+
+LOGITS_AT_ONCE = 2**28
+"""Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
+SEQUENCES_AT_ONCE = 128
+
+METRICS = ("kl_reverse", "kl_forward", "entropy")
+
+
+class Response(NamedTuple):
+    """Token ids of a prompt and of a sampled response to it, up to and with its end."""
+
+    prompt: list[int]
+    tokens: list[int]
+
+
+class Sums(NamedTuple):
+    """Sums over the positions of one response."""
+
+    kl: float
+    """KL(ours || theirs), where `ours` sampled the response."""
+    entropy: float
+    """Of ours."""
+
+
+def answer(
+    policy: Any, task: Any, longest: int, job: Job, ask: Ask, versions: Mapping[str, str]
+) -> None:
+    """Writes the divergences of one checkpoint on the prompts of one task, whose responses have at
+    most `longest` tokens."""
+    started, cpu = time.perf_counter(), time.process_time()
+    asked = ask.asked
+    reference = _reference(ask.reference, job.engine)
+    prompts, targets = _prompts(policy, task, asked)
+    limit = min(asked.sampling.max_response_tokens, longest)
+    ours = sample(policy, prompts, limit, _seed(asked, asked.checkpoint))
+    theirs = _reference_samples(reference, ask, prompts, limit)
+    given = {
+        "ours": sums(policy.model, reference.model, ours),
+        "theirs": sums(reference.model, policy.model, theirs),
+    }
+    rows = [
+        {"item": number, "prompt": prompt, "target": target,
+         "response": policy.tok_decode(a.tokens), "tokens": len(a.tokens),
+         "kl_reverse": mine.kl, "entropy": mine.entropy,
+         "reference_response": policy.tok_decode(b.tokens), "reference_tokens": len(b.tokens),
+         "kl_forward": other.kl}
+        for number, (prompt, target, a, mine, b, other) in enumerate(
+            zip(prompts, targets, ours, given["ours"], theirs, given["theirs"], strict=True))
+    ]  # fmt: skip
+    made = {"items": rows, "seconds": time.perf_counter() - started,
+            "cpu_seconds": time.process_time() - cpu}  # fmt: skip
+    Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
+        job, asked, [made], means(rows), versions
+    )
+
+
+def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
+    """A sequence and a token of each quantity, with standard errors over the prompts."""
+    told = {}
+    for name in METRICS:
+        values = [row[name] for row in rows]
+        length = "reference_tokens" if name == "kl_forward" else "tokens"
+        each, token = items.mean(values), items.ratio(values, [row[length] for row in rows])
+        if name == "entropy":
+            told |= {"entropy": token, "entropy_per_sequence": each}
+        else:
+            told |= {name: each, f"{name}_per_token": token}
+    return told
+
+
+@torch.no_grad()
+def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
+    """One response to each prompt, from the policy itself: no top_p, no min_p, temperature 1."""
+    torch.manual_seed(seed)
+    ends = policy.model.generation_config.eos_token_id
+    stops = set(ends if isinstance(ends, list) else [ends])
+    found: list[Response] = []
+    for first in range(0, len(prompts), SEQUENCES_AT_ONCE):
+        tokens, mask = policy.tok_batch_encode(list(prompts[first : first + SEQUENCES_AT_ONCE]))
+        made = policy.model.generate(
+            input_ids=tokens.to(policy.device), attention_mask=mask.to(policy.device),
+            do_sample=True, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=limit,
+            pad_token_id=policy.tokenizer.pad_token_id,
+        ).tolist()  # fmt: skip
+        for row, kept, out in zip(tokens.tolist(), mask.tolist(), made, strict=True):
+            prompt = [token for token, here in zip(row, kept, strict=True) if here]
+            found.append(Response(prompt, _until(out[len(row) :], stops)))
+    return found
+
+
+@torch.no_grad()
+def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Sums]:
+    """For each response of `ours`, the sums over its positions. Raises CheckpointError if the two
+    have different vocabularies."""
+    sizes = ours.config.vocab_size, theirs.config.vocab_size
+    if sizes[0] != sizes[1]:
+        raise CheckpointError(
+            f"policy and reference policy have vocabularies of {sizes[0]} and {sizes[1]} tokens: "
+            "there is no divergence between them; the cell's model.path names another model"
+        )
+    found: dict[int, Sums] = {}
+    for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
+        batch = [responses[place] for place in places]
+        tokens, mask = _packed(batch, ours.device)
+        logps, others = _logps(ours, tokens, mask), _logps(theirs, tokens, mask)
+        kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
+        for row, (place, one) in enumerate(zip(places, batch, strict=True)):
+            # the distribution of a token stands one position before it
+            start = len(one.prompt) - 1
+            here = slice(start, start + len(one.tokens))
+            found[place] = Sums(
+                kl[row, here].double().sum().item(), entropy[row, here].double().sum().item()
+            )
+    return [found[place] for place in range(len(responses))]
+
+
+def _logps(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+    logits = model(input_ids=tokens.to(model.device), attention_mask=mask.to(model.device)).logits
+    return torch.log_softmax(logits.float(), -1).to(tokens.device)
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities [..., V]; a token that p never takes adds nothing."""
+    return (p.exp() * (_finite(p) - q).masked_fill(torch.isneginf(p), 0.0)).sum(-1)
+
+
+def _finite(logps: Tensor) -> Tensor:
+    return logps.masked_fill(torch.isneginf(logps), 0.0)
+
+
+def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
+    """Token ids and mask [B, L], padded on the right, so that positions need no correction."""
+    longest = max(len(one.prompt) + len(one.tokens) for one in batch)
+    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
+    mask = torch.zeros(len(batch), longest, dtype=torch.long)
+    for row, one in enumerate(batch):
+        whole = one.prompt + one.tokens
+        tokens[row, : len(whole)] = torch.tensor(whole)
+        mask[row, : len(whole)] = 1
+    return tokens.to(device), mask.to(device)
+
+
+def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[list[int]]:
+    """Places by length, the longest first, so that padding is little."""
+    lengths = [len(one.prompt) + len(one.tokens) for one in responses]
+    order = sorted(range(len(responses)), key=lambda place: (-lengths[place], place))
+    while order:
+        size = max(1, min(SEQUENCES_AT_ONCE, tokens_at_once // lengths[order[0]]))
+        yield order[:size]
+        order = order[size:]
+
+
+def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
+    """Up to and with the first of the ends."""
+    end = next((place for place, token in enumerate(tokens) if token in stops), len(tokens) - 1)
+    return list(tokens[: end + 1])
+
+
+def _prompts(policy: Any, task: Any, asked: Asked) -> tuple[list[str], list[str]]:
+    """The prompts an evaluation of the task would ask, and their targets."""
+    docs = list(task.eval_docs)[: asked.task.max_items]
+    texts = [task.doc_to_text(doc) for doc in docs]
+    if asked.chat_template and policy.has_template():
+        texts = [policy.apply_chat_template([{"role": "user", "content": t}]) for t in texts]
+    return texts, [str(task.doc_to_target(doc)) for doc in docs]
+
+
+_REFERENCES: dict[str, Any] = {}
+_SAMPLES: dict[str, list[Response]] = {}
+
+
+def _reference(path: str, engine: Engine) -> Any:
+    """The reference policy, held as long as the process asks for the same one."""
+    if path not in _REFERENCES:
+        _REFERENCES.clear()
+        _REFERENCES[path] = models.Policy(Path(path), engine)
+    return _REFERENCES[path]
+
+
+def _reference_samples(
+    reference: Any, ask: Ask, prompts: Sequence[str], limit: int
+) -> list[Response]:
+    """The reference's own responses, which are the same for every checkpoint compared with it."""
+    asked = ask.asked
+    key = digest([asked.reference, asked.task.name, asked.seed, limit, list(prompts)])
+    if key not in _SAMPLES:
+        if len(_SAMPLES) > 8:
+            _SAMPLES.clear()
+        _SAMPLES[key] = sample(reference, prompts, limit, _seed(asked, asked.reference))
+    return _SAMPLES[key]
+
+
+def _seed(asked: Asked, policy: str) -> int:
+    return int(digest([policy, asked.task.name, asked.seed, "divergence"]), 16)

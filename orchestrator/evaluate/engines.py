@@ -1,0 +1,172 @@
+"""What generates responses: how the spec's engine and sampling become lm-eval's arguments. Pure.
+
+Read against lm-eval 0.4.13: `models/vllm_causallms.py`, `models/openai_completions.py`,
+`models/api_models.py`. Its defaults would cut responses at 256 tokens and prompts at 2,048, and
+send every server the seed 1234; so everything is said.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.fingerprint import digest
+from orchestrator.types import Engine, Sampling, Site
+
+PROMPT_TOKENS = 4096
+"""Room for a prompt where the spec does not say `max_model_len`; lm-eval would cut a longer one."""
+
+GREEDY = (
+    "this sampling keeps only the likeliest token (temperature 0, or min_p 1): it is greedy "
+    "decoding, so the k responses to an item are one response, generated once, and evaluation "
+    "seeds change nothing"
+)
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    """Whether every response to a prompt is the same one."""
+    return sampling.temperature == 0 or sampling.min_p == 1
+
+
+def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
+    """The engine with nothing left to choose."""
+    name = engine.name
+    if name == "auto":
+        name = "hf" if scale == "micro" else "vllm"
+    parallel = engine.tensor_parallel_size
+    if name == "vllm" and parallel is None:
+        parallel = gpus_of(site)
+    return engine.model_copy(update={"name": name, "tensor_parallel_size": parallel})
+
+
+def gpus_of(site: Site | None) -> int:
+    """GPUs of a node: `gpus_per_node` of the site's options, else the number in its `gres`."""
+    options = site.options if site else {}
+    given = options.get("gpus_per_node")
+    if isinstance(given, int) and given > 0:
+        return given
+    found = re.search(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", str(options.get("gres", "")))
+    return int(found[1]) if found else 1
+
+
+def title(engine: Engine, harness: str) -> str:
+    """What scores are said to come from. The embedded policies' engine needs no mention."""
+    return harness if engine.name == "hf" else f"{harness}, {engine.name}"
+
+
+def room(engine: Engine, sampling: Sampling) -> int:
+    """Tokens of the longest prompt and response together."""
+    return engine.max_model_len or PROMPT_TOKENS + sampling.max_response_tokens
+
+
+def vllm_args(engine: Engine, checkpoint: str, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """Arguments of lm-eval's VLLM. `seed` is the engine's; each request has one of its own."""
+    return {
+        "pretrained": checkpoint,
+        "dtype": engine.dtype,
+        "tensor_parallel_size": engine.tensor_parallel_size or 1,
+        "gpu_memory_utilization": engine.gpu_memory_utilization,
+        "max_model_len": room(engine, sampling),
+        "max_gen_toks": sampling.max_response_tokens,
+        "enable_prefix_caching": True,
+        "batch_size": "auto",
+        "seed": seed,
+    }
+
+
+def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str, Any]:
+    """Arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
+
+    Prompts go as text: what is not tokenised here is neither cut here nor given a second <bos>.
+    """
+    return {
+        "model": engine.model or checkpoint,
+        "base_url": engine.base_url,
+        "tokenizer_backend": None,
+        "tokenized_requests": False,
+        "num_concurrent": engine.num_concurrent,
+        "timeout": engine.timeout_seconds,
+        "max_retries": 5,
+        "max_length": room(engine, sampling),
+        "max_gen_toks": sampling.max_response_tokens,
+        "batch_size": 1,
+    }
+
+
+SERVER_EXTENSIONS = {
+    "top_k": -1, "repetition_penalty": 1.0, "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
+}  # fmt: skip
+"""Without these a server fills in the checkpoint's generation_config, and no end-of-turn marker
+can be stopped at. lm-eval says the last two to vLLM itself."""
+
+
+def generation(
+    sampling: Sampling, of_task: Mapping[str, Any], engine: Engine | None = None
+) -> dict[str, Any]:
+    """lm-eval's `generation_kwargs`: where to stop is the task's, how to sample the spec's.
+
+    Whatever a checkpoint's generation_config would fill in is said: top_k, repetition_penalty
+    (for transformers by a GenerationConfig of ours, see models.py).
+    """
+    name = engine.name if engine else "hf"
+    limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
+    said: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
+    if name == "vllm":
+        said |= {"top_k": -1, "repetition_penalty": 1.0}
+    elif name != "hf" and (engine is None or engine.extensions):
+        said |= SERVER_EXTENSIONS
+    if sampling.temperature == 0:
+        return {**said, "do_sample": False, "temperature": 0.0}
+    said |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
+    if name == "hf":
+        said["top_k"] = 0
+    return said | ({"min_p": sampling.min_p} if sampling.min_p > 0 else {})
+
+
+def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
+    """A seed of its own for each prompt and repeat: 31 bits, as servers take them.
+
+    It depends on nothing but these, so a response does not depend on what is asked beside it.
+    """
+    return int(digest([seed, prompt, repeat]), 16) % 2**31
+
+
+def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Runs of equal prompts, as (prompt, length): lm-eval lays the k copies side by side."""
+    groups: list[tuple[Any, int]] = []
+    for prompt in prompts:
+        if groups and groups[-1][0] == prompt:
+            groups[-1] = (prompt, groups[-1][1] + 1)
+        else:
+            groups.append((prompt, 1))
+    return groups
+
+
+def rounds(identities: Sequence[int]) -> list[list[int]]:
+    """Places of requests by how often the same request came before: first of each, then second."""
+    seen: dict[int, int] = {}
+    found: list[list[int]] = []
+    for place, identity in enumerate(identities):
+        count = seen.get(identity, 0)
+        seen[identity] = count + 1
+        if count == len(found):
+            found.append([])
+        found[count].append(place)
+    return found
+
+
+def refuse_mismatch(
+    engine: Engine, chat_template: bool, task: str, sampling: Sampling
+) -> None:
+    """Raises EnvironmentFault for what a server cannot be asked."""
+    if engine.base_url and not engine.extensions and 0 < sampling.min_p:
+        raise EnvironmentFault(
+            f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "
+            "server that has it (evaluation.engine.extensions=true), or sampling=paper_intended"
+        )
+    if engine.name == "chat" and not chat_template:
+        raise EnvironmentFault(
+            f"task {task} is asked without a chat template, and evaluation.engine 'chat' always "
+            "applies one; use the server's /v1/completions with evaluation.engine.name=completions"
+        )

@@ -1,0 +1,230 @@
+"""What lm-eval generates with: a checkpoint in this process, in vLLM, or behind a server.
+
+Slow to import. The harness builds and scores requests; here a policy is loaded, responses are
+seeded, and the defaults of checkpoints, libraries and servers are kept out.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from orchestrator.errors import CheckpointError, EnvironmentFault
+from orchestrator.evaluate import engines
+from orchestrator.types import Engine, Sampling
+
+SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
+
+
+class Policy(HFLM):  # type: ignore[misc]
+    """A checkpoint as lm-eval's `hf` model."""
+
+    def __init__(self, path: Path, engine: Engine | None = None):
+        device = engine.device if engine else "cpu"
+        model, tokenizer = load(path, engine.dtype if engine else "auto")
+        model = model.to(device)
+        ends = model.generation_config
+        # A checkpoint may bring sampling settings of its own (top_k, repetition_penalty); the
+        # spec's are the only ones that count.
+        model.generation_config = GenerationConfig(
+            bos_token_id=ends.bos_token_id,
+            eos_token_id=ends.eos_token_id,
+            pad_token_id=ends.pad_token_id,
+        )
+        super().__init__(
+            pretrained=model,
+            tokenizer=tokenizer,
+            batch_size=SEQUENCES_AT_ONCE[device],
+            add_bos_token=tokenizer.bos_token is not None,
+        )
+
+    def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
+        """Keeps special tokens: a <pad> that the policy sampled is a wrong answer, not silence."""
+        return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def has_template(self) -> bool:
+        return self.tokenizer.chat_template is not None
+
+    def seeded(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+
+class _Seeded:
+    """What servers and vLLM share: a seed for each prompt and repeat."""
+
+    seed = 0
+
+    def seeded(self, seed: int) -> None:
+        self.seed = seed
+
+
+class _Server(_Seeded):
+    """An OpenAI-compatible server: k rounds over the prompts, one for each repeat."""
+
+    engine: Engine
+    repeat = 0
+    generate_until: Any
+
+    def _rounds(self, generate: Any, requests: Sequence[Any]) -> list[str]:
+        """lm-eval would send the k copies of a request with one seed."""
+        responses: list[str] = [""] * len(requests)
+        for self.repeat, places in enumerate(engines.rounds([id(each) for each in requests])):
+            try:
+                answers = generate([requests[place] for place in places], disable_tqdm=True)
+            except Exception as error:
+                raise _unreachable(self.engine, error) from error
+            for place, answer in zip(places, answers, strict=True):
+                responses[place] = answer
+        return responses
+
+
+class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]
+    """`/v1/completions`: the chat template is applied here, with the checkpoint's tokenizer."""
+
+    def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
+        super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
+        self.engine = engine
+        self._texts: Any = None
+        self._checkpoint = checkpoint
+        self._templated: set[str] = set()
+
+    def has_template(self) -> bool:
+        return self._tokens().chat_template is not None
+
+    def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
+        text: str = self._tokens().apply_chat_template(
+            chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+        self._templated.add(text)
+        return text
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        return self._rounds(super().generate_until, requests)
+
+    def _create_payload(self, messages: Any, generate: bool = False,
+                        gen_kwargs: dict[str, Any] | None = None, seed: int = 0,
+                        eos: Any = None, **kwargs: Any) -> dict[str, Any]:  # fmt: skip
+        own = engines.request_seed(self.seed, messages, self.repeat)
+        payload: dict[str, Any] = super()._create_payload(
+            messages, generate=generate, gen_kwargs=gen_kwargs, seed=own, **kwargs
+        )
+        if self.engine.extensions and messages in self._templated:
+            payload["add_special_tokens"] = False  # the template wrote them already
+        return payload
+
+    def _tokens(self) -> Any:
+        if self._texts is None:
+            self._texts = tokenizer_of(self._checkpoint)
+        return self._texts
+
+
+class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]
+    """`/v1/chat/completions`: the server applies its chat template."""
+
+    def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
+        super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
+        self.engine = engine
+
+    def has_template(self) -> bool:
+        return True
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        return self._rounds(super().generate_until, requests)
+
+    def _create_payload(self, messages: Any, generate: bool = False,
+                        gen_kwargs: dict[str, Any] | None = None, seed: int = 0,
+                        eos: Any = None, **kwargs: Any) -> dict[str, Any]:  # fmt: skip
+        own = engines.request_seed(self.seed, messages, self.repeat)
+        payload: dict[str, Any] = super()._create_payload(
+            messages, generate=generate, gen_kwargs=gen_kwargs, seed=own, **kwargs
+        )
+        return payload
+
+
+def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
+    """The checkpoint as a model of lm-eval. Raises CheckpointError if it does not load."""
+    if engine.name == "vllm":
+        return _vllm(checkpoint, engine, sampling)
+    if engine.name == "completions":
+        return Completions(checkpoint, engine, sampling)
+    if engine.name == "chat":
+        return Chat(checkpoint, engine, sampling)
+    return Policy(checkpoint, engine)
+
+
+def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
+    try:
+        from lm_eval.models.vllm_causallms import VLLM
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"evaluation.engine is vllm, which cannot be imported here ({error}); name an "
+            "interpreter that has vLLM and lm-eval in evaluation.engine.python, or serve the "
+            "checkpoint and use evaluation.engine.name=completions"
+        ) from error
+
+    class Vllm(_Seeded, VLLM):  # type: ignore[misc]
+        """lm-eval's vLLM model, which asks once for all k responses to a prompt."""
+
+        def has_template(self) -> bool:
+            return self.hf_chat_template is not None or self.tokenizer.chat_template is not None
+
+        def _model_generate(
+            self, requests: Any, generate: bool = False, sampling_params: Any = None
+        ) -> list[Any]:
+            """One output for each copy of a prompt, of the n that vLLM made in one request."""
+            if not generate or not isinstance(sampling_params, list):
+                return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]
+            groups = engines.grouped(requests)
+            params, place = [], 0
+            for prompt, count in groups:
+                one = sampling_params[place].clone()
+                one.n, one.seed = count, engines.request_seed(self.seed, prompt)
+                params.append(one)
+                place += count
+            made = super()._model_generate([prompt for prompt, _ in groups], True, params)
+            return [_Single([completion]) for output in made for completion in output.outputs]
+
+    return Vllm(**engines.vllm_args(engine, str(checkpoint), sampling, seed=0))
+
+
+class _Single:
+    """One completion, as lm-eval looks for it."""
+
+    def __init__(self, outputs: list[Any]):
+        self.outputs = outputs
+
+
+def _unreachable(engine: Engine, error: Exception) -> Exception:
+    """A sentence for a server that does not answer; anything else stays what it is."""
+    import aiohttp
+    import requests
+
+    if not isinstance(
+        error, (aiohttp.ClientError, requests.RequestException, TimeoutError, ConnectionError)
+    ):
+        return error
+    told = " ".join(str(error).split()) or type(error).__name__
+    return EnvironmentFault(
+        f"the server at {engine.base_url} did not answer: {told[:300]}. What is scored stays "
+        "scored; see that it serves "
+        f"{'model ' + engine.model if engine.model else 'this checkpoint'} and run it again"
+    )
+
+
+def load(path: Path, dtype: str = "auto") -> tuple[Any, Any]:
+    """Model and tokenizer, on the CPU. Raises CheckpointError if they do not load."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer_of(path)
+    except Exception as error:  # what the libraries raise for a bad file is not of one kind
+        raise CheckpointError(
+            f"checkpoint {path} cannot be loaded (cut in half?): "
+            f"{' '.join(str(error).split())[:200]}. `orch retry` trains the cell again"
+        ) from error
+
+
+def tokenizer_of(path: Path) -> Any:
+    return AutoTokenizer.from_pretrained(path)

@@ -1,0 +1,86 @@
+"""A long evaluation in slices of items: each is on disk when it is done, and never done twice.
+
+    <task>-<key>.part-<first>-<end>    items of one slice, while others are missing
+    <task>-<key>.jsonl, .json          everything, once nothing is missing; the parts are gone
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RunFolderError
+from orchestrator.evaluate.items import Item, Mean, fingerprint_of
+from orchestrator.evaluate.results import Asked, Job, Result
+from orchestrator.files import read_json, write_text
+from orchestrator.types import Score
+
+
+Part = dict[str, Any]
+"""`items`, and the `seconds` and `cpu_seconds` they took."""
+
+
+def joined(parts: Sequence[Part]) -> list[Item]:
+    return [item for part in parts for item in part["items"]]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The slices of one ask. `target`: its .json."""
+
+    target: Path
+    num_items: int
+    repeats: int
+    responses: int
+    """Responses of a slice, at most; a slice has at least one item."""
+
+    def parts(self) -> list[range]:
+        size = max(1, self.responses // self.repeats)
+        return [
+            range(first, min(first + size, self.num_items))
+            for first in range(0, self.num_items, size)
+        ]
+
+    def read(self, part: range) -> Part | None:
+        """A slice on disk; None if it is not there or is no slice (it is made again)."""
+        try:
+            plain = read_json(self._path(part))
+        except RunFolderError:
+            return None
+        whole = plain is not None and len(plain.get("items", ())) == len(part)
+        return plain if whole else None
+
+    def keep(self, part: range, made: Part) -> None:
+        """Writes a slice, unless it is all there is."""
+        if len(part) < self.num_items:
+            write_text(self._path(part), json.dumps(made, ensure_ascii=False))
+
+    def finish(
+        self, job: Job, asked: Asked, made: Sequence[Part], means: Mapping[str, Mean],
+        versions: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        """Writes the result and takes the parts away."""
+        items = joined(made)
+        scores = tuple(
+            Score(
+                cell_id=job.cell_id, step=asked.step, task=asked.task.name,
+                domain=asked.task.domain, metric=metric, value=mean.value, stderr=mean.stderr,
+                num_items=len(items), repeats=self.repeats, eval_seed=asked.seed,
+                sampling=asked.sampling, task_version=asked.task_version, harness=asked.harness,
+                seconds=sum(part["seconds"] for part in made), items_path=f"eval/{asked.stem}.jsonl",
+            )
+            for metric, mean in means.items()
+        )  # fmt: skip
+        result = Result(
+            asked=asked, files=job.files, scores=scores, items=fingerprint_of(items),
+            cpu_seconds=sum(part["cpu_seconds"] for part in made), versions=dict(versions),
+        )  # fmt: skip
+        lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        write_text(self.target.with_suffix(".jsonl"), lines)  # first: scores have their items
+        write_text(self.target, result.model_dump_json() + "\n")
+        for path in self.target.parent.glob(f"{self.target.stem}.part-*"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, part: range) -> Path:
+        return self.target.with_name(f"{self.target.stem}.part-{part.start}-{part.stop}")

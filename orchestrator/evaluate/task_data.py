@@ -1,0 +1,131 @@
+"""The items of a task: from the Hugging Face hub, or from files of this machine.
+
+`ORCH_EVAL_DATA` names a folder with local copies, for nodes without a network. The data of a task
+are the files `<task>.parquet`, `.jsonl` or `.csv` in it, or all such files in `<task>/`; files
+named after splits are joined in the order the task asks for them. They have the columns of the
+data set they are copies of.
+
+A folder of stand-ins (small made-up data, to try the line) says so itself: `stand_in.json` maps
+each task to its number of items. Their scores carry the task version `stand-in`.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orchestrator.errors import EnvironmentFault
+
+VARIABLE = "ORCH_EVAL_DATA"
+READERS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv"}
+
+
+class Items(list[dict[str, Any]]):
+    """What lm-eval asks of a split: a sequence of items whose features have names."""
+
+    features: ClassVar[dict[str, type]] = {"prompt": str, "target": str}
+
+
+def folder() -> Path | None:
+    """The folder of local data, if one is named. Raises EnvironmentFault if it is not there."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return None
+    path = Path(named)
+    if not path.is_dir():
+        raise EnvironmentFault(
+            f"{VARIABLE} names {path}, which is no folder; unset it to load from the hub"
+        )
+    return path
+
+
+def stand_in_count(task: str) -> int | None:
+    """How many items the local data say they have, where they are stand-ins."""
+    root = folder()
+    counts = _stand_ins(root) if root else {}
+    return counts.get(task)
+
+
+@lru_cache
+def _stand_ins(root: Path) -> Mapping[str, int]:
+    path = root / "stand_in.json"
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise EnvironmentFault(f"{path} cannot be read: {error}") from error
+    if not isinstance(plain, dict) or not all(isinstance(n, int) for n in plain.values()):
+        raise EnvironmentFault(f"{path} must map task names to numbers of items")
+    return plain
+
+
+def rows(
+    task: str, hub: str, splits: Sequence[str], columns: Sequence[str], config: str | None = None
+) -> list[dict[str, Any]]:
+    """All rows of the splits, in order. Raises EnvironmentFault, saying what to do, if they
+    cannot be had or lack a column."""
+    root = folder()
+    where = f"{hub}{f' ({config})' if config else ''}"
+    files = _files(root, task, splits) if root else []
+    if root and not files:
+        raise EnvironmentFault(
+            f"{VARIABLE} is {root}, which has no data for task {task}: put {task}.parquet, .jsonl "
+            f"or .csv (or a folder {task}/ of them) there, a copy of {where}"
+        )
+    found = _read(files) if files else _from_hub(task, hub, config, splits)
+    lacking = [column for column in columns if found and column not in found[0]]
+    if lacking or not found:
+        raise EnvironmentFault(
+            f"task {task} needs the columns {', '.join(columns)} of {where}; "
+            f"{files[0] if files else 'the data set'} has {', '.join(found[0]) if found else 'none'}"
+        )
+    return found
+
+
+def _files(root: Path, task: str, splits: Sequence[str]) -> list[Path]:
+    single = [root / f"{task}{suffix}" for suffix in READERS]
+    inside = sorted((root / task).glob("*")) if (root / task).is_dir() else []
+    found = [path for path in (*single, *inside) if path.suffix in READERS and path.is_file()]
+
+    def place(path: Path) -> tuple[int, str]:
+        named = [i for i, split in enumerate(splits) if path.name.startswith(split)]
+        return (named[0] if named else len(splits)), path.name
+
+    return sorted(found, key=place)
+
+
+def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
+    import datasets
+
+    found: list[dict[str, Any]] = []
+    for path in files:
+        try:
+            part = datasets.load_dataset(
+                READERS[path.suffix], data_files={"rows": [str(path)]}, split="rows",
+                keep_in_memory=True,
+            )  # fmt: skip
+        except Exception as error:  # what the library raises for a bad file is not of one kind
+            raise EnvironmentFault(
+                f"{path} cannot be read: {' '.join(str(error).split())[:200]}"
+            ) from error
+        found += part.to_list()
+    return found
+
+
+def _from_hub(
+    task: str, hub: str, config: str | None, splits: Sequence[str]
+) -> list[dict[str, Any]]:
+    import datasets
+
+    try:
+        parts = [datasets.load_dataset(hub, config, split=split) for split in splits]
+    except Exception as error:  # no network, no cache, a renamed data set: not of one kind
+        raise EnvironmentFault(
+            f"task {task} needs the data set {hub}{f' ({config})' if config else ''}, which cannot "
+            f"be loaded: {' '.join(str(error).split())[:200]}. Load it once where there is a "
+            f"network, or put a copy into a folder that {VARIABLE} names"
+        ) from error
+    return [row for part in parts for row in part.to_list()]

@@ -1,0 +1,59 @@
+"""What the task file of Countdown refers to: its items and how a response is scored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.evaluate import items, task_data
+from orchestrator.scoring import countdown
+
+PROBLEMS = Path(__file__).parent / "held_out.jsonl"
+"""One line a problem: numbers, target, and a solution (which is not shown)."""
+
+PROMPT = (
+    "Using each of the numbers {numbers} exactly once, write an arithmetic expression that equals "
+    "{target}. You may use +, -, *, / and parentheses. Think step by step, then give the "
+    "expression, without an equals sign, within <answer> and </answer>."
+)
+
+
+def dataset(**_: object) -> dict[str, task_data.Items]:
+    """The held-out problems; `target` is what the scorer reads, as JSON."""
+    lines = PROBLEMS.read_text(encoding="utf-8").splitlines()
+    return {"test": task_data.Items(map(_item, map(json.loads, lines)))}
+
+
+def _item(problem: dict[str, Any]) -> dict[str, Any]:
+    numbers, target = problem["numbers"], problem["target"]
+    prompt = PROMPT.format(numbers=", ".join(map(str, numbers)), target=target)
+    return {"prompt": prompt, "target": json.dumps({"numbers": numbers, "target": target})}
+
+
+def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
+    """Scores the k responses to one item. `reward@k` is the mean of reasoning-gym's score, which
+    gives something for trying; `mean@k` counts what is solved."""
+    (responses,) = results
+    rewards = [countdown.reward(response, item["target"]) for response in responses]
+    answers = [countdown.extract(response) for response in responses]
+    correct = [int(reward == countdown.RIGHT) for reward in rewards]
+    return {
+        **items.metrics(answers, correct),
+        "reward@k": sum(rewards) / len(rewards),
+        "correct": correct,
+        "answers": answers,
+    }
+
+
+def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
+    """The filter that keeps every response."""
+    return responses
+
+
+def share(correct: list[list[int]]) -> float:
+    """The share of right responses over all items."""
+    return sum(map(sum, correct)) / sum(map(len, correct))
+
+
+def count(answers: list[list[str | None]]) -> int:
+    """How many responses have an answer."""
+    return sum(answer is not None for of_item in answers for answer in of_item)

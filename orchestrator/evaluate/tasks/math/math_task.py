@@ -1,0 +1,83 @@
+"""What the task files of MATH refer to: their items and how a response is scored."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.evaluate import items, task_data
+from orchestrator.scoring import math_answers
+
+INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
+"""As in training: experiments/data/math.yaml."""
+
+
+def dataset(
+    task: str, hub: str, splits: Sequence[str], problem: str | Sequence[str],
+    answer: Sequence[str], **_: object,
+) -> dict[str, task_data.Items]:  # fmt: skip
+    """Problem and answer of each row; the answer is a column, or the last box of a solution."""
+    wanted = [problem] if isinstance(problem, str) else list(problem)
+    rows = task_data.rows(task, hub, splits, ())
+    question, gold = _column(task, rows[0], wanted), _column(task, rows[0], answer)
+    found = task_data.Items()
+    for number, row in enumerate(rows):
+        target = _gold(row[gold])
+        if target is None:
+            raise EnvironmentFault(
+                f"task {task}: row {number} has no final answer in its column {gold!r}, so no "
+                "response to it could be right; restore the data set"
+            )
+        found.append({"prompt": f"{row[question]} {INSTRUCTION}", "target": target})
+    return {"test": found}
+
+
+def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
+    """Scores the k responses to one item; equal answers are compared once."""
+    (responses,) = results
+    told: dict[str, float] = {}
+    correct, answers = [], []
+    for response in responses:
+        answer = math_answers.extract(response)
+        if answer is not None and answer not in told:
+            told[answer] = float(math_answers.equal(item["target"], answer))
+        correct.append(0.0 if answer is None else told[answer])
+        answers.append(math_answers.canonical(response) or None)
+    return {
+        **items.metrics(answers, correct),
+        "correct": [int(value) for value in correct],
+        "answers": answers,
+    }
+
+
+def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
+    """The filter that keeps every response."""
+    return responses
+
+
+def share(correct: list[list[int]]) -> float:
+    """The share of right responses over all items."""
+    return sum(map(sum, correct)) / sum(map(len, correct))
+
+
+def count(answers: list[list[str | None]]) -> int:
+    """How many responses have an answer."""
+    return sum(answer is not None for of_item in answers for answer in of_item)
+
+
+def _gold(text: object) -> str | None:
+    if not isinstance(text, str) or not text.strip():
+        return None
+    if len(text) > math_answers.LONGEST or "\\boxed" in text:
+        return math_answers.extract(text)
+    return math_answers.extract(text, boxed_only=True) or text.strip()
+
+
+def _column(task: str, row: dict[str, Any], names: Sequence[str]) -> str:
+    """The first of these columns that the data have, whatever its capitals."""
+    there = {name.casefold().replace(" ", "_"): name for name in row}
+    for name in names:
+        if name in there:
+            return there[name]
+    raise EnvironmentFault(
+        f"task {task} needs a column {' or '.join(names)}; the data have {', '.join(row)}"
+    )

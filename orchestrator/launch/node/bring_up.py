@@ -1,0 +1,135 @@
+"""One attempt on the node or nodes of its job: environment, company, argv once, and its end."""
+
+import json
+import secrets as tokens
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from orchestrator.errors import OrchError
+from orchestrator.launch import program
+from orchestrator.launch.endings import Ending, ending_of
+from orchestrator.launch.node import nodes
+from orchestrator.launch.node.companion import TOKEN, sweep
+from orchestrator.launch.node.company import Company
+from orchestrator.launch.node.environment import ground_for
+from orchestrator.launch.node.options import NodeOptions, node_options
+from orchestrator.launch.node.ray import Failed, Stage, ray_cluster
+from orchestrator.launch.node.secret import secrets
+from orchestrator.rundir import AttemptDir, write_text
+from orchestrator.types import Cell, LaunchPlan
+
+_COMPANIONS_LAST_SECONDS = 6.0
+"""How long after the driver a node may take to say that it was the one to fail."""
+
+
+def run(
+    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: Mapping[str, object],
+    claim: IO[str] | None = None,
+) -> Ending:  # fmt: skip
+    """Runs a plan to its end on the nodes of this job, this one being the first.
+
+    options: `site.options`; see NodeOptions. Everything it started is gone when it returns, or
+    when whatever interrupted it is raised. What the user or the site got wrong is an ending of
+    class `config`.
+    """
+    try:
+        chosen = node_options(options)
+        stage = _stage(plan, attempt, cell, chosen)
+        env = _variables(plan, chosen)
+    except OrchError as error:
+        return ending_of(error)
+    _record(attempt, stage)
+    token = tokens.token_hex(8)
+    company = Company(token, attempt.path / "nodes")
+    ending: Ending | None = None
+    try:
+        match plan.bring_up:
+            case "ray":
+                ending = _with_ray(plan, attempt, stage, env, company, claim)
+            case "ranks":
+                ending = _with_ranks(plan, attempt, stage, env, company, claim)
+            case _:
+                ending = _program(plan, attempt, stage, env, company, claim)
+    finally:
+        company.stop(keep_logs=ending is None or ending.state == "failed")
+        sweep(f"{token}.driver")
+    return ending
+
+
+def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> Stage:
+    num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
+    cwd = attempt.path.parents[1] / "plan"
+    return Stage(
+        names=nodes.names(num_nodes), gpus_per_node=cell.resources.gpus_per_node,
+        ground=ground_for(plan, options), options=options, cwd=cwd,
+        sees=(attempt.path.parents[3],),
+        python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
+    )  # fmt: skip
+
+
+def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
+    """What the run adds to the job's variables; the plan's own word is the last."""
+    env = {**options.env, **secrets(options.secrets)}
+    if options.network_interface:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            env.setdefault(name, options.network_interface)
+    return {**env, **plan.env}
+
+
+def _with_ray(
+    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
+    company: Company, claim: IO[str] | None,
+) -> Ending:  # fmt: skip
+    env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
+    company.scratch = nodes.scratch(stage.options.scratch_dir, f"orch-{company.token}")
+    try:
+        with ray_cluster(stage, company, env) as address:
+            return _program(plan, attempt, stage, {**env, "RAY_ADDRESS": address}, company, claim)
+    except Failed as failed:
+        return failed.ending
+
+
+def _with_ranks(
+    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
+    company: Company, claim: IO[str] | None,
+) -> Ending:  # fmt: skip
+    if len(stage.names) > 1:
+        env = {**env, "ORCH_SERVER_HOST": nodes.address_of(stage.names[1])}
+    for rank, node in enumerate(stage.names[1:], start=1):
+        own = {**env, "ORCH_NODE_RANK": str(rank)}
+        argv = stage.command(plan.argv, own)
+        company.start(node, argv, stage.ground.variables(own), stage.cwd, here=False)
+    return _program(plan, attempt, stage, {**env, "ORCH_NODE_RANK": "0"}, company, claim)
+
+
+def _program(
+    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
+    company: Company, claim: IO[str] | None,
+) -> Ending:  # fmt: skip
+    variables = {**stage.ground.variables(env), TOKEN: f"{company.token}.driver"}
+    ending = program.run(
+        stage.command(plan.argv, env), attempt, cwd=stage.cwd, env=variables, claim=claim,
+        patience_seconds=stage.options.hung_after_minutes * 60, watch=company.ending,
+    )  # fmt: skip
+    if ending.state != "failed" or ending.failure not in ("error", "node"):
+        return ending
+    return (_blamed(company.ending) if company.members else None) or ending
+
+
+def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
+    """The ending of a node that failed at about the same time as the driver, which is its cause."""
+    deadline = time.monotonic() + _COMPANIONS_LAST_SECONDS
+    while time.monotonic() < deadline:
+        if (told := ending()) is not None:
+            return told
+        time.sleep(0.2)
+    return None
+
+
+def _record(attempt: AttemptDir, stage: Stage) -> None:
+    """attempts/<n>/nodes.json: where it ran and in what, without any value of a variable."""
+    told = {"nodes": list(stage.names), "gpus_per_node": stage.gpus_per_node,
+            "environment": stage.ground.record}  # fmt: skip
+    write_text(attempt.path / "nodes.json", json.dumps(told) + "\n")

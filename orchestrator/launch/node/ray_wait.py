@@ -1,0 +1,28 @@
+"""`python -c THIS ADDRESS GPUS NODES SECONDS`, in the trainer's environment: waits for a cluster.
+
+Exits 0 when Ray counts that many GPUs on that many nodes, 3 after so many seconds; the last line
+on stdout is `gpus nodes`. Needs ray, nothing of orch.
+"""
+
+import sys
+import time
+
+import ray  # type: ignore[import-not-found]
+
+
+def main() -> int:
+    address, gpus, nodes, seconds = sys.argv[1], *map(float, sys.argv[2:5])
+    deadline = time.monotonic() + seconds
+    ray.init(address=address, log_to_driver=False, configure_logging=False)
+    while True:
+        living = [node for node in ray.nodes() if node["Alive"]]
+        counted = sum(node["Resources"].get("GPU", 0) for node in living)
+        enough = counted >= gpus and len(living) >= nodes
+        if enough or time.monotonic() > deadline:
+            sys.stdout.write(f"\n{counted:g} {len(living)}\n")
+            return 0 if enough else 3
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

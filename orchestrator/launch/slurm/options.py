@@ -1,0 +1,106 @@
+"""What a site file says of its cluster: `site.options`, checked before anything is submitted."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.node.options import NodeOptions
+from orchestrator.sentences import sentence
+from orchestrator.settings import NonNegativeInt, PositiveFloat, PositiveInt
+
+Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk"]
+
+# Values are plain: no blank, quote, dollar, semicolon or backslash, so that none means anything
+# to a shell, whoever pastes it. A constraint has SLURM's own grammar.
+_NAMES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$", max_length=256)]
+_GRES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:,/-]*$", max_length=256)]
+_CONSTRAINT = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,&|*()\[\]!:@+-]*$", max_length=256)
+]
+_HOSTS = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$", max_length=4096)]
+_FILE = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]+$", max_length=1024)]
+_OURS = ("array|job-name|output|error|input|dependency|kill-on-invalid-dep|chdir|parsable|wrap|"
+         "open-mode|signal|export|no-requeue|test-only|wait|help|usage|version")  # fmt: skip
+_FLAG = Annotated[
+    str, Field(pattern=rf"^--(?:(?!(?:{_OURS})(?:=|$))[a-z][a-z-]*)(?:=[A-Za-z0-9_.:,/@+\[\]-]+)?$")
+]
+
+_RULES: Mapping[str, str] = {
+    "partition": "names are letters, digits and '_.,@+-'",
+    "account": "names are letters, digits and '_.,@+-'",
+    "qos": "names are letters, digits and '_.,@+-'",
+    "reservation": "names are letters, digits and '_.,@+-'",
+    "gres": "such as gpu:a100:4: letters, digits and '_.:,/-'",
+    "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
+    "exclude": "node names such as node[1-3],node7",
+    "python": "an absolute path of letters, digits and '_./+@-'",
+    "extra": "flags such as --mail-type=END, with a plain value; not those that orch sets itself "
+    "(" + _OURS.replace("|", ", ") + ")",
+}
+
+
+class SlurmOptions(NodeOptions):
+    """All fields of `site.options`: the launcher's here, the node's in NodeOptions."""
+
+    partition: _NAMES | None = None
+    account: _NAMES | None = None
+    qos: _NAMES | None = None
+    constraint: _CONSTRAINT | None = None
+    reservation: _NAMES | None = None
+    gres: _GRES | None = None
+    """Per node, for cells that want GPUs; None: `gpu:<gpus_per_node>`."""
+    exclude: _HOSTS | None = None
+    """Nodes that are never used."""
+    time_limit_hours: PositiveFloat = 24.0
+    """Of one job. A cell that needs longer checkpoints, is requeued and goes on."""
+    memory_gib: PositiveFloat | None = None
+    """Per node."""
+    cpus_per_task: PositiveInt | None = None
+    cpus_per_gpu: PositiveInt | None = None
+    extra: tuple[_FLAG, ...] = Field(default=(), strict=False)
+    """Further flags of sbatch."""
+    max_running: PositiveInt | None = None
+    """Cells at the same time."""
+    max_array_size: PositiveInt | None = None
+    """Elements of one job array; never more than the cluster's MaxArraySize."""
+    max_submit_jobs: PositiveInt | None = None
+    """Jobs in the queue at the same time: the MaxSubmitJobs of your account or QOS."""
+    signal_seconds: PositiveInt = 90
+    """How long before its time limit a job is told, to write a checkpoint."""
+    max_requeues: NonNegativeInt = 20
+    """How often one job is put back into the queue at its time limit or on preemption."""
+    retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
+    """How often a cell that failed in this way is tried again by itself."""
+    evaluate: bool = True
+    """Whether each cell's evaluation is a job that starts when the cell is done."""
+    python: _FILE | None = None
+    """The Python of orch's environment on the nodes; None: the one that submits."""
+
+
+RETRIES: Mapping[str, int] = {
+    "error": 1, "out_of_memory": 0, "hung": 2, "lost": 2, "node": 5, "disk": 0,
+}  # fmt: skip
+"""Where the site file says nothing. A failure of class `config` is never tried again."""
+
+
+def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """Every fault of `site.options`, as a sentence and where in them it is."""
+    try:
+        SlurmOptions.model_validate(dict(options))
+    except ValidationError as error:
+        for each in error.errors():
+            field = str(each["loc"][0]) if each["loc"] else ""
+            name = f"site.options.{'.'.join(map(str, each['loc']))}"
+            if each["type"] == "string_pattern_mismatch" and field in _RULES:
+                yield f"{name}: {_RULES[field]}; got {each['input']!r}", each["loc"]
+            else:
+                yield sentence(each, name, tuple(SlurmOptions.model_fields)), each["loc"]
+
+
+def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
+    """The options, typed. Raises EnvironmentFault with every fault."""
+    if told := [text for text, _ in faults(options)]:
+        raise EnvironmentFault("\n".join(["the site cannot be used", *(f"  {t}" for t in told)]))
+    return SlurmOptions.model_validate(dict(options))

@@ -1,0 +1,81 @@
+"""The batch script of one array, written by submitit, and the argv of its sbatch."""
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.types import Cell
+
+
+class Shape(NamedTuple):
+    """What the elements of one array have in common."""
+
+    num_nodes: int = 1
+    gpus_per_node: int = 0
+
+
+class Job(NamedTuple):
+    """One array to submit."""
+
+    name: str
+    count: int
+    shape: Shape
+    throttle: int | None = None
+    after: str | None = None
+    """Id of the array whose elements these wait for, one by one."""
+    exclude: tuple[str, ...] = ()
+
+
+def shape_of(cell: Cell) -> Shape:
+    """An embedded cell takes a core of one node; another what its resources say."""
+    if cell.scale == "micro":
+        return Shape()
+    return Shape(cell.resources.num_nodes, cell.resources.gpus_per_node)
+
+
+def text(job: Job, options: SlurmOptions) -> str:
+    """The script. It names no folder: sbatch is called in the submission's own."""
+    from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
+
+    gpus = job.shape.gpus_per_node
+    gres = (options.gres or f"gpu:{gpus}") if gpus else None
+    cpus = options.cpus_per_task
+    if cpus is None:
+        cpus = (options.cpus_per_gpu or 0) * gpus or (None if gpus else 1)
+    excluded = [*filter(None, [options.exclude]), *job.exclude]
+    more: dict[str, object] = {
+        "output": "%A_%a.log", "error": "%A_%a.log", "requeue": True,
+        # to the script itself, which is the worker: steps it starts are its own affair
+        "signal": f"B:USR1@{options.signal_seconds}",
+        "array": f"0-{job.count - 1}" + (f"%{job.throttle}" if job.throttle else ""),
+        "ntasks": job.shape.num_nodes, "ntasks-per-node": 1,
+    }  # fmt: skip
+    if options.reservation:
+        more["reservation"] = options.reservation
+    if job.after:
+        more["kill-on-invalid-dep"] = "yes"
+    for flag in options.extra:
+        name, given, value = flag.removeprefix("--").partition("=")
+        more[name] = value if given else True
+    command = shlex.join([options.python or sys.executable, "-P", "-m", TASK])
+    made: str = _make_sbatch_string(
+        command=f"exec {command}", folder=".", job_name=job.name, wckey=None, use_srun=False,
+        partition=options.partition, account=options.account, qos=options.qos,
+        constraint=options.constraint, gres=gres, nodes=job.shape.num_nodes, cpus_per_task=cpus,
+        time=max(1, math.ceil(options.time_limit_hours * 60)),
+        mem=f"{math.ceil(options.memory_gib * 1024)}M" if options.memory_gib else None,
+        exclude=",".join(excluded) or None,
+        dependency=f"aftercorr:{job.after}" if job.after else None, additional_parameters=more,
+    )  # fmt: skip
+    return made
+
+
+TASK = "orchestrator.launch.slurm.task"
+
+
+def argv(folder: str) -> Sequence[str]:
+    """sbatch of the script in a submission's folder."""
+    return ("sbatch", "--parsable", f"--chdir={folder}", "job.sh")

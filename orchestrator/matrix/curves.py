@@ -1,0 +1,143 @@
+"""Which estimator a library's per-token KL is: its value, its gradient, its bounds, its weight."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from orchestrator.matrix.batches import CURVE, as_array
+from orchestrator.semantics.catalogue import PLAIN
+from orchestrator.semantics.estimators import clamped_value, shape, slope
+from orchestrator.semantics.model import Table
+from orchestrator.settings import Estimator
+
+WEIGHTS = {"on": 0.0, "off": 0.7, "far": 5.0}
+"""log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
+NEAR = np.abs(CURVE) <= 1.5  # within every bound of k1, k2, k3 and abs at 10
+CLOSE = 1e-6
+"""Agreement of two numbers of the size of 1: libraries round some steps to float32."""
+
+FORMS: tuple[str, ...] = (
+    *(e for e in get_args(Estimator) if e != "none" and not e.endswith("+")), "sg_rho_k1", "sg_rho_k3",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What one name of a library computes for one token."""
+
+    value: str
+    """Whose value it has; `?` if nobody's."""
+    gradient: str
+    """Whose gradient it has; `sg_rho_k2` for w k1 with the weight held fixed."""
+    straight_through: bool
+    """The gradient is not the value's own."""
+    value_bound: float | None
+    """The value stays within plus and minus this."""
+    flat_below: float | None
+    """For log pi / pi_ref below this there is no gradient."""
+    flat_above: float | None
+    """... and above this."""
+    weight_bound: float | None
+    """The importance weight is at most this."""
+    deviation: float
+    """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
+
+
+def classify(answers: Mapping[str, Mapping[str, Any]]) -> Curve:
+    """From the answers to `kl` on curve(WEIGHTS[name])."""
+    value = {name: as_array(each, "value")[0] for name, each in answers.items()}
+    gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
+    whose, off = _nearest(value, _values)
+    whose_gradient, off_gradient = _nearest(gradient, _gradients)
+    below, above = _flat(gradient["on"])
+    far = gradient["far"][NEAR] / np.where(gradient["on"][NEAR] == 0, np.nan, gradient["on"][NEAR])
+    bounded = whose_gradient != "?" and "rho" in whose_gradient
+    weight = float(np.nanmedian(far)) if bounded else None
+    if weight is not None and weight > 0.9 * np.exp(WEIGHTS["far"]):
+        weight = None
+    return Curve(
+        value=whose, gradient=whose_gradient, straight_through=_through(value, gradient, whose),
+        value_bound=_bound(value["on"], whose), flat_below=below, flat_above=above,
+        weight_bound=None if weight is None else float(f"{weight:.4g}"),
+        deviation=float(f"{max(off, off_gradient):.2g}"),
+    )  # fmt: skip
+
+
+def _values(form: str, x: Table, weight: float) -> Table:
+    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
+    found: Table = clamped_value(plain, x) * (1.0 if weighting == "none" else weight)
+    return found
+
+
+def _gradients(form: str, x: Table, weight: float) -> Table:
+    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
+    found = slope(form, x)  # type: ignore[arg-type]
+    if weighting == "attached":
+        found = found + clamped_value(plain, x)
+    result: Table = found * (1.0 if weighting == "none" else weight)
+    return result
+
+
+def _nearest(curves: Mapping[str, Table], closed: Any) -> tuple[str, float]:
+    """The form that fits where weights are 1 and where they are moderate, and how well."""
+    best = ("?", float("inf"))
+    for form in FORMS:
+        off = max(
+            float(
+                np.abs(
+                    curves[at][NEAR] - closed(form, CURVE[NEAR], float(np.exp(WEIGHTS[at])))
+                ).max()
+            )
+            for at in ("on", "off")
+        )
+        if off < best[1] * 0.5:
+            best = (form, off)
+    return best if best[1] <= CLOSE * 10 else ("?", best[1])
+
+
+def _through(value: Mapping[str, Table], gradient: Mapping[str, Table], whose: str) -> bool:
+    """Whether the gradient differs from the value's own, by central differences. The weight is the
+    same along a curve; where it is part of the value, its own gradient is the value again."""
+    step = CURVE[1] - CURVE[0]
+    own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
+    given = gradient["off"][1:-1]
+    inner = NEAR[1:-1] & (np.abs(CURVE[1:-1]) > 2 * step)
+    plain = float(np.abs(own - given)[inner].max())
+    attached = float(np.abs(own + value["off"][1:-1] - given)[inner].max())
+    return plain > 1e-3 and (attached > 1e-3 or "rho" not in whose)
+
+
+def _bound(value: Table, whose: str) -> float | None:
+    if whose == "?":
+        return None
+    free = _values(whose, CURVE, 1.0)
+    held = np.abs(value) < np.abs(free) * (1 - 1e-6) - 1e-6
+    return float(f"{np.abs(value[held]).max():.4g}") if held.any() else None
+
+
+def _flat(gradient: Table) -> tuple[float | None, float | None]:
+    """Where the gradient stops, going away from 0 in both directions."""
+    zero = np.abs(gradient) <= 1e-12
+    zero |= ~np.isfinite(gradient)
+    below = np.flatnonzero(~zero & (CURVE < -0.5))
+    above = np.flatnonzero(~zero & (CURVE > 0.5))
+    low = None if zero[0] is np.False_ or not len(below) else float(CURVE[below[0]])
+    high = None if zero[-1] is np.False_ or not len(above) else float(CURVE[above[-1]])
+    return (low if zero[0] else None), (high if zero[-1] else None)
+
+
+def told(curve: Curve) -> str:
+    """The curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
+    names = PLAIN.get(curve.value, curve.value)  # type: ignore[call-overload]
+    words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
+    if curve.value_bound is not None:
+        words.append(f"held within ±{curve.value_bound:g}")
+    if curve.flat_below is not None or curve.flat_above is not None:
+        ends = [f"x < {curve.flat_below:g}" if curve.flat_below is not None else "",
+                f"x > {curve.flat_above:g}" if curve.flat_above is not None else ""]  # fmt: skip
+        words.append(f"no gradient for {' or '.join(filter(None, ends))}")
+    if curve.weight_bound is not None:
+        words.append(f"weight at most {curve.weight_bound:g}")
+    return ", ".join(words)

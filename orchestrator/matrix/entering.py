@@ -1,0 +1,162 @@
+"""How a KL term enters a library's update: which tokens it moves, which rollouts, by what weight."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.matrix.batches import (
+    AT,
+    GROUP,
+    LENGTHS,
+    SIZE,
+    STEP,
+    as_array,
+    ragged,
+    scaled,
+    two_groups,
+)
+from orchestrator.matrix.cells import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    BETA,
+    CONSTANT_TOKENS,
+    settings,
+    term,
+    translated,
+)
+from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.semantics.model import Table
+from orchestrator.types import LaunchPlan
+
+CLOSE = 1e-4
+BATCHES = {
+    "as it is": two_groups(), "raised": two_groups(STEP), "lowered": two_groups(-STEP),
+    "ten times": scaled(two_groups(), 10.0, 10.0),
+}  # fmt: skip
+
+
+def prepare(inquiry: Inquiry) -> dict[str, str]:
+    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation; why
+    the backend refuses some."""
+    for name, batch in BATCHES.items():
+        inquiry.batch(name, batch)
+    inquiry.batch("ragged", ragged())
+    refused: dict[str, str] = {}
+    for advantage in ADVANTAGES:
+        kl = term("k1", "reward")
+        wanted = settings(
+            inquiry.library, inquiry.version, kl, advantage=advantage, group_size=SIZE
+        )
+        plan = _plan(wanted, advantage, refused)
+        if plan:
+            ask_about(inquiry, ("advantage", advantage), inquiry.launch(plan))
+    for aggregation in AGGREGATIONS:
+        for placement in ("loss", None):
+            kl = term("k1", placement)  # type: ignore[arg-type]
+            wanted = settings(
+                inquiry.library, inquiry.version, kl, aggregation=aggregation, group_size=GROUP
+            )
+            plan = _plan(wanted, aggregation, refused)
+            if plan:
+                key = ("aggregation", aggregation, placement)
+                what = "update" if placement else "loss"
+                inquiry.question(key, what, inquiry.launch(plan), "ragged")
+    return refused
+
+
+def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
+    """Ask how a KL in the reward of a launch enters."""
+    for batch in BATCHES:
+        inquiry.question((*key, batch), "update", launch, batch)
+
+
+def _plan(wanted: Any, what: str, refused: dict[str, str]) -> LaunchPlan | None:
+    try:
+        return translated(wanted)
+    except UnsupportedSetting as error:
+        refused[what] = str(error)
+        return None
+
+
+def reward(
+    answers: Mapping[Any, Mapping[str, Any]], key: tuple[Any, ...], beta: float = BETA
+) -> dict[str, Any]:
+    """How a KL in the reward enters: `within` its rollout, and what of `others` it moves.
+
+    within: response (each token of the response), to_go (its token and those before it), token
+    (itself), none. others: leave_one_out or group_mean (inside such a baseline), batch (whitening),
+    none (outside).
+    """
+    error = next((answers[(*key, b)]["error"] for b in BATCHES if "error" in answers[(*key, b)]), 0)
+    if error:
+        return {"error": error}
+    raised, lowered = (_advantages(answers[(*key, name)]) for name in ("raised", "lowered"))
+    moved = -(raised - lowered) / (2 * STEP * beta)
+    plain, large = (_advantages(answers[(*key, name)]) for name in ("as it is", "ten times"))
+    bounded = bool(np.abs(large).max() < 5 * np.abs(plain).max())
+    own, group = moved[AT[0]], moved[1:SIZE]
+    return {
+        "within": _within(own),
+        "others": _others(own, group, moved[SIZE:]),
+        "divided_by_deviation": bounded,
+        "moved": [[float(f"{x:.4g}") for x in row] for row in moved[:SIZE]],
+    }
+
+
+def _advantages(answer: Mapping[str, Any]) -> Table:
+    """[N, T] what multiplies each token's score: on-policy, and a loss that is a mean over tokens."""
+    return -as_array(answer, "gradient") * sum(LENGTHS)
+
+
+def _within(own: Table) -> str:
+    strongest = np.abs(own).max()
+    if strongest < CLOSE:
+        return "none"
+    same = np.abs(own / strongest - 1) < CLOSE
+    shapes = {(True, True, True): "response", (True, True, False): "to_go",
+              (False, True, False): "token"}  # fmt: skip
+    a, b, c = map(bool, same)
+    return shapes.get((a, b, c), "other")
+
+
+def _others(own: Table, group: Table, elsewhere: Table) -> str:
+    if np.abs(elsewhere).max() > CLOSE:
+        return "batch"
+    strongest = float(np.abs(own).max())
+    if strongest < CLOSE or np.abs(group).max() < CLOSE:
+        return "none"
+    share = float(group[0, 0]) / strongest
+    names = {-1 / (SIZE - 1): "leave_one_out" if abs(strongest - 1) < CLOSE else "group_mean"}
+    return next((name for value, name in names.items() if abs(share - value) < CLOSE), "group")
+
+
+def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
+    """Which weights tokens have, in the policy loss and in a KL in the loss, of two responses of 3
+    and 1 tokens."""
+    told = {
+        "policy": answers[("aggregation", aggregation, None)],
+        "kl": answers[("aggregation", aggregation, "loss")],
+    }
+    found: dict[str, Any] = {}
+    for what, answer in told.items():
+        if "error" in answer:
+            return {"error": answer["error"]}
+        weights = as_array(answer, "gradient") / (BETA if what == "kl" else -1.0)
+        found[what] = _aggregation(weights)
+        found[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
+    return found
+
+
+def _aggregation(weights: Table) -> str:
+    known = {
+        "token_mean": (1 / 4, 1 / 4),
+        "sequence_mean": (1 / 6, 1 / 2),
+        "constant": (1 / (2 * CONSTANT_TOKENS),) * 2,
+    }
+    for name, (long, short) in known.items():
+        expected = np.array([[long] * 3, [short, 0.0, 0.0]])
+        if np.abs(weights - expected).max() < CLOSE:
+            return name
+    return "other"

@@ -1,0 +1,132 @@
+"""Which objective a library's whole update optimises, by its exact expected gradient."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError, UnsupportedSetting
+from orchestrator.matrix.batches import every_group, expected_gradient
+from orchestrator.matrix.cells import BETA, settings, terms, translated
+from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.semantics.configuration import Configuration
+from orchestrator.semantics.laboratory import exact
+from orchestrator.semantics.model import Setting, Table
+from orchestrator.semantics.naming import generic_settings, name_objective
+from orchestrator.semantics.objectives import gradients
+from orchestrator.semantics.verdict import verdict
+from orchestrator.settings import Kl, Settings
+
+NUM_TOKENS = 3
+TOLERANCE = 1e-6
+"""Relative; libraries add 1e-8 to a divisor here and there, and round a ratio to float32."""
+
+Key = tuple[Any, ...]
+
+
+def models(on_policy: bool) -> Sequence[Setting]:
+    """The policies at which a gradient must agree with an objective to bear its name."""
+    return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
+
+
+def name(on_policy: bool, index: int) -> str:
+    """Of a model's batch."""
+    return f"{'on' if on_policy else 'off'}-policy {index}"
+
+
+def prepare(inquiry: Inquiry) -> None:
+    """The batches of every model."""
+    for on_policy in (True, False):
+        for index, setting in enumerate(models(on_policy)):
+            inquiry.batch(name(on_policy, index), every_group(setting))
+
+
+def enquire(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
+    """Ask for the update of a launch at every model."""
+    for index in range(len(models(on_policy))):
+        inquiry.question((*key, index), "update", launch, name(on_policy, index))
+
+
+def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
+    """Ask about every KL term, on- and off-policy: its key, or why the backend refuses it."""
+    for kl in terms():
+        for on_policy in (True, False):
+            found = launch_of(inquiry.library, inquiry.version, kl, on_policy)
+            if isinstance(found, str):
+                yield kl, on_policy, found
+                continue
+            key = ("cell", kl.label, on_policy)
+            enquire(inquiry, key, inquiry.launch(translated(found)), on_policy)
+            yield kl, on_policy, key
+
+
+def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
+    """A cell with that KL term that the backend accepts, or why it accepts none. Off-policy: with
+    minibatches, or else with staleness."""
+    refusal = ""
+    for minibatches in (2,) if on_policy else (2, 1):
+        wanted = settings(library, version, kl, on_policy=on_policy, num_minibatches=minibatches)
+        try:
+            translated(wanted)
+        except UnsupportedSetting as error:
+            refusal = refusal or str(error)
+        else:
+            return wanted
+    return refusal
+
+
+def measured(
+    answers: Mapping[Any, Mapping[str, Any]], key: Key, on_policy: bool, beta: float = BETA
+) -> dict[str, Any]:
+    """The objective whose gradient the library's update has, or what the library raised."""
+    settings_ = models(on_policy)
+    told = [answers[(*key, index)] for index in range(len(settings_))]
+    failed = next((each["error"] for each in told if "error" in each), None)
+    if failed:
+        return {"error": failed}
+    gradient = np.stack(
+        [
+            expected_gradient(setting, each["gradient"], beta)
+            for setting, each in zip(settings_, told, strict=True)
+        ]
+    )
+    candidates = [gradients(each) for each in settings_]
+    size = max(float(np.abs(row).max()) for each in candidates for row in each.values())
+    naming = name_objective(gradient, candidates, magnitude=size, tolerance=TOLERANCE)
+    return {
+        "objective": str(naming.kind),
+        "terms": [[sign, name] for sign, name in naming.terms],
+        "scale": float(f"{naming.scale:.6g}"),
+        "gradient": gradient.tolist(),
+    }
+
+
+def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What orch says of such a term, whether the measurement agrees, and how far it is off: max
+    |measured - closed form|, in units of a gradient of one sequence."""
+    says = verdict(kl, on_policy=on_policy)
+    expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
+    if "error" in found:
+        return {"verdict": expected, "agrees": False}
+    agrees = found["terms"] == expected["terms"] and found["scale"] == 1
+    return {
+        "verdict": expected,
+        "agrees": agrees,
+        "deviation": _deviation(kl, on_policy, np.asarray(found["gradient"])),
+    }
+
+
+def _deviation(kl: Kl, on_policy: bool, gradient: Table) -> float | None:
+    """max |measured - closed form| / max |closed form| over models, of the term as the laboratory
+    computes it with the KL in the reward of the rollout policy."""
+    if kl.placement is None:
+        return None
+    of = "policy" if on_policy or kl.placement == "loss" else "rollout"
+    try:
+        configuration = Configuration(kl.estimator, kl.placement, reward_kl_of=of)
+    except LaboratoryError:
+        return None
+    rows = [exact(setting, [configuration]) for setting in models(on_policy)]
+    closed = np.stack([row.mean[0] for row in rows])
+    size = max(float(np.abs(closed).max()), max(float(row.magnitude.max()) for row in rows))
+    return float(f"{np.abs(gradient - closed).max() / size:.2g}")

@@ -1,0 +1,98 @@
+"""Hostile answers: a documented 0 within a limit, and the next answer is judged as ever."""
+
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from orchestrator.scoring import judge, math_answers
+
+EQUAL = (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
+"""A pair that only algebra finds equal."""
+HARMLESS = r"\boxed{\frac{1}{\sqrt{2}}}"
+FOR_EVER = ["9^{9^{9^{9}}}", r"10^{10^{10}} \bmod 7", r"\prod_{n=1}^{10^9} (x+n)", "100000000!"]
+
+
+@pytest.fixture(autouse=True)
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same limits, sooner."""
+    monkeypatch.setattr(judge, "MAX_CPU_SECONDS", 1.0)
+
+
+@pytest.mark.parametrize("answer", FOR_EVER)
+def test_what_computes_for_ever_is_wrong(answer: str) -> None:
+    cpu = time.process_time()
+    assert math_answers.score(f"\\boxed{{{answer}}}", r"\sqrt{2}") == 0.0
+    assert time.process_time() - cpu < 2
+    assert judge.same(*EQUAL)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1" * 100_000, "{" * 50_000 + "5" + "}" * 50_000, "(" * 45 + "1" + ")" * 45,
+        "\\frac{1}{" * 300 + "1" + "}" * 300, "\\boxed{" * 14_000, "+".join(["x"] * 50_000),
+        "\\text{" * 300 + "}" * 300, "5" + " " * 99_000, ",".join("12345678" * 100),
+        "\x00\x01\x1e", "\ud800", "\\" * 999, "$" * 999, "1/0", "0.\\overline{0}", "9e999",
+        "1,000," * 150, "\\pm" * 300, "[" * 40 + "1,2" + "]" * 40,
+    ],
+)  # fmt: skip
+def test_a_monstrous_answer_is_wrong_and_soon(answer: str) -> None:
+    start = time.process_time()
+    response = f"\\boxed{{{answer}}}"
+    assert math_answers.score(response, r"\sqrt{7}") == 0.0
+    assert len(math_answers.canonical(response)) <= 20 * math_answers.LONGEST
+    assert time.process_time() - start < 5
+
+
+def test_a_long_response_is_read() -> None:
+    filler = r"We see that \boxed{x and {y} so on. " * 3000
+    start = time.process_time()
+    assert math_answers.score(filler + r"\boxed{5}", "5") == 1.0
+    assert math_answers.score("5 " * 60_000, "5") == 0.0
+    assert time.process_time() - start < 5
+
+
+def test_threads() -> None:
+    """Where signals cannot be had; math-verify itself would raise there."""
+    pairs = [(rf"\sqrt{{{n * n * 2}}}", rf"{n}\sqrt{{2}}") for n in range(2, 22)]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda pair: judge.same(*pair), pairs))
+        assert not any(pool.map(lambda pair: judge.same(pair[0], pair[1] + "+1"), pairs))
+
+
+def _in_a_fork() -> int:
+    return int(math_answers.score(HARMLESS, EQUAL[0]))
+
+
+def test_forked_workers() -> None:
+    judge.ready()
+    with get_context("fork").Pool(2) as pool:
+        answers = [pool.apply_async(_in_a_fork) for _ in range(4)]
+        assert [answer.get(timeout=120) for answer in answers] == [1] * 4
+    assert judge.same(r"\sqrt{50}", r"5\sqrt{2}"), "the parent's child still answers"
+
+
+def test_a_child_that_was_killed_costs_no_answer() -> None:
+    judge.ready()
+    with judge._LOCK:
+        os.kill(judge._child().pid, 9)
+    assert judge.same(r"\sqrt{98}", r"7\sqrt{2}")
+
+
+def test_it_ends_with_its_parent() -> None:
+    judge.ready()
+    child = judge._child()
+    threading.Timer(0, lambda: child.stdin and child.stdin.close()).start()
+    assert child.wait(timeout=60) == 0
+
+
+def test_missing_math_verify_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'math-verify.*") as told:
+        judge.ready()
+    assert sys.executable in str(told.value)

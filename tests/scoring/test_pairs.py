@@ -1,0 +1,37 @@
+"""Answers in the styles models produce, each with the score a person would give."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.scoring import math_answers
+
+PAIRS = yaml.safe_load((Path(__file__).with_name("pairs.yaml")).read_text(encoding="utf-8"))
+KNOWN = [(style, *row) for style, rows in PAIRS.items() if style != "misses" for row in rows]
+
+
+@pytest.mark.parametrize(("style", "answer", "boxed", "expected"), KNOWN)
+def test_as_a_person_would(style: str, answer: str, boxed: str, expected: int) -> None:
+    response = f"Therefore the answer is \\boxed{{{boxed}}}, as was to be shown."
+    assert math_answers.score(response, answer) == expected
+    assert math_answers.reward(response, answer) == expected
+
+
+@pytest.mark.parametrize(("answer", "boxed", "person", "scorer"), PAIRS["misses"])
+def test_known_misses(answer: str, boxed: str, person: int, scorer: int) -> None:
+    """They are listed so that nobody is surprised; one that is mended must leave the list."""
+    assert person != scorer
+    assert math_answers.score(f"\\boxed{{{boxed}}}", answer) == scorer
+
+
+def test_there_are_enough() -> None:
+    assert len({(answer, boxed) for _, answer, boxed, _ in KNOWN}) >= 300
+    zeros = sum(expected == 0 for *_, expected in KNOWN)
+    assert zeros >= 60, "a scorer that always says right must fail"
+
+
+@pytest.mark.parametrize("answer", sorted({answer for _, answer, _, _ in KNOWN}))
+def test_an_answer_equals_itself(answer: str) -> None:
+    assert math_answers.score(f"\\boxed{{{answer}}}", answer) == 1
+    assert math_answers.score(f"\\boxed{{ {answer} }}.", answer) == 1
