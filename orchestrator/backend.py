@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -49,6 +50,10 @@ class Backend(Protocol):
 
         Raises UnsupportedSetting for a release nothing is known of.
         """
+        ...
+
+    def audit(self, launch: Launch) -> Reading | None:
+        """What the library makes of a launch written by anybody; None: the launch is not its."""
         ...
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:

@@ -40,6 +40,12 @@ METRICS: dict[str, Metric] = {
 """`eval/accuracy/<skill>` and `eval/<task>/<metric>` complete the list; both are accuracies."""
 
 
+def is_divergence(metric: str) -> bool:
+    """Whether a score (`kl_forward`, `entropy_per_sequence`) is a divergence or an entropy: no
+    share of right answers, and no part of a domain's mean."""
+    return metric.startswith(("kl_", "entropy"))
+
+
 def is_canonical(name: str) -> bool:
     """Whether orch may write this name to metrics.jsonl or MLflow."""
     return name in METRICS or name.startswith("eval/")

@@ -19,11 +19,13 @@ from orchestrator.errors import RunFolderError
 from orchestrator.launch import system
 from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.rundir import CellDir, RunFolder, read_json, remove_tree
-from orchestrator.state import look
+from orchestrator.state import Look, look
 from orchestrator.types import Cell, ExitRecord
 
 WAIT_SECONDS = 1.5 * GRACE_SECONDS
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
+ON_CLUSTER: frozenset[str] = frozenset({"submitted", "pending", "running"})
+"""Of an attempt that was submitted: its job is not over."""
 
 
 class Done(NamedTuple):
@@ -41,7 +43,25 @@ def cancel(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
     killed. Cells that have succeeded, failed or been cancelled are left as they are.
     """
     folder.open()
-    return [_cancel(cell, folder) for cell in cells]
+    cells = list(cells)
+    submitted = [cell for cell in cells if is_submitted(folder.cell(cell))]
+    if not submitted:
+        return [_cancel(cell, folder) for cell in cells]
+    from orchestrator.launch.slurm import control
+
+    done, fault = control.cancel(submitted, folder)
+    stopped = {cell.id: Done(folder.cell(cell), True, fault or _how(seen)) for cell, seen in done}
+    return [stopped.get(cell.id) or _cancel(cell, folder) for cell in cells]
+
+
+def is_submitted(cell_dir: CellDir) -> bool:
+    """Whether the cell's last attempt was sent to a cluster."""
+    last = cell_dir.attempts()[-1:]
+    return bool(last) and last[0].order.exists()
+
+
+def _how(seen: Look) -> str:
+    return "stopped" if seen.state == "running" else "will not start"
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
@@ -125,6 +145,9 @@ def _prune(folder: RunFolder, orphan: CellDir) -> Done:
         claim = orphan.take_claim()
     except FileNotFoundError:
         return Done(orphan, False, "it is gone already")
+    if claim is not None and look(orphan, mine=True).state in ON_CLUSTER:
+        claim.close()
+        return Done(orphan, False, "it is with the scheduler; cancel it first")
     if claim is None:
         return Done(orphan, False, "it is running; cancel it first")
     with claim:

@@ -2,7 +2,8 @@
 
 The last attempt says it: its exit.json where it has ended; else `running` while somebody holds the
 cell's claim; else `preempted`, for it was killed and running again resumes it. An attempt that was
-made and never started (no job.json) is a cell waiting to run: `retry` makes one.
+made and never started (no job.json) is a cell waiting to run: `retry` makes one. Of an attempt that
+was submitted to a cluster and has no last word, the scheduler is asked, once for all.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class Look(NamedTuple):
 
 
 def look(cell_dir: CellDir, *, mine: bool = False) -> Look:
-    """The state of a cell trained on this machine. `mine`: the caller holds its claim."""
+    """The state of a cell. `mine`: the caller holds its claim."""
     try:
         return _look(cell_dir, mine)
     except RunFolderError as error:
@@ -56,6 +57,17 @@ def _look(cell_dir: CellDir, mine: bool) -> Look:
         return Look("planned")
     last, count = attempts[-1], len(attempts)
     ended = last.read_exit()
+    if ended is not None and ended.state not in RESUMABLE:
+        return Look(ended.state, ended, count)
+    if last.order.exists():
+        from orchestrator.launch.slurm.poll import seen
+
+        told = seen(cell_dir, last, ended)
+        late = last.read_exit()  # it may have ended between the two looks
+        if late is not None and late.state not in RESUMABLE:
+            return Look(late.state, late, count)
+        if told is not None:
+            return Look(told[0], told[1], count, told[2])
     if ended is not None:
         return Look(ended.state, ended, count)
     if not mine and cell_dir.is_claimed():

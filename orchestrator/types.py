@@ -8,7 +8,7 @@ evaluate: Record -> Scores    compare: Records, Scores -> Comparison
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -123,6 +123,25 @@ class Evaluation(Frozen):
     engine: Engine = Engine()
 
 
+class PublishedNumber(Frozen):
+    """A number somebody printed about a claim: how much higher left is than right."""
+
+    name: Name
+    claim: str
+    """In the grammar of orchestrator/claims.py, both sides of one metric."""
+    relative_improvement: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
+    """left / right - 1, averaged over tasks."""
+    where: str = ""
+    """Section, figure or table."""
+
+
+class Published(Frozen):
+    """Published numbers that ours are set beside, never merged with."""
+
+    source: str = ""
+    numbers: tuple[PublishedNumber, ...] = Field(default=(), strict=False)
+
+
 class Site(Frozen):
     """Where cells run. Never part of a cell's identity."""
 
@@ -161,6 +180,7 @@ class Spec(Frozen):
     claims: dict[str, str] = Field(default_factory=dict)
     """Name -> statement, in the grammar of orchestrator/claims.py."""
     evaluation: Evaluation = Evaluation()
+    published: Published = Published()
     site: Site = Site()
     tune: dict[str, Any] | None = None
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from backends.micro import disk, plan, rehearsal
 from backends.micro import version as releases
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -35,6 +36,9 @@ class Micro:
 
     def semantics(self, version: str | None) -> Semantics:
         return Semantics(releases.dialect(version))
+
+    def audit(self, launch: Launch) -> Reading | None:
+        return None
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return rehearsal.rehearse(cell, dialect)

@@ -44,7 +44,7 @@ def collect(
     old = start if dialect.ratio_to == "batch_start" else sampled.logp
     lost = penalty(settings.kl, of_reward, reference.logp, sampled.mask, dialect, old)
     advantage = shaped_advantages(
-        settings.advantage.estimator, reward, settings.kl.beta * lost, dialect
+        settings.advantage.estimator, reward, settings.kl.beta, lost, dialect
     )
     return Experience(
         prompts, sampled.tokens, sampled.mask, old, reference.logp, reward, lost.sum(-1), advantage

@@ -87,19 +87,23 @@ def penalty(
 
 
 def shaped_advantages(
-    estimator: AdvantageEstimator, reward: Tensor, lost: Tensor, dialect: Dialect = PLAIN
+    estimator: AdvantageEstimator,
+    reward: Tensor,
+    beta: float,
+    lost: Tensor,
+    dialect: Dialect = PLAIN,
 ) -> Tensor:
-    """[P, G, 1] or [P, G, T] from task rewards [P, G] and `lost` [P, G, T], beta times the KL of
-    each token; see Dialect.kl_reward.
-    """
+    """[P, G, 1] or [P, G, T] from task rewards [P, G] and the KL of each token [P, G, T], which
+    beta multiplies; see Dialect.kl_reward."""
     if dialect.kl_reward == "inside":
-        return advantages(estimator, reward - lost.sum(-1), dialect.std_epsilon)[..., None]
+        shaped = reward - beta * lost.sum(-1)
+        return advantages(estimator, shaped, dialect.std_epsilon)[..., None]
     gained = advantages(estimator, reward, dialect.std_epsilon)[..., None]
     if dialect.kl_reward == "outside":
-        return gained - lost.sum(-1, keepdim=True)
+        return gained - beta * lost.sum(-1, keepdim=True)
     if dialect.kl_reward == "to_go":
-        return gained - lost.flip(-1).cumsum(-1).flip(-1)
-    return gained - lost
+        return gained - beta * lost.flip(-1).cumsum(-1).flip(-1)
+    return gained - beta * lost
 
 
 def advantages(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -35,6 +36,11 @@ class OpenRLHF:
 
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
+
+    def audit(self, launch: Launch) -> Reading | None:
+        from backends.openrlhf.audit import audit
+
+        return audit(launch)
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None

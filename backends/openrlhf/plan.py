@@ -8,6 +8,7 @@ from backends.openrlhf import check, ledger
 from backends.openrlhf.check import ADVANTAGES, AGGREGATIONS, SCHEDULES, UNBIASED
 from backends.openrlhf.flags import FLAT, Options, argv
 from backends.openrlhf.topology import Topology, topology
+from orchestrator import scoring
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, LaunchPlan, Place
 
@@ -39,7 +40,10 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         backend="openrlhf",
         version=version,
         argv=argv(options, version),
-        files={NEEDS: needs(settings, version), REWARD: reward_file(settings.data.reward)},
+        files={
+            NEEDS: needs(settings, version), REWARD: reward_file(),
+            **scoring.files(settings.data.reward),
+        },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=ledger.entries(settings, options, version),
         bring_up="ray",
@@ -193,6 +197,6 @@ def _json(plain: object) -> str:
 
 
 @cache
-def reward_file(reward: str) -> str:
+def reward_file() -> str:
     """The text of the reward function that the samplers load."""
-    return (Path(__file__).parent / "rewards" / f"{reward}.py").read_text(encoding="utf-8")
+    return (Path(__file__).parent / "rewards" / "reward.py").read_text(encoding="utf-8")

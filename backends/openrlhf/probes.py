@@ -28,7 +28,7 @@ TYPICAL = {"reward": "k1", "loss": "k3"}
 
 def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     """Place, name and further arguments of every estimator the library has a name for."""
-    flat = version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
+    flat = _flat(version)
     flag = "--kl_estimator" if flat else "--algo.kl.estimator"
     known = ("k1", "k2", "k3")
     found = [(place, name, (flag, name)) for place in ("reward", "loss") for name in known]
@@ -41,6 +41,22 @@ def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
 def natives(_version: str) -> dict[str, Any]:
     """Launches that no cell is translated into: none."""
     return {}
+
+
+def silent(version: str) -> dict[str, Any]:
+    """A launch that says nothing about KL."""
+    if _flat(version):
+        argv = ["--pretrain", "m", "--remote_rm_url", "r.py", "--advantage_estimator", "rloo",
+                "--n_samples_per_prompt", "4"]  # fmt: skip
+    else:
+        argv = ["--actor.model_name_or_path", "m", "--reward.remote_url", "r.py",
+                "--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "4"]  # fmt: skip
+    return {"argv": argv, "files": {}}
+
+
+def _flat(version: str) -> bool:
+    """Whether its flags have no dots: up to 0.10.1.post2."""
+    return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
 
 
 class Loss(BaseException):

@@ -6,6 +6,7 @@ from pathlib import Path
 from backends.prime_rl import capabilities, checkpoints, dialect, metrics
 from backends.prime_rl import parse as launches
 from backends.prime_rl.translate import translate
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -36,6 +37,11 @@ class PrimeRl:
 
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
+
+    def audit(self, launch: Launch) -> Reading | None:
+        from backends.prime_rl.audit import audit
+
+        return audit(launch)
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None

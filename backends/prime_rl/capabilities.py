@@ -1,4 +1,4 @@
-"""What Prime-RL 0.5.0 can train, and the sentences for what it cannot."""
+"""What Prime-RL can train, release by release, and the sentences for what it cannot."""
 
 from collections.abc import Mapping, Sequence
 from typing import get_args
@@ -8,7 +8,9 @@ from orchestrator.settings import AdvantageEstimator, Estimator, Placement
 from orchestrator.types import Cell
 
 NAME = "prime_rl"
-VERSIONS = ("0.5.0",)
+VERSIONS = ("0.5.0", "0.8.0")
+"""The first is what a cell without a version gets: it expresses most."""
+CURRENT = "0.8.0"
 
 TORCH_EPSILON = 1e-8
 NO_CLIP_NORM = 1e30
@@ -27,10 +29,30 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
     "optimizer.epsilon": (TORCH_EPSILON,),
 }
 
+OF_CURRENT: Mapping[str, Sequence[object]] = {
+    "kl.estimator": ("none",),
+    "kl.placement": (None,),
+    "advantage.estimator": ("dr_grpo", "rloo"),
+    "max_staleness_steps": (1,),
+}
+"""Fields of which 0.8.0 offers less."""
+
+_OLD = "Set backend.version=0.5.0, which has it"
+_OF_CURRENT = {
+    "max_staleness_steps": "One batch is generated while another trains; there is no key for it. "
+    f"Set max_staleness_steps=1. {_OLD} as max_async_level.",
+    "kl.estimator": "Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls "
+    f"to the rollout policy. Set kl.estimator=none. {_OLD} through our loss.",
+    "kl.placement": f"Its RL loss is handed no reference log-probabilities. {_OLD} in our loss.",
+    "advantage.estimator": "Its advantages are named in its own code, with no hook: the reward "
+    "minus the group mean, which our loss scales for rloo. Set advantage.estimator=dr_grpo. "
+    f"{_OLD} as a hook.",
+}
+
 _ADVICE = {
     "backend.version": "0.5.0 is the last release with a configurable async level and reference "
-    "log-probabilities in the RL loss: later ones have one fixed overlap, reject a teacher beside "
-    "RL, and from August 2026 write no Hugging Face weights. Set backend=prime_rl@0.5.0.",
+    "log-probabilities in the RL loss; 0.8.0 has one fixed overlap and rejects a teacher beside "
+    "RL. Set backend=prime_rl@0.5.0.",
     "model.chat_template": "Its environments are asked through the chat endpoint, which applies "
     "the template. Set model.chat_template=default, or train with verl.",
     "loss.aggregation": "Its trainer divides the sum over tokens by the number of tokens. Set "
@@ -50,6 +72,10 @@ def check(cell: Cell, leaves: Mapping[str, object]) -> None:
     for field, advice in _ADVICE.items():
         if leaves[field] not in CAPABILITIES[field]:
             raise refuse(field, leaves[field], CAPABILITIES[field], advice)
+    if leaves["backend.version"] == CURRENT:
+        for field, advice in _OF_CURRENT.items():
+            if leaves[field] not in OF_CURRENT[field]:
+                raise refuse(field, leaves[field], OF_CURRENT[field], advice, CURRENT)
     _check_optimizer(cell)
     _check_gpus(cell)
     settings = cell.settings
@@ -101,14 +127,17 @@ def _check_gpus(cell: Cell) -> None:
             "resources.num_nodes", nodes, (1, 2),
             "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
         )  # fmt: skip
-    least = 2 if nodes == 2 else 3
+    current = cell.settings.backend.version == CURRENT
+    least = (1 if current else 2) + (nodes == 1)
     if gpus < least:
-        raise refuse(
-            "resources.gpus_per_node", gpus, (f"{least} or more",),
+        why = "The trainer and the rollout policy each need a GPU." if current else (
             "The trainer, the rollout policy and the reference policy each need a GPU (the same "
-            "split is kept without KL, so that the lag of the policies compares).",
+            "split is kept without KL, so that the lag of the policies compares)."
         )  # fmt: skip
+        raise refuse("resources.gpus_per_node", gpus, (f"{least} or more",), why)
 
 
-def refuse(field: str, value: object, offered: Sequence[object], advice: str) -> UnsupportedSetting:
-    return UnsupportedSetting(f"{NAME} 0.5.0", field, value, offered, advice)
+def refuse(
+    field: str, value: object, offered: Sequence[object], advice: str, version: str = VERSIONS[0]
+) -> UnsupportedSetting:
+    return UnsupportedSetting(f"{NAME} {version}", field, value, offered, advice)

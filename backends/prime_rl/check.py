@@ -1,20 +1,21 @@
-"""Our own reading of a Prime-RL 0.5.0 configuration, stricter than the library's.
+"""Our own reading of a Prime-RL configuration, stricter than the library's.
 
-keys/0.5.0.json lists its keys, their types and defaults. On top come the settings it accepts and
-then ignores, or fails on only when a process has started.
+keys/<release>.json lists a release's keys, their types and defaults. On top come the settings it
+accepts and then ignores, or fails on only when a process has started.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from backends.prime_rl.capabilities import CURRENT, VERSIONS
 from orchestrator.errors import Fault, did_you_mean
 
 Tree = Mapping[str, Any]
 LOSS_KWARGS = frozenset(
-    {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual"}
+    {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual", "advantage_scale"}
 )  # fmt: skip
 ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -23,46 +24,68 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
+def release_of(tree: Tree) -> str:
+    """The release a configuration is written for, by the tables only one of them has."""
+    orchestrator = tree.get("orchestrator", {})
+    new = (
+        isinstance(orchestrator, Mapping) and {"train", "algo", "group_size"} & orchestrator.keys()
+    )
+    return CURRENT if new or "file_monitor" in tree else VERSIONS[0]
+
+
 @cache
-def keys(kind: str) -> Mapping[str, tuple[str, object]]:
+def keys(kind: str, version: str = VERSIONS[0]) -> Mapping[str, tuple[str, object]]:
     """Dotted key -> its type in words and its default. A union's branch is in its key's name."""
-    path = Path(__file__).parent / "keys" / "0.5.0.json"
+    path = Path(__file__).parent / "keys" / f"{version}.json"
     table = json.loads(path.read_text(encoding="utf-8"))[kind]
     return {key: (str(spelled), default) for key, (spelled, default) in table.items()}
 
 
-def faults(tree: Tree, kind: str = "rl") -> list[Fault]:
-    """Every fault of a configuration: `kind` is `rl` or `inference`."""
-    found = list(_walk(tree, "", "$", kind))
-    return found + (list(_traps(tree)) if kind == "rl" and not found else [])
+def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fault]:
+    """Every fault of a configuration: `kind` is `rl` or `inference`. version: None reads it off
+    the configuration."""
+    version = version or release_of(tree)
+    found = list(_walk(tree, "", "$", Schema(kind, version)))
+    if kind == "inference" or found:
+        return found
+    return list(_traps(tree) if version == VERSIONS[0] else _traps_of_current(tree))
+
+
+class Schema(NamedTuple):
+    """One release's keys of one program."""
+
+    kind: str
+    version: str
 
 
 @cache
-def _children(kind: str) -> Mapping[str, frozenset[str]]:
+def _children(schema: Schema) -> Mapping[str, frozenset[str]]:
     """Table -> the names in it."""
     inside: dict[str, set[str]] = {}
-    for key in keys(kind):
+    for key in keys(*schema):
         parts = key.split(".")
         for depth, part in enumerate(parts):
             inside.setdefault("".join(f"{p}." for p in parts[:depth]), set()).add(part)
     return {table: frozenset(names) for table, names in inside.items()}
 
 
-def _walk(tree: Tree, prefix: str, path: str, kind: str) -> Iterator[Fault]:
-    tables = _children(kind)
+def _walk(tree: Tree, prefix: str, path: str, schema: Schema) -> Iterator[Fault]:
+    tables = _children(schema)
     for name, value in tree.items():
         here, key = f"{path}.{name}", prefix + name
-        if key in keys(kind):
-            yield from _typed(keys(kind)[key][0], value, here)
+        if key in keys(*schema):
+            yield from _typed(keys(*schema)[key][0], value, here)
             continue
         inner = _table(key, value, tables)
         if inner is None:
             known = {known.partition("<")[0] for known in tables[prefix]}
-            why = "has no such branch" if name in known else "is no key of Prime-RL 0.5.0"
+            why = (
+                "has no such branch" if name in known else f"is no key of Prime-RL {schema.version}"
+            )
             yield Fault(f"'{name}' {why}{did_you_mean(name, known - {name})}", here)
             continue
         for each in value if isinstance(value, list) else [value]:
-            yield from _walk(each, inner, here, kind)
+            yield from _walk(each, inner, here, schema)
 
 
 def _table(key: str, value: object, tables: Mapping[str, object]) -> str | None:
@@ -111,19 +134,48 @@ def _traps(tree: Tree) -> Iterator[Fault]:
         yield Fault("needs [slurm]; orch starts the nodes itself: use single_node", "$.deployment")
 
 
-def _loss_traps(tree: Tree, loss: Tree) -> Iterator[Fault]:
+def _traps_of_current(tree: Tree) -> Iterator[Fault]:
+    """What 0.8.0 accepts and should not."""
+    orchestrator = tree.get("orchestrator", {})
+    loss = tree.get("trainer", {}).get("loss", {})
+    yield from _own_loss(loss)
+    if loss.get("kwargs", {}).get("estimator", "none") != "none":
+        yield Fault(
+            "its RL loss is handed no reference log-probabilities, which this estimator needs: "
+            "train with 0.5.0", "$.trainer.loss.kwargs.estimator",
+        )  # fmt: skip
+    for place in ("pre_batch_filters", "post_batch_filters"):
+        if orchestrator.get(place) != []:
+            yield Fault(
+                "leaves out rollouts (by default those without an advantage) and their tokens of "
+                "the mean; set it to []", f"$.orchestrator.{place}",
+            )  # fmt: skip
+    if orchestrator.get("renderer", {}).get("name", "auto") == "auto":
+        yield Fault(
+            "'auto' fails for a model that its list lacks; set it to 'default', which applies the "
+            "model's chat template", "$.orchestrator.renderer.name",
+        )  # fmt: skip
+    if tree.get("deployment", {}).get("type") == "multi_node" and "slurm" not in tree:
+        yield Fault("needs [slurm]; orch starts the nodes itself: use single_node", "$.deployment")
+
+
+def _own_loss(loss: Tree) -> Iterator[Fault]:
     if loss.get("type", "default") != "custom":
         yield Fault(
             "its own loss clips no ratio and pulls to the rollout policy (kl_tau), which is no "
             "reference policy: it is no cell of orch; use type = 'custom'", "$.trainer.loss",
         )  # fmt: skip
         return
-    kwargs = loss.get("kwargs", {})
-    for name in kwargs.keys() - LOSS_KWARGS:
+    for name in loss.get("kwargs", {}).keys() - LOSS_KWARGS:
         yield Fault(
             f"'{name}' is no argument of our loss{did_you_mean(name, LOSS_KWARGS)}",
             f"$.trainer.loss.kwargs.{name}",
         )
+
+
+def _loss_traps(tree: Tree, loss: Tree) -> Iterator[Fault]:
+    yield from _own_loss(loss)
+    kwargs = loss.get("kwargs", {}) if loss.get("type") == "custom" else {}
     teacher = tree.get("deployment", {}).get("num_teacher_gpus") or tree.get(
         "orchestrator", {}
     ).get("teacher_model")

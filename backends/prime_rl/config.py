@@ -31,9 +31,9 @@ def rl(cell: Cell, place: Place) -> Table:
         "weight_broadcast": {"type": "filesystem"},
         "trainer": {
             "model": {"ac": {"freq": 1}},
-            "optim": _optimizer(settings),
-            "scheduler": _schedule(settings),
-            "loss": _loss(settings),
+            "optim": optimizer(settings),
+            "scheduler": schedule(settings),
+            "loss": loss(settings),
         },
         "orchestrator": _orchestrator(settings) | _remote(cell),
         **_deployment(cell),
@@ -44,7 +44,8 @@ def sequence_tokens(settings: Settings) -> int:
     return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
 
 
-def _optimizer(settings: Settings) -> Table:
+def optimizer(settings: Settings) -> Table:
+    """The same in every release."""
     chosen = settings.optimizer
     norm = NO_CLIP_NORM if chosen.max_grad_norm is None else chosen.max_grad_norm
     return {
@@ -53,7 +54,7 @@ def _optimizer(settings: Settings) -> Table:
     }  # fmt: skip
 
 
-def _schedule(settings: Settings) -> Table:
+def schedule(settings: Settings) -> Table:
     """Its `linear` is warm-up, plateau, decay: with no decay it is our constant with a warm-up."""
     schedule, warmup = settings.optimizer.schedule, settings.optimizer.num_warmup_steps
     if schedule == "cosine":
@@ -64,7 +65,7 @@ def _schedule(settings: Settings) -> Table:
     return {"type": "linear", "warmup_steps": warmup, "decay_steps": decay, "min_lr": 0.0}
 
 
-def _loss(settings: Settings) -> Table:
+def loss(settings: Settings, **more: object) -> Table:
     """Always ours: its default clips no ratio, and pulls to the rollout policy (kl_tau 1e-3)."""
     kwargs: Table = {}
     if settings.kl.placement is not None:
@@ -76,19 +77,12 @@ def _loss(settings: Settings) -> Table:
         kwargs |= {"clip_low": clip.low, "clip_high": clip.high}
         if clip.dual is not None:
             kwargs["clip_dual"] = clip.dual
-    return {"type": "custom", "import_path": f"{HOOKS}.loss", "kwargs": kwargs}
+    return {"type": "custom", "import_path": f"{HOOKS}.loss", "kwargs": kwargs | more}
 
 
 def _orchestrator(settings: Settings) -> Table:
     advantage = ADVANTAGES[settings.advantage.estimator]
     hook = {"type": "custom", "import_path": f"{HOOKS}.{advantage}"}
-    data = settings.data
-    arguments: Table = {
-        "path": data.path, "split": data.split, "reward": data.reward,
-        "instruction": data.instruction,
-    }  # fmt: skip
-    if data.num_prompts is not None:
-        arguments["num_prompts"] = data.num_prompts
     return {
         "batch_size": settings.batch.num_prompts * settings.rollout.group_size,
         "rollouts_per_example": settings.rollout.group_size,
@@ -100,21 +94,33 @@ def _orchestrator(settings: Settings) -> Table:
         },
         "buffer": {"seed": settings.seed},
         "advantage": hook if advantage else {"type": "default"},
-        "env": [{"id": ENVIRONMENT_ID, "name": "train", "args": arguments}],
+        "env": [{"id": ENVIRONMENT_ID, "name": "train", "args": environment(settings)}],
     }
+
+
+def environment(settings: Settings) -> Table:
+    """The arguments of our environment."""
+    data = settings.data
+    arguments: Table = {
+        "path": data.path, "split": data.split, "reward": data.reward,
+        "instruction": data.instruction,
+    }  # fmt: skip
+    if data.num_prompts is not None:
+        arguments["num_prompts"] = data.num_prompts
+    return arguments
 
 
 def _deployment(cell: Cell) -> Table:
     """Which GPU does what. The same with and without KL, so that the lag compares."""
     gpus = cell.resources.gpus_per_node
-    table: Table = {"type": "single_node", "gpus_per_node": gpus}
+    split: Table = {"type": "single_node", "gpus_per_node": gpus}
     if cell.resources.num_nodes == 2:
-        return {"deployment": table | {"num_train_gpus": gpus, "num_infer_gpus": 0}}
+        return {"deployment": split | {"num_train_gpus": gpus, "num_infer_gpus": 0}}
     served = (gpus - 1) // 2
-    table |= {"num_train_gpus": gpus - 1 - served, "num_infer_gpus": served}
+    split |= {"num_train_gpus": gpus - 1 - served, "num_infer_gpus": served}
     if cell.settings.kl.estimator != "none":
-        table["num_teacher_gpus"] = 1
-    return {"deployment": table, "inference": _server(cell, port=8000, gpus=served)}
+        split["num_teacher_gpus"] = 1
+    return {"deployment": split, "inference": server(cell, port=8000, gpus=served)}
 
 
 def _remote(cell: Cell) -> Table:
@@ -138,15 +144,15 @@ def servers(cell: Cell) -> dict[str, Table]:
     if cell.resources.num_nodes == 1:
         return {}
     name = {"name": cell.settings.model.path}
-    found = {"inference.toml": _server(cell, port=8000, gpus=cell.resources.gpus_per_node - 1)}
+    found = {"inference.toml": server(cell, port=8000, gpus=cell.resources.gpus_per_node - 1)}
     if cell.settings.kl.estimator != "none":
-        found["reference.toml"] = _server(cell, port=8001, gpus=1)
-    for server in found.values():
-        server["model"] = name | {"max_model_len": sequence_tokens(cell.settings)}
+        found["reference.toml"] = server(cell, port=8001, gpus=1)
+    for each in found.values():
+        each["model"] = name | {"max_model_len": sequence_tokens(cell.settings)}
     return found
 
 
-def _server(cell: Cell, *, port: int, gpus: int) -> Table:
+def server(cell: Cell, *, port: int, gpus: int) -> Table:
     return {
         "seed": cell.settings.seed,
         "server": {"port": port},

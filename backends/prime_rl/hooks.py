@@ -27,22 +27,23 @@ def loss(
     clip_low: float | None = None,
     clip_high: float | None = None,
     clip_dual: float | None = None,
+    advantage_scale: float = 1.0,
 ) -> Outputs:
     """The summed loss of one sequence: clipped policy gradient, and the KL where it is placed.
 
     `inputs`: Prime-RL's LossInputs, tensors [T] over prompt and response; only where `loss_mask` is
-    set are they read. In the reward the KL is the sum over the response at the current policy, with
-    no gradient; in the loss it is differentiated. Raises ValueError without reference
-    log-probabilities.
+    set are they read; `loss_weights`, where a release has them, weigh each token. In the reward the
+    KL is the sum over the response at the current policy, with no gradient; in the loss it is
+    differentiated. Raises ValueError without reference log-probabilities.
     """
     mask = inputs.loss_mask
     logp, logp_rollout = inputs.trainer_logprobs[mask], inputs.inference_logprobs[mask].detach()
-    advantages = inputs.advantages[mask]
+    advantages = inputs.advantages[mask] * advantage_scale
     log_ratio = logp - logp_rollout
     metrics = {"mismatch_kl": _mean(log_ratio.exp() - 1 - log_ratio)}
     penalty = torch.zeros_like(logp)
     if estimator != "none":
-        if inputs.teacher_logprobs is None:
+        if getattr(inputs, "teacher_logprobs", None) is None:
             raise ValueError(
                 f"estimator {estimator!r} needs reference log-probabilities and Prime-RL sent "
                 "none; set deployment.num_teacher_gpus or orchestrator.teacher_model"
@@ -56,7 +57,10 @@ def loss(
             penalty = beta * kl
     gain = surrogate(log_ratio.exp(), advantages, clip_low, clip_high, clip_dual)
     metrics["clip_fraction"] = _mean((gain != log_ratio.exp() * advantages).to(logp.dtype))
-    return Outputs((penalty - gain).sum(), {name: x.detach() for name, x in metrics.items()})
+    total = penalty - gain
+    if getattr(inputs, "loss_weights", None) is not None:
+        total = total * inputs.loss_weights[mask]
+    return Outputs(total.sum(), {name: x.detach() for name, x in metrics.items()})
 
 
 def surrogate(

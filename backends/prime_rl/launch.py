@@ -1,4 +1,4 @@
-"""Starts one attempt of Prime-RL 0.5.0 in an output directory that earlier attempts may have used.
+"""Starts one attempt of Prime-RL in an output directory that earlier attempts may have used.
 
 This file is copied beside each plan and runs in Prime-RL's own environment: standard library only.
 Usage: python launch.py ATTEMPT_DIR rl @ rl.toml

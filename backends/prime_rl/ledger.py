@@ -1,9 +1,10 @@
-"""How each field of a cell reaches Prime-RL 0.5.0."""
+"""How each field of a cell reaches Prime-RL, release by release."""
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
+from backends.prime_rl.capabilities import CURRENT
 from orchestrator.types import LedgerEntry
 
 Status = Literal["exact", "approximated", "extension"]
@@ -91,15 +92,54 @@ _NOTES: Mapping[str, tuple[Status, str]] = {
 }  # fmt: skip
 
 
-def entries(leaves: Mapping[str, object]) -> tuple[LedgerEntry, ...]:
+_ARGUMENTS = "orchestrator.train.source.legacy.args"
+_KEYS_OF_CURRENT: Mapping[str, str] = _KEYS | {
+    "data.path": f"{_ARGUMENTS}.path", "data.split": f"{_ARGUMENTS}.split",
+    "data.num_prompts": f"{_ARGUMENTS}.num_prompts",
+    "data.instruction": f"{_ARGUMENTS}.instruction", "data.reward": f"{_ARGUMENTS}.reward",
+    "advantage.estimator": "orchestrator.algo.type",
+    "kl.estimator": "", "kl.placement": "", "kl.beta": "",
+    "rollout.group_size": "orchestrator.group_size",
+    "rollout.max_response_tokens": "orchestrator.train.sampling.max_completion_tokens",
+    "rollout.temperature": "orchestrator.train.sampling.temperature",
+    "max_staleness_steps": "orchestrator.max_off_policy_steps", "seed": "inference.seed",
+}  # fmt: skip
+_TOKENS_OF_CURRENT = "the sum over the batch is divided by its tokens, on all ranks"
+_CONSTANT_OF_CURRENT = (
+    "its trainer divides by the tokens of the batch, not by constant_tokens x rollouts: the same "
+    "direction in a step of another length, most of which AdamW takes out again"
+)
+_RLOO_OF_CURRENT = "its own, reward minus the group mean, times n / (n - 1) in our loss"
+_LAG_OF_CURRENT = (
+    "one batch is generated while another trains; a rollout may live through one update, and its "
+    "first tokens are then older by one"
+)
+_ENTRIES_OF_CURRENT: Mapping[tuple[str, object], tuple[Status, str]] = {
+    ("loss.aggregation", "token_mean"): ("exact", _TOKENS_OF_CURRENT),
+    ("loss.aggregation", "constant"): ("approximated", _CONSTANT_OF_CURRENT),
+    ("advantage.estimator", "rloo"): ("extension", _RLOO_OF_CURRENT),
+    ("max_staleness_steps", 1): ("approximated", _LAG_OF_CURRENT),
+}
+_SEED_OF_CURRENT = (
+    "seeds the servers' sampling only: its order of prompts is the same in every run, by the "
+    "number of the epoch, and what runs at the same time is not reproducible"
+)
+
+
+def entries(leaves: Mapping[str, object], version: str) -> tuple[LedgerEntry, ...]:
     """One entry for every leaf of a cell's settings."""
-    return tuple(_entry(field, value) for field, value in leaves.items())
+    return tuple(_entry(field, value, version) for field, value in leaves.items())
 
 
 @cache
-def _entry(field: str, value: object) -> LedgerEntry:
+def _entry(field: str, value: object, version: str) -> LedgerEntry:
+    keys = _KEYS_OF_CURRENT if version == CURRENT else _KEYS
     status, note = _status(field, value)
-    return LedgerEntry(field=field, status=status, key=_KEYS[field], value=str(value), note=note)
+    if version == CURRENT and field == "seed":
+        note = _SEED_OF_CURRENT
+    elif version == CURRENT:
+        status, note = _ENTRIES_OF_CURRENT.get((field, value), (status, note))
+    return LedgerEntry(field=field, status=status, key=keys[field], value=str(value), note=note)
 
 
 def _status(field: str, value: object) -> tuple[Status, str]:

@@ -1,4 +1,4 @@
-"""A launch of Prime-RL 0.5.0 as the settings it asks for."""
+"""A launch of Prime-RL as the settings it asks for."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backends.prime_rl.capabilities import NAME, NO_CLIP_NORM
-from backends.prime_rl.check import ENVIRONMENT_ARGS, faults
+from backends.prime_rl.capabilities import CURRENT, NAME, NO_CLIP_NORM
+from backends.prime_rl.check import ENVIRONMENT_ARGS, faults, release_of
 from backends.prime_rl.config import ADVANTAGES, ENVIRONMENT_ID, HOOKS
 from backends.prime_rl.translate import RECORD, RL
 from orchestrator.errors import Fault, SpecError, did_you_mean
@@ -28,9 +28,14 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     try:
         tree = tomllib.loads(text)
         record = json.loads(files.get(RECORD, "{}"))
+        server = tomllib.loads(files.get("inference.toml", ""))
     except ValueError as error:
         raise SpecError(name, [Fault(f"cannot be read: {error}")]) from None
-    found = faults(tree) or [*_missing(tree), *_foreign(tree)]
+    found = faults(tree)
+    if not found and release_of(tree) == CURRENT:
+        tree = as_before(tree, server)
+        record = {"backend_version": CURRENT} | record
+    found = found or _missing(tree) or _foreign(tree)
     if found:
         raise SpecError(name, found)
     try:
@@ -46,6 +51,32 @@ _NEEDED = (
     "orchestrator.batch_size", "orchestrator.rollouts_per_example",
     "orchestrator.sampling.max_tokens", "orchestrator.buffer.seed", "orchestrator.env",
 )  # fmt: skip
+
+
+def as_before(tree: Tree, server: Tree) -> Tree:
+    """A configuration of 0.8.0 in the tables of 0.5.0: the same settings under other names.
+
+    `server`: the second node's inference.toml, where there is one; it has the seed.
+    """
+    orchestrator = tree.get("orchestrator", {})
+    sampling = orchestrator.get("train", {}).get("sampling", {})
+    sources = orchestrator.get("train", {}).get("source", [])
+    seed = tree.get("inference", server).get("seed", 0)
+    size = orchestrator.get("group_size", 1)
+    scale = tree.get("trainer", {}).get("loss", {}).get("kwargs", {}).get("advantage_scale", 1.0)
+    hook = {1.0: None, size / max(size - 1, 1): "leave_one_out"}.get(scale, "rescaled")
+    return {
+        **tree,
+        "max_async_level": orchestrator.get("max_off_policy_steps", 8),
+        "orchestrator": {
+            "batch_size": orchestrator.get("batch_size"), "rollouts_per_example": size,
+            "sampling": {"max_tokens": sampling.get("max_completion_tokens")}
+            | {k: sampling[k] for k in ("temperature",) if k in sampling},
+            "buffer": {"seed": seed},
+            "advantage": {"import_path": f"{HOOKS}.{hook}"} if hook else {},
+            "env": [source.get("legacy", {}) for source in sources] or None,
+        },
+    }  # fmt: skip
 
 
 def _missing(tree: Tree) -> list[Fault]:

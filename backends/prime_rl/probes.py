@@ -63,6 +63,17 @@ def natives(_version: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def silent(_version: str) -> dict[str, Any]:
+    """A launch that says nothing about KL, beside a reference policy."""
+    text = """
+[orchestrator]
+rollouts_per_example = 4
+[orchestrator.teacher_model.model]
+name = "org/policy"
+"""
+    return {"argv": [], "files": {"rl.toml": text}}
+
+
 class Default(SimpleNamespace):
     """DefaultLossConfig, DefaultAdvantageConfig."""
 

@@ -1,10 +1,10 @@
-"""A cell as a launch of Prime-RL 0.5.0."""
+"""A cell as a launch of Prime-RL."""
 
 import json
 from functools import cache
 from pathlib import Path
 
-from backends.prime_rl import capabilities, config, ledger, toml
+from backends.prime_rl import capabilities, config, current, ledger, toml
 from orchestrator.fingerprint import flatten
 from orchestrator.types import Cell, LaunchPlan, Place
 
@@ -14,12 +14,14 @@ RL, RECORD = "rl.toml", "orch.json"
 def translate(cell: Cell, place: Place) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what Prime-RL cannot express."""
     leaves = dict(flatten(cell.settings.model_dump()))
+    version = cell.settings.backend.version or capabilities.VERSIONS[0]
     capabilities.check(cell, leaves)
-    tables = {RL: config.rl(cell, place), **config.servers(cell)}
+    release = current if version == capabilities.CURRENT else config
+    tables = {RL: release.rl(cell, place), **release.servers(cell)}
     return LaunchPlan(
         cell_id=cell.id,
         backend=capabilities.NAME,
-        version=cell.settings.backend.version or capabilities.VERSIONS[0],
+        version=version,
         argv=(
             "python", str(place.plan_dir / f"{config.LAUNCHER}.py"), str(place.attempt_dir),
             "rl", "@", str(place.plan_dir / RL),
@@ -28,7 +30,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             **{name: toml.dumps(table) for name, table in tables.items()},
             **sources(), RECORD: _record(cell),
         },
-        ledger=ledger.entries(leaves),
+        ledger=ledger.entries(leaves, version),
         bring_up="ranks",
     )  # fmt: skip
 

@@ -44,6 +44,11 @@ def natives(_version: str) -> dict[str, Any]:
     return {}
 
 
+def silent(_version: str) -> dict[str, Any]:
+    """A launch that says nothing about KL."""
+    return {"argv": [], "files": {}}
+
+
 class Data(dict[str, Any]):
     """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
 

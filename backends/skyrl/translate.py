@@ -11,6 +11,7 @@ from backends.skyrl.lines import NEEDS, Line, lines
 from backends.skyrl.overrides import write
 from backends.skyrl.releases import ENGINE, EVAL_SAMPLING, FIXED, PLACEMENT
 from backends.skyrl.topology import Topology, micro_batch, topology
+from orchestrator import scoring
 from orchestrator.settings import Cadence, Settings
 from orchestrator.types import Cell, LaunchPlan, LedgerEntry, Place
 
@@ -43,8 +44,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            NEEDS: needs(settings), ENTRY: _text(ENTRY),
-            REWARD: _text(f"rewards/{settings.data.reward}.py"),
+            NEEDS: needs(settings), ENTRY: _text(ENTRY), REWARD: _text(REWARD),
+            **scoring.files(settings.data.reward),
         },
         env={
             "TENSORBOARD_DIR": str(

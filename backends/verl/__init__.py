@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
@@ -34,6 +35,11 @@ class Verl:
 
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
+
+    def audit(self, launch: Launch) -> Reading | None:
+        from backends.verl.audit import audit
+
+        return audit(launch)
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None

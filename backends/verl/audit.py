@@ -211,6 +211,9 @@ class _Judge:
         source = "verl/trainer/ppo/ray_trainer.py: fit"
         if self.at >= FIRST_WITH_SWITCH:
             on = keys.switch(USE_REWARD)
+            if on is None and in_loss.active and not keys.has(USE_REWARD):
+                on = False
+                keys.assumes.append(f"{USE_REWARD} is not true: {keys.opaque}")
             self._rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
             if on is None:
                 self.unknown.append(keys.why_unknown(USE_REWARD))

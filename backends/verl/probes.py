@@ -52,6 +52,11 @@ def natives(_version: str) -> dict[str, Any]:
     return {}
 
 
+def silent(_version: str) -> dict[str, Any]:
+    """A launch that says nothing about KL."""
+    return {"argv": ["algorithm.adv_estimator=rloo"], "files": {}}
+
+
 class Batch(dict[str, Any]):
     """A batch as verl's functions use one: tensors by name, already padded."""
 

@@ -24,12 +24,13 @@ from backends.verl.arguments import (
     WORKER_ENV,
 )
 from backends.verl.overrides import write
+from orchestrator import scoring
 from orchestrator.settings import Cadence, Kl, Loss, Optimizer, Settings
 from orchestrator.types import Cell, LaunchPlan, Place
 
 Arguments = Iterator[tuple[str, object]]
 
-DATA = "data.json"
+DATA, SCORER = "data.json", "reward.py"
 MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
 TOKENS_PER_GPU = 16384
@@ -50,9 +51,10 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         *(write(key, value) for key, value in arguments.items()),
         *(write(f"+{key}", value) for key, value in added.items()),
     ]
-    files = {DATA: _data_file(settings)}
+    files = {DATA: _data_file(settings), SCORER: _text("reward.py")}
+    files |= scoring.files(settings.data.reward)
     if needs_extension(settings):
-        files[EXTENSION] = _extension()
+        files[EXTENSION] = _text("extension.py")
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -113,7 +115,7 @@ def _prompts(settings: Settings, plan_dir: Path) -> Arguments:
     yield "data.max_prompt_length", settings.data.max_prompt_tokens
     yield "data.filter_overlong_prompts", True
     yield "data.shuffle", True
-    yield f"{REWARD}.path", str(data / "reward.py")
+    yield f"{REWARD}.path", str(plan_dir / SCORER)
     yield f"{REWARD}.name", "compute_score"
 
 
@@ -255,5 +257,5 @@ def _data_file(settings: Settings) -> str:
 
 
 @cache
-def _extension() -> str:
-    return Path(__file__).with_name("extension.py").read_text(encoding="utf-8")
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

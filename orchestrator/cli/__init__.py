@@ -26,6 +26,8 @@ COMMANDS: dict[str, str] = {
     "report": "Write the report: one HTML page and Markdown.",
     "tune": "Search over beta, or any other field, with Optuna.",
     "explain": "The objective a KL configuration really optimises.",
+    "matrix": "What each KL term is in each library, measured.",
+    "drift": "What a new release of a library changes for a spec.",
     "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
     "env": "Environments of the trainers' libraries.",
     "doctor": "Check this machine and say what to fix.",

@@ -1,10 +1,18 @@
 """orch eval: scores of checkpoints."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli import options, stages
+from orchestrator.cli.output import say
+
+if TYPE_CHECKING:
+    from orchestrator.experiment import Experiment
+    from orchestrator.types import Score
+
+STOPPED = 130
+_PROMPTS = {"name", "domain", "chat_template"}
 
 
 @click.command(short_help="Evaluate checkpoints with lm-evaluation-harness.")
@@ -12,46 +20,106 @@ from orchestrator.cli import options, stages
 @options.overrides
 @options.where
 @click.option("--all-checkpoints", is_flag=True, help="Every checkpoint, not only the last.")
+@click.option("--divergence", is_flag=True, help="Also KL to the reference policy, and entropy.")
+@click.option("--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells "
+              "have ended.")  # fmt: skip
+@click.option("--every", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
+              metavar="SECONDS", help="How often --watch looks.")  # fmt: skip
 @options.as_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], all_checkpoints: bool,
-    as_json: bool,
+    divergence: bool, watch: bool, every: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Evaluate what is not yet scored, and print the scores.
 
-    A score is kept with every response, keyed by checkpoint, task version and sampling; asking
-    again costs nothing.
+    A score is kept with every response, keyed by checkpoint, task version, sampling and harness;
+    asking again costs nothing, and a run that was stopped goes on at the slice it was at.
     """
-    from dataclasses import replace
-
     from orchestrator.cli.output import print_json
     from orchestrator.experiment import open_experiment
 
-    experiment = open_experiment(spec, overrides).chosen(where)
-    if all_checkpoints:
-        evaluation = experiment.spec.evaluation.model_copy(update={"checkpoints": "all"})
-        wider = experiment.spec.model_copy(update={"evaluation": evaluation})
-        experiment = replace(experiment, spec=wider)
-    records = stages.gather(experiment)
-    code = max(
-        stages.tell_faults(records),
-        stages.score(experiment, records),
-    )
-    scores = stages.known_scores(experiment)
+    experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)
+    try:
+        code = _watch(experiment, every) if watch else _once(experiment)
+    except KeyboardInterrupt:
+        say("stopped; what is scored stays scored. Go on with the same command.")
+        code = STOPPED
+    scores, baselines = stages.known_scores(experiment), stages.known_baselines(experiment)
     if as_json:
-        print_json([s.model_dump(mode="json") for s in scores])
-    else:
-        _print(experiment, scores)
+        print_json([
+            *(s.model_dump(mode="json") for s in scores),
+            *({**s.model_dump(mode="json"), "baseline": b.name} for b in baselines
+              for s in b.scores),
+        ])  # fmt: skip
+        return code
+    slugs = {cell.id: cell.slug for cell in experiment.cells}
+    _print([*((slugs[s.cell_id], s) for s in scores),
+            *((f"baseline {b.name}", s) for b in baselines for s in b.scores)])  # fmt: skip
+    for note in dict.fromkeys(f"baseline {b.name}: {b.note}" for b in baselines if b.note):
+        say(note)
     return code
 
 
-def _print(experiment: Any, scores: list[Any]) -> None:
+def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) -> "Experiment":
+    """The experiment with what the options add to its evaluation."""
+    from dataclasses import replace
+
+    from orchestrator.types import Divergence, DivergenceTask
+
+    evaluation = experiment.spec.evaluation
+    changes: dict[str, Any] = {}
+    if all_checkpoints:
+        changes["checkpoints"] = "all"
+    if divergence and evaluation.divergence is None:
+        first = {task.domain: task for task in reversed(evaluation.tasks)}
+        tasks = [DivergenceTask.model_validate(task.model_dump(include=_PROMPTS))
+                 for task in first.values()]  # fmt: skip
+        if not tasks:  # the backend's own stand for one of each domain
+            tasks = [DivergenceTask(name=d, domain=d) for d in ("in", "out")]
+        changes["divergence"] = Divergence(tasks=tuple(tasks))
+    wider = evaluation.model_copy(update=changes)
+    return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
+
+
+def _once(experiment: "Experiment") -> int:
+    records = stages.gather(experiment)
+    return max(stages.tell_faults(records), stages.score(experiment, records))
+
+
+def _watch(experiment: "Experiment", every: float) -> int:
+    """Scores what there is, again and again, until no cell can make another checkpoint."""
+    import time
+    from collections import Counter
+
+    from orchestrator.types import ENDED
+
+    told: set[str] = set()
+
+    def once(sentence: str) -> None:
+        if sentence not in told:
+            told.add(sentence)
+            say(sentence)
+
+    while True:
+        records = stages.gather(experiment)
+        for fault in (fault for record in records for fault in record.faults):
+            once(fault)
+        code = stages.score(experiment, records, say=once)
+        open_ = [record for record in records if record.state not in ENDED]
+        if not open_:
+            return code
+        counts = Counter(record.state for record in open_)
+        once("waiting for " + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
+             + " cells; Ctrl-C stops")  # fmt: skip
+        time.sleep(every)
+
+
+def _print(scores: "list[tuple[str, Score]]") -> None:
     from orchestrator.cli.output import number, print_table
 
-    slugs = {cell.id: cell.slug for cell in experiment.cells}
     rows = [
-        (slugs[s.cell_id], s.step, s.task, s.metric, number(s.value), number(s.stderr, 2),
+        (name, s.step, s.task, s.metric, number(s.value), number(s.stderr, 2),
          f"{s.num_items} x {s.repeats}")
-        for s in scores
+        for name, s in scores
     ]  # fmt: skip
     print_table(("cell", "step", "task", "metric", "value", "stderr", "items"), rows)

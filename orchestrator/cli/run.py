@@ -19,22 +19,30 @@ if TYPE_CHECKING:
 @options.where
 @click.option("--train-only", is_flag=True, help="Stop after training.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option(
+    "--wait", is_flag=True, help="On a cluster: stay until all jobs have ended, then report."
+)
+@click.option(
+    "--budget-gpu-hours", "budget", type=click.FloatRange(min=0),
+    help="Train no cell that would take the experiment beyond so many GPU-hours.",
+)  # fmt: skip
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], train_only: bool, dry_run: bool
-) -> int:
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], train_only: bool, dry_run: bool,
+    wait: bool, budget: float | None,
+) -> int:  # fmt: skip
     """Train every cell of SPEC that is missing, then evaluate, mirror to MLflow and report.
 
     KEY=VALUE are Hydra overrides (seeds=[0], site.workers=2, ~studies.async10). Running again does
-    only what is missing; Ctrl-C and kills leave everything resumable.
+    only what is missing; Ctrl-C and kills leave everything resumable. On a SLURM cluster the cells
+    are submitted and the command returns; run it again, or with --wait, to evaluate and report.
     """
     from orchestrator.cli.plan import print_plan
-    from orchestrator.experiment import open_experiment, refuse_slurm
+    from orchestrator.experiment import open_experiment
     from orchestrator.plan import plan
     from orchestrator.settled import is_settled, settle
 
     whole = open_experiment(spec, overrides)
     experiment = whole.chosen(where)
-    refuse_slurm(experiment)
     if experiment.scale == "micro":
         say(MICRO_BANNER)
     made = plan(whole.cells, whole.folder)
@@ -45,8 +53,13 @@ def command(
     if dry_run:
         print_plan(experiment, made)
         return 0
-    code = train(experiment, made)
-    if train_only or code == 130:
+    if experiment.where == "slurm":
+        from orchestrator.cli.cluster import train_on_cluster
+
+        code, over = train_on_cluster(whole, experiment, made, wait=wait, budget=budget)
+    else:
+        code, over = train(within(budget, whole, experiment, made), made), True
+    if train_only or code == 130 or not over:
         return code
     if is_settled(whole, made := plan(whole.cells, whole.folder)):
         say(f"nothing to do; the report is {whole.folder.report / 'index.html'}")
@@ -61,18 +74,17 @@ def train(experiment: Experiment, made: "Plan") -> int:
     """Launches and waits. 130 after Ctrl-C, 1 if cells failed, else 0."""
     from orchestrator.launch.local import launch
     from orchestrator.progress import watch
-    from orchestrator.rundir import write_text
-    from orchestrator.tracking.secrets import hide_userinfo
 
     folder, spec = experiment.folder, experiment.spec
-    folder.open()
-    write_text(folder.spec, hide_userinfo(spec.model_dump_json(indent=1)) + "\n")
-    with watch([r.cell for r in made.pending if r.cell is not None]) as display:
+    keep_spec(experiment)
+    ids = {cell.id for cell in experiment.cells}
+    pending = [r.cell for r in made.pending if r.cell is not None and r.cell.id in ids]
+    with watch(pending) as display:
         done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
-    return _tell_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
+    return tell_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
 
 
 def review(whole: Experiment, chosen: Experiment) -> int:
@@ -99,7 +111,35 @@ def review(whole: Experiment, chosen: Experiment) -> int:
     return code
 
 
-def _tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
+def keep_spec(experiment: Experiment) -> None:
+    """The spec as it is launched, beside its cells."""
+    from orchestrator.rundir import write_text
+    from orchestrator.tracking.secrets import hide_userinfo
+
+    experiment.folder.open()
+    plain = experiment.spec.model_dump_json(indent=1)
+    write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
+
+
+def within(
+    budget: float | None, whole: Experiment, experiment: Experiment, made: "Plan"
+) -> Experiment:
+    """The experiment without the pending cells that the budget does not pay; tells which."""
+    from dataclasses import replace
+
+    from orchestrator.budget import afford
+    from orchestrator.plan import plan
+
+    if budget is None:
+        return experiment
+    afforded = afford(made, budget, plan(whole.cells, whole.folder))
+    if afforded.told:
+        say(afforded.told)
+    unpaid = {cell.id for cell in afforded.unpaid}
+    return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
+
+
+def tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
     source = experiment.spec.source or experiment.spec.name
     if failed:
         say(f"{failed} cells failed: `orch errors {source}` says why, `orch retry {source}` "

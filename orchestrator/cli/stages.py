@@ -11,6 +11,7 @@ from orchestrator.types import Record, Score
 if TYPE_CHECKING:
     from orchestrator.compare import Comparison as Comparison
     from orchestrator.compare import Estimate
+    from orchestrator.evaluate import ScoredBaseline
 
 
 def gather(experiment: Experiment) -> list[Record]:
@@ -29,36 +30,53 @@ def tell_faults(records: Sequence[Record]) -> int:
 
 
 def known_scores(experiment: Experiment) -> list[Score]:
-    """Scores that are on disk, with the means over each domain's tasks."""
-    from orchestrator.evaluate import aggregate, read_scores
+    """Scores that are on disk, with the means over each domain's tasks; what keeps them from being
+    averaged or compared is told on stderr."""
+    from orchestrator.evaluate import known
 
-    folder = experiment.folder
-    scores = [s for cell in experiment.cells for s in read_scores(folder.cell(cell))]
-    return [*scores, *aggregate(scores)]
+    found = known(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    for fault in found.faults:
+        say(fault)
+    return found.scores
 
 
-def score(experiment: Experiment, records: Sequence[Record]) -> int:
-    """Has every missing score of these records made. 1 if some checkpoint could not be scored."""
-    from orchestrator.evaluate import Event, UnscoredError, evaluate
+def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
+    """The baselines the spec declares for these cells, with their scores on disk."""
+    from orchestrator.evaluate import baselines
 
-    every = _milestones()
-    greedy = experiment.spec.evaluation.sampling.min_p == 1
+    return baselines.known(experiment.spec.evaluation, experiment.cells, experiment.folder)
+
+
+def score(
+    experiment: Experiment, records: Sequence[Record], say: Callable[[str], None] = say
+) -> int:
+    """Has every missing score of these records and of the baselines of their models made.
+
+    1 if something could not be scored.
+    """
+    from orchestrator.evaluate import Event, UnscoredError, baselines, engines, evaluate
+
+    every, spec = _milestones(), experiment.spec
 
     def tell(event: Event) -> None:
         if event.kind == "started":
-            if greedy:
-                say("min_p=1 keeps only the likeliest token: this evaluation is greedy decoding")
+            if engines.is_greedy(spec.evaluation.sampling):
+                say(engines.GREEDY)
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
         elif event.kind == "scored" and every(event.done, event.total):
             say(f"evaluated {event.done} of {event.total}")
 
+    asked, faults = baselines.asked(spec.evaluation, experiment.cells, experiment.folder)
+    for fault in faults:
+        say(fault)
     try:
-        evaluate(records, experiment.spec.evaluation, experiment.folder,
-                 workers=experiment.spec.site.workers, on_event=tell)  # fmt: skip
+        evaluate(records, spec.evaluation, experiment.folder,
+                 baselines=baselines.records(asked), site=spec.site, workers=spec.site.workers,
+                 on_event=tell)  # fmt: skip
     except UnscoredError as error:
         say(str(error))
         return 1
-    return 0
+    return int(bool(faults))
 
 
 def mirror(

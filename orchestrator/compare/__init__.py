@@ -7,6 +7,10 @@ contrast        their paired differences, seed by seed
 judge           verdicts on claims, corrected for their number
 group           values of one axis set against each other
 estimates       intervals and tests
+crossed, items  intervals over seeds and items: the hierarchical bootstrap
+ratio           relative improvement
+published       numbers of a paper, each beside ours
+stability       drop from the peak, spread between seeds, time to collapse
 words, phrases  all of it as sentences
 """
 
@@ -25,6 +29,10 @@ from orchestrator.compare.group import by as by
 from orchestrator.compare.group import versus_none as versus_none
 from orchestrator.compare.judge import Finding as Finding
 from orchestrator.compare.judge import judge
+from orchestrator.compare.published import Beside as Beside
+from orchestrator.compare.published import beside
+from orchestrator.compare.ratio import Improvement as Improvement
+from orchestrator.compare.runs import Items as Items
 from orchestrator.compare.runs import Run as Run
 from orchestrator.compare.runs import measure
 from orchestrator.compare.words import reason as reason
@@ -43,23 +51,28 @@ class Comparison:
     in_domain: str | None
     """The metric that tells the main result; None before anything finished."""
     out_of_domain: str | None
+    published: tuple[Beside, ...] = ()
+    """Numbers of the paper, each beside ours."""
 
 
 def compare(
     spec: Spec,
     records: Sequence[Record],
     scores: Iterable[Score],
+    items: Items | None = None,
 ) -> Comparison:
     """Means and intervals over seeds of every configuration, and a verdict on every claim.
 
-    Raises SpecError for a claim that cannot be read.
+    `items`: cell id -> task -> share of right answers of each item; with it, intervals over seeds
+    and items stand beside those over seeds. Raises SpecError for a claim that cannot be read.
     """
     claims = _claims(spec)
-    runs = measure(records, scores)
+    runs = measure(records, scores, items)
     found = configurations(runs)
     return Comparison(
         tuple(runs), tuple(found), tuple(judge(claims, runs)),
         main_metric(found, IN_DOMAIN), main_metric(found, OUT_OF_DOMAIN),
+        tuple(beside(spec.published, runs)),
     )  # fmt: skip
 
 

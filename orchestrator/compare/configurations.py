@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from orchestrator.claims import COLLAPSE
 from orchestrator.compare.curves import Curve, curve
 from orchestrator.compare.estimates import Estimate, Rate, estimate, rate
+from orchestrator.compare.items import column, over_items
 from orchestrator.compare.runs import PREDICTED_ACCURACY, Run, is_accuracy
+from orchestrator.compare.stability import Stability, stability
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
 """The main result, by preference: the harness's, the trainer's exact one, the training reward."""
 OUT_OF_DOMAIN = ("eval/out_of_domain/mean", "eval/accuracy_out_of_domain")
+STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mean")
+"""Curves that stability is judged by, by preference."""
 STALENESS = ("rollout/staleness_mean", "rollout/staleness_max")
 
 
@@ -30,8 +34,11 @@ class Configuration:
     """Every seed, by seed, finished or not."""
     finals: Mapping[str, Estimate]
     """Canonical name -> final value over the seeds that have one (`n` says how many)."""
+    finals_over_items: Mapping[str, Estimate]
+    """The same with an interval over seeds and items, where single items are known."""
     collapse: Rate
     """Over the runs that ended well."""
+    stability: Stability
     predicted: float | None
     """Final accuracy by the closed form, where there is one."""
     curves: Mapping[str, Curve]
@@ -79,7 +86,9 @@ def _configuration(study: str, runs: Sequence[Run]) -> Configuration:
         kl.beta if first.has_kl else None,
         tuple(runs),
         {metric: _final(runs, metric) for metric in _names(run.finals for run in runs)},
+        _over_items(runs),
         rate(int(sum(outcomes)), len(outcomes)),
+        stability(runs, STABILITY),
         _predicted(runs),
         _curves(runs),
         estimate(stale) if stale else None,
@@ -90,6 +99,17 @@ def _configuration(study: str, runs: Sequence[Run]) -> Configuration:
 def _final(runs: Iterable[Run], metric: str) -> Estimate:
     found = estimate(run.finals[metric] for run in runs if metric in run.finals)
     return found.within(0.0, 1.0) if is_accuracy(metric) else found
+
+
+def _over_items(runs: Sequence[Run]) -> dict[str, Estimate]:
+    if not any(run.items for run in runs):
+        return {}
+    found = {
+        metric: over_items(column(runs, metric), metric)
+        for metric in _names(run.protocols for run in runs)
+        if any(metric in run.finals for run in runs)
+    }
+    return {metric: one.within(0.0, 1.0) for metric, one in found.items() if one is not None}
 
 
 def _predicted(runs: Iterable[Run]) -> float | None:

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from orchestrator.claims import Claim, Side
+from orchestrator.compare.estimates import Estimate
+from orchestrator.compare.items import Column, column, difference_over_items, task_metrics
+from orchestrator.compare.items import Side as Columns
 from orchestrator.compare.pairing import Configuration, NotTestableError, Setting, named, pair
 from orchestrator.compare.phrases import listed
+from orchestrator.compare.ratio import Improvement, mean_improvement
 from orchestrator.compare.runs import Run, predicted_for
 from orchestrator.errors import did_you_mean
 
@@ -25,6 +29,9 @@ class Contrast:
     """Seed -> mean over settings and their left runs."""
     right: dict[int, float]
     notes: tuple[str, ...]
+    over_items: Estimate | None = None
+    """Left minus right with an interval over seeds and items, where single items are known and
+    both sides are of one metric."""
 
     @property
     def differences(self) -> list[float]:
@@ -58,7 +65,23 @@ def contrast(claim: Claim, runs: Sequence[Run]) -> Contrast:
         raise NotTestableError("no seed is finished in every configuration it is about")
     if dropped := sorted(declared - set(seeds)):
         notes.append(f"left out seed {listed(dropped)}, not finished in every configuration")
-    return Contrast(settings, tuple(seeds), left, right, tuple(notes))
+    return Contrast(settings, tuple(seeds), left, right, tuple(notes), _over_items(claim, settings))
+
+
+def _over_items(claim: Claim, settings: Sequence[Setting]) -> Estimate | None:
+    metric = claim.left.metric
+    if not isinstance(claim.right, Side) or claim.right.metric != metric:
+        return None
+    sides = [(columns(s.left, metric), columns(s.right, metric)) for s in settings]
+    return difference_over_items(sides, metric)
+
+
+def columns(runs: Sequence[Run], metric: str) -> list[Column]:
+    """Runs by configuration: those that have a final value of the metric."""
+    configurations: dict[Configuration, list[Run]] = {}
+    for run in runs:
+        configurations.setdefault(tuple(sorted(run.traits.items())), []).append(run)
+    return [column(same, metric) for same in configurations.values()]
 
 
 def _check_comparable(claim: Claim, setting: Setting) -> None:
@@ -134,6 +157,21 @@ def _by_seed(sides: Sequence[tuple[str, Sequence[Run]]], value: Value) -> dict[i
                 raise NotTestableError(f"no finished run of {name} has its value")
         columns.append(list(configurations.values()))
     return over_seeds(columns)
+
+
+def relative(settings: Sequence[tuple[Columns, Columns]], metric: str) -> Improvement | None:
+    """Mean over settings, and over the tasks of a domain, of how much higher left is."""
+    runs = [run for sides in settings for side in sides for one in side for run in one.values()]
+    return mean_improvement([
+        (over_seeds([[values(one, name) for one in left]]),
+         over_seeds([[values(one, name) for one in right]]))
+        for name in task_metrics(runs, metric) for left, right in settings
+    ])  # fmt: skip
+
+
+def values(runs: Column, metric: str) -> dict[int, float]:
+    """Seed -> final value."""
+    return {seed: run.finals[metric] for seed, run in runs.items() if metric in run.finals}
 
 
 def over_seeds(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int, float]:

@@ -89,7 +89,7 @@ def _mean_squares(table: Any) -> tuple[float, float]:
 
 def _item_variance(table: Any) -> float:
     between, left = _mean_squares(table)
-    return max(between - left, 0.0) / table.size
+    return max(between - left, 0.0) / int(table.size)
 
 
 def _redrawn(table: Any) -> Any:

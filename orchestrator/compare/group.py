@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from orchestrator.compare.configurations import Configuration
-from orchestrator.compare.contrast import over_seeds
+from orchestrator.compare.contrast import over_seeds, relative, values
 from orchestrator.compare.estimates import ALPHA, Estimate, estimate, holm, tails
+from orchestrator.compare.items import Column, Side, column, difference_over_items
+from orchestrator.compare.ratio import Improvement
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Difference:
     p: float
     p_corrected: float
     """Holm, over all differences of this axis."""
+    over_items: Estimate | None = None
+    """The effect with an interval over seeds and items, where single items are known."""
+    relative: Improvement | None = None
+    """How much higher left is, in shares of right: mean over tasks and settings."""
 
     @property
     def verdict(self) -> str:
@@ -39,19 +45,24 @@ def by(found: Sequence[Configuration], axis: str, metric: str) -> list[Differenc
     values = list(dict.fromkeys(v for c in found if (v := value_of(c, axis)) is not None))
     if not values:
         raise KeyError(axis)
-    pairs = [
-        (left, right, effect, settings)
-        for left, right in combinations(values, 2)
-        for effect, settings in [_effect(found, axis, (left, right), metric)]
+    shared = [
+        (pair, settings, effect)
+        for pair in combinations(values, 2)
+        for settings in [_shared(found, axis, pair, metric)]
+        for effect in [_effect(list(settings.values()), metric)]
         if effect is not None
     ]
-    p_values = [min(1.0, 2 * min(tails(effect, 0.0))) for _, _, effect, _ in pairs]
+    p_values = [min(1.0, 2 * min(tails(effect, 0.0))) for _, _, effect in shared]
     return [
-        Difference(axis, left, right, metric, effect, settings, p, corrected)
-        for (left, right, effect, settings), p, corrected in zip(
-            pairs, p_values, holm(p_values), strict=True
+        Difference(
+            axis, *pair, metric, effect, tuple(map(_told, settings)), p, corrected,
+            difference_over_items(list(settings.values()), metric),
+            relative(list(settings.values()), metric),
         )
-    ]
+        for (pair, settings, effect), p, corrected in zip(
+            shared, p_values, holm(p_values), strict=True
+        )
+    ]  # fmt: skip
 
 
 def value_of(configuration: Configuration, axis: str) -> str | None:
@@ -85,25 +96,35 @@ def _setting(configuration: Configuration, without: Sequence[str]) -> Setting:
     return tuple((name, value_of(configuration, name)) for name in names if name not in without)
 
 
-def _effect(
+def _shared(
     found: Sequence[Configuration], axis: str, pair: tuple[str, str], metric: str
-) -> tuple[Estimate | None, tuple[str, ...]]:
-    """A run without KL has no beta, and is set against the mean over the other's."""
+) -> dict[Setting, tuple[list[Column], list[Column]]]:
+    """Settings with finished runs on both sides.
+
+    A run without KL has no beta, and is set against the mean over the other's.
+    """
     without = (axis, "beta") if axis == "kl" and "none" in pair else (axis,)
-    settings: dict[Setting, dict[str, list[dict[int, float]]]] = {}
+    settings: dict[Setting, tuple[list[Column], list[Column]]] = {}
     for configuration in found:
-        value, at = value_of(configuration, axis), configuration.by_seed(metric)
-        if value in pair and value is not None and at:
-            sides = settings.setdefault(_setting(configuration, without), {})
-            sides.setdefault(value, []).append(at)
-    shared = {setting: sides for setting, sides in settings.items() if len(sides) == 2}
-    one, other = (over_seeds([sides[value] for sides in shared.values()]) for value in pair)
+        value, runs = value_of(configuration, axis), column(configuration.runs, metric)
+        if value in pair and value is not None and runs:
+            sides = settings.setdefault(_setting(configuration, without), ([], []))
+            sides[pair.index(value)].append(runs)
+    return {setting: sides for setting, sides in settings.items() if all(sides)}
+
+
+def _effect(settings: Sequence[tuple[Side, Side]], metric: str) -> Estimate | None:
+    one, other = (
+        over_seeds([[values(runs, metric) for runs in sides[index]] for sides in settings])
+        for index in (0, 1)
+    )
     seeds = one.keys() & other.keys()
-    if not seeds:
-        return None, ()
-    names = tuple(
-        ", ".join(value if name in ("study", "kl") else f"{name}={value}"
-                  for name, value in setting if value is not None)
-        for setting in shared
-    )  # fmt: skip
-    return estimate(one[seed] - other[seed] for seed in seeds), names
+    return estimate(one[seed] - other[seed] for seed in seeds) if seeds else None
+
+
+def _told(setting: Setting) -> str:
+    return ", ".join(
+        value if name in ("study", "kl") else f"{name}={value}"
+        for name, value in setting
+        if value is not None
+    )

@@ -3,10 +3,12 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from orchestrator.claims import COLLAPSE, Where
+from orchestrator.names import is_divergence
 from orchestrator.select import matches
 from orchestrator.settings import Settings
 from orchestrator.types import Record, Score, Selection
@@ -29,6 +31,9 @@ class Run:
     """Canonical name -> train step -> value, as far as training came."""
     protocols: Mapping[str, Protocol]
     """Evaluated name -> what was asked how (task, version, sampling, harness)."""
+    items: Mapping[str, Any] = field(default_factory=dict)
+    """Task -> share of right answers of each item, [items], at the last evaluation; empty where
+    single items were not read."""
 
     @property
     def asked(self) -> Settings:
@@ -62,15 +67,25 @@ class Run:
         return self.asked.kl.placement is not None
 
 
-def measure(records: Iterable[Record], scores: Iterable[Score]) -> list[Run]:
+Items = Mapping[str, Mapping[str, Any]]
+"""Cell id -> task -> share of right answers of each item, [items]."""
+
+
+def measure(
+    records: Iterable[Record], scores: Iterable[Score], items: Items | None = None
+) -> list[Run]:
     """Every record with the scores of its cell."""
     by_cell: dict[str, list[Score]] = {}
     for score in scores:
         by_cell.setdefault(score.cell_id, []).append(score)
-    return [_run(record, by_cell.get(record.cell.id, [])) for record in records]
+    known = items or {}
+    return [
+        _run(record, by_cell.get(record.cell.id, []), known.get(record.cell.id, {}))
+        for record in records
+    ]
 
 
-def _run(record: Record, scores: Sequence[Score]) -> Run:
+def _run(record: Record, scores: Sequence[Score], items: Mapping[str, Any]) -> Run:
     series: dict[str, dict[int, float]] = {}
     for point in record.metrics:
         for name, value in point.values.items():
@@ -80,7 +95,7 @@ def _run(record: Record, scores: Sequence[Score]) -> Run:
         for name, (value, protocol) in _evaluated([s for s in scores if s.step == step]).items():
             series.setdefault(name, {})[step] = value
             protocols[name] = protocol
-    return Run(record, _finals(record, series), series, protocols)
+    return Run(record, _finals(record, series), series, protocols, items)
 
 
 def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
@@ -107,8 +122,8 @@ def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[s
 
 def is_accuracy(name: str) -> bool:
     """Whether a metric is a measured share of right answers."""
-    other = ("eval/kl_", "eval/entropy")
-    return name.startswith("eval/") and not name.startswith(other) and name != PREDICTED_ACCURACY
+    other = is_divergence(name.rpartition("/")[2])
+    return name.startswith("eval/") and not other and name != PREDICTED_ACCURACY
 
 
 def predicted_for(metric: str) -> str | None:
@@ -127,7 +142,9 @@ def _evaluated(scores: Sequence[Score]) -> dict[str, tuple[float, Protocol]]:
     for domain, title in (("in", "in_domain"), ("out", "out_of_domain")):
         tasks: dict[str, dict[str, list[Score]]] = {}
         for score in scores:
-            if score.domain == domain and score.task != title:
+            if score.domain == domain and is_divergence(score.metric):
+                named[f"eval/{score.task}/{score.metric}"] = _mean([score])
+            elif score.domain == domain and score.task != title:
                 tasks.setdefault(score.task, {}).setdefault(score.metric, []).append(score)
         for task, metrics in tasks.items():
             named |= {f"eval/{task}/{metric}": _mean(same) for metric, same in metrics.items()}

@@ -81,6 +81,8 @@ def _numbers(finding: Finding, e: Evidence) -> str:
     right = told(e.right, interval=False) if e.right else number(against)
     text = f"{told(e.left, interval=False)} against {right}"
     text += f", difference {told(e.effect, signed=True)} ({over})"
+    if e.contrast.over_items is not None and e.contrast.over_items.low is not None:
+        text += f", over seeds and items {told(e.contrast.over_items, signed=True)}"
     return f"{text}; {p}." if e.effect.n > 1 else f"{text}."
 
 

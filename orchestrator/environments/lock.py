@@ -104,10 +104,13 @@ def locks() -> list[Lock]:
 
 
 def of_library(library: str) -> list[Lock]:
-    """The locks of one backend, newest release first as its `versions` has them."""
-    known = registry.load(library).versions
-    paths = [_path(library, version, flavour) for version in known for flavour in FLAVOURS]
-    return [read(path, library) for path in paths if path.is_file()]
+    """The locks of one backend: the releases it drives, newest first, then others it knows."""
+    found = [read(path, library) for path in sorted(_folder(library).glob("*.txt"))]
+    driven = registry.load(library).versions
+    rank = {version: number for number, version in enumerate(driven)}
+    return sorted(
+        found, key=lambda lock: (rank.get(lock.version, len(rank)), FLAVOURS.index(lock.flavour))
+    )
 
 
 def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
@@ -118,17 +121,17 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
         raise EnvironmentFault(
             f"there is no backend '{library}'{near} (there are: {', '.join(registry.names())})"
         )
+    version = version or registry.load(library).versions[0]
+    path = _path(library, version, flavour)
+    if path.is_file():
+        return read(path, library)
     found = of_library(library)
     if not found:
         raise EnvironmentFault(f"{library} needs no environment of its own: it runs in orch's")
-    version = version or registry.load(library).versions[0]
-    for lock in found:
-        if (lock.version, lock.flavour) == (version, flavour):
-            return lock
     offered = ", ".join(f"{library}@{lock.version} --{lock.flavour}" for lock in found)
     raise EnvironmentFault(
         f"there is no lock for {library}@{version} --{flavour} (there are: {offered}). Choose one "
-        f"of these, or write {_path(library, version, flavour)}"
+        f"of these, or write {path}"
     )
 
 
@@ -154,4 +157,8 @@ def read(path: Path, library: str) -> Lock:
 
 
 def _path(library: str, version: str, flavour: Flavour) -> Path:
-    return registry.folder(library) / "environments" / f"{version}.{flavour}.txt"
+    return _folder(library) / f"{version}.{flavour}.txt"
+
+
+def _folder(library: str) -> Path:
+    return registry.folder(library) / "environments"

@@ -59,15 +59,15 @@ def asked(
 
     A baseline takes its model, tasks and backend from the first cell of that model.
     """
-    found, faults = [], []
+    found: list[Asked] = []
+    faults: list[str] = []
     home = BaselineFolder(folder.path)
     for baseline in evaluation.baselines:
         cell = next((c for c in cells if (c.declared or c.settings).model.name == baseline.model),
                     None)  # fmt: skip
-        if cell is None:
-            faults.append(f"baseline {baseline.model}: no chosen cell trains this model")
+        if cell is None:  # none of the chosen ones is of this model
             continue
-        small = cell.declared is not None
+        small = cell.scale == "micro"
         template = cell.settings.model.chat_template if small else baseline.chat_template
         stand_in = _cell(baseline.model, template, cell)
         note = ""
@@ -110,7 +110,8 @@ def _cell(model: str, template: str, like: Cell) -> Cell:
     own = like.settings.model.model_copy(update={"chat_template": template})
     settings = like.settings.model_copy(update={"model": own})
     name = digest(["baseline", own.path, template, settings.data.path])
+    slug = f"{model}-{'no-template' if template == 'none' else 'template'}"
     return like.model_copy(
-        update={"id": name, "slug": f"{model}-{'no-template' if template == 'none' else 'template'}",
-                "studies": (), "axes": {"model": model}, "settings": settings}
+        update={"id": name, "slug": slug, "studies": (), "axes": {"model": model},
+                "settings": settings}
     )  # fmt: skip

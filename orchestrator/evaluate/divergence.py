@@ -87,7 +87,7 @@ def answer(
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
     """A sequence and a token of each quantity, with standard errors over the prompts."""
-    told = {}
+    told: dict[str, items.Mean] = {}
     for name in METRICS:
         values = [row[name] for row in rows]
         length = "reference_tokens" if name == "kl_forward" else "tokens"

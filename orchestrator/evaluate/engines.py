@@ -156,11 +156,9 @@ def rounds(identities: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def refuse_mismatch(
-    engine: Engine, chat_template: bool, task: str, sampling: Sampling
-) -> None:
+def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
     """Raises EnvironmentFault for what a server cannot be asked."""
-    if engine.base_url and not engine.extensions and 0 < sampling.min_p:
+    if engine.base_url and not engine.extensions and sampling.min_p > 0:
         raise EnvironmentFault(
             f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "
             "server that has it (evaluation.engine.extensions=true), or sampling=paper_intended"

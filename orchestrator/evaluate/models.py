@@ -102,16 +102,12 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]
         self._templated.add(text)
         return text
 
-    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
         return self._rounds(super().generate_until, requests)
 
-    def _create_payload(self, messages: Any, generate: bool = False,
-                        gen_kwargs: dict[str, Any] | None = None, seed: int = 0,
-                        eos: Any = None, **kwargs: Any) -> dict[str, Any]:  # fmt: skip
-        own = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(
-            messages, generate=generate, gen_kwargs=gen_kwargs, seed=own, **kwargs
-        )
+    def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
+        named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
+        payload: dict[str, Any] = super()._create_payload(messages, *given, **named)
         if self.engine.extensions and messages in self._templated:
             payload["add_special_tokens"] = False  # the template wrote them already
         return payload
@@ -132,16 +128,12 @@ class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]
     def has_template(self) -> bool:
         return True
 
-    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
         return self._rounds(super().generate_until, requests)
 
-    def _create_payload(self, messages: Any, generate: bool = False,
-                        gen_kwargs: dict[str, Any] | None = None, seed: int = 0,
-                        eos: Any = None, **kwargs: Any) -> dict[str, Any]:  # fmt: skip
-        own = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(
-            messages, generate=generate, gen_kwargs=gen_kwargs, seed=own, **kwargs
-        )
+    def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
+        named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
+        payload: dict[str, Any] = super()._create_payload(messages, *given, **named)
         return payload
 
 

@@ -96,7 +96,7 @@ class Result(Frozen):
     versions: dict[str, str]
     """Package -> version, of what generated the responses."""
     items: str = ""
-    """Hash of the prompts and targets."""
+    """Hash of the prompts and targets; empty in results of an older orch."""
 
 
 Kind = tuple[int, str, int, str]

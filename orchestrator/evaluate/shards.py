@@ -1,7 +1,7 @@
 """A long evaluation in slices of items: each is on disk when it is done, and never done twice.
 
-    <task>-<key>.part-<first>-<end>    items of one slice, while others are missing
-    <task>-<key>.jsonl, .json          everything, once nothing is missing; the parts are gone
+<task>-<key>.part-<first>-<end>    items of one slice, while others are missing
+<task>-<key>.jsonl, .json          everything, once nothing is missing; the parts are gone
 """
 
 import json
@@ -15,7 +15,6 @@ from orchestrator.evaluate.items import Item, Mean, fingerprint_of
 from orchestrator.evaluate.results import Asked, Job, Result
 from orchestrator.files import read_json, write_text
 from orchestrator.types import Score
-
 
 Part = dict[str, Any]
 """`items`, and the `seconds` and `cpu_seconds` they took."""
@@ -68,7 +67,8 @@ class Shards:
                 domain=asked.task.domain, metric=metric, value=mean.value, stderr=mean.stderr,
                 num_items=len(items), repeats=self.repeats, eval_seed=asked.seed,
                 sampling=asked.sampling, task_version=asked.task_version, harness=asked.harness,
-                seconds=sum(part["seconds"] for part in made), items_path=f"eval/{asked.stem}.jsonl",
+                seconds=sum(part["seconds"] for part in made),
+                items_path=f"eval/{asked.stem}.jsonl",
             )
             for metric, mean in means.items()
         )  # fmt: skip

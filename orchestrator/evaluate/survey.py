@@ -96,12 +96,12 @@ class Survey:
         pairs: list[tuple[Engine, list[Ask]]] = []
         files = stamp(checkpoint.path)
         if last or self.evaluation.checkpoints == "all":
-            pairs.append((engine, self._missing(cell, files, self._scoring(
-                cell, checkpoint, files, engine))))  # fmt: skip
+            scoring = self._scoring(cell, checkpoint, files, engine)
+            pairs.append((engine, self._missing(cell, scoring)))
         declared = self.evaluation.divergence
         if declared is not None and (last or declared.checkpoints == "all"):
             own = _beside(engine)
-            asks = self._missing(cell, files, self._divergences(cell, checkpoint, files))
+            asks = self._missing(cell, self._divergences(cell, checkpoint, files))
             if pairs and own == engine:
                 pairs[0][1].extend(asks)
             else:
@@ -124,9 +124,7 @@ class Survey:
         declared = self.evaluation.divergence
         return "all" in (self.evaluation.checkpoints, declared.checkpoints if declared else "last")
 
-    def _missing(
-        self, cell: Cell, files: Stamp, asked_for: Iterator[tuple[Asked, Path, str]]
-    ) -> list[Ask]:
+    def _missing(self, cell: Cell, asked_for: Iterator[tuple[Asked, Path, str]]) -> list[Ask]:
         """Those that are not on disk; the scores of the others are taken."""
         on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
         asks = []

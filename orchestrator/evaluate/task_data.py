@@ -78,9 +78,10 @@ def rows(
     found = _read(files) if files else _from_hub(task, hub, config, splits)
     lacking = [column for column in columns if found and column not in found[0]]
     if lacking or not found:
+        there = ", ".join(found[0]) if found else "no rows"
         raise EnvironmentFault(
             f"task {task} needs the columns {', '.join(columns)} of {where}; "
-            f"{files[0] if files else 'the data set'} has {', '.join(found[0]) if found else 'none'}"
+            f"{files[0] if files else 'the data set'} has {there}"
         )
     return found
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import NO_ROOM
-from orchestrator.types import Outcome, State
+from orchestrator.launch.system import node_name
+from orchestrator.types import ExitRecord, Outcome, State
 
 _ROOM_BYTES = 1 << 20
 """With less than this free on the disk, a failure is taken for a full disk: libraries tell a
@@ -31,6 +32,13 @@ class Ending(NamedTuple):
     failure: str = ""
     message: str = ""
     outcome: Outcome | None = None
+
+    def record(self, started: float, ended: float) -> ExitRecord:
+        """As exit.json says it, where nothing is known of its costs."""
+        return ExitRecord(
+            state=self.state, code=self.code, failure=self.failure, message=self.message,
+            outcome=self.outcome, started=started, ended=ended, host=node_name(),
+        )  # fmt: skip
 
 
 def ending_of(error: BaseException) -> Ending:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator import registry
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.launch import Event, system
 from orchestrator.launch.channel import Nursery, nursery, refusal
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.launch.check import expressible
+from orchestrator.rundir import RunFolder
 from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.types import Cell
 
@@ -55,36 +55,13 @@ def launch(
     elsewhere = [cell for cell, seen in looks if seen.state == "running"]
     interrupted = False
     if waiting or elsewhere:
-        entries = _check([*waiting, *elsewhere], folder)
+        entries = expressible([*waiting, *elsewhere], folder)
         count = min(workers or system.cores(), len(waiting) + len(elsewhere))
         with system.Stop().listening() as stop, nursery(entries) as held:
             Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()
         interrupted = stop.asked > 0
         looks = [(cell, look(folder.cell(cell))) for cell in cells]
     return Launched(tuple(looks), interrupted)
-
-
-def _check(cells: Sequence[Cell], folder: RunFolder) -> set[str]:
-    """Modules of the entries; every cell that its backend cannot express is told at once."""
-    modules: set[str] = set()
-    refused: dict[str, list[str]] = {}
-    for cell in cells:
-        cell_dir = folder.cell(cell)
-        place = cell_dir.place(AttemptDir(cell_dir.path / "attempts" / "1", 1))
-        try:
-            plan = registry.load(cell.settings.backend.name).translate(cell, place)
-        except OrchError as error:
-            refused.setdefault(str(error), []).append(cell.slug)
-        else:
-            modules.add((plan.entry or "").partition(":")[0])
-    if refused:
-        count = sum(map(len, refused.values()))
-        listed = "\n".join(
-            f"  {told} ({len(slugs)} cells: {slugs[0]}{', ...' if slugs[1:] else ''})"
-            for told, slugs in refused.items()
-        )
-        raise OrchError(f"{count} cells cannot be launched, so nothing was started\n{listed}")
-    return modules - {""}
 
 
 class Running(NamedTuple):

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator import registry
-from orchestrator.matrix import entering, objective
+from orchestrator.matrix import entering, objective, silence
 from orchestrator.matrix.asking import Where
 from orchestrator.matrix.batches import curve
-from orchestrator.matrix.cells import AGGREGATIONS, BETA, settings, term, translated
+from orchestrator.matrix.cells import AGGREGATIONS, settings, term, translated
 from orchestrator.matrix.curves import WEIGHTS, classify
 from orchestrator.matrix.inquiry import Inquiry
 from orchestrator.settings import Kl
@@ -28,6 +28,7 @@ def measure(library: str, version: str, where: Where, commit: str = "") -> dict[
     refused = entering.prepare(inquiry)
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
+    silence.enquire(inquiry, inquiry.raw(probes.silent(version)))
     answers, told = inquiry.put(where)
     return {
         "library": library,
@@ -36,6 +37,7 @@ def measure(library: str, version: str, where: Where, commit: str = "") -> dict[
         "arithmetic": "float64, CPU",
         "stood_in": probes.STOOD_IN,
         "sources": {key: dict(value) for key, value in sorted(told.sources.items())},
+        "silent": silence.told(answers),
         "names": [_name(each, answers) for each in names],
         "reward": {
             advantage: {"refused": refused[advantage]}
@@ -97,8 +99,12 @@ def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str
     return {
         "name": label,
         "reward": entering.reward(answers, ("native reward", label), native["beta"]),
-        "on_policy": objective.measured(answers, ("native", label, True), True, native["beta"]),
-        "off_policy": objective.measured(answers, ("native", label, False), False, native["beta"]),
+        **{
+            name: _rounded(
+                objective.measured(answers, ("native", label, on), on, native["beta"])
+            )
+            for name, on in (("on_policy", True), ("off_policy", False))
+        },
     }
 
 
@@ -112,7 +118,13 @@ def _cells(
             yield {**entry, "refused": key}
             continue
         found = objective.measured(answers, key, on_policy)
-        yield {**entry, **found, **objective.compared(kl, on_policy, found)}
+        told = objective.compared(kl, on_policy, found)
+        yield {**entry, **_rounded(found), **told}
 
 
-__all__ = ["BETA", "measure"]
+def _rounded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """With as many digits of its gradient as machines agree on."""
+    if "gradient" not in found:
+        return dict(found)
+    rows = [[float(f"{x:.8g}") for x in row] for row in found["gradient"]]
+    return {**found, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}

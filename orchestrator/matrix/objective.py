@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.errors import LaboratoryError, UnsupportedSetting
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.matrix.batches import every_group, expected_gradient
 from orchestrator.matrix.cells import BETA, settings, terms, translated
 from orchestrator.matrix.inquiry import Inquiry
@@ -61,18 +61,22 @@ def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
 
 
 def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
-    """A cell with that KL term that the backend accepts, or why it accepts none. Off-policy: with
-    minibatches, or else with staleness."""
-    refusal = ""
-    for minibatches in (2,) if on_policy else (2, 1):
-        wanted = settings(library, version, kl, on_policy=on_policy, num_minibatches=minibatches)
-        try:
-            translated(wanted)
-        except UnsupportedSetting as error:
-            refusal = refusal or str(error)
-        else:
-            return wanted
-    return refusal
+    """A cell with that KL term, or why the backend refuses it. Off-policy it has minibatches, or
+    staleness where the library has no minibatches."""
+    wanted = settings(library, version, kl, on_policy=on_policy)
+    try:
+        translated(wanted)
+    except UnsupportedSetting as error:
+        if on_policy or error.field != "batch.num_minibatches":
+            return str(error)
+    else:
+        return wanted
+    stale = settings(library, version, kl, on_policy=False, num_minibatches=1)
+    try:
+        translated(stale)
+    except UnsupportedSetting as error:
+        return str(error)
+    return stale
 
 
 def measured(
@@ -103,30 +107,36 @@ def measured(
 
 def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:
     """What orch says of such a term, whether the measurement agrees, and how far it is off: max
-    |measured - closed form|, in units of a gradient of one sequence."""
-    says = verdict(kl, on_policy=on_policy)
-    expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
-    if "error" in found:
-        return {"verdict": expected, "agrees": False}
-    agrees = found["terms"] == expected["terms"] and found["scale"] == 1
-    return {
-        "verdict": expected,
-        "agrees": agrees,
-        "deviation": _deviation(kl, on_policy, np.asarray(found["gradient"])),
-    }
+    |measured - closed form|, in units of one sequence's gradient.
+
+    Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
+    policy being updated: `reward_kl_of` is whichever the library has.
+    """
+    told: dict[str, Any] = {}
+    for of in _whose(kl, on_policy):
+        says = verdict(kl, on_policy=on_policy, reward_kl_of=of)
+        expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
+        agrees = found.get("terms") == expected["terms"] and found.get("scale") == 1
+        if told and not agrees:
+            continue
+        told = {"verdict": expected, "agrees": agrees}
+        if len(_whose(kl, on_policy)) > 1:
+            told["reward_kl_of"] = of if agrees else None
+        if "gradient" in found:
+            off = _deviation(kl, on_policy, of, np.asarray(found["gradient"]))
+            told["deviation"] = off
+    return told
 
 
-def _deviation(kl: Kl, on_policy: bool, gradient: Table) -> float | None:
-    """max |measured - closed form| / max |closed form| over models, of the term as the laboratory
-    computes it with the KL in the reward of the rollout policy."""
+def _whose(kl: Kl, on_policy: bool) -> tuple[str, ...]:
+    return ("rollout", "policy") if not on_policy and kl.placement != "loss" else ("policy",)
+
+
+def _deviation(kl: Kl, on_policy: bool, of: str, gradient: Table) -> float | None:
     if kl.placement is None:
         return None
-    of = "policy" if on_policy or kl.placement == "loss" else "rollout"
-    try:
-        configuration = Configuration(kl.estimator, kl.placement, reward_kl_of=of)
-    except LaboratoryError:
-        return None
+    configuration = Configuration(kl.estimator, kl.placement, reward_kl_of=of)
     rows = [exact(setting, [configuration]) for setting in models(on_policy)]
     closed = np.stack([row.mean[0] for row in rows])
-    size = max(float(np.abs(closed).max()), max(float(row.magnitude.max()) for row in rows))
-    return float(f"{np.abs(gradient - closed).max() / size:.2g}")
+    size = max(float(row.magnitude.max()) for row in rows)
+    return float(f"{np.abs(gradient - closed).max() / size:.1g}")

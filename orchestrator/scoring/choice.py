@@ -8,7 +8,7 @@ import re
 
 LONGEST_TAIL = 4000
 """Characters at the end of a response in which a statement of the answer is looked for."""
-_WRAP = re.compile(r"\\(?:text|mathrm|mathbf|textbf|rm|bf)\b|[{}$()*_\[\]\s]")
+_WRAP = re.compile(r"\\(?:text|mathrm|mathbf|textbf|rm|bf)\b|[{}$*_\[\]\s]")
 _BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _STATED = re.compile(
     r"(?:answer|choice|option)\**\s*(?:is|would be|must be|:|=)?\s*:?\s*\**\s*"
@@ -41,9 +41,9 @@ def extract(response: str, letters: str = "ABCD") -> str | None:
 
 def _letter(text: str, letters: str) -> str | None:
     """The letter a short text is, or begins with (`B`, `(b)`, `\\text{B. Paris}`)."""
-    bare = _WRAP.sub(" ", text).strip().rstrip(".")
-    head = re.match(r"([A-Za-z])(?:\s*[.:)]|\s|$)", bare)
-    if not head or (len(bare) > 1 and head[1].islower()):
+    bare = _WRAP.sub(" ", text).strip().lstrip("(").strip()
+    head = re.match(r"([A-Za-z])(?:\s*[.:)]|$)", bare)
+    if not head:
         return None
     letter = head[1].upper()
     return letter if letter in letters else None

@@ -135,6 +135,24 @@ def _imaginary(answer: object) -> object:
     return answer.doit().subs(dict.fromkeys(letters, sympy.I))
 
 
+def _differ(gold: object, given: object) -> bool:
+    """Whether two expressions of the same letters differ, by far, at one point. Much sooner known
+    than that they are equal."""
+    import sympy
+
+    if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
+        return False
+    letters = sorted({*gold.free_symbols, *given.free_symbols}, key=str)
+    if gold.free_symbols != given.free_symbols:
+        return False
+    point = {letter: sympy.Rational(29 + 12 * n, 17) for n, letter in enumerate(letters)}
+    try:
+        there, here = (complex(x.doit().subs(point).evalf(15)) for x in (gold, given))
+    except (TypeError, ValueError, OverflowError, ArithmeticError):
+        return False
+    return abs(there - here) > 1e-3 * max(1.0, abs(there))  # false where either is not a number
+
+
 def _serve() -> None:
     import logging
     import resource
@@ -159,7 +177,9 @@ def _serve() -> None:
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            equal = verify(parsed(gold), parsed(given), timeout_seconds=None)
+            one, other = parsed(gold), parsed(given)
+            far = len(one) == len(other) == 1 and "%" not in line and _differ(one[0], other[0])
+            equal = not far and verify(one, other, timeout_seconds=None)
         except (Exception, RecursionError, MemoryError):
             equal = False
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,9 +1,9 @@
 """Spec files: `load` reads one, `schema` describes them all.
 
 A spec is composed once by Hydra (its `defaults` name entries of the config groups beside it:
-recipe/, model/, data/, site/, evaluation/, sampling/), resolved by OmegaConf and checked into the
-frozen types. The language of its studies is described in orchestrator/expand, with examples in
-experiments/README.md.
+recipe/, model/, data/, site/, evaluation/, sampling/, published/), resolved by OmegaConf and
+checked into the frozen types. The language of its studies is described in orchestrator/expand, with
+examples in experiments/README.md.
 """
 
 from orchestrator.spec.load import load as load

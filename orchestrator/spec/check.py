@@ -8,7 +8,7 @@ from orchestrator.expand.assign import Pointer, Problem
 from orchestrator.sentences import sentence, shown
 from orchestrator.settings import Frozen
 from orchestrator.spec.language import SpecFile, StudyFile
-from orchestrator.types import Baseline, Divergence, Engine, EvalTask, Sampling
+from orchestrator.types import Baseline, Divergence, Engine, EvalTask, PublishedNumber, Sampling
 
 _BELOW: dict[str | int, type[Frozen]] = {
     "tasks": EvalTask,
@@ -16,6 +16,7 @@ _BELOW: dict[str | int, type[Frozen]] = {
     "sampling": Sampling,
     "divergence": Divergence,
     "engine": Engine,
+    "numbers": PublishedNumber,
 }
 
 

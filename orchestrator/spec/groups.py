@@ -13,7 +13,7 @@ from orchestrator.sentences import shown
 from orchestrator.settings import Name
 from orchestrator.spec.source import Document, read
 
-GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling")
+GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling", "published")
 _NAME = TypeAdapter(Name)
 
 

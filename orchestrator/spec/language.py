@@ -53,6 +53,8 @@ class SpecFile(Frozen):
     evaluation: str | Fields | None = None
     sampling: str | Fields | None = None
     """How evaluation samples: an entry of sampling/, or its content."""
+    published: str | Fields | None = None
+    """Numbers to set ours beside: an entry of published/, or its content."""
     site: str | Fields | None = None
     tune: Fields | None = None
     """What a search varies; kept as it is written."""

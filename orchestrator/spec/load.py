@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from orchestrator import registry
 from orchestrator.errors import Fault, SpecError, did_you_mean
-from orchestrator.expand import expansion, keep
+from orchestrator.expand import Expansion, expansion, keep
 from orchestrator.expand.assign import Assignment, Pointer, Problem, read
 from orchestrator.expand.build import layered
 from orchestrator.spec.check import checked, valid
@@ -14,7 +14,7 @@ from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import KINDS, compose, documents, overrides_of, place, resolved
 from orchestrator.spec.groups import GROUPS, Library
 from orchestrator.spec.language import SpecFile, StudyFile
-from orchestrator.types import Evaluation, Site, Spec, Study
+from orchestrator.types import Evaluation, Published, Site, Spec, Study
 
 LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl")
 """Libraries a spec may name whether or not this installation drives them."""
@@ -100,10 +100,12 @@ def _assembled(
     ]
     evaluation = _evaluation(file, library, problems)
     site = _site(file, library, problems)
+    published = _published(file, library, done, problems)
     check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)
     spec = Spec(
         name=file.name, question=file.question, description=file.description,
-        studies=tuple(studies), claims=file.claims, evaluation=evaluation, site=site,
+        studies=tuple(studies), claims=file.claims, evaluation=evaluation,
+        published=published, site=site,
         tune=file.tune, groups=_used(library), source=str(path),
     )  # fmt: skip
     keep(spec, done)
@@ -188,6 +190,20 @@ def _evaluation(file: SpecFile, library: Library, problems: list[Problem]) -> Ev
         if name in names[:i]:
             problems.append(Problem(f"task '{name}' is there twice", (*at, "tasks", i)))
     return evaluation
+
+
+def _published(
+    file: SpecFile, library: Library, done: Expansion, problems: list[Problem]
+) -> Published:
+    content, at = _entry(file.published, "published", ("published",), library, problems)
+    published = valid(Published, dict(content), at, problems)
+    if not isinstance(published, Published):
+        return Published()
+    for i, number in enumerate(published.numbers):
+        told: list[Problem] = []
+        check_claims({number.name: number.claim}, done, list(file.studies), told, strict=False)
+        problems += [Problem(each.message, (*at, "numbers", i, "claim")) for each in told]
+    return published
 
 
 def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:

@@ -11,12 +11,16 @@ from pydantic import TypeAdapter
 from orchestrator.expand.assign import PLACEMENTS
 from orchestrator.fields import FIELDS, LABELS, WHOLE, SettingsField
 from orchestrator.sentences import choices
+from orchestrator.settings import Frozen
 from orchestrator.spec.language import SpecFile
-from orchestrator.types import Evaluation, Sampling, Site
+from orchestrator.types import Evaluation, Published, Sampling, Site
 
 Schema = dict[str, Any]
 
 INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
+_GROUPS: dict[str, type[Frozen]] = {
+    "site": Site, "evaluation": Evaluation, "sampling": Sampling, "published": Published,
+}  # fmt: skip
 _NAMED: Schema = {"type": "string", "minLength": 1}
 
 
@@ -35,7 +39,7 @@ def schema() -> Schema:
     study["axes"] = _ref("axes")
     study["exclude"]["items"] = _ref("condition")
     study["include"]["items"] = _ref("fields")
-    for name, model in (("site", Site), ("evaluation", Evaluation), ("sampling", Sampling)):
+    for name, model in _GROUPS.items():
         content = model.model_json_schema()
         definitions |= content.pop("$defs", {})
         definitions[name] = content

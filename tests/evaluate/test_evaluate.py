@@ -67,11 +67,11 @@ def test_a_missing_task_file_is_told_before_anything_is_done(
     folder: RunFolder, train: Train, ask: AskFor, no_harness: None
 ) -> None:
     tasks = ask().tasks
-    math500 = tasks[0].model_copy(update={"name": "math500"})
+    other = tasks[0].model_copy(update={"name": "aime"})
     with pytest.raises(
-        EnvironmentFault, match=r"'math500' has no task file\. There is one for: micro_copy,"
+        EnvironmentFault, match=r"'aime' has no task file\. There is one for: countdown, math2,"
     ):
-        evaluate([train()], ask(tasks=(*tasks, math500)), folder)
+        evaluate([train()], ask(tasks=(*tasks, other)), folder)
 
 
 def test_a_missing_harness_is_told(
@@ -92,7 +92,7 @@ def test_a_checkpoint_in_another_format_is_told(
     foreign = Record(
         record.cell, "succeeded", checkpoints=(Checkpoint(1, Path("/x"), needs_export=True),)
     )
-    with pytest.raises(CheckpointError, match="Hugging Face format only"):
+    with pytest.raises(CheckpointError, match="Hugging Face format only, so"):
         evaluate([foreign], ask(), folder)
 
 
@@ -128,7 +128,7 @@ def test_scores_items_and_a_second_time(
         (record.cell.id, 100, task.name, metric)
         for record in records
         for task in ask().tasks
-        for metric in ("mean@4", "pass@4", "distinct@4")
+        for metric in ("mean@4", "pass@4", "maj@4", "distinct@4")
     ]
     for score in scores:
         record = next(r for r in records if r.cell.id == score.cell_id)
@@ -176,7 +176,7 @@ def assert_second_time_imports_nothing(
         [sys.executable, "-c", code], check=True, capture_output=True,
         input=pickle.dumps((records, evaluation, folder, tasks_dir)),
     )  # fmt: skip
-    assert done.stdout.decode().split("\n")[:2] == ["24", ""]
+    assert done.stdout.decode().split("\n")[:2] == ["32", ""]
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_a_cell_scores_the_same_alone_and_among_others(
     elsewhere.open()
     apart = evaluate([records[2], records[0]], ask(), elsewhere, workers=2)
     value = {(s.cell_id, s.task, s.metric): s.value for s in together}
-    assert len(apart) == 24
+    assert len(apart) == 32
     assert all(s.value == value[s.cell_id, s.task, s.metric] for s in apart)
 
 
@@ -207,8 +207,9 @@ def test_what_changes_is_scored_anew_and_what_comes_back_is_remembered(
     first = evaluate([record], ask(tasks=tasks), folder, workers=1)
     greedy = ask(tasks=tasks, sampling=Sampling(min_p=1.0), seeds=(0, 1))
     second = evaluate([record], greedy, folder, workers=1)
-    assert [(seed, min_p) for seed, min_p, _ in means(second)] == [(0, 1.0), (1, 1.0)]
-    assert means(second)[0][2] == means(second)[1][2]  # greedy: the seed makes no difference
+    # greedy decoding: neither seeds nor repeats make a difference, so one response is made
+    assert [(seed, min_p) for seed, min_p, _ in means(second)] == [(0, 1.0)]
+    assert {score.repeats for score in second} == {1}
     assert means(read_scores(cell_dir)) == means(second)
 
     monkeypatch.setattr(pool, "work", None)
@@ -229,7 +230,7 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
     with pytest.raises(UnscoredError) as caught:
         evaluate([cut, whole, gone], ask(), folder, workers=1, on_event=events.append)
     assert {score.cell_id for score in caught.value.scores} == {whole.cell.id}
-    assert len(caught.value.scores) == 12
+    assert len(caught.value.scores) == 16
     told = str(caught.value)
     assert told.startswith("2 checkpoints could not be scored\n")
     assert "cell-s0 at step 100: checkpoint" in told

@@ -82,7 +82,7 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
         assert item["correct"] == [int(r == item["target"]) for r in item["responses"]]
     scores = {score.metric: score for score in result.scores}
     correct = np.array([item["correct"] for item in items])
-    assert set(scores) == {"mean@6", "pass@6", "distinct@6"}
+    assert set(scores) == {"mean@6", "pass@6", "maj@6", "distinct@6"}
     assert scores["mean@6"].value == pytest.approx(correct.mean())
     assert scores["mean@6"].stderr == pytest.approx(
         correct.mean(1).std(ddof=1) / math.sqrt(len(items))

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling")
+GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling", "published")
 
 HEAD = """\
 defaults: [recipe: onpolicy_math, _self_]

@@ -11,12 +11,12 @@ from orchestrator.errors import OrchError
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, ending_of
 from orchestrator.launch.node import nodes
-from orchestrator.launch.node.companion import TOKEN, sweep
 from orchestrator.launch.node.company import Company
 from orchestrator.launch.node.environment import ground_for
 from orchestrator.launch.node.options import NodeOptions, node_options
 from orchestrator.launch.node.ray import Failed, Stage, ray_cluster
 from orchestrator.launch.node.secret import secrets
+from orchestrator.launch.node.sweep import TOKEN, sweep
 from orchestrator.rundir import AttemptDir, write_text
 from orchestrator.types import Cell, LaunchPlan
 

@@ -1,54 +1,67 @@
 """`python -m orchestrator.launch.node.companion --token T [...] -- ARGV`: one node's part of a run.
 
-Runs ARGV to its end or until it is told to stop (SIGTERM, SIGINT, the death of its parent), then
-ends everything that ARGV started, wherever it went: children are known by the token in their
-environment. Keeps the logs of a run that failed, and removes the node's scratch folder.
+Runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
+run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal
+to srun would kill this process instead of telling it.) Then it ends everything that ARGV started,
+keeps the logs of a run that failed (`keep` on stdin), and removes the node's scratch folder.
 """
 
 import argparse
 import os
+import select
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.launch import program, system
+from orchestrator.launch.node.sweep import TOKEN, sweep
 
-TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105
 GRACE_SECONDS = 8.0
+STOPPED = 143
 _MOST_LOGS, _MOST_BYTES = 60, 1 << 20
 
 
+class Line:
+    """The pipe from the first node, on stdin."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.open = True
+
+    def listen(self, seconds: float) -> bool:
+        """Whether the run still wants this node, after waiting so long at most."""
+        if self.open and select.select([0], [], [], seconds)[0]:
+            heard = os.read(0, 256)
+            self.said += heard
+            self.open = bool(heard)
+        return self.open
+
+
 def main() -> int:
-    """Exits with ARGV's code; 143 when it was told to stop."""
+    """Exits with ARGV's code; 143 when the run was over first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--token", required=True)
     parser.add_argument("--scratch", type=Path)
-    parser.add_argument("--logs", type=Path, help="where logs go, if the next exists at the end")
-    parser.add_argument("--keep-if", type=Path)
-    parser.add_argument("--parent", type=int, help="die with this process")
+    parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
     parser.add_argument("argv", nargs="+")
     given = parser.parse_args()
-    stop = system.Stop()
+    line, stop = Line(), system.Stop()
     with stop.listening():
-        if given.parent:
-            system.die_with(given.parent)
         if given.scratch:
             given.scratch.mkdir(parents=True, exist_ok=True)
-        code = _run(given.argv, given.token, stop)
+        code = _run(given.argv, given.token, lambda: line.listen(0.3) and not stop.asked)
         sweep(given.token)
         if given.scratch:
-            if given.logs and (code != 143 or given.keep_if.exists()):
+            if given.logs and (code != STOPPED or b"keep" in line.said):
                 keep_logs(given.scratch, given.logs)
             shutil.rmtree(given.scratch, ignore_errors=True)
     return code
 
 
-def _run(argv: list[str], token: str, stop: system.Stop) -> int:
+def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
     parent = os.getpid()
     try:
         process = subprocess.Popen(
@@ -58,37 +71,12 @@ def _run(argv: list[str], token: str, stop: system.Stop) -> int:
     except (FileNotFoundError, PermissionError) as error:
         sys.stderr.write(f"{argv[0]}: command not found ({error.strerror})\n")
         return 127
-    while not stop.asked:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.3)
-            return process.returncode if process.returncode >= 0 else 128 - process.returncode
+    while wanted():
+        code = process.poll()
+        if code is not None:
+            return code if code >= 0 else 128 - code
     program.end(process, GRACE_SECONDS)
-    return 143
-
-
-def sweep(token: str, patience_seconds: float = 3.0) -> int:
-    """Ends every process of this user that carries the token; how many there were."""
-    first = list(_carriers(token))
-    for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
-        left = list(_carriers(token))
-        for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + seconds
-        while left and time.monotonic() < deadline:
-            time.sleep(0.05)
-            left = [pid for pid in left if system.is_running(pid)]
-    return len(first)
-
-
-def _carriers(token: str) -> Iterator[int]:
-    needle = f"{TOKEN}={token}".encode()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                environ = Path(entry.path, "environ").read_bytes()
-                if needle in environ.split(b"\0") and system.is_running(int(entry.name)):
-                    yield int(entry.name)
+    return STOPPED
 
 
 def keep_logs(scratch: Path, target: Path) -> None:

@@ -1,25 +1,22 @@
 """The companions of a run: one process a node, started together, watched, and ended together."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from orchestrator.files import read_tail
-from orchestrator.launch import system
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.failures import failure_of
 from orchestrator.launch.node import nodes
-from orchestrator.launch.node.companion import GRACE_SECONDS
 
 _MODULE = "orchestrator.launch.node.companion"
 _LAST_LINES = 6
+_GRACE_SECONDS = 20.0
+"""More than a companion gives what it runs."""
 _MEANING = {127: "config"}
 
 
@@ -38,18 +35,16 @@ class Company:
         """Starts argv on a node, beside its companion."""
         self.folder.mkdir(parents=True, exist_ok=True)
         rank = len(self.members)
-        own = ["--token", f"{self.token}.{rank}", "--keep-if", str(self._keep)]
+        own = ["--token", f"{self.token}.{rank}"]
         if self.scratch is not None:
             own += ["--scratch", str(self.scratch), "--logs", str(self.folder / node)]
-        if here:
-            own += ["--parent", str(os.getpid())]
         command = [sys.executable, "-P", "-m", _MODULE, *own, "--", *argv]
         if not here:
             command, env = nodes.on_node(node, command), nodes.without_step(env)
         with self._log(node).open("ab") as log:
             self.members[node] = subprocess.Popen(
-                command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=partial(system.die_with, os.getpid()),
+                command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=log, stderr=log,
+                start_new_session=True,
             )  # fmt: skip
 
     def ending(self) -> Ending | None:
@@ -70,24 +65,21 @@ class Company:
 
     def stop(self, *, keep_logs: bool) -> None:
         """Ends all companions, each of which ends what it started. Waits for them."""
-        if keep_logs:
-            with suppress(OSError):
-                self._keep.touch()
-        living = [member for member in self.members.values() if member.poll() is None]
-        for member in living:
-            with suppress(ProcessLookupError):
-                member.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS + 8
-        for member in living:
+        for member in self.members.values():
+            if member.stdin is not None:
+                with suppress(OSError):
+                    if keep_logs:
+                        member.stdin.write(b"keep\n")
+                        member.stdin.flush()
+                with suppress(OSError):
+                    member.stdin.close()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for member in self.members.values():
             try:
                 member.wait(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 member.kill()
                 member.wait()
-
-    @property
-    def _keep(self) -> Path:
-        return self.folder / "keep-logs"
 
     def _log(self, node: str) -> Path:
         return self.folder / f"{node}.log"

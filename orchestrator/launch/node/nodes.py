@@ -94,7 +94,7 @@ def on_node(node: str, command: Sequence[str]) -> list[str]:
     """argv that runs a command on another node of the job, beside what runs there, with the job's
     whole share of it."""
     return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0",
-            "--cpu-bind=none", "--input=none", "--kill-on-bad-exit=0", "--export=ALL",
+            "--cpu-bind=none", "--kill-on-bad-exit=0", "--export=ALL",
             "--job-name=orch-node", *command]  # fmt: skip
 
 

@@ -79,7 +79,9 @@ def _common(stage: Stage, company: Company) -> list[str]:
     gpus = stage.gpus_per_node
     cpus = stage.options.ray_cpus_per_node or max(nodes.cpus_here(), 4 * gpus + 4)
     common = [f"--num-gpus={gpus}", f"--num-cpus={cpus}", f"--temp-dir={company.scratch}",
-              "--dashboard-agent-listen-port=0", "--disable-usage-stats", "--block"]  # fmt: skip
+              "--min-worker-port=0",
+              "--max-worker-port=0", "--dashboard-agent-listen-port=0", "--disable-usage-stats",
+              "--block"]  # fmt: skip
     if stage.options.ray_object_store_gib is not None:
         common.append(f"--object-store-memory={int(stage.options.ray_object_store_gib * _GIB)}")
     return common

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.options import NodeOptions
@@ -21,10 +21,22 @@ _CONSTRAINT = Annotated[
 ]
 _HOSTS = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$", max_length=4096)]
 _FILE = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]+$", max_length=1024)]
-_OURS = ("array|job-name|output|error|input|dependency|kill-on-invalid-dep|chdir|parsable|wrap|"
-         "open-mode|signal|export|no-requeue|test-only|wait|help|usage|version")  # fmt: skip
+_OURS = frozenset({
+    "array", "job-name", "output", "error", "input", "dependency", "kill-on-invalid-dep", "chdir",
+    "parsable", "wrap", "open-mode", "signal", "export", "no-requeue", "test-only", "wait",
+    "nodes", "ntasks", "ntasks-per-node", "time",
+})  # fmt: skip
+"""Flags that orch sets itself."""
+
+
+def _not_ours(flag: str) -> str:
+    if flag.removeprefix("--").partition("=")[0] in _OURS:
+        raise ValueError(f"{flag} is set by orch itself; leave it out")
+    return flag
+
+
 _FLAG = Annotated[
-    str, Field(pattern=rf"^--(?:(?!(?:{_OURS})(?:=|$))[a-z][a-z-]*)(?:=[A-Za-z0-9_.:,/@+\[\]-]+)?$")
+    str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.:,/@+\[\]-]+)?$"), AfterValidator(_not_ours)
 ]
 
 _RULES: Mapping[str, str] = {
@@ -36,8 +48,7 @@ _RULES: Mapping[str, str] = {
     "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
     "exclude": "node names such as node[1-3],node7",
     "python": "an absolute path of letters, digits and '_./+@-'",
-    "extra": "flags such as --mail-type=END, with a plain value; not those that orch sets itself "
-    "(" + _OURS.replace("|", ", ") + ")",
+    "extra": "flags such as --mail-type=END, with a plain value",
 }
 
 

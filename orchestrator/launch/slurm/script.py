@@ -21,7 +21,7 @@ class Job(NamedTuple):
     """One array to submit."""
 
     name: str
-    count: int
+    elements: int
     shape: Shape
     throttle: int | None = None
     after: str | None = None
@@ -50,7 +50,7 @@ def text(job: Job, options: SlurmOptions) -> str:
         "output": "%A_%a.log", "error": "%A_%a.log", "requeue": True,
         # to the script itself, which is the worker: steps it starts are its own affair
         "signal": f"B:USR1@{options.signal_seconds}",
-        "array": f"0-{job.count - 1}" + (f"%{job.throttle}" if job.throttle else ""),
+        "array": f"0-{job.elements - 1}" + (f"%{job.throttle}" if job.throttle else ""),
         "ntasks": job.shape.num_nodes, "ntasks-per-node": 1,
     }  # fmt: skip
     if options.reservation:

@@ -128,7 +128,7 @@ def test_the_kl_of_a_reward_is_of_each_token_and_that_of_a_loss_left_out() -> No
         lost = penalty(kl, batch.logp_old, batch.logp_ref, batch.mask)
         torch.testing.assert_close(lost, expected if there else torch.zeros_like(expected))
     idle = Kl(estimator="k1", placement="reward", beta=0.0)
-    assert not penalty(idle, batch.logp_rollout, batch.logp_ref, batch.mask).any()
+    assert not penalty(idle, batch.logp_old, batch.logp_ref, batch.mask).any()
 
 
 def test_minibatches_are_equal_parts_in_order() -> None:

@@ -131,7 +131,7 @@ def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> N
     fresh, version = collect(settings.model_copy(update={"max_staleness_steps": 0}), "sort", state)
     assert version == 5
     assert torch.equal(stale.tokens, fresh.tokens)
-    assert torch.equal(stale.logp_rollout, fresh.logp_rollout)
+    assert torch.equal(stale.logp_old, fresh.logp_old)
 
 
 def test_on_policy_the_ratio_is_one_exactly_and_nothing_is_clipped(

@@ -53,6 +53,14 @@ def default(field):
     return value if isinstance(value, int | float | str | bool | None) else None
 
 
+def merge(found, more):
+    """Tables without a `type` to tell them apart are one: each key takes what any of them does."""
+    for key, (kinds, value) in more.items():
+        before, first = found.get(key, (kinds, value))
+        words = dict.fromkeys([*before.split("|"), *kinds.split("|")])
+        found[key] = ["|".join(words), first]
+
+
 def table(model, prefix=""):
     found = {}
     for name, field in model.model_fields.items():
@@ -61,7 +69,7 @@ def table(model, prefix=""):
             for inner in inside:
                 tag = inner.model_fields.get("type")
                 label = f"<{tag.default}>" if tag is not None and len(inside) > 1 else ""
-                found |= table(inner, f"{prefix}{name}{label}.")
+                merge(found, table(inner, f"{prefix}{name}{label}."))
         else:
             found[prefix + name] = [spelled(field.annotation), default(field)]
     return found

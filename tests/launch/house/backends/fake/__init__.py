@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Settings
@@ -52,6 +53,9 @@ class Fake:
 
     def semantics(self, version: str | None) -> Semantics:
         return Semantics(PLAIN)
+
+    def audit(self, launch: Launch) -> Reading | None:
+        return None
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         return None

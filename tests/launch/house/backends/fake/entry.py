@@ -7,6 +7,8 @@ The instruction of a cell, words separated by spaces:
     die-always      kills its own process after its first unit, each time
     collapse        ends with a collapsed outcome
     fill            writes until the disk or the limit is full
+    hang            writes nothing more after the first unit
+    deaf            hangs, and does not listen to signals
 
 FAKE_KILL=<who>:<n> kills `worker`, or `orch` and with it all, at the n-th file operation of a
 worker in the runs folder: by an audit hook, so at every instant that matters.
@@ -72,6 +74,10 @@ def train(cell: Cell, place: Place) -> Outcome:
         if "fail" in words:
             print("about to fail", file=sys.stderr)
             raise ValueError("told to fail")
+        if "deaf" in words:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+        if "hang" in words or "deaf" in words:
+            time.sleep(600)
         if "fill" in words:
             (place.checkpoints_dir / "policy.bin").write_bytes(bytes(8 << 20))
     return Outcome(kind="trained")

@@ -1,0 +1,238 @@
+"""What a configuration of Prime-RL written by anybody asks of its KL, release by release.
+
+Read in Prime-RL from 2025-04 to 0.8.0: src/zeroband/train.py and training/loss.py, then
+src/prime_rl/trainer/rl/{config,loss}.py and configs/trainer.py. No release has a KL to a reference
+policy in the loss that carries a gradient; `kl_tau` weighs the distance to the policy that sampled.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from orchestrator.audit.keys import Keys, Releases, as_number, load_releases, nearest, unquoted
+from orchestrator.audit.types import (
+    Edit, Given, Inactive, InLoss, InReward, Launch, Reading, Rule, Word,
+)  # fmt: skip
+
+OLD = 1
+"""Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
+FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
+"""Indices of 0.3.0 (teacher_tau), 0.5.0 (kl_tau 1e-3 by default) and 0.5.0 (last teacher_tau)."""
+TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
+_ENTRY = re.compile(r"^(rl|trainer|orchestrator|.*zeroband/train\.py|.*prime_rl/.*(rl|train)\.py"
+                    r"|prime_rl\.[\w.]*(rl|train)|zeroband\.train)$")  # fmt: skip
+_MARKS = {
+    "orchestrator", "inference", "trainer", "slurm", "deployment", "grpo", "weight_broadcast",
+    "inference_gpu_ids", "trainer_gpu_ids", "toml_files", "name_model", "kl_coef",
+    "max_async_level",
+}  # fmt: skip
+NO_GRADIENT = (
+    "the KL is computed from log-probabilities stored without gradient, so it moves the logged "
+    "loss only (src/zeroband/train.py)"
+)
+
+
+@cache
+def releases() -> Releases:
+    return load_releases(Path(__file__).with_name("keys.json"))
+
+
+def audit(launch: Launch) -> Reading | None:
+    """What Prime-RL makes of it; None where it is not one of its launches."""
+    entry, rest = _entry(launch.words)
+    documents = [d for d in launch.documents if d.kind == "toml"]
+    if launch.words and entry is None:
+        return None
+    if not launch.words and not any(_is_ours(d.values) for d in documents):
+        return None
+    keys = Keys({})
+    keys.add_documents(documents)
+    for key, given in _flags(rest):
+        keys.add(key, given)
+    return _Judge(keys, entry, *_release(launch, keys), launch).reading()
+
+
+def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+    """`rl`, `uv run rl`, `python src/zeroband/train.py`: with an `@` or a TOML file after it."""
+    for i, word in enumerate(words[:40]):
+        rest = words[i + 1 :]
+        if _ENTRY.match(word.text) and any(
+            w.text.startswith("@") or w.text.endswith(".toml") for w in rest
+        ):
+            return word.text, rest
+    return None, ()
+
+
+def _is_ours(values: Mapping[str, Given]) -> bool:
+    """Whether a TOML file is one of Prime-RL's: it has two of the sections, or one and no other
+    tool's."""
+    heads = {key.partition(".")[0] for key in values}
+    foreign = any(
+        key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
+        for key in values
+    )
+    return not foreign and (bool(heads & _MARKS) or _is_sft(values))
+
+
+def _is_sft(values: Mapping[str, Given]) -> bool:
+    heads = {key.partition(".")[0] for key in values}
+    return {"model", "data", "optim"} <= heads and "orchestrator" not in heads
+
+
+def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Given]]:
+    """`--trainer.loss.kl-tau 0.1` after the files."""
+    for i, word in enumerate(words):
+        match = re.match(r"^--([\w.-]+)(?:=(.*))?$", word.text, re.DOTALL)
+        if match is None or match[1] == "config":
+            continue
+        value, why = match[2], word.why
+        following = words[i + 1] if i + 1 < len(words) else None
+        if value is None and following is not None and not following.text.startswith(("--", "@")):
+            value, why = following.text, following.why
+        yield match[1].replace("-", "_"), Given(unquoted(value or "true"), word.lines, why)
+
+
+def _release(launch: Launch, keys: Keys) -> tuple[int, str]:
+    told = releases()
+    pinned = launch.versions.get("prime_rl") or launch.versions.get("prime-rl")
+    if pinned is not None:
+        version, _, why = pinned.partition(" ")
+        return nearest(told.versions, version), f"{version}: {why}"
+    parts: dict[str, list[Given]] = {}
+    for key, values in keys.given.items():
+        for part in key.split("."):
+            if not part.isdigit():
+                parts[part.replace("-", "_")] = [Given("", mark="")]
+    if "kl_coef" in keys.given or "name_model" in keys.given:
+        return 0, "its top-level keys are those of April 2025"
+    fitting, telling = told.accepting(parts)
+    at = fitting[-1]
+    del telling
+    gone = told.excluding(parts, at)
+    if gone and at < len(told.versions) - 1:
+        return at, f"the newest release that has {gone[0]}"
+    return at, "the newest release, which has every key it gives"
+
+
+class _Judge:
+    """One configuration under one release's rules."""
+
+    def __init__(
+        self, keys: Keys, entry: str | None, at: int, because: str, launch: Launch
+    ) -> None:
+        self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
+        self.version = releases().versions[at]
+        self.unknown: list[str] = []
+        self.rules: list[Rule] = []
+
+    def _find(self, *names: str) -> str | None:
+        """The key that is given, of several places a release may have it in."""
+        for name in names:
+            if self.keys.has(name):
+                return name
+        return None
+
+    def reading(self) -> Reading:
+        keys = self.keys
+        in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
+        if _is_sft(keys.given) and not self.launch.words:
+            self._rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
+        elif self.at <= OLD:
+            in_loss, dead, rollout = self._zeroband()
+        else:
+            in_loss, rollout = self._tau()
+        group = self._find("orchestrator.rollouts_per_example", "orchestrator.group_size",
+                           "orchestrator.train.group_size")  # fmt: skip
+        note = (
+            ""
+            if self.at >= FIRST_TEACHER and self.at <= LAST_TEACHER
+            else (
+                "no change of the configuration puts a reference policy's KL into this release: use "
+                "0.3.0 to 0.5.0 with teacher_tau, or another library"
+            )
+        )
+        sft = _is_sft(keys.given) and not self.launch.words
+        return Reading(
+            library="prime_rl", version=self.version, version_because=self.because,
+            entry_point=self.entry or ("sft" if sft else "zeroband/train.py" if self.at <= OLD else "rl"), in_reward=in_reward,
+            in_loss=in_loss, advantage_estimator=None if sft else self._advantage(),
+            reference_policy_loaded=bool(in_loss.active or in_reward.active),
+            group_size=keys.integer(group) if group else None, rollout_kl=rollout,
+            inactive=tuple(self._inactive(dead)), settings=tuple(keys.settings),
+            rules=tuple(self.rules), change=tuple(self._change(in_reward, in_loss)),
+            change_note=note, assumes=tuple(self._assumed()), unknown=tuple(self.unknown),
+            no_gradient=dead,
+        )  # fmt: skip
+
+    def _advantage(self) -> str:
+        key = self._find("orchestrator.algo.type", "orchestrator.advantage.type")
+        return self.keys.text(key) or "grpo" if key else "grpo"
+
+    def _assumed(self) -> Iterator[str]:
+        yield from self.keys.assumes
+        builds = [b for d in self.launch.documents for b in d.builds_on]
+        for name in (*self.launch.missing, *builds):
+            yield f"{name}, which is not here, leaves the KL alone"
+
+    def _zeroband(self) -> tuple[InLoss, str, float | None]:
+        """Up to 0.1: kl_coef is a KL to a frozen reference, without gradient."""
+        keys = self.keys
+        key = self._find("grpo.kl_coef", "kl_coef")
+        rollout = None
+        if (kind := self._find("grpo.off_policy.type")) and keys.text(kind) == "kl_cov":
+            rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
+            self._rule("kl_cov weighs a distance to the policy that sampled, on some tokens",
+                       "src/zeroband/training/loss.py: grpo_loss_kl_cov")  # fmt: skip
+        if key is None:
+            self._rule("there is a reference policy only where kl_coef is given",
+                       "src/zeroband/train.py")  # fmt: skip
+            return InLoss(False), "", rollout
+        beta = keys.number(key)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(key))
+            return InLoss(None, "k3"), "", rollout
+        self._rule("kl_coef adds k3 to the loss", "src/zeroband/training/loss.py: kl_penalty")
+        return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
+
+    def _tau(self) -> tuple[InLoss, float | None]:
+        """From 0.2: kl_tau and, in 0.3.0 to 0.5.0, teacher_tau."""
+        keys = self.keys
+        custom = self._find("trainer.loss.type", LOSS_TYPE)
+        if custom and keys.text(custom) == "custom":
+            self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
+            return InLoss(None), None
+        key = self._find("trainer.loss.kl_tau", TAU)
+        default = 0.001 if self.at >= FIRST_TAU_ON else 0.0
+        tau = keys.number(key) if key else default
+        if key and tau is None:
+            self.unknown.append(keys.why_unknown(key))
+        self._rule(f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
+                   "sampled, not to a reference policy", "prime_rl/trainer/rl/loss.py")  # fmt: skip
+        teacher = self._find("trainer.loss.teacher_tau", TEACHER)
+        if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+            return InLoss(False), tau
+        beta = keys.number(teacher)
+        self._rule("teacher_tau adds log teacher - log policy to each token's advantage: k1, "
+                   "token by token, where the teacher is the initial policy",
+                   "prime_rl/trainer/rl/loss.py")  # fmt: skip
+        if beta is None:
+            self.unknown.append(keys.why_unknown(teacher))
+            return InLoss(None), tau
+        return InLoss(beta != 0, "k1", beta, True), tau
+
+    def _inactive(self, dead: str) -> Iterator[Inactive]:
+        if dead:
+            for key in ("grpo.kl_coef", "kl_coef"):
+                yield from self.keys.inert(key, dead)
+        if not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+            for key in ("trainer.loss.teacher_tau", TEACHER):
+                yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
+
+    def _change(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Edit]:
+        if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
+            yield Edit("trainer.loss.teacher_tau", "teacher_tau = 0.001")
+            yield Edit("trainer.loss.kl_tau", "kl_tau = 0.0")
+
+    def _rule(self, text: str, source: str) -> None:
+        self.rules.append(Rule(text, f"Prime-RL {self.version}, {source}"))

@@ -1,0 +1,214 @@
+"""What a launch of SkyRL written by anybody asks of its KL, release by release.
+
+Read in skyrl-train 0.1 to 0.4 and skyrl 0.1.0 to 0.4.0: config/ppo_base_config.yaml or
+train/config/config.py (AlgorithmConfig), utils/ppo_utils.py, trainer.py, workers/worker.py.
+KL in the loss, as k3 with 0.001, is on by default in all of them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from orchestrator.audit.keys import Keys, split_override
+from orchestrator.audit.types import (
+    Edit, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
+)  # fmt: skip
+
+ALGORITHM = "trainer.algorithm"
+USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
+TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
+OLD_K3, OLD_ABS = f"{ALGORITHM}.use_kl_estimator_k3", f"{ALGORITHM}.use_abs_kl"
+ADVANTAGE, GROUP = f"{ALGORITHM}.advantage_estimator", "generator.n_samples_per_prompt"
+CONTROL = f"{ALGORITHM}.kl_ctrl"
+DEFAULTS = {
+    USE_REWARD: "false", USE_LOSS: "true", TYPE: "k3", COEFFICIENT: "0.001", OLD_K3: "false",
+    OLD_ABS: "false", ADVANTAGE: "grpo", GROUP: "5",
+}  # fmt: skip
+NOT_KEYS = (f"{ALGORITHM}.init_kl_coef", f"{ALGORITHM}.kl_target", f"{ALGORITHM}.kl_coef",
+            f"{ALGORITHM}.kl_estimator", f"{ALGORITHM}.kl_loss_type")  # fmt: skip
+"""Names that look like keys and are none: Hydra's `+` adds them and nothing reads them."""
+
+_OLD = re.compile(r"skyrl_train[./]|^generator\.(backend|num_inference_engines|run_engines_locally"
+                  r"|inference_engine_\w+|weight_sync_backend|async_engine|gpu_memory_utilization"
+                  r"|vllm_\w+|model_dtype|enforce_eager)=?")  # fmt: skip
+_NEW = re.compile(r"(^|/)skyrl[./](train|backends)|^generator\.inference_engine\.|examples\.train\.")
+_ENTRY = re.compile(r"^(skyrl_train\.\w[\w.]*|skyrl\.train\.\w[\w.]*|.*skyrl_train/entrypoints/\w+\.py)$")
+_OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generator)\.[\w.]+=")
+_NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
+OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "skyrl-train 0.1-0.4", "0.4.0", "0.2.0"
+NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 1340)"
+
+
+def audit(launch: Launch) -> Reading | None:
+    """What SkyRL makes of it; None where it is not a launch of SkyRL."""
+    entry, rest = _entry(launch.words)
+    if launch.words and (entry is None or _NOT_RL.search(entry)):
+        return None
+    if not launch.words and not any(
+        key.startswith(f"{ALGORITHM}.") for d in launch.documents for key in d.values
+    ):
+        return None
+    keys = Keys(DEFAULTS)
+    keys.add_documents(launch.documents)
+    for word in rest:
+        found = split_override(word)
+        if found is not None:
+            keys.add(*found)
+    version, because = _release(launch, keys)
+    return _Judge(keys, entry, version, because, launch).reading()
+
+
+def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+    for i, word in enumerate(words):
+        if _ENTRY.match(word.text):
+            return word.text, words[i + 1 :]
+    claimed = [i for i, word in enumerate(words) if _OURS.match(word.text)]
+    if not claimed or any(w.text.lstrip("+").startswith("actor_rollout_ref.") for w in words):
+        return None, ()
+    for i in range(claimed[0] - 1, -1, -1):
+        text = words[i].text
+        if text.endswith(".py") or (i and words[i - 1].text == "-m"):
+            return text, words[i + 1 :]
+    return words[0].text, words[claimed[0] :]
+
+
+def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
+    for library in ("skyrl", "skyrl-train"):
+        pinned = launch.versions.get(library)
+        if pinned is not None:
+            version, _, why = pinned.partition(" ")
+            name = OLD_RELEASE if library == "skyrl-train" else version
+            return name, f"{version}: {why}"
+    texts = [word.text.lstrip("+") for word in launch.words] + list(keys.given)
+    if any(_NEW.search(text) for text in texts):
+        return NEW_RELEASE, "the newest release; its entry point or keys are those of skyrl"
+    if any(_OLD.search(text) for text in texts):
+        return OLD_RELEASE, "its entry point or keys are those of skyrl-train"
+    if any(values[-1].mark == "+" for values in keys.given.values()):
+        return OLD_RELEASE, "its keys have Hydra's `+`, which skyrl refuses"
+    return NEW_RELEASE, "the newest release; nothing in it tells the release"
+
+
+class _Judge:
+    """One launch under one release's rules."""
+
+    def __init__(
+        self, keys: Keys, entry: str | None, version: str, because: str, launch: Launch
+    ) -> None:
+        self.keys, self.entry, self.version, self.because = keys, entry, version, because
+        self.launch = launch
+        self.unknown: list[str] = []
+        self.contradictions: list[Note] = list(
+            keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
+        )
+
+    @property
+    def old(self) -> bool:
+        return self.version == OLD_RELEASE
+
+    def reading(self) -> Reading:
+        keys = self.keys
+        in_reward, in_loss = keys.switch(USE_REWARD), keys.switch(USE_LOSS)
+        for key, found in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
+            if found is None:
+                self.unknown.append(keys.why_unknown(key))
+        reward, loss = InReward(in_reward), InLoss(in_loss)
+        if in_reward or in_loss:
+            estimator, beta = self._estimator(), keys.number(COEFFICIENT)
+            if beta is None:
+                self.unknown.append(keys.why_unknown(COEFFICIENT))
+            on = None if beta is None else beta != 0
+            reward = InReward(on, estimator, beta) if in_reward else reward
+            loss = InLoss(on, estimator, beta) if in_loss else loss
+        if in_reward and in_loss:
+            self.contradictions.append(Note(
+                f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: {USE_LOSS} is "
+                "true unless it is set to false", keys.lines(USE_REWARD, USE_LOSS)))  # fmt: skip
+        dead = self._dead() if loss.active else ""
+        loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
+        return Reading(
+            library="skyrl", version=self.version, version_because=self.because,
+            entry_point=self.entry, in_reward=reward, in_loss=loss,
+            advantage_estimator=keys.text(ADVANTAGE), reference_policy_loaded=loaded,
+            group_size=keys.integer(GROUP), inactive=tuple(self._inactive(reward, loss, dead)),
+            contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
+            rules=tuple(self._rules(reward, loss)), change=tuple(self._change(reward, loss)),
+            assumes=tuple(self._assumed()), unknown=tuple(self.unknown), no_gradient=dead,
+        )  # fmt: skip
+
+    def _assumed(self) -> Iterator[str]:
+        yield from self.keys.assumes
+        if self.entry and not _ENTRY.match(self.entry):
+            yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
+
+    def _dead(self) -> str:
+        from orchestrator.audit.keys import numbers
+
+        if self.old:
+            return NO_GRADIENT
+        return NO_GRADIENT if numbers(self.version) < numbers(FIRST_GRADIENT) else ""
+
+    def _estimator(self) -> str | None:
+        keys = self.keys
+        if self.old and keys.switch(OLD_K3):
+            return "k3"
+        if self.old and keys.switch(OLD_ABS):
+            return "abs"
+        name = keys.text(TYPE)
+        if name in ("k1", "k2", "k3", "abs"):
+            return name
+        self.unknown.append(keys.why_unknown(TYPE))
+        return None
+
+    def _inactive(self, reward: InReward, loss: InLoss, dead: str) -> Iterator[Inactive]:
+        keys = self.keys
+        zero = (reward.beta == 0) or (loss.beta == 0)
+        if zero:
+            why = f"{COEFFICIENT} is 0"
+            for key in (USE_REWARD, USE_LOSS, TYPE):
+                yield from keys.inert(key, why) if keys.switch(key) else ()
+        elif reward.active is False and loss.active is False:
+            for key in (COEFFICIENT, TYPE):
+                yield from keys.inert(key, f"neither {USE_REWARD} nor {USE_LOSS} is true")
+        if dead:
+            for key in (USE_LOSS, COEFFICIENT, TYPE):
+                yield from keys.inert(key, f"the KL in the loss has no gradient here: {dead}")
+        if not reward.active:
+            for key in keys.given:
+                if key.startswith(f"{CONTROL}."):
+                    yield from keys.inert(key, f"it is for a KL in the reward; {USE_REWARD} is not "
+                                               "true")  # fmt: skip
+        for key in NOT_KEYS:
+            yield from keys.inert(key, "SkyRL has no such key")
+
+    def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
+        trainer, worker, utils = (
+            ("skyrl_train/trainer.py", "skyrl_train/workers/worker.py",
+             "skyrl_train/utils/ppo_utils.py") if self.old
+            else ("skyrl/train/trainer.py", "skyrl/backends/skyrl_train/workers/worker.py",
+                  "skyrl/backends/skyrl_train/utils/ppo_utils.py")
+        )  # fmt: skip
+        if loss.active:
+            yield self._rule(f"{USE_LOSS} is true unless set to false; the loss adds "
+                             f"{COEFFICIENT} times the KL", worker)  # fmt: skip
+        if reward.active:
+            yield self._rule(f"{USE_REWARD} subtracts {COEFFICIENT} times the KL from the reward, "
+                             f"with the estimator {TYPE}, k3 unless given",
+                             f"{trainer}: apply_reward_kl_penalty")  # fmt: skip
+        if not reward.active and not loss.active:
+            yield self._rule(f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set",
+                             trainer)  # fmt: skip
+        yield self._rule("the estimators are computed", f"{utils}: compute_approx_kl")
+
+    def _rule(self, text: str, source: str) -> Rule:
+        name = self.version if self.old else f"skyrl {self.version}"
+        return Rule(text, f"{name}, {source}")
+
+    def _change(self, reward: InReward, loss: InLoss) -> Iterator[Edit]:
+        beta = reward.beta or loss.beta or 0.001
+        wanted = [
+            (USE_REWARD, "true"), (USE_LOSS, "false"), (TYPE, "k1"), (COEFFICIENT, f"{beta:g}")
+        ]
+        for key, value in wanted:
+            edit = self.keys.edit(key, value, f"{key}={value}")
+            if edit is not None:
+                yield edit

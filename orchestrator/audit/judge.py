@@ -1,0 +1,152 @@
+"""From what a library makes of a launch to a verdict, through the laboratory's table."""
+
+from typing import cast
+
+from orchestrator.audit.types import Finding, Launch, Note, Reading, Verdict
+from orchestrator.semantics.catalogue import Objective
+from orchestrator.semantics.verdict import Verdict as Measured
+from orchestrator.semantics.verdict import verdict
+from orchestrator.settings import AdvantageEstimator, Estimator, Kl, Placement
+
+IN_LOSS: dict[Objective, Verdict] = {
+    Objective.ZERO: "zero_mean_noise",
+    Objective.TOKEN_FORWARD_KL: "token_forward_kl",
+    Objective.TOKEN_REVERSE_KL: "token_reverse_kl",
+    Objective.SEQUENCE_REVERSE_KL: "unbiased_reverse_kl",
+}
+_ADVANTAGES: dict[str, AdvantageEstimator] = {
+    "rloo": "rloo", "grpo": "grpo", "group_norm": "grpo", "dr_grpo": "dr_grpo",
+}  # fmt: skip
+
+
+def judged(reading: Reading, launch: Launch, name: str) -> Finding:
+    """The answer: the verdict, what it stands on, and what was measured."""
+    found, why, measured = _verdict(reading)
+    lines = sorted({
+        launch.line,
+        *(line for each in reading.settings for line in each.lines),
+        *(line for each in reading.contradictions for line in each.lines),
+        *(line for each in reading.inactive for line in each.lines),
+    })  # fmt: skip
+    notes = tuple(measured.notes) if measured is not None else ()
+    return Finding(
+        file=name, line=launch.line, case=launch.case, usual=launch.usual,
+        library=reading.library, version=reading.version,
+        version_because=reading.version_because, entry_point=reading.entry_point,
+        kl_in_reward=reading.in_reward, kl_in_loss=reading.in_loss,
+        advantage_estimator=reading.advantage_estimator,
+        reference_policy_loaded=reading.reference_policy_loaded,
+        group_size=reading.group_size, inactive_flags=reading.inactive,
+        contradictions=_contradictions(reading), verdict=found, why=why, lines=tuple(lines),
+        rollout_kl=reading.rollout_kl, settings=reading.settings, rules=reading.rules,
+        measured=_measured(measured), change=_change(reading, found),
+        change_note=reading.change_note,
+        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats))), notes=notes,
+    )  # fmt: skip
+
+
+def _contradictions(reading: Reading) -> tuple[Note, ...]:
+    return reading.contradictions
+
+
+def _change(reading: Reading, found: Verdict) -> tuple:  # type: ignore[type-arg]
+    keep = found in ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
+    return () if keep and not reading.contradictions and not reading.no_gradient else reading.change
+
+
+def _verdict(reading: Reading) -> tuple[Verdict, str, Measured | None]:
+    reward, loss = reading.in_reward, reading.in_loss
+    if reading.unknown:
+        return "undetermined", "; ".join(reading.unknown), None
+    if reward.active and loss.active and not reading.no_gradient:
+        return _both(reading)
+    if loss.active and reading.no_gradient:
+        if reward.active:
+            return _in_reward(reading)
+        why = (
+            f"{loss.estimator} stands in the loss with β = {loss.beta:g}, but without gradient: "
+            f"{reading.no_gradient}. The policy is not regularised"
+        )
+        return "no_kl", why, None
+    if reward.active:
+        return _in_reward(reading)
+    if loss.active:
+        return _in_loss(reading)
+    if reading.rollout_kl:
+        return (
+            "rollout_policy_kl_only",
+            f"its only KL is to the policy that sampled (weight {reading.rollout_kl:g}); nothing "
+            "keeps the policy near a reference policy",
+            None,
+        )
+    return "no_kl", _nothing(reading), None
+
+
+def _nothing(reading: Reading) -> str:
+    zero = [
+        where for where, each in (("reward", reading.in_reward), ("loss", reading.in_loss))
+        if each.beta == 0
+    ]  # fmt: skip
+    if zero:
+        return f"the KL in the {zero[0]} is switched on and multiplied by 0"
+    return "no KL term is switched on: nothing keeps the policy near a reference policy"
+
+
+def _measure(
+    reading: Reading, estimator: str | None, placement: Placement, beta: float | None,
+    *, straight: bool = False,
+) -> Measured:  # fmt: skip
+    name = f"{estimator}+" if straight else str(estimator)
+    advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
+    kl = Kl(estimator=cast("Estimator", name), placement=placement, beta=abs(beta or 1.0))
+    group = reading.group_size if (reading.group_size or 0) > 1 else None
+    return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
+
+
+def _in_reward(reading: Reading) -> tuple[Verdict, str, Measured]:
+    reward = reading.in_reward
+    found = _measure(reading, reward.estimator, "reward", reward.beta)
+    unbiased = found.objective is Objective.SEQUENCE_REVERSE_KL
+    told = f"{reward.estimator} in the reward, β = {reward.beta:g}"
+    if unbiased:
+        return "unbiased_reverse_kl", f"{told}: the gradient of the sequence's reverse KL", found
+    return (
+        "biased_reward",
+        f"{told}: the policy gradient of that reward is not the gradient of the reverse KL",
+        found,
+    )
+
+
+def _in_loss(reading: Reading) -> tuple[Verdict, str, Measured]:
+    loss = reading.in_loss
+    found = _measure(reading, loss.estimator, "loss", loss.beta, straight=loss.straight_through)
+    straight = " with k2's gradient" if loss.straight_through else ""
+    told = f"{loss.estimator}{straight} in the loss, β = {loss.beta:g}"
+    name = IN_LOSS.get(found.objective, "undetermined")
+    words = {
+        "zero_mean_noise": "its gradient is zero in expectation: it adds noise and regularises "
+        "nothing",
+        "token_forward_kl": "its gradient is that of the forward KL of each token, not of the "
+        "reverse KL it estimates",
+        "token_reverse_kl": "the gradient of the reverse KL of each token at the states visited",
+        "unbiased_reverse_kl": "the gradient of the sequence's reverse KL",
+        "undetermined": f"{found.summary}; the list of verdicts has no name for it",
+    }[name]
+    return name, f"{told}: {words}", found
+
+
+def _both(reading: Reading) -> tuple[Verdict, str, Measured | None]:
+    reward, loss = reading.in_reward, reading.in_loss
+    straight = " with k2's gradient" if loss.straight_through else ""
+    why = (
+        f"{reward.estimator} in the reward (β = {reward.beta:g}) and {loss.estimator}{straight} in "
+        f"the loss (β = {loss.beta:g}): two KL terms add up"
+    )
+    measured = None
+    if reward.estimator == loss.estimator and not loss.straight_through:
+        measured = _measure(reading, loss.estimator, "reward_and_loss", loss.beta)
+    return "both", why, measured
+
+
+def _measured(found: Measured | None) -> str:
+    return "" if found is None else f"{found.summary}. {found.bias.text}"

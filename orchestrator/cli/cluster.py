@@ -1,0 +1,67 @@
+"""What `orch run` does where the cells go to a cluster."""
+
+from typing import TYPE_CHECKING
+
+from orchestrator.cli import run
+from orchestrator.cli.output import say
+from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+
+def train_on_cluster(
+    whole: Experiment, chosen: Experiment, made: "Plan", *, wait: bool, budget: float | None
+) -> tuple[int, bool]:
+    """Submits what is missing, and waits if asked. The exit code, and whether training is over:
+    no chosen cell is with the scheduler or still to be submitted."""
+    from orchestrator.launch.slurm import wait as cluster
+    from orchestrator.launch.slurm.options import slurm_options
+    from orchestrator.progress import watch
+
+    options = slurm_options(chosen.spec.site.options)
+    chosen = run.within(budget, whole, chosen, made)
+    run.keep_spec(chosen)
+    scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
+    request = cluster.Request(chosen.cells, chosen.folder, options, scored, say)
+    sent = cluster.start(request)
+    source = chosen.spec.source or chosen.spec.name
+    if sent.cells:
+        jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
+        say(f"submitted {len(sent.cells)} cells as {jobs} {', '.join(sent.jobs)}")
+    if sent.left:
+        say(f"{len(sent.left)} cells wait for room in the queue (site.options.max_submit_jobs): "
+            "run again, or with --wait")  # fmt: skip
+    if not wait:
+        return _leave(chosen, source)
+    with watch(chosen.cells) as display:
+        done = cluster.wait(request._replace(on_event=display.show))
+    if done.interrupted:
+        say(f"not waiting any more; the jobs go on. `orch status {source}` shows them, "
+            f"`orch cancel {source}` stops them")  # fmt: skip
+        return 130, False
+    return run.tell_left_alone(
+        chosen, done.count("failed", "unknown"), done.count("cancelled")
+    ), True
+
+
+def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
+    """Without --wait: on to the report only if nothing is left to train."""
+    from orchestrator.launch.slurm.wait import evaluating
+    from orchestrator.state import look
+
+    states = [look(chosen.folder.cell(cell)).state for cell in chosen.cells]
+    busy = sum(s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
+               for s in states)  # fmt: skip
+    failed, cancelled = states.count("failed"), states.count("cancelled")
+    unknown = states.count("unknown")
+    if unknown:
+        say(f"{unknown} cells are in a state that cannot be told now: `orch status {source}`")
+    if busy or unknown:
+        say(f"{busy} cells are with the scheduler or wait: `orch status {source}` shows them, "
+            f"`orch run {source} --wait` stays until they are done and reports")  # fmt: skip
+        return 0, False
+    if evaluating(chosen.folder):
+        say(f"evaluations are with the scheduler; `orch run {source} --wait` stays for them")
+        return 0, False
+    return run.tell_left_alone(chosen, failed, cancelled), True

@@ -1,0 +1,37 @@
+"""Ending all that a run started on a node, wherever it went: known by a token in its variables."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.launch import system
+
+TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105
+
+
+def sweep(token: str, patience_seconds: float = 3.0) -> int:
+    """Ends every process of this user that carries the token; how many there were."""
+    first = list(_carriers(token))
+    for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
+        left = list(_carriers(token))
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while left and time.monotonic() < deadline:
+            time.sleep(0.05)
+            left = [pid for pid in left if system.is_running(pid)]
+    return len(first)
+
+
+def _carriers(token: str) -> Iterator[int]:
+    needle = f"{TOKEN}={token}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                held = (entry / "environ").read_bytes().split(b"\0")
+                if needle in held and system.is_running(int(entry.name)):
+                    yield int(entry.name)

@@ -1,0 +1,39 @@
+"""What is tried again by itself, by class of failure and how often it happened. Pure but for
+reading the attempts.
+
+A configuration error is never tried again: it would fail again. A collapse is a result, not a
+failure, and never comes here.
+"""
+
+from collections.abc import Mapping
+
+from orchestrator.launch.slurm.options import RETRIES, SlurmOptions
+from orchestrator.rundir import CellDir
+from orchestrator.state import RESUMABLE, Look
+
+
+def goes_again(cell_dir: CellDir, seen: Look, options: SlurmOptions) -> bool:
+    """Whether a cell that stopped is to be submitted again without a person's word."""
+    if seen.state == "planned":
+        return True
+    ended = seen.exit
+    failure = ended.failure if ended is not None else ""
+    if seen.state in RESUMABLE and failure != "node":
+        return _count(cell_dir, "") <= options.max_requeues
+    if seen.state == "failed" or failure == "node":
+        given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
+        limit = given.get(failure, RETRIES.get(failure, 0))
+        return _count(cell_dir, failure) <= limit
+    return False
+
+
+def _count(cell_dir: CellDir, failure: str) -> int:
+    """Attempts that ended in this way; those that left no word count as lost and as node."""
+    count = 0
+    for attempt in cell_dir.attempts():
+        ended = attempt.read_exit()
+        if ended is None:
+            count += failure in ("lost", "node", "out_of_memory") and attempt.job.exists()
+        else:
+            count += ended.failure == failure
+    return count

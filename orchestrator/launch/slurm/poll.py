@@ -1,0 +1,144 @@
+"""The state of a cell whose worker has not written a last word: what the scheduler says of it.
+
+The scheduler is asked once for all jobs of a folder and the answer kept for a while, longer each
+time nothing changed: looking at 10,000 cells costs one sacct. The queue is asked where accounting
+is away, does not know a job yet, or says that one ended whose worker has not said so. Nothing here
+writes.
+"""
+
+import random
+import time
+from pathlib import Path
+
+from orchestrator.files import read_tail
+from orchestrator.launch.slurm import book, scheduler, words
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.types import ExitRecord, State
+
+FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
+_YOUNG_SECONDS = 120.0
+"""How long accounting may not know of a job that was just submitted."""
+
+Seen = tuple[State, ExitRecord | None, str]
+"""State, how it ended, and why it is unknown."""
+
+
+class Snapshot:
+    """One answer of the scheduler about a folder's jobs."""
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self.jobs = {s.id: s for s in book.read(folder).values()}
+        self.made = time.monotonic()
+        self._accounted: scheduler.Answer | None = None
+        self._queued: scheduler.Answer | None = None
+        self.fault = ""
+
+    def accounted(self) -> scheduler.Answer:
+        if self._accounted is None:
+            wanted = [s.job for s in self.jobs.values()
+                      if s.job and s.kind == "train" and not s.drained]  # fmt: skip
+            try:
+                self._accounted = scheduler.accounting(wanted)
+            except scheduler.Away as error:
+                self._accounted, self.fault = {}, f"accounting does not answer ({error})"
+        return self._accounted
+
+    def queued(self) -> scheduler.Answer | None:
+        """None while the queue cannot be asked."""
+        if self._queued is None:
+            try:
+                self._queued = scheduler.queue()
+            except (scheduler.Away, scheduler.Refused) as error:
+                self.fault = f"the scheduler does not answer ({error})"
+        return self._queued
+
+    def asked(self) -> tuple[object, object]:
+        return self._accounted, self._queued
+
+    def seen(self, job: str, index: int, sent: float, log: Path) -> Seen:
+        """One element."""
+        found = self.accounted().get((job, index))
+        if found is not None and not words.is_over(found.word):
+            return words.state_of(found), None, ""
+        queue = self.queued()
+        if queue is not None and (job, index) in queue:
+            return words.state_of(queue[job, index]), None, ""
+        if found is not None and queue is not None:
+            ended = words.ending_of(found, _last_words(log))
+            return (ended.state if ended else "running"), ended, ""
+        if queue is None:
+            return "unknown", None, f"{self.fault}; ask again when it does"
+        if not self.fault and time.time() - sent < _YOUNG_SECONDS:
+            return "submitted", None, ""
+        why = self.fault or "neither the queue nor accounting knows it"
+        return "unknown", None, f"job {job}_{index} is not in the queue, and {why}"
+
+
+_snapshots: dict[Path, Snapshot] = {}
+_gaps: dict[Path, float] = {}
+
+
+def forget() -> None:
+    """Asks again at the next look: something was submitted or cancelled."""
+    _snapshots.clear()
+    _gaps.clear()
+
+
+def snapshot(folder: RunFolder) -> Snapshot:
+    """The scheduler's answer, not older than a few seconds; a minute when nothing changes."""
+    held = _snapshots.get(folder.path)
+    if held is not None and time.monotonic() - held.made < _gaps.get(folder.path, FIRST_SECONDS):
+        return held
+    made = Snapshot(folder)
+    if held is not None:
+        made.accounted()
+        same = made.asked()[0] == held.asked()[0]
+        gap = _gaps.get(folder.path, FIRST_SECONDS) * 1.5 if same else FIRST_SECONDS
+        _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311
+    _snapshots[folder.path] = made
+    return made
+
+
+def evaluations(folder: RunFolder) -> int | None:
+    """How many evaluations are in the queue; None while it cannot be asked."""
+    taken = snapshot(folder)
+    jobs = {s.job for s in taken.jobs.values() if s.kind == "evaluate" and s.job and not s.drained}
+    if not jobs:
+        return 0
+    queue = taken.queued()
+    return None if queue is None else sum(job in jobs for job, _ in queue)
+
+
+def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Seen | None:
+    """What to say of a cell whose last attempt was submitted and has no final word.
+
+    ended: an exit.json that says preempted or timed_out: the job may be in the queue again. None
+    where its submission was refused or never sent: then nothing is at work on it.
+    """
+    order = attempt.read_order()
+    folder = RunFolder(cell_dir.path.parents[1])
+    taken = snapshot(folder)
+    submission = taken.jobs.get(order["submission"]) or book.read(folder).get(order["submission"])
+    if submission is None:
+        return "unknown", ended, (
+            f"{attempt.order} names a submission that is not in {folder.ledger}: it was removed "
+            "or cut. Remove the attempt's folder to submit the cell again")  # fmt: skip
+    if submission.dropped:
+        return None
+    if submission.job is None:
+        return "submitted", ended, ""
+    log = folder.submission(submission.id) / f"{submission.job}_{order['index']}.log"
+    state, record, fault = taken.seen(submission.job, order["index"], submission.time, log)
+    if ended is None or state in ("submitted", "pending", "running"):
+        return state, record, fault
+    if state == "cancelled":
+        return state, record, ""
+    if taken.queued() is None:
+        return "unknown", ended, fault  # it may be in the queue again
+    return ended.state, ended, ""
+
+
+def _last_words(log: Path) -> str:
+    lines = read_tail(log, 2000).decode(errors="replace").strip().splitlines()
+    return "\n".join(line for line in lines[-5:] if "STARTING" not in line)

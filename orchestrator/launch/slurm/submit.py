@@ -1,0 +1,241 @@
+"""Cells to the cluster, as job arrays, each cell exactly once.
+
+For every array, in this order, so that a kill between any two is mended by the next run:
+
+    1  the intent goes into the ledger, with the name that the job will have
+    2  each cell gets its next attempt, with the submission's id in it
+    3  manifest and script are written
+    4  sbatch
+    5  the array's id goes into the ledger
+"""
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import write_text
+from orchestrator.launch import system
+from orchestrator.launch.check import expressible
+from orchestrator.launch.slurm import book, poll, scheduler, script
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.reconcile import close_books, reconcile, submitting
+from orchestrator.rundir import RunFolder
+from orchestrator.state import RESUMABLE, Look, look
+from orchestrator.types import Cell
+
+AWAY_SECONDS = 600.0
+"""How long a submission waits for a controller that does not answer."""
+_BAD_NODE: frozenset[str] = frozenset({"node", "hung"})
+
+
+class Submitted(NamedTuple):
+    """What was sent."""
+
+    cells: tuple[Cell, ...] = ()
+    jobs: tuple[str, ...] = ()
+    left: tuple[Cell, ...] = ()
+    """Cells for which the queue has no room at present (`max_submit_jobs`)."""
+
+
+class Chunk(NamedTuple):
+    """The elements of one array."""
+
+    cells: tuple[Cell, ...]
+    shape: script.Shape
+    exclude: tuple[str, ...]
+
+
+def submit(
+    cells: Iterable[Cell],
+    folder: RunFolder,
+    options: SlurmOptions,
+    *,
+    evaluate: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Submitted:
+    """Submits those of the cells that are to be trained and are not with the scheduler already.
+
+    evaluate: each cell's evaluation becomes a job that waits for it. tell: sentences on the way.
+    Raises OrchError, before anything is submitted, for cells that a backend cannot express;
+    EnvironmentFault where SLURM refuses, or does not answer for AWAY_SECONDS.
+    """
+    folder.open()
+    with submitting(folder):
+        for line in reconcile(folder):
+            tell(line)
+        close_books(folder)
+        looks = [(cell, look(folder.cell(cell))) for cell in cells]
+        todo = [(cell, seen) for cell, seen in looks if seen.state in RESUMABLE]
+        expressible([cell for cell, _ in todo], folder)
+        _follow_up(folder, options, tell)
+        if not todo:
+            return Submitted()
+        room = _room(options)
+        sent: list[Cell] = []
+        jobs: list[str] = []
+        chunks = list(_chunks(todo[:room], options))
+        throttle = _throttle(options.max_running, len(chunks))
+        for chunk in chunks:
+            job = _send(chunk, folder, options, throttle, evaluate, tell)
+            jobs.append(job)
+            sent += chunk.cells
+        poll.forget()
+        return Submitted(tuple(sent), tuple(jobs), _rest(todo, room))
+
+
+def _rest(todo: Sequence[tuple[Cell, Look]], room: int | None) -> tuple[Cell, ...]:
+    return () if room is None else tuple(cell for cell, _ in todo[room:])
+
+
+def _send(
+    chunk: Chunk, folder: RunFolder, options: SlurmOptions, throttle: int | None, evaluate: bool,
+    tell: Callable[[str], None],
+) -> str:  # fmt: skip
+    submission = secrets.token_hex(8)
+    follower = secrets.token_hex(8) if evaluate else ""
+    name = _intend(folder, submission, "train", len(chunk.cells))
+    elements = []
+    for index, cell in enumerate(chunk.cells):
+        cell_dir = folder.cell(cell)
+        cell_dir.make(cell)
+        order = json.dumps({
+            "submission": submission, "index": index, "cell": json.loads(cell.model_dump_json())
+        })  # fmt: skip
+        elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
+    job = script.Job(name, len(elements), chunk.shape, throttle, exclude=chunk.exclude)
+    _write(folder, submission, {"kind": "train", "elements": elements, "evaluate": follower},
+           job, options)  # fmt: skip
+    array = _sbatch(folder, submission, name, options, tell)
+    if evaluate:
+        _send_evaluation(folder, submission, follower, array, options, tell)
+    return array
+
+
+def _send_evaluation(
+    folder: RunFolder, follows: str, submission: str, array: str, options: SlurmOptions,
+    tell: Callable[[str], None],
+) -> None:  # fmt: skip
+    elements = book.read_manifest(folder, follows).get("elements", [])
+    name = _intend(folder, submission, "evaluate", len(elements), follows)
+    # an evaluation is one process: of a model that wants GPUs, on as many of one node
+    gpus = _gpus_of(folder, elements)
+    job = script.Job(name, len(elements), script.Shape(1, gpus), after=array)
+    _write(folder, submission, {"kind": "evaluate", "elements": elements}, job, options)
+    _sbatch(folder, submission, name, options, tell)
+
+
+def _follow_up(folder: RunFolder, options: SlurmOptions, tell: Callable[[str], None]) -> None:
+    """Submits evaluations that a kill kept from being submitted after their training."""
+    known = book.read(folder)
+    for sent in list(known.values()):
+        if sent.kind != "train" or sent.job is None or sent.drained:
+            continue
+        follower = book.read_manifest(folder, sent.id).get("evaluate", "")
+        if follower and (follower not in known or known[follower].dropped):
+            _send_evaluation(folder, sent.id, follower, sent.job, options, tell)
+
+
+def _intend(folder: RunFolder, submission: str, kind: str, cells: int, follows: str = "") -> str:
+    """Writes the intent; the job's name."""
+    plain = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "_"
+                    for c in folder.experiment)  # fmt: skip
+    name = f"orch-{plain[:60]}-{submission}"
+    book.note(
+        folder, book.INTENT, submission, kind=kind, name=name, cells=cells, follows=follows,
+        host=socket.gethostname(), pid=os.getpid(), birth=system.birth(os.getpid()),
+    )  # fmt: skip
+    return name
+
+
+def _write(
+    folder: RunFolder, submission: str, manifest: dict[str, object], job: script.Job,
+    options: SlurmOptions,
+) -> None:  # fmt: skip
+    plain = options.model_dump(mode="json")
+    book.write_manifest(folder, submission, {**manifest, "options": plain})
+    write_text(folder.submission(submission) / "job.sh", script.text(job, options))
+
+
+def _sbatch(
+    folder: RunFolder, submission: str, name: str, options: SlurmOptions,
+    tell: Callable[[str], None],
+) -> str:  # fmt: skip
+    """Sends a script; the array's id. Asked again while the controller is away, each time after
+    asking whether the last try reached it."""
+    started, pause, tried = time.time(), 1.0, False
+    while True:
+        try:
+            job = scheduler.find(name, started) if tried else None
+            if job is None:
+                tried = True
+                job = scheduler.send(folder.submission(submission))
+            book.note(folder, book.SENT, submission, job=job)
+            return job
+        except scheduler.Refused as error:
+            from orchestrator.site.messages import told
+
+            book.note(folder, book.DROPPED, submission, why=str(error)[:500])
+            said = told(str(error), options.model_dump(mode="json"))
+            at = f" (change {said.field})" if said.field else ""
+            raise EnvironmentFault(
+                f"the cluster refuses the job: {said.sentence}{at}. Nothing of it was submitted"
+            ) from error
+        except scheduler.Away as error:
+            if time.time() - started > AWAY_SECONDS:
+                raise EnvironmentFault(
+                    f"the scheduler has not answered for {AWAY_SECONDS / 60:.0f} minutes ({error})"
+                    "; nothing is lost, run again when it does"
+                ) from error
+            tell(f"the scheduler does not answer; asking again in {pause:.0f} s")
+            time.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+
+def _chunks(todo: Sequence[tuple[Cell, Look]], options: SlurmOptions) -> Iterator[Chunk]:
+    groups: dict[tuple[script.Shape, tuple[str, ...]], list[Cell]] = {}
+    for cell, seen in todo:
+        key = script.shape_of(cell), _bad_nodes(seen)
+        groups.setdefault(key, []).append(cell)
+    size = scheduler.max_array_size()
+    if options.max_array_size:
+        size = min(size, options.max_array_size)
+    for (shape, exclude), cells in groups.items():
+        for start in range(0, len(cells), size):
+            yield Chunk(tuple(cells[start : start + size]), shape, exclude)
+
+
+def _bad_nodes(seen: Look) -> tuple[str, ...]:
+    """The node that the last attempt died of: it is tried elsewhere."""
+    ended = seen.exit
+    if ended is None or ended.failure not in _BAD_NODE or not ended.host:
+        return ()
+    return (ended.host,)
+
+
+def _throttle(max_running: int | None, chunks: int) -> int | None:
+    return None if max_running is None else max(1, max_running // max(1, chunks))
+
+
+def _room(options: SlurmOptions) -> int | None:
+    """How many more elements the queue takes; None: as many as there are."""
+    if options.max_submit_jobs is None:
+        return None
+    try:
+        queued = Counter(job for job, _ in scheduler.queue())
+    except (scheduler.Away, scheduler.Refused) as error:
+        raise EnvironmentFault(f"the queue cannot be asked for its length: {error}") from error
+    each = 2 if options.evaluate else 1
+    return max(0, options.max_submit_jobs - queued.total()) // each
+
+
+def _gpus_of(folder: RunFolder, elements: Sequence[Sequence[object]]) -> int:
+    from orchestrator.rundir import CellDir
+
+    cells = [CellDir(folder.cells_path / str(name)) for name, _ in elements[:1]]
+    return max((script.shape_of(c.read_cell()).gpus_per_node for c in cells), default=0)

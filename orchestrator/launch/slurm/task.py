@@ -1,0 +1,170 @@
+"""What runs in a job: one element of an array, in the folder of its submission.
+
+python -m orchestrator.launch.slurm.task     SLURM's variables say which element
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.files import read_json
+from orchestrator.launch import node, worker
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.program import Quiet
+from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.types import Cell, ExitRecord, LaunchPlan, State
+
+ASKED: Mapping[int, State] = {**worker.ASKED, signal.SIGUSR1: "timed_out"}
+"""USR1 comes before the time limit and, where the cluster says so, on preemption."""
+NOT_MINE = 3
+"""Exit code of an element whose cell another submission has taken over, or a person cancelled."""
+_REQUEUE_SECONDS = 120
+
+
+def main() -> int:
+    ask = worker.Ask(ASKED)
+    place = Path.cwd()
+    manifest = read_json(place / "manifest.json")
+    if manifest is None:
+        say(f"{place}/manifest.json cannot be seen from {os.environ.get('SLURMD_NODENAME')}: the "
+            "runs folder must lie on a file system that every node sees")  # fmt: skip
+        return 1
+    folder = RunFolder(place.parents[1])
+    name, number = manifest["elements"][int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    cell_dir = CellDir(folder.cells_path / name)
+    try:
+        if manifest["kind"] == "evaluate":
+            return evaluate(folder, cell_dir)
+        return train(cell_dir, place.name, number, manifest["options"], ask)
+    except OrchError as error:
+        say(str(error))
+        return 1
+
+
+def train(
+    cell_dir: CellDir, submission: str, number: int, plain: Mapping[str, Any], ask: worker.Ask
+) -> int:
+    """Trains the cell if it is still this submission's, and puts the job back into the queue if
+    it was stopped before its end."""
+    attempt = open_attempt(cell_dir, submission, number)
+    if attempt is None:
+        say(f"{cell_dir.path.name} is not this submission's any more")
+        return _code_of(cell_dir, submission)
+    options = SlurmOptions.model_validate(plain)
+    cell = Cell.model_validate(attempt.read_order()["cell"])
+    wait_for_silence(cell_dir, attempt)
+    quiet = Quiet(attempt.path, options.hung_after_minutes * 60)
+    with Lease(cell_dir, attempt, quiet.ending).held() as lease:
+        record = _attempt(cell, cell_dir, attempt, submission, plain, ask)
+    if lease.lost or not attempt.path.exists():
+        say(f"{cell_dir.path.name}: attempt {attempt.number} was taken over, or removed")
+        return NOT_MINE
+    if lease.ending is not None and record.state == "preempted":
+        record = lease.ending.record(record.started, record.ended)
+    record = _stopped_by_whom(record, options)
+    attempt.write_exit(record)
+    if record.state in ("preempted", "timed_out"):
+        return _again(cell_dir, submission, options)
+    return 0 if record.state == "succeeded" else 1
+
+
+def _attempt(
+    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, submission: str,
+    plain: Mapping[str, Any], ask: worker.Ask,
+) -> ExitRecord:  # fmt: skip
+    started = time.time()
+    claim = cell_dir.claim.open("a")
+    job = {
+        "submission": submission, "launcher": "slurm", "job": job_id(),
+        "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
+    }  # fmt: skip
+
+    def execute(plan: LaunchPlan) -> Ending:
+        return node.run(plan, attempt, cell, plain, claim)
+
+    worker.redirect(attempt)
+    if cell.scale == "micro":
+        worker.one_thread()
+    try:
+        return worker.perform(cell, cell_dir, attempt, job, ask, lambda: None, execute)
+    except RunFolderError as error:
+        say(str(error))
+        return Ending("failed", failure="disk", message=str(error)).record(started, time.time())
+    finally:
+        claim.close()
+
+
+def evaluate(folder: RunFolder, cell_dir: CellDir) -> int:
+    """Scores the checkpoints of one cell, as `orch eval` would."""
+    from orchestrator.collect import collect
+    from orchestrator.evaluate import evaluate as score
+    from orchestrator.files import read_object
+    from orchestrator.types import Spec
+
+    spec = read_object(Spec, folder.spec)
+    if spec is None:
+        say(f"{folder.spec} is missing: `orch run` writes it")
+        return 1
+    records = collect([cell_dir.read_cell()], folder)
+    score(records, spec.evaluation, folder, workers=1)
+    return 0
+
+
+def job_id() -> str:
+    """`<array>_<index>`, as SLURM's commands take it."""
+    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+
+
+def _stopped_by_whom(record: ExitRecord, options: SlurmOptions) -> ExitRecord:
+    """USR1 long before the time limit is a preemption."""
+    if record.state != "timed_out":
+        return record
+    limit = options.time_limit_hours * 3600
+    early = record.ended - record.started < limit - options.signal_seconds - 120
+    return record.model_copy(update={"state": "preempted"}) if early else record
+
+
+def _again(cell_dir: CellDir, submission: str, options: SlurmOptions) -> int:
+    """Back into the queue, unless a person ended the job or it was there too often."""
+    mine = [a for a in cell_dir.attempts() if a.read_order().get("submission") == submission]
+    if len(mine) > options.max_requeues:
+        say(f"stopped {len(mine)} times; `orch run` goes on (site.options.max_requeues)")
+        return 1
+    call = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
+    deadline = time.monotonic() + _REQUEUE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            listed = call(["squeue", "--noheader", f"--jobs={job_id()}", "--format=%T"])
+            if listed.returncode == 0 and listed.stdout.strip() != "RUNNING":
+                return 1  # it is being cancelled, or requeued by SLURM itself
+            if call(["scontrol", "requeue", job_id()]).returncode == 0:
+                return 1
+        time.sleep(2)
+    say("the scheduler does not answer; `orch run` goes on with this cell")
+    return 1
+
+
+def _code_of(cell_dir: CellDir, submission: str) -> int:
+    """0 for a cell that this submission has trained already."""
+    last = cell_dir.attempts()[-1:]
+    ended = last[0].read_exit() if last else None
+    done = ended is not None and ended.state == "succeeded"
+    return 0 if done and last[0].read_order().get("submission") == submission else NOT_MINE
+
+
+def say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

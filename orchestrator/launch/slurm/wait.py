@@ -1,0 +1,103 @@
+"""`orch run --wait`: until every cell has ended; what may be tried again is submitted again."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from orchestrator.launch import Event, system
+from orchestrator.launch.local import Launched
+from orchestrator.launch.slurm import book, poll
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.policy import goes_again
+from orchestrator.launch.slurm.submit import Submitted, submit
+from orchestrator.operations import ON_CLUSTER
+from orchestrator.rundir import RunFolder
+from orchestrator.state import RESUMABLE, Look, look
+from orchestrator.types import Cell
+
+LOOK_SECONDS = 2.0
+_BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
+
+
+class Request(NamedTuple):
+    """What `run` asks for."""
+
+    cells: Sequence[Cell]
+    folder: RunFolder
+    options: SlurmOptions
+    evaluate: bool
+    tell: Callable[[str], None]
+    on_event: Callable[[Event], None] = lambda _event: None
+
+
+def start(request: Request) -> Submitted:
+    """Submits what is to be trained; failed cells too, where their class of failure allows it."""
+    folder, options = request.folder, request.options
+    folder.open()
+    cells = []
+    for cell in request.cells:
+        cell_dir = folder.cell(cell)
+        seen = look(cell_dir)
+        if seen.state in RESUMABLE or seen.state == "failed":
+            if goes_again(cell_dir, seen, options):
+                if seen.state == "failed":
+                    cell_dir.new_attempt()
+                    folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
+                cells.append(cell)
+            elif seen.state in RESUMABLE:
+                request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
+        elif seen.state in _BUSY:
+            cells.append(cell)  # an intent that was cut short is among these
+    return submit(cells, folder, options, evaluate=request.evaluate, tell=request.tell)
+
+
+def wait(request: Request) -> Launched:
+    """Until no cell is with the scheduler and none may be tried again. Ctrl-C ends the waiting
+    only: jobs go on."""
+    seen_before: dict[str, str] = {}
+    with system.Stop().listening() as stop:
+        while True:
+            looks = [(cell, look(request.folder.cell(cell))) for cell in request.cells]
+            for cell, seen in looks:
+                if seen_before.get(cell.id) != seen.state:
+                    _tell_change(request, cell, seen)
+                    seen_before[cell.id] = seen.state
+            if stop.asked:
+                return Launched(tuple(looks), interrupted=True)
+            if any(_goes_again(request, cell, seen) for cell, seen in looks):
+                start(request)
+            elif not (any(s.state in _BUSY for _, s in looks) or evaluating(request.folder)):
+                return Launched(tuple(looks))
+            _pause(request, stop)
+
+
+def evaluating(folder: RunFolder) -> bool:
+    """Whether evaluations are with the scheduler. Notes those that are over."""
+    left = poll.evaluations(folder)
+    if left == 0:
+        for sent in book.read(folder).values():
+            if sent.kind == "evaluate" and sent.job and not sent.drained:
+                book.note(folder, book.DRAINED, sent.id)
+    return left != 0
+
+
+def _goes_again(request: Request, cell: Cell, seen: Look) -> bool:
+    if seen.state not in RESUMABLE and seen.state != "failed":
+        return False
+    return goes_again(request.folder.cell(cell), seen, request.options)
+
+
+def _tell_change(request: Request, cell: Cell, seen: Look) -> None:
+    attempts = request.folder.cell(cell).attempts()
+    last = attempts[-1].path if attempts else None
+    if seen.state == "running" and last is not None:
+        request.on_event(Event("started", cell, last))
+    elif seen.state not in _BUSY | RESUMABLE:
+        request.on_event(Event("ended", cell, last, seen.exit))
+
+
+def _pause(request: Request, stop: system.Stop) -> None:
+    deadline = time.monotonic() + LOOK_SECONDS
+    while time.monotonic() < deadline and not stop.asked:
+        time.sleep(0.25)
+        request.on_event(Event("tick"))

@@ -1,0 +1,81 @@
+"""Evidence on disk: backends/<library>/evidence/<version>.json, written by `orch matrix --measure`."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from orchestrator import registry
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import write_text
+
+Evidence = Mapping[str, Any]
+
+VOLATILE = ("gradient", "deviation", "moved", "policy_weights", "kl_weights")
+"""Numbers whose last digits depend on the machine; compared within CLOSE."""
+CLOSE = 1e-6
+
+
+def path(library: str, version: str) -> Path:
+    """Where the evidence on a release lies."""
+    return registry.evidence_dir(library) / f"{version}.json"
+
+
+@cache
+def read(library: str, version: str) -> Evidence | None:
+    """The evidence on a release, or None where nothing was measured."""
+    file = path(library, version)
+    if not file.exists():
+        return None
+    try:
+        found: Evidence = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EnvironmentFault(
+            f"{file} is not JSON ({error}): measure again with "
+            f"`orch matrix --measure --library {library}@{version}`"
+        ) from error
+    return found
+
+
+def write(evidence: Evidence) -> Path:
+    """Store it, one entry a line where entries are many, so that versions can be compared."""
+    file = path(evidence["library"], evidence["version"])
+    file.parent.mkdir(exist_ok=True)
+    write_text(file, as_text(evidence))
+    read.cache_clear()
+    return file
+
+
+def as_text(evidence: Evidence) -> str:
+    """The evidence as JSON; long lists have one entry a line."""
+    parts = []
+    for key, value in evidence.items():
+        if isinstance(value, list) and value:
+            lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in value)
+            parts.append(f" {json.dumps(key)}: [\n{lines}\n ]")
+        elif isinstance(value, dict) and value:
+            lines = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}"
+                for name, each in value.items()
+            )
+            parts.append(f" {json.dumps(key)}: {{\n{lines}\n }}")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def differences(one: Any, other: Any, at: str = "") -> list[str]:
+    """Where two documents of evidence differ, numbers of VOLATILE fields taken as equal within
+    CLOSE: `cells[3].objective: 'zero' -> 'surrogate'`."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = list(dict.fromkeys([*one, *other]))
+        inner = [(f"{at}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys]
+        return [line for where, a, b in inner for line in differences(a, b, where)]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{at}[{i}]")]
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    if numbers and any(f".{name}" in f".{at}" for name in VOLATILE):
+        return [] if abs(one - other) <= CLOSE else [f"{at}: {one!r} -> {other!r}"]
+    return [] if one == other else [f"{at}: {one!r} -> {other!r}"]

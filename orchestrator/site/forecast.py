@@ -1,0 +1,57 @@
+"""What would go wrong with a spec at full scale, found without running it. Pure but for asking."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from orchestrator import registry
+from orchestrator.cost import cost
+from orchestrator.errors import OrchError
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.types import Cell
+
+
+class Refusal(NamedTuple):
+    """One reason for which a library cannot run some cells."""
+
+    sentence: str
+    slugs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.slugs) - 3} more" if len(self.slugs) > 3 else ""
+        cells = "cell" if len(self.slugs) == 1 else "cells"
+        return f"{self.sentence} ({len(self.slugs)} {cells}: {', '.join(self.slugs[:3])}{more})"
+
+
+def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
+    """Every cell that its library cannot express, by reason."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        home = folder.cell(cell)
+        place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
+        try:
+            registry.load(cell.settings.backend.name).translate(cell, place)
+        except OrchError as error:
+            found.setdefault(str(error), []).append(cell.slug)
+    return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+
+
+def times(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
+    """Cells that one job's time limit is too short for: they need a checkpoint to go on from."""
+    limit, most = options.time_limit_hours, options.max_requeues + 1
+    long: dict[int, list[Cell]] = {}
+    for cell in cells:
+        gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
+        hours = cell.resources.hours or (cost(cell).gpu_hours / gpus if gpus else 0.0)
+        jobs = math.ceil(hours / limit) if hours == hours else 0  # NaN: unknown
+        if jobs > 1:
+            long.setdefault(jobs, []).append(cell)
+    for jobs, held in sorted(long.items()):
+        told = f"{len(held)} cells need about {jobs} jobs of {limit:g} h each ({held[0].slug}"
+        told += ", ...)" if len(held) > 1 else ")"
+        if jobs > most:
+            yield f"{told}: more than site.options.max_requeues allows ({options.max_requeues})"
+        if any(cell.cadence.checkpoint_every_steps is None for cell in held):
+            yield (f"{told}, and write no checkpoint before their last step: they would begin anew "
+                   "each time. Set cadence.checkpoint_every_steps")  # fmt: skip

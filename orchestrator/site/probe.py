@@ -1,0 +1,111 @@
+"""A small job that looks at a node: does it see the runs folder, orch, the environments, GPUs?"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.site.look import MARK
+from orchestrator.site.messages import Told, told
+
+DEADLINE_SECONDS = 120.0
+"""How long a node may take to become free."""
+
+
+class Seen(NamedTuple):
+    """What a node told of itself. `fault` alone, where it told nothing."""
+
+    node: str = ""
+    python: str = ""
+    shared: str = ""
+    """What keeps it from the runs folder; empty where nothing does."""
+    gpus: str = "0"
+    environments: dict[str, str] = {}  # noqa: RUF012
+    """Release -> what is wrong with its environment; empty where nothing is."""
+    fault: Told | None = None
+
+
+def probe(
+    options: SlurmOptions, folder: Path, environments: Iterable[tuple[str, str]], gpus: int = 0,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> Seen:  # fmt: skip
+    """Looks at one node of the site's partition, with `gpus` GPUs. Leaves nothing behind.
+
+    Raises EnvironmentFault if the folder cannot be written from here.
+    """
+    token = f".orch-probe-{secrets.token_hex(8)}"
+    asked: dict[str, Any] = {
+        "folder": str(folder.absolute()), "token": token,
+        "environments": [list(each) for each in environments],
+        "options": options.model_dump(mode="json", exclude_defaults=True),
+    }  # fmt: skip
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / token).write_text(token, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{folder} cannot be written to from here: {error.strerror} (site.runs_dir)"
+        ) from error
+    try:
+        python = options.python or sys.executable
+        argv = [*_srun(options, gpus), python, "-P", "-m", "orchestrator.site.look",
+                json.dumps(asked)]  # fmt: skip
+        return _answer(argv, options, python, deadline_seconds)
+    finally:
+        for name in (token, f"{token}.answer"):
+            (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
+
+
+def _srun(options: SlurmOptions, gpus: int) -> list[str]:
+    flags: dict[str, object] = {
+        "partition": options.partition, "account": options.account, "qos": options.qos,
+        "constraint": options.constraint, "reservation": options.reservation,
+        "exclude": options.exclude, "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
+    }  # fmt: skip
+    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    return ["srun", "--job-name=orch-doctor", "--nodes=1", "--ntasks=1", "--time=5",
+            "--chdir=/", "--input=none", *given]  # fmt: skip
+
+
+def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: float) -> Seen:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        errors="replace", env=env, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)  # srun takes its job back
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=10)
+        process.kill()
+        return Seen(fault=Told(f"no node was free within {deadline:.0f} s, so none was looked at; "
+                               "ask again when the queue is shorter", passing=True))  # fmt: skip
+    _, marked, line = out.rpartition(MARK)
+    if marked:
+        return Seen(**json.loads(line))
+    return Seen(fault=_fault(err, options, python))
+
+
+def _fault(err: str, options: SlurmOptions, python: str) -> Told:
+    if "execve()" in err or "No such file or directory" in err:
+        return Told(f"the nodes do not have {python}: put orch's environment where they see it, "
+                    "or say which Python has orch there", "site.options.python")  # fmt: skip
+    if "No module named" in err:
+        said = next(line for line in err.splitlines() if "No module named" in line).strip()
+        return Told(f"{python} runs on the node and cannot import orch ({said}): install orch "
+                    "where the nodes see it", "site.options.python")  # fmt: skip
+    return told(err, options.model_dump())

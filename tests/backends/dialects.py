@@ -1,0 +1,207 @@
+"""A dialect held against the library it is of: the embedded trainer's advantages, loss and gradient
+beside those of the library's own functions, run from its installed source on the launch that
+`translate` makes of the same cell. Random rollouts, float32, past every clamp.
+"""
+
+import itertools
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from backends.micro.objective import Experience, objective, penalty, shaped_advantages
+from orchestrator import registry
+from orchestrator.dialect import Dialect, relevant
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.fingerprint import fingerprint
+from orchestrator.matrix.asking import Batch as Asked
+from orchestrator.matrix.asking import Where
+from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Clip,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Resources,
+    Rollout,
+    Settings,
+)
+from orchestrator.types import Cell, Place
+
+PLACE = Place(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+GROUPS, SIZE, TOKENS = 2, 4, 6
+TOLERANCE = 1e-5
+LOSSES = (
+    Loss(clip=Clip(low=0.2, high=0.3)), Loss(clip=None),
+    Loss(aggregation="sequence_mean", clip=Clip(dual=3.0)),
+    Loss(aggregation="constant", constant_tokens=8, clip=Clip()),
+)  # fmt: skip
+KLS = (
+    Kl(estimator="none"),
+    *(
+        Kl(estimator=e, placement=p, beta=0.3)  # type: ignore[arg-type]
+        for e, p in itertools.product(
+            ("k1", "k2", "k3", "abs", "rho_k2", "sg_rho_k2", "rho_k3", "k1+", "k3+"),
+            ("reward", "loss", "reward_and_loss"),
+        )
+    ),
+)
+
+
+def cells(library: str, version: str) -> Iterator[Cell]:
+    """Every combination of advantage, loss, KL and minibatches that the release can run."""
+    backend = registry.load(library)
+    for name, loss, kl, minibatches in itertools.product(
+        ("rloo", "grpo", "dr_grpo", "reinforce"), LOSSES, KLS, (1, 2)
+    ):
+        settings = Settings(
+            model=Model(name="policy", path="org/policy"),
+            data=Data(name="math", path="org/math", num_prompts=64_000),
+            advantage=Advantage(estimator=name),  # type: ignore[arg-type]
+            loss=loss, kl=kl, rollout=Rollout(group_size=SIZE, max_response_tokens=1024),
+            batch=Batch(num_prompts=512, num_minibatches=minibatches),
+            optimizer=Optimizer(learning_rate=1e-6), num_train_steps=100,
+            backend=BackendRef(name=library, version=version),
+        )  # fmt: skip
+        cell = Cell(
+            id=fingerprint(settings), slug="s", studies=("a",), axes={}, settings=settings,
+            resources=Resources(num_nodes=2, gpus_per_node=4),
+        )  # fmt: skip
+        try:
+            backend.translate(cell, PLACE)
+        except UnsupportedSetting:
+            continue
+        if not one_sequence_at_a_time(cell):
+            yield cell
+
+
+def one_sequence_at_a_time(cell: Cell) -> bool:
+    """OpenRLHF 0.10.1.post2 takes the mean of sequences by micro-batches of one; asked about a
+    whole batch at once its KL has another mean. See openrlhf/test_dialect.py."""
+    settings, backend = cell.settings, cell.settings.backend
+    flat = backend.name == "openrlhf" and (backend.version or "").startswith("0.10.1")
+    return flat and settings.loss.aggregation == "sequence_mean" and settings.kl.placement == "loss"
+
+
+def rollouts(seed: int, *, fresh: bool) -> Asked:
+    """Two groups of four rollouts of 1 to 6 tokens. Log-ratios reach ±15 and importance ratios
+    e^±3; `fresh`: the policy is the one that sampled."""
+    rng = np.random.default_rng(seed)
+    shape = (GROUPS * SIZE, TOKENS)
+    old = -rng.exponential(2.0, shape)
+    logp = old if fresh else old + rng.normal(0, 0.4, shape)
+    ref = old - rng.normal(0, 1.0, shape)
+    lengths = rng.integers(1, TOKENS + 1, GROUPS * SIZE)
+    ref[0, 0], ref[1, 0], ref[2, 0] = logp[0, 0] - 15, logp[1, 0] + 4, logp[2, 0] + 12
+    if not fresh:
+        logp[3, 0], logp[4, 0] = old[3, 0] + 3, old[4, 0] - 3
+    mask = (np.arange(TOKENS) < lengths[:, None]).astype(float)
+    return Asked(
+        logp=logp.tolist(), ref=ref.tolist(), old=old.tolist(), mask=mask.tolist(),
+        rewards=rng.choice([0.0, 0.25, 1.0], GROUPS * SIZE).tolist(),
+        groups=[i // SIZE for i in range(GROUPS * SIZE)],
+    )  # fmt: skip
+
+
+def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.Tensor]:
+    """Advantages, loss and gradient of the embedded trainer's functions in a dialect."""
+    shape = (GROUPS, SIZE, TOKENS)
+    logp, ref, old, mask = (
+        torch.tensor(batch[name], dtype=torch.float32).view(shape)  # type: ignore[literal-required]
+        for name in ("logp", "ref", "old", "mask")
+    )
+    reward = torch.tensor(batch["rewards"], dtype=torch.float32).view(GROUPS, SIZE)
+    # A library that estimates the reward's KL inside its loss has the current policy for it, which
+    # with one train step a batch is the policy before the batch's updates.
+    in_loss = settings.backend.name == "prime_rl"
+    at = logp if in_loss else old
+    lost = penalty(settings.kl, at, ref, mask, dialect, old)
+    advantage = shaped_advantages(
+        settings.advantage.estimator, reward, settings.kl.beta, lost, dialect
+    )
+    logp.requires_grad_()
+    experience = Experience(
+        mask, mask, mask, old, ref, reward, lost.sum(-1), advantage
+    )  # fmt: skip
+    told = objective(settings.loss, settings.kl, logp, experience, dialect)
+    (gradient,) = torch.autograd.grad(told.loss, logp)
+    return {
+        "advantages": (advantage * mask).detach().view(-1, TOKENS),
+        "loss": told.loss.detach(), "gradient": (gradient * mask).view(-1, TOKENS),
+    }  # fmt: skip
+
+
+def gaps(
+    library: str, version: str, where: Where, *, seeds: int = 2, every: int = 1
+) -> dict[str, Any]:
+    """The largest relative difference of advantages, loss and gradient, over all cells and random
+    batches; the cell of the largest; how many were compared; and sentences of what could not be.
+
+    `every`: only each so-manieth cell, where asking a library about one is slow. A loss may cancel
+    to nothing: its difference is relative to the mean size of an advantage, if that is larger.
+    """
+    inquiry, plans = Inquiry(library, version), list(cells(library, version))[::every]
+    backend = registry.load(library)
+    dialect = backend.semantics(version).dialect
+    for seed, fresh in itertools.product(range(seeds), (True, False)):
+        inquiry.batch(f"{seed} {fresh}", rollouts(seed, fresh=fresh))
+    asked: dict[tuple[int, str], Cell] = {}
+    for number, cell in enumerate(plans):
+        launch = inquiry.launch(backend.translate(cell, PLACE))
+        many = cell.settings.batch.num_minibatches > 1
+        for seed in range(seeds):
+            # Stale rollouts reach a library's loss as several minibatches do: through the ratio.
+            name = f"{seed} {not many and library != 'prime_rl'}"
+            key = (number, name)
+            inquiry.question(key, "update", launch, name)
+            inquiry._questions[key]["dtype"] = "float32"
+            asked[key] = cell
+    found, _ = inquiry.put(where)
+    worst = {"advantages": 0.0, "loss": 0.0, "gradient": 0.0}
+    which, failed = {}, set()
+    for key, cell in asked.items():
+        answer = found[key]
+        if "error" in answer:
+            failed.add(f"{cell.settings.kl.label}: {answer['error'][:200]}")
+            continue
+        batch = rollouts(int(key[1].split()[0]), fresh=key[1].endswith("True"))
+        settings = cell.settings
+        if library == "prime_rl":  # its stale rollouts are of an asynchronous cell
+            settings = settings.model_copy(update={"max_staleness_steps": 1})
+        # What is trained is the relevant part; a value nobody differentiates needs all of it.
+        mine = ours(settings, relevant(dialect, settings), batch)
+        mine["loss"] = ours(settings, dialect, batch)["loss"]
+        mask = torch.tensor(batch["mask"])
+        for name in worst:
+            if name == "advantages" and library == "prime_rl" and settings.kl.placement:
+                continue  # its KL reaches them inside the loss
+            theirs = torch.tensor(answer[name])
+            if name != "loss":
+                theirs = theirs * mask
+            floor = mine["advantages"].abs().sum() / mask.sum() if name == "loss" else 0.0
+            gap = relative(mine[name], theirs, float(floor))
+            if not gap <= worst[name]:
+                worst[name], which[name] = gap, (settings, key[1])
+    return {"worst": worst, "which": which, "count": len(asked), "failed": sorted(failed)}
+
+
+def relative(mine: torch.Tensor, theirs: torch.Tensor, floor: float = 0.0) -> float:
+    """Largest difference, relative to the largest value, or to `floor`."""
+    scale = max(theirs.abs().max().item(), floor, 1e-6)
+    gap = (mine.double() - theirs.double()).abs().max().item() / scale
+    return gap if math.isfinite(gap) else math.inf
+
+
+def beside(library_python: Path, package: str) -> Where:
+    """This Python's torch on the source a library's environment has installed."""
+    (folder,) = library_python.parents[1].glob(f"lib/python*/site-packages/{package}")
+    return Where(Path(sys.executable), folder)

@@ -1,0 +1,90 @@
+"""OpenRLHF's dialect against its own compute_approx_kl, RemoteExperienceMaker and training_step."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from backends.micro.objective import Experience, objective
+from backends.openrlhf.flags import FLAT, VERSIONS
+from orchestrator import registry
+from orchestrator.dialect import Dialect
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.matrix.asking import Batch
+from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.settings import Kl, Loss
+from tests.backends import dialects
+from tests.backends.openrlhf.cells import environment
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_dialect_trains_as_the_library_would(version: str) -> None:
+    where = dialects.beside(environment(version), "openrlhf")
+    found = dialects.gaps("openrlhf", version, where, seeds=1, every=5)
+    assert found["count"] > 20
+    assert not found["failed"]
+    assert max(found["worst"].values()) <= dialects.TOLERANCE, found
+
+
+def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
+    """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
+    whole = dialects.rollouts(0, fresh=True)
+    told = registry.load("openrlhf").semantics(FLAT).dialect
+    for kl, loss, size in (
+        (Kl(estimator="k3", placement="loss", beta=0.3), Loss(aggregation="sequence_mean"), 1),
+        (Kl(estimator="k3", placement="loss", beta=0.3), Loss(), 2),
+    ):
+        (cell,) = [
+            c for c in _translatable(FLAT) if c.settings.loss == loss and c.settings.kl == kl
+        ]  # fmt: skip
+        inquiry = Inquiry("openrlhf", FLAT)
+        launch = inquiry.launch(registry.load("openrlhf").translate(cell, dialects.PLACE))
+        gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
+        for at in range(0, 8, size):
+            part: Any = {name: rows[at : at + size] for name, rows in whole.items()}  # type: ignore[index]
+            part["advantages"] = gains[at : at + size].tolist()
+            inquiry.batch(str(at), part)
+            inquiry.question(at, "loss", launch, str(at))
+        found, _ = inquiry.put(dialects.beside(environment(FLAT), "openrlhf"))
+        rows = [row for at in range(0, 8, size) for row in found[at]["gradient"]]
+        theirs = torch.tensor(rows) * size / 8
+        mine = _gradient(whole, gains, kl, loss, told.model_copy(update={"micro_batch": size}))
+        assert dialects.relative(mine, theirs) <= dialects.TOLERANCE
+
+
+def _translatable(version: str) -> list[Any]:
+    """Cells with a sequence mean too, which `cells` leaves out."""
+    first = next(iter(dialects.cells("openrlhf", version)))
+    kl = Kl(estimator="k3", placement="loss", beta=0.3)
+    return [
+        first.model_copy(update={"settings": first.settings.model_copy(
+            update={"loss": loss, "kl": kl})})
+        for loss in (Loss(aggregation="sequence_mean"), Loss())
+    ]  # fmt: skip
+
+
+def _gradient(batch: Batch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
+    shape = (dialects.GROUPS, dialects.SIZE, dialects.TOKENS)
+    logp, ref, old, mask = (
+        torch.tensor(batch[name]).view(shape)  # type: ignore[literal-required]
+        for name in ("logp", "ref", "old", "mask")
+    )
+    none = torch.zeros(shape[:2])
+    made = Experience(mask, mask, mask, old, ref, none, none, gains.reshape(shape))
+    logp.requires_grad_()
+    value = objective(loss, kl, logp, made, told).loss
+    return (torch.autograd.grad(value, logp)[0] * mask).view(-1, dialects.TOKENS)
+
+
+def test_the_two_releases_differ_in_what_the_ledger_says() -> None:
+    newest, flat = (registry.load("openrlhf").semantics(v).dialect for v in VERSIONS)
+    assert (newest.micro_batch, newest.kl_loss_mean) == (None, "token_mean")
+    assert (flat.kl_ratio_max, flat.kl_loss_mean) == (None, "as_policy")
+    assert flat.micro_batch is not None
+
+
+def test_a_version_without_facts_is_refused() -> None:
+    with pytest.raises(UnsupportedSetting, match=r"0\.11\.0.*these releases only"):
+        registry.load("openrlhf").semantics("0.11.0")

@@ -1,0 +1,24 @@
+"""verl's dialect against verl's own kl_penalty, apply_kl_penalty, advantages and ppo_loss."""
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.errors import UnsupportedSetting
+from tests.backends import dialects
+from tests.backends.verl import library
+
+pytestmark = pytest.mark.slow  # makes a library's environment the first time
+
+
+@pytest.mark.parametrize("version", library.VERSIONS)
+def test_the_dialect_trains_as_the_library_would(version: str) -> None:
+    where = dialects.beside(library.python(version), "verl")
+    found = dialects.gaps("verl", version, where, seeds=1)
+    assert found["count"] > 500
+    assert not found["failed"]
+    assert max(found["worst"].values()) <= dialects.TOLERANCE, found
+
+
+def test_a_version_without_facts_is_refused() -> None:
+    with pytest.raises(UnsupportedSetting, match=r"0\.7\.1.*Set backend=verl@0\.9\.1"):
+        registry.load("verl").semantics("0.7.1")

@@ -1,0 +1,113 @@
+"""Real Ray on a real SLURM cluster of fake nodes: brought up, used, gone; and one that dies."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.verl import BACKEND
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.types import Cell
+from tests.backends.environments import library_python
+from tests.backends.verl.cells import cell as verl_cell
+from tests.cluster import Cluster, wait_for
+from tests.launch.node.kit import carriers, command
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+RAY = "2.55.0"
+SECRET = "not-for-any-file-7391"
+
+
+@pytest.fixture(scope="module")
+def environment() -> Path:
+    return library_python("ray", no_deps=(), needs=(f"ray=={RAY}",)).parents[1]
+
+
+def submit(
+    cluster: Cluster, folder: RunFolder, cell: Cell, environment: Path, **env: str
+) -> tuple[str, AttemptDir]:
+    """A job of two nodes whose batch script is the worker; its id and its attempt."""
+    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    options = {
+        "environments": {"verl@0.9.1": {"venv": str(environment)}},
+        "env": {"PYTHONPATH": str(HERE / "standin"), **env},
+        "secrets": ["STANDIN_SECRET"], "ray_object_store_gib": 0.1, "start_minutes": 3,
+    }  # fmt: skip
+    order = folder.path.with_name(f"{folder.path.name}.json")
+    order.write_text(
+        json.dumps({"folder": str(folder.path), "cell": cell.model_dump(mode="json"),
+                    "options": options})
+    )  # fmt: skip
+    script = order.with_suffix(".sh")
+    script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
+    job = cluster.run(
+        "env", f"STANDIN_SECRET={SECRET}", f"PYTHONPATH={HERE.parents[2]}",
+        "sbatch", "--parsable", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
+        "--gres=gpu:a100:4", "--cpus-per-task=8", "--output=/dev/null",
+        f"--error={order}.log", str(script), str(order),
+    ).strip()  # fmt: skip
+    return job, AttemptDir(folder.cell(cell).path / "attempts" / "1", 1)
+
+
+def ending(attempt: AttemptDir, log: Path, seconds: float) -> dict[str, Any]:
+    path = attempt.path / "ending.json"
+    try:
+        wait_for(path.exists, seconds, f"the end of {attempt.path.parents[1].name}")
+    except TimeoutError:
+        said = [p.read_text(errors="replace")[-2000:] for p in (log, attempt.stderr) if p.exists()]
+        pytest.fail("\n".join(said))
+    told: dict[str, Any] = json.loads(path.read_text())
+    return told
+
+
+def test_two_runs_of_two_nodes_side_by_side(
+    cluster: Cluster, tmp_path: Path, environment: Path
+) -> None:
+    """One does its work and is gone; the other loses a node, says which, and is gone too."""
+    root = tmp_path / "a 'b\" $c β"
+    good, doomed = RunFolder(root / "good"), RunFolder(root / "doomed")
+    cell = verl_cell({"num_train_steps": 3}, nodes=2, gpus=4)
+    job, attempt = submit(cluster, good, cell, environment)
+    other, lost = submit(cluster, doomed, cell, environment, STANDIN="hold")
+
+    told = ending(attempt, Path(f"{root / 'good'}.json.log"), 150)
+    assert told["state"] == "succeeded", told
+    seen = json.loads(attempt.stdout.read_text().splitlines()[-1])
+    assert len({(w["node"], w["gpu"]) for w in seen}) == 8
+    assert len({w["node"] for w in seen}) == 2
+    assert {w["secret"] for w in seen} == {SECRET}
+    assert all(w["python"].startswith(str(environment)) for w in seen)
+    points = list(BACKEND.read_metrics(attempt.path))
+    assert [point.step for point in points] == [1, 2, 3]
+    [checkpoint] = BACKEND.find_checkpoints(good.cell(cell).checkpoints)
+    assert checkpoint.step == 3
+    record = json.loads((attempt.path / "nodes.json").read_text())
+    assert record["nodes"] == sorted({w["node"] for w in seen})
+    _written_nowhere(SECRET, root)
+    wait_for(lambda: not list(carriers(SLURM_JOB_ID=job)), 20, "nothing to be left of the run")
+
+    wait_for(lambda: list(BACKEND.read_metrics(lost.path)), 120, "the other run to train")
+    [raylet] = [
+        pid for pid, variables in carriers(SLURM_JOB_ID=other)
+        if variables["ORCH_RANK_TOKEN"].endswith(".1") and "raylet/raylet" in command(pid)
+    ]  # fmt: skip
+    os.kill(raylet, signal.SIGKILL)
+    told = ending(lost, Path(f"{root / 'doomed'}.json.log"), 60)
+    second = json.loads((lost.path / "nodes.json").read_text())["nodes"][1]
+    assert (told["state"], told["failure"]) == ("failed", "node")
+    assert told["message"].startswith(f"node {second} left the run")
+    assert any((lost.path / "nodes").glob("*/raylet.*")), "Ray's logs of a failure are kept"
+    wait_for(lambda: not list(carriers(SLURM_JOB_ID=other)), 20, "nothing to be left of the run")
+    assert not list(Path("/tmp").glob("orch-????????????????"))  # noqa: S108
+
+
+def _written_nowhere(secret: str, root: Path) -> None:
+    files = [p for p in root.rglob("*") if p.is_file() and p.name != "stdout"]
+    found = [path for path in files if secret.encode() in path.read_bytes()]
+    assert not found, "a secret stands in a file"  # the stand-in itself prints it to stdout

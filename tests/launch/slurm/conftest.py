@@ -1,0 +1,99 @@
+"""The fake backend on a real cluster."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from cluster.fixture import cluster as cluster  # noqa: PLC0414
+from cluster.fixture import slurm as slurm  # noqa: PLC0414
+
+from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.submit import Submitted, submit
+from orchestrator.launch.slurm.wait import Request, start, wait
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.state import Look, look
+from orchestrator.types import Cell
+
+
+class Site:
+    """A folder on the cluster, and what a person does with it."""
+
+    def __init__(self, cluster: Cluster, folder: RunFolder):
+        self.cluster, self.folder = cluster, folder
+        self.options = SlurmOptions(time_limit_hours=0.2, signal_seconds=30, memory_gib=0.4)
+        self.told: list[str] = []
+
+    def set(self, **options: object) -> None:
+        plain = self.options.model_dump(mode="json") | options
+        self.options = SlurmOptions.model_validate(plain)
+
+    def submit(self, *cells: Cell) -> Submitted:
+        return submit(cells, self.folder, self.options, tell=self.told.append)
+
+    def request(self, cells: Sequence[Cell]) -> Request:
+        return Request(cells, self.folder, self.options, evaluate=False, tell=self.told.append)
+
+    def start(self, *cells: Cell) -> Submitted:
+        """`orch run`."""
+        return start(self.request(cells))
+
+    def wait(self, *cells: Cell) -> dict[str, Look]:
+        """`orch run --wait`, after the first submission."""
+        return {cell.id: seen for cell, seen in wait(self.request(cells)).looks}
+
+    def look(self, cell: Cell) -> Look:
+        """What the scheduler says at this moment, nothing remembered."""
+        poll.forget()
+        return look(self.folder.cell(cell))
+
+    def until(self, cell: Cell, state: str, seconds: float = 60) -> Look:
+        deadline = time.monotonic() + seconds
+        while (seen := self.look(cell)).state != state:
+            assert time.monotonic() < deadline, f"{seen} instead of {state}: {self.words(cell)}"
+            time.sleep(0.5)
+        return seen
+
+    def attempts(self, cell: Cell) -> list[AttemptDir]:
+        return self.folder.cell(cell).attempts()
+
+    def units(self, cell: Cell) -> int:
+        """Units of work that are done, of all attempts."""
+        units = self.folder.cell(cell).checkpoints / "units"
+        return len(units.read_text().splitlines()) if units.exists() else 0
+
+    def until_units(self, cell: Cell, count: int, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while self.units(cell) < count:
+            assert time.monotonic() < deadline, self.words(cell)
+            time.sleep(0.1)
+
+    def job(self, cell: Cell) -> str:
+        """`<array>_<index>` of its last submission."""
+        from orchestrator.launch.slurm import book
+
+        order = self.attempts(cell)[-1].read_order()
+        return f"{book.read(self.folder)[order['submission']].job}_{order['index']}"
+
+    def words(self, cell: Cell) -> str:
+        logs = [*self.folder.path.glob("slurm/*/*.log")]
+        logs += [a.stderr for a in self.attempts(cell)]
+        return "\n".join(p.read_text(errors="replace")[-800:] for p in logs if p.exists())
+
+
+@pytest.fixture
+def site(cluster: Cluster, folder: RunFolder, fake: object) -> Iterator[Site]:
+    poll.forget()
+    yield Site(cluster, folder)
+    poll.forget()
+
+
+@pytest.fixture
+def many(cell: Callable[..., Cell]) -> Callable[..., list[Cell]]:
+    """Cells that differ by their seed."""
+    return lambda count, *args, **more: [cell(seed, *args, **more) for seed in range(count)]
+
+
+ROOT = Path(__file__).parents[3]

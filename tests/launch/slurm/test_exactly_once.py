@@ -1,0 +1,53 @@
+"""Killed at every instant of a submission and run again, each cell is submitted exactly once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+from orchestrator.launch.slurm import book
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Cell
+from tests.launch.kit import HOUSE
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_each_cell_is_submitted_exactly_once(
+    cluster: Cluster, tmp_path: Path, many: Callable[..., list[Cell]]
+) -> None:
+    cells = many(3)  # with arrays of two: two trainings, two evaluations
+    listed = tmp_path / "cells.json"
+    listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))
+    root = tmp_path / "k"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "kill.py"), str(listed), str(root)],
+        env={**os.environ, "PYTHONPATH": str(HOUSE)}, capture_output=True, text=True, timeout=280,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    operations = int(done.stdout.split()[-1])
+    assert operations > 30, "the kills did not cover the submission"
+    elements = Counter(cluster.run("squeue", "-h", "-r", "-o", "%j").split())
+    known: set[str] = set()
+    for path in root.iterdir():
+        folder = RunFolder(path)
+        sent = [s for s in book.read(folder).values() if s.job]
+        assert not [s for s in book.read(folder).values() if s.open], path.name
+        for kind in ("train", "evaluate"):
+            of_kind = [s for s in sent if s.kind == kind]
+            assert sum(s.cells for s in of_kind) == len(cells), (path.name, kind)
+            assert all(elements[s.name] == s.cells for s in of_kind), (path.name, kind)
+        known |= {s.name for s in sent}
+        for cell in cells:
+            attempts = folder.cell(cell).attempts()
+            assert len(attempts) == 1
+            assert attempts[0].read_order()["submission"] in {s.id for s in sent}
+    assert set(elements) == known, "a job that no ledger knows of"
