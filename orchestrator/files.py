@@ -52,11 +52,16 @@ def telling(
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file as a whole: a reader sees the old text or the new, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file as a whole: a reader sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with telling(path, passing=()):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content)
             temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -48,6 +48,10 @@ def _digest(experiment: Experiment, made: Plan) -> str:
                 for row in made.rows
                 if row.cell is not None
             ],
+            [
+                [path.name, _entries(path / "eval")]
+                for path in sorted((experiment.folder.path / "baselines").glob("*"))
+            ],
         ]
     )  # fmt: skip
 

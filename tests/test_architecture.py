@@ -18,6 +18,7 @@ BACKEND_MAY_IMPORT = {
     "orchestrator.errors", "orchestrator.settings", "orchestrator.types", "orchestrator.backend",
     "orchestrator.names", "orchestrator.fingerprint", "orchestrator.tensorboard",
     "orchestrator.semantics.estimators", "orchestrator.scoring",
+    "orchestrator.data", "orchestrator.data.recipe",
     "orchestrator.dialect", "orchestrator.causes",
 }  # fmt: skip
 

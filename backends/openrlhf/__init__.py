@@ -18,6 +18,7 @@ class OpenRLHF:
     versions: tuple[str, ...] = flags.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
     tasks_dir: Path | None = None
+    prompts_format = plan.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: Place) -> LaunchPlan:
         return plan.translate(cell, place)

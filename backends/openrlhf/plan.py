@@ -9,10 +9,12 @@ from backends.openrlhf.check import ADVANTAGES, AGGREGATIONS, SCHEDULES, UNBIASE
 from backends.openrlhf.flags import FLAT, Options, argv
 from backends.openrlhf.topology import Topology, topology
 from orchestrator import scoring
+from orchestrator.data import recipe
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, LaunchPlan, Place
 
 NEEDS, REWARD, PROMPTS = "needs.json", "reward.py", "data/train.jsonl"
+PROMPTS_FORMAT = "labelled"
 COLUMNS = {"prompt": "prompt", "label": "label"}
 REWARD_CLIP = (-1000.0, 1000.0)
 """Wide enough never to act; the default of 10 cuts standardised rewards of groups over 101."""
@@ -42,7 +44,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         argv=argv(options, version),
         files={
             NEEDS: needs(settings, version), REWARD: reward_file(),
-            **scoring.files(settings.data.reward),
+            **scoring.files(settings.data.reward), **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=ledger.entries(settings, options, version),

@@ -49,8 +49,10 @@ def silent(version: str) -> dict[str, Any]:
         argv = ["--pretrain", "m", "--remote_rm_url", "r.py", "--advantage_estimator", "rloo",
                 "--n_samples_per_prompt", "4"]  # fmt: skip
     else:
-        argv = ["--actor.model_name_or_path", "m", "--reward.remote_url", "r.py",
-                "--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "4"]  # fmt: skip
+        argv = [
+            "--actor.model_name_or_path", "m", "--reward.remote_url", "r.py",
+            "--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "4",
+        ]  # fmt: skip
     return {"argv": argv, "files": {}}
 
 
@@ -141,7 +143,7 @@ class OpenRlhf:
             seen.append(own(*given, **named))
             return seen[-1]
 
-        self.maker.compute_reward = watched
+        self.maker.__dict__["compute_reward"] = watched
         (made,) = maker.compute_advantages_and_returns(maker.make_experience([experience]))
         return seen[0], made.advantages
 
@@ -154,8 +156,8 @@ class OpenRlhf:
             None,
         )  # fmt: skip
         maker.advantage_estimator = config.advantage
-        maker._dispatch_forward = lambda group, *_, **__: group
-        maker._flatten_results = lambda refs, _: refs if isinstance(refs, list) else [None]
+        maker._dispatch_forward = lambda group, *_, **__: group  # noqa: SLF001
+        maker._flatten_results = lambda refs, _: refs or [None]  # noqa: SLF001
         return maker
 
     def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from backends.prime_rl import capabilities, checkpoints, dialect, metrics
 from backends.prime_rl import parse as launches
-from backends.prime_rl.translate import translate
+from backends.prime_rl.translate import PROMPTS_FORMAT, translate
 from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.settings import Settings
@@ -19,6 +19,7 @@ class PrimeRl:
     versions: tuple[str, ...] = capabilities.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = capabilities.CAPABILITIES
     tasks_dir: Path | None = None
+    prompts_format = PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: Place) -> LaunchPlan:
         return translate(cell, place)

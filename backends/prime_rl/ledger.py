@@ -93,7 +93,8 @@ _NOTES: Mapping[str, tuple[Status, str]] = {
 
 
 _ARGUMENTS = "orchestrator.train.source.legacy.args"
-_KEYS_OF_CURRENT: Mapping[str, str] = _KEYS | {
+_KEYS_OF_CURRENT: Mapping[str, str] = {
+    **_KEYS,
     "data.path": f"{_ARGUMENTS}.path", "data.split": f"{_ARGUMENTS}.split",
     "data.num_prompts": f"{_ARGUMENTS}.num_prompts",
     "data.instruction": f"{_ARGUMENTS}.instruction", "data.reward": f"{_ARGUMENTS}.reward",

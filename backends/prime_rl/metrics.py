@@ -1,7 +1,10 @@
-"""Prime-RL 0.5.0's console lines as canonical metrics: it writes no metrics file.
+"""Prime-RL's logs as canonical metrics.
 
+0.5.0 writes console lines only, and counts steps from 0:
 attempts/<n>/logs/trainer.stdout        a line a train step: entropy, gradient norm, learning rate
 attempts/<n>/logs/orchestrator.stdout   a line a rollout batch: reward, lag of the rollout policy
+0.8.0 writes rows of JSON, several a step, and counts from 1:
+attempts/<n>/logs/trainer.jsonl, orchestrator.jsonl   orchestrator.log has the lag
 """
 
 import json
@@ -21,6 +24,20 @@ ORCHESTRATOR: Mapping[str, str] = {
     "Reward": "train/reward_mean", "Async Level": "rollout/staleness_mean",
 }  # fmt: skip
 
+ROWS: Mapping[str, Mapping[str, str]] = {
+    "trainer.jsonl": {
+        "entropy/all/mean": "train/entropy", "optim/grad_norm": "train/grad_norm",
+        "optim/lr": "train/learning_rate", "time/step": "time/step_seconds",
+        "clip_fraction/mean": "train/clip_fraction",
+    },
+    "orchestrator.jsonl": {
+        "reward/mean": "train/reward_mean", "num_output_tokens/mean": "rollout/response_tokens",
+    },
+}  # fmt: skip
+"""0.8.0's rows. The orchestrator's keys are below `train/agg/effective/`, the reward's below the
+agent too: the last two words are looked up there."""
+_AGGREGATE = "train/agg/effective/"
+_LAG = re.compile(r"Max Off-Policy (\d+)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"(\d\d):(\d\d):(\d\d)\s+SUCCESS\s+Step (\d+) \| (.*)")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)")
@@ -28,7 +45,7 @@ DAY = 86400
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt by train step (its step 0 is train step 1)."""
+    """The metrics of an attempt by train step."""
     logs = attempt_dir / "logs"
     values: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
@@ -37,11 +54,48 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         for step, seconds, fields in _lines(logs / f"{name}.stdout"):
             values.setdefault(step, {}).update(_canonical(fields, known))
             times[step] = start + seconds
-    for step in sorted(values):
+    for name, known in ROWS.items():
+        for step, time, row in _rows(logs / name):
+            values.setdefault(step, {}).update(_of_row(row, known))
+            times[step] = time
+    for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
+        if found := _LAG.search(fields):
+            values.setdefault(step, {})["rollout/staleness_max"] = float(found[1])
+            times.setdefault(step, start + seconds)
+    for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, float, str]]:
+def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:
+    """(train step, Unix time, the row) of each whole line that is a row."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines(keepends=True):
+        try:
+            row = json.loads(line) if line.endswith("\n") else None
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(step := row.get("step"), int) and step > 0:
+            time = row.get("time")
+            yield step, float(time) if isinstance(time, int | float) else 0.0, row
+
+
+def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, float]:
+    found = {}
+    for key, value in row.items():
+        short = key
+        if key.startswith(_AGGREGATE):
+            short = "/".join(key.removeprefix(_AGGREGATE).split("/")[-2:])
+        elif key.startswith(("train/", "eval/")):
+            continue
+        if short in known and isinstance(value, int | float) and not isinstance(value, bool):
+            found[known[short]] = float(value)
+    return found
+
+
+def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
     """(train step, seconds since the log began, the rest) of each line; a torn last one ends it.
 
     The log tells the time of day only: a clock that goes back has passed midnight.
@@ -62,7 +116,7 @@ def _lines(path: Path) -> Iterator[tuple[int, float, str]]:
         days += now < last - DAY // 2
         last = now
         if found := _LINE.search(plain):
-            yield int(found[4]) + 1, days * DAY + now - first, found[5]
+            yield int(found[4]) + 1 - first_step, days * DAY + now - first, found[5]
 
 
 def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:

@@ -26,7 +26,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     if text is None:
         raise SpecError(name, [Fault(f"the launch has no file {name}")])
     try:
-        tree = tomllib.loads(text)
+        tree: Tree = tomllib.loads(text)
         record = json.loads(files.get(RECORD, "{}"))
         server = tomllib.loads(files.get("inference.toml", ""))
     except ValueError as error:

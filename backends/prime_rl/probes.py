@@ -1,8 +1,8 @@
 """Prime-RL's own loss and advantages, for orchestrator/matrix/inside.py.
 
-Run by a Python with torch beside a checkout's src/prime_rl; nothing of orch is imported. compute_loss
-and compute_advantages are the library's, with the hooks that a launch names; its pydantic classes
-are stood in for by namespaces with the defaults of release 0.5.0.
+Run by a Python with torch beside a checkout's src/prime_rl; nothing of orch is imported.
+compute_loss and compute_advantages are the library's, with the hooks that a launch names; its
+pydantic classes are stood in for by namespaces with the defaults of release 0.5.0.
 """
 
 import sys
@@ -92,7 +92,7 @@ class PrimeRl:
     def __init__(self, sources: Any):
         import torch
 
-        own_compile, torch.compile = torch.compile, _decorator  # type: ignore[assignment]
+        own_compile, torch.compile = torch.compile, _decorator
         self.loss_module: ModuleType = sources.load(
             LOSS, CustomLossConfig=Custom, DefaultLossConfig=Default, SFTLossConfig=Other,
             typechecker=lambda function: function, jaxtyped=_decorator, import_object=self._hook,
@@ -115,7 +115,7 @@ class PrimeRl:
         told = tomllib.loads(files["rl.toml"])
         if f"{HOOKS}.py" in files:
             module = sys.modules[HOOKS] = ModuleType(HOOKS)
-            exec(compile(files[f"{HOOKS}.py"], HOOKS, "exec"), module.__dict__)
+            exec(compile(files[f"{HOOKS}.py"], HOOKS, "exec"), module.__dict__)  # noqa: S102
         loss = told.get("trainer", {}).get("loss", {})
         if loss.get("type", "default") == "custom":
             made: Any = Custom(import_path=loss["import_path"], kwargs=loss.get("kwargs", {}))
@@ -125,7 +125,8 @@ class PrimeRl:
         advantage = orchestrator.get("advantage", {"type": "default"})
         return SimpleNamespace(
             loss=made, beta=getattr(made, "kwargs", {}).get("beta", 0.0),
-            reference="teacher_model" in orchestrator or "num_teacher_gpus" in told.get("deployment", {}),
+            reference="teacher_model" in orchestrator
+            or "num_teacher_gpus" in told.get("deployment", {}),
             group_size=orchestrator.get("rollouts_per_example", 1),
             advantage=Custom(import_path=advantage["import_path"],
                              kwargs=advantage.get("kwargs", {}))
@@ -161,7 +162,7 @@ class PrimeRl:
         return rewards, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
-        """compute_loss of the batch as one micro-batch of packed sequences, divided by its tokens."""
+        """compute_loss of the batch as one micro-batch of packed sequences."""
         mask = batch["mask"].bool()
         rows = {
             "trainer_logprobs": batch["logp"], "inference_logprobs": batch["old"],

@@ -5,10 +5,12 @@ from functools import cache
 from pathlib import Path
 
 from backends.prime_rl import capabilities, config, current, ledger, toml
+from orchestrator import scoring
+from orchestrator.data import recipe
 from orchestrator.fingerprint import flatten
 from orchestrator.types import Cell, LaunchPlan, Place
 
-RL, RECORD = "rl.toml", "orch.json"
+RL, RECORD, PROMPTS_FORMAT = "rl.toml", "orch.json", "questions"
 
 
 def translate(cell: Cell, place: Place) -> LaunchPlan:
@@ -29,6 +31,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         files={
             **{name: toml.dumps(table) for name, table in tables.items()},
             **sources(), RECORD: _record(cell),
+            **scoring.files(cell.settings.data.reward),
+            **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
         ledger=ledger.entries(leaves, version),
         bring_up="ranks",

@@ -19,6 +19,7 @@ class SkyRL:
     versions: tuple[str, ...] = releases.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
     tasks_dir: Path | None = None
+    prompts_format = translation.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: Place) -> LaunchPlan:
         return translation.translate(cell, place)

@@ -2,7 +2,7 @@
 
 Run by a Python with torch beside SkyRL's installed source; nothing of orch is imported. The
 trainer's and the policy worker's methods are SkyRL's; Ray and the model are stood in for: a forward
-pass returns the log-probabilities that were asked about. One minibatch, one micro-batch, one device.
+pass returns the log-probabilities asked about. One minibatch, one micro-batch, one device.
 """
 
 import json
@@ -23,8 +23,8 @@ ALGORITHM = "trainer.algorithm."
 
 
 STOOD_IN = (
-    "Ray, registries of other processes and the model: a forward pass returns the log-probabilities "
-    "asked about"
+    "Ray, registries of other processes and the model: a forward pass returns the "
+    "log-probabilities asked about"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
 """An estimator orch can ask of SkyRL in each place; `names` replaces it."""
@@ -76,7 +76,7 @@ class SkyRl:
         import numpy as np
         import torch
 
-        torch.cuda.current_device = lambda: 0  # type: ignore[assignment]
+        torch.cuda.current_device = lambda: 0
         sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
         load = sources.load
         numbers = load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
@@ -138,7 +138,7 @@ class SkyRl:
 
     def _register(self, text: str) -> None:
         ours: dict[str, Any] = {"__name__": "asked"}
-        exec(compile(text, SHIPPED, "exec"), ours)
+        exec(compile(text, SHIPPED, "exec"), ours)  # noqa: S102
         registries = self.utils.AdvantageEstimatorRegistry, self.utils.PolicyLossRegistry
         for registry, name, function in (
             (registries[0], "orch_reinforce", ours["reinforce"]),
@@ -192,7 +192,9 @@ class SkyRl:
             {"advantages": batch["advantages"], "loss_mask": mask, "response_mask": mask},
             batch["groups"],
         )
-        scaled = self.trainer._normalize_advantages(trainer, data, [(0, size)])["advantages"]
+        scaled = self.trainer._normalize_advantages(  # noqa: SLF001
+            trainer, data, [(0, size)]
+        )["advantages"]
         worker = MagicMock()
         worker.cfg = SimpleNamespace(algorithm=config.trainer.algorithm)
         worker.mesh_rank.dp_size = 1
@@ -208,7 +210,7 @@ class SkyRl:
         experience.loss_mask = experience.response_mask = experience.action_mask = mask
         experience.rollout_logprobs = batch["old"]
         try:
-            self.worker._forward_backward_micro(worker, experience, 1.0)
+            self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001
         except Loss as reached:
             return reached.value
         raise RuntimeError("_forward_backward_micro never called backward")

@@ -12,10 +12,12 @@ from backends.skyrl.overrides import write
 from backends.skyrl.releases import ENGINE, EVAL_SAMPLING, FIXED, PLACEMENT
 from backends.skyrl.topology import Topology, micro_batch, topology
 from orchestrator import scoring
+from orchestrator.data import recipe
 from orchestrator.settings import Cadence, Settings
 from orchestrator.types import Cell, LaunchPlan, LedgerEntry, Place
 
 ENTRY, REWARD = "orch_skyrl.py", "reward.py"
+PROMPTS_FORMAT = "chat"
 PYTHON = "python"
 """Of SkyRL's environment, first on PATH where the launch runs."""
 
@@ -45,7 +47,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         ),
         files={
             NEEDS: needs(settings), ENTRY: _text(ENTRY), REWARD: _text(REWARD),
-            **scoring.files(settings.data.reward),
+            **scoring.files(settings.data.reward), **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={
             "TENSORBOARD_DIR": str(

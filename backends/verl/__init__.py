@@ -17,6 +17,7 @@ class Verl:
     versions: tuple[str, ...] = arguments.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = limits.CAPABILITIES
     tasks_dir: Path | None = None
+    prompts_format = translate.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: Place) -> LaunchPlan:
         return translate.translate(cell, place)

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, is_ours
-from orchestrator.audit.keys import Keys, Releases, load_releases, nearest, split_override
+from orchestrator.audit.keys import (
+    Keys, Releases, load_releases, nearest, shown, split_override,
+)  # fmt: skip
 from orchestrator.audit.types import (
     Edit, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
 )  # fmt: skip
@@ -36,6 +38,7 @@ FIRST_WITH_SWITCH = 3
 """Index of 0.4.1: before 0.4.0, use_kl_loss alone says whether the reward has the KL."""
 FIRST_STRAIGHT = 7
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
+PINNED = "pinned "
 _OURS = re.compile(r"^(\+\+|\+|~)?(actor_rollout_ref\.|algorithm\.|critic\.)[\w.]+=")
 
 
@@ -62,7 +65,7 @@ def audit(launch: Launch) -> Reading | None:
     at, because, spread = _release(launch, keys)
     config = _config_name(rest)
     if config and config not in STOCK and not launch.documents:
-        keys.opaque = f"it comes from the configuration '{config}', which is not here"
+        keys.opaque = f"it comes from the configuration '{shown(config) or 'that a variable names'}', which is not here"
     elif any(b.rpartition("/")[2] not in STOCK for d in launch.documents for b in d.builds_on):
         if launch.missing:
             keys.opaque = f"it may come from '{launch.missing[0]}', which is not here"
@@ -110,10 +113,21 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     if pinned is not None:
         version, _, why = pinned.partition(" ")
         at = nearest(told.versions, version)
-        return at, f"{version}: {why}", [at]
+        return at, f"{PINNED}{version}: {why}", [at]
     fitting, _ = told.accepting(keys.given)
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
+    elif not launch.words and keys.has(COEFFICIENT) and not any(
+        d.builds_on for d in launch.documents
+    ):
+        older = [i for i in fitting if i < FIRST_WITH_SWITCH]
+        if older:
+            why = f"a whole configuration without {USE_REWARD}, which 0.4.0 brought"
+            return older[-1], why, older
+    elif "verl before 0.4.0" in launch.versions and keys.has(COEFFICIENT):
+        older = [i for i in fitting if i < FIRST_WITH_SWITCH]
+        if older and older != fitting:
+            return older[-1], launch.versions["verl before 0.4.0"], older
     at = fitting[-1]
     gone = told.excluding(keys.given, at)
     if at == len(told.versions) - 1:
@@ -129,9 +143,11 @@ class _Judge:
         self, keys: Keys, entry: str | None, at: int, because: str, spread: list[int],
         launch: Launch,
     ) -> None:  # fmt: skip
-        self.keys, self.entry, self.at, self.because = keys, entry, at, because
+        self.keys, self.entry, self.at = keys, entry, at
         self.spread, self.launch = spread, launch
-        self.version = releases().versions[at]
+        pinned = because.startswith(PINNED)
+        self.version = because[len(PINNED) :].partition(":")[0] if pinned else releases().versions[at]
+        self.because = because.partition(": ")[2] if pinned else because
         self.unknown: list[str] = []
         self.contradictions: list[Note] = list(keys.doubled(KL_KEYS))
         self.rules: list[Rule] = []

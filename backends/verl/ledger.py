@@ -59,7 +59,7 @@ NOTES: Mapping[str, str] = {
     "data.split": "applied when data/train.parquet is prepared",
     "data.instruction": "appended to each prompt when data/train.parquet is prepared",
     "data.num_prompts": "a check of the prepared file; not sent to verl",
-    "data.reward": "a custom reward function with this rule, data/reward.py: verl would else "
+    "data.reward": "a custom reward function with this rule, reward.py: verl would else "
     "choose a scorer by data_source",
     "data.max_prompt_tokens": "longer prompts are dropped, chat template included",
     "rollout.top_p": "truncates sampling only; the trainer's log-probabilities are of the whole "

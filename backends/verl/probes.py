@@ -28,8 +28,8 @@ WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
 
 
 STOOD_IN = (
-    "DataProto, TensorDict and metrics, which carry tensors between the functions; the forward pass, "
-    "which returns the log-probabilities asked about"
+    "DataProto, TensorDict and metrics, which carry tensors between the functions; the forward "
+    "pass, which returns the log-probabilities asked about"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
 """An estimator orch can ask of verl in each place; `names` replaces it."""
@@ -77,7 +77,7 @@ class Metric:
     def __init__(self, value: Any, aggregation: Any):
         self.value, self.aggregation = value, aggregation
 
-    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))
+    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))  # noqa: ARG005
 
 
 class Config(SimpleNamespace):
@@ -132,9 +132,9 @@ class Verl:
         if text is None:
             return self.plain
         if text not in self.taught:
-            core, losses, trainer = self.taught[text] = self._modules()
+            core, losses, _ = self.taught[text] = self._modules()
             ours: dict[str, Any] = {"__name__": "asked"}
-            exec(compile(text, "orch_verl.py", "exec"), ours)
+            exec(compile(text, "orch_verl.py", "exec"), ours)  # noqa: S102
             ours["install"](losses, core)
         return self.taught[text]
 

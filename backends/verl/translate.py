@@ -25,12 +25,14 @@ from backends.verl.arguments import (
 )
 from backends.verl.overrides import write
 from orchestrator import scoring
+from orchestrator.data import recipe
 from orchestrator.settings import Cadence, Kl, Loss, Optimizer, Settings
 from orchestrator.types import Cell, LaunchPlan, Place
 
 Arguments = Iterator[tuple[str, object]]
 
 DATA, SCORER = "data.json", "reward.py"
+PROMPTS_FORMAT = "chat"
 MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
 TOKENS_PER_GPU = 16384
@@ -52,7 +54,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         *(write(f"+{key}", value) for key, value in added.items()),
     ]
     files = {DATA: _data_file(settings), SCORER: _text("reward.py")}
-    files |= scoring.files(settings.data.reward)
+    files |= scoring.files(settings.data.reward) | recipe.plan_file(settings.data, PROMPTS_FORMAT)
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
     return LaunchPlan(

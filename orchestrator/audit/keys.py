@@ -185,6 +185,8 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def nearest(versions: Sequence[str], asked: str) -> int:
-    """The index of the newest listed release that is not newer than the one asked for."""
-    older = [i for i, each in enumerate(versions) if numbers(each) <= numbers(asked)]
-    return older[-1] if older else 0
+    """The index of the listed release of the same minor, else the newest that is not newer."""
+    wanted = numbers(asked)
+    same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
+    older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
+    return (same or older or [0])[-1]

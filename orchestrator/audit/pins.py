@@ -17,6 +17,10 @@ _PATTERNS = (
 )
 
 
+_OLD_VERL = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
+BEFORE_SWITCH = "verl before 0.4.0"
+
+
 def pins(text: str) -> Iterator[tuple[str, str]]:
     """Library, and its release with where it is asked for."""
     for library, pattern in _PATTERNS:
@@ -24,3 +28,10 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
         if match is not None:
             line = text.count("\n", 0, match.start()) + 1
             yield library, f"{match[1]} line {line} asks for it"
+    match = _OLD_VERL.search(text)
+    if match is not None:
+        line = text.count("\n", 0, match.start()) + 1
+        yield BEFORE_SWITCH, (
+            f"line {line} sets VLLM_ATTENTION_BACKEND=XFORMERS, which launches with a kl_coef and "
+            "without use_kl_in_reward did before 0.4.0 only"
+        )

@@ -12,6 +12,7 @@ from orchestrator.errors import OrchError
 
 COMMANDS: dict[str, str] = {
     "plan": "What would run, why, and what its KL term really optimises.",
+    "rehearse": "Run the whole plan at micro scale, and say what would go wrong.",
     "run": "Train what is missing, evaluate it, mirror it, report it.",
     "status": "States of cells, progress and cost.",
     "logs": "Output of one cell.",
@@ -30,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "drift": "What a new release of a library changes for a spec.",
     "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
     "env": "Environments of the trainers' libraries.",
+    "data": "Prepare the prompts that cells train on.",
     "doctor": "Check this machine and say what to fix.",
     "init": "Write a starter experiment.",
     "schema": "Print the JSON Schema of spec files.",

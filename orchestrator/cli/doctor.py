@@ -4,15 +4,19 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import print_json, print_table
+from orchestrator.site.findings import Finding
+
+if TYPE_CHECKING:
+    from orchestrator.types import Cell, Site
 
 PACKAGES = {
     "hydra-core": "", "mlflow": "", "optuna": "", "submitit": "",
@@ -23,28 +27,60 @@ PACKAGES = {
 MIN_FREE_GIB = 2
 
 
-class Finding(NamedTuple):
-    check: str
-    verdict: str
-    """ok, missing or broken; only `broken` fails the command."""
-    found: str
-    advice: str = ""
-
-
 @click.command(short_help="Check this machine and say what to fix.")
+@click.argument("spec", required=False, metavar="[SPEC]")
+@options.overrides
+@click.option(
+    "--site", "site_file", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A site file to check, instead of the spec's.",
+)  # fmt: skip
+@click.option("--no-probe", is_flag=True, help="Ask the cluster only; start no job on a node.")
 @options.as_json
 @options.runs_dir
-def command(as_json: bool, runs_dir: Path) -> int:
+def command(
+    spec: str | None, overrides: tuple[str, ...], site_file: Path | None, no_probe: bool,
+    as_json: bool, runs_dir: Path,
+) -> int:  # fmt: skip
     """Check Python, packages, the embedded trainer, the runs folder, MLflow and SLURM.
 
-    Exits 1 if something that `orch run` needs on this machine is broken.
+    With SPEC, or --site FILE, the cluster it names is asked whether it has what the cells need, and
+    a job of a few seconds looks at a node: does it see the runs folder, orch, the trainers'
+    environments? Exits 1 if something that `orch run` needs is broken.
     """
-    findings = [finding for check in CHECKS for finding in check(runs_dir)]
+    site, cells = _asked(spec, overrides, site_file, runs_dir)
+    findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
+    findings += mlflow_store(site)
+    findings += cluster(site, cells, look=not no_probe)
     if as_json:
         print_json([f._asdict() for f in findings])
     else:
         print_table(("check", "", "found", "what to do"), findings)
     return int(any(f.verdict == "broken" for f in findings))
+
+
+def _asked(
+    spec: str | None, overrides: tuple[str, ...], site_file: Path | None, runs_dir: Path
+) -> "tuple[Site, Sequence[Cell]]":
+    """The site, and the cells that are to run there."""
+    from orchestrator.types import Site
+
+    if spec is None and overrides:
+        raise click.UsageError("KEY=VALUE changes a spec: name one")
+    cells: Sequence[Cell] = ()
+    site = Site(runs_dir=str(runs_dir))
+    if spec is not None:
+        from orchestrator.expand import expand
+        from orchestrator.spec import load
+
+        loaded = load(Path(spec), overrides)
+        site, cells = loaded.site, expand(loaded)
+    if site_file is not None:
+        from orchestrator.spec.site import read_site
+
+        site = read_site(site_file)
+        if "runs_dir" not in site.model_fields_set:
+            site = site.model_copy(update={"runs_dir": str(runs_dir)})
+    return site, cells
 
 
 def machine(_runs_dir: Path) -> list[Finding]:
@@ -100,11 +136,11 @@ def runs_folder(runs_dir: Path) -> list[Finding]:
     ]  # fmt: skip
 
 
-def mlflow_store(runs_dir: Path) -> list[Finding]:
+def mlflow_store(site: "Site") -> list[Finding]:
     from orchestrator.rundir import RunFolder
     from orchestrator.tracking.store import store_of
 
-    store = store_of(RunFolder.of(runs_dir, "doctor", "micro"), None)
+    store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
         return [Finding("MLflow store", "ok", store.shown)]
     answers = _answers(f"{store.address}/health")
@@ -127,14 +163,23 @@ def _answers(url: str) -> bool:
         return False
 
 
-def cluster(_runs_dir: Path) -> list[Finding]:
-    sbatch = shutil.which("sbatch")
-    if sbatch:
-        return [Finding("SLURM", "ok", sbatch, "this orch launches on this machine only: "
-                        "site=local")]  # fmt: skip
-    return [Finding("SLURM", "missing", "no sbatch", "cells run here, at micro scale")]
+def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[Finding]:
+    from orchestrator.errors import OrchError
+    from orchestrator.launch.slurm.presence import is_here
+    from orchestrator.site.findings import of_cluster
+
+    if site.kind == "local":
+        return [Finding("SLURM", "ok", "not asked: site.kind is local")]
+    try:
+        here = site.kind == "slurm" or is_here()
+    except OrchError as error:
+        return [Finding("SLURM", "broken", "does not answer", str(error))]
+    if not here:
+        return [Finding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")]
+    if shutil.which("sbatch") is None:
+        return [Finding("SLURM", "broken", "no sbatch", "run orch on a login node of the cluster, "
+                        "or rehearse here with site=local")]  # fmt: skip
+    return of_cluster(site, cells, look=look)
 
 
-CHECKS: tuple[Callable[[Path], list[Finding]], ...] = (
-    machine, packages, backends, runs_folder, mlflow_store, cluster,
-)  # fmt: skip
+CHECKS: tuple[Callable[[Path], list[Finding]], ...] = (machine, packages, backends, runs_folder)

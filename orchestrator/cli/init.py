@@ -1,4 +1,4 @@
-"""orch init: a starter experiment that runs on this machine as it is."""
+"""orch init: a starter experiment, and on a cluster a site file from what the cluster answers."""
 
 from pathlib import Path
 
@@ -6,6 +6,9 @@ import click
 
 from orchestrator.errors import OrchError
 from orchestrator.rundir import write_text
+
+USUAL_GPUS = 4
+"""Of a node, where nobody can be asked."""
 
 STARTER = """\
 # A starter experiment. It runs on this machine as it is, at micro scale:
@@ -32,6 +35,8 @@ studies:
       optimizer: {{learning_rate: 1.0e-6}}
       num_train_steps: 250
       backend: {{name: verl}}
+      resources: {{num_nodes: 1, gpus_per_node: {gpus}}}
+      cadence: {{checkpoint_every_steps: 50}}
     axes:
       kl:
         - {{estimator: none}}
@@ -47,11 +52,48 @@ claims:
 
 @click.command(short_help="Write a starter experiment.")
 @click.argument("path", default="experiment.yaml", type=click.Path(path_type=Path))
-def command(path: Path) -> None:
-    """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file."""
+@click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
+def command(path: Path, site_only: bool) -> None:
+    """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
+
+    On a SLURM cluster its partitions, GPUs, limits and accounts are asked for, and written as
+    site/<cluster>.yaml beside the spec, which then names it.
+    """
     if path.suffix != ".yaml":
         path = path.with_name(path.name + ".yaml")
-    if path.exists():
+    if path.exists() and not site_only:
         raise OrchError(f"{path} exists; choose another name: orch init NAME.yaml")
-    write_text(path, STARTER.format(name=path.stem))
+    found = write_site(path.parent / "site")
+    if site_only:
+        if found is None:
+            raise OrchError("there is no SLURM cluster here, so there is no site file to write")
+        return
+    site, gpus = found or (None, 0)
+    text = STARTER.format(name=path.stem, gpus=gpus or USUAL_GPUS)
+    if site is not None:
+        text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
+    write_text(path, text)
     click.echo(f"wrote {path}. Next: orch plan {path}")
+
+
+def write_site(folder: Path) -> tuple[str, int] | None:
+    """Writes a site file of this machine's cluster; its name and the GPUs of a node, or None where
+    there is no cluster. A file that is there already is left alone."""
+    from orchestrator.launch.slurm.presence import is_here
+
+    if not is_here():
+        return None
+    from orchestrator.site.cluster import ask
+    from orchestrator.site.write import gpus_per_node, site_file
+
+    cluster = ask()
+    if cluster is None:
+        return None
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster.name) or "cluster"
+    file = folder / f"{name}.yaml"
+    if file.exists():
+        click.echo(f"{file} is there already and is left as it is")
+        return name, gpus_per_node(cluster)
+    write_text(file, site_file(cluster))
+    click.echo(f"wrote {file}. Next: orch doctor --site {file}")
+    return name, gpus_per_node(cluster)

@@ -21,7 +21,7 @@ LEGEND = (
 @click.option("--format", "form", type=click.Choice(["table", "md", "json"]), default="table",
               show_default=True, help="md: the page docs/kl_in_libraries.md.")  # fmt: skip
 @options.as_json
-@click.option("--off-policy", is_flag=True, help="What the terms are on samples of an older policy.")
+@click.option("--off-policy", is_flag=True, help="On samples of an older policy.")
 @click.option("--measure", is_flag=True, help="Measure again, in each library's own functions.")
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="With --measure: a Python that has torch (default: orch's own).")  # fmt: skip

@@ -1,27 +1,42 @@
-"""orch report: the page a reviewer reads."""
+"""orch report: what a reviewer reads, and what a notebook loads."""
 
 from pathlib import Path
+from typing import Literal, cast
 
 import click
 
 from orchestrator.cli import options, stages
 
 
-@click.command(short_help="Write the report: one HTML page and Markdown.")
+@click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
 @options.spec
 @options.overrides
 @options.where
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), default=None,
               help="Folder to write to; default: report/ in the experiment's folder.")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(["html", "md", "csv", "parquet"]),
+              default="html", show_default=True,
+              help="html: index.html (self-contained) and report.md. md: Markdown on stdout, for a "
+              "pull request. csv, parquet: finals, curves and scores, a row a value.")  # fmt: skip
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], output: Path | None
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], output: Path | None, kind: str
 ) -> int:
-    """Write index.html (self-contained) and report.md from what is on disk now."""
+    """Write the report from what is on disk. Prints the paths written, or the Markdown."""
     from orchestrator.experiment import open_experiment
 
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.gather(experiment)
     scores = stages.known_scores(experiment)
+    if kind in ("csv", "parquet"):
+        from orchestrator.results import write
+
+        folder = output or experiment.folder.report
+        for path in write(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
+            click.echo(path)
+        return stages.tell_faults(records)
     comparison = stages.contrast(experiment, records, scores)
-    click.echo(stages.write_report(experiment, comparison, records, scores, output))
+    if kind == "md":
+        click.echo(stages.markdown_of(experiment, comparison, records, scores), nl=False)
+    else:
+        click.echo(stages.write_report(experiment, comparison, records, scores, output))
     return stages.tell_faults(records)

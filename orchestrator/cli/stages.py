@@ -11,6 +11,7 @@ from orchestrator.types import Record, Score
 if TYPE_CHECKING:
     from orchestrator.compare import Comparison as Comparison
     from orchestrator.compare import Estimate
+    from orchestrator.report import Report as Report
     from orchestrator.evaluate import ScoredBaseline
 
 
@@ -116,20 +117,40 @@ def write_report(
 ) -> Path:  # fmt: skip
     """index.html and report.md; returns the page. Its date is that of the newest result, so that
     the same results give the same page."""
-    from datetime import UTC, datetime
-
     import dashboards
-    from orchestrator.report import markdown, report
+    from orchestrator.report import markdown
     from orchestrator.rundir import write_text
 
-    ended = [end.ended for record in records for end in record.attempts if end is not None]
-    newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
-    made = report(comparison, records, scores, experiment.spec,
-                  last_lines=_last_lines(records), created=newest)  # fmt: skip
+    made = told(experiment, comparison, records, scores)
     folder = target or experiment.folder.report
     write_text(folder / "index.html", dashboards.html(made))
     write_text(folder / "report.md", markdown(made))
     return folder / "index.html"
+
+
+def markdown_of(
+    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
+    scores: Sequence[Score],
+) -> str:  # fmt: skip
+    """The report as Markdown."""
+    from orchestrator.report import markdown
+
+    return markdown(told(experiment, comparison, records, scores))
+
+
+def told(
+    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
+    scores: Sequence[Score],
+) -> "Report":  # fmt: skip
+    """The report as plain data, dated by the newest result."""
+    from datetime import UTC, datetime
+
+    from orchestrator.report import report
+
+    ended = [end.ended for record in records for end in record.attempts if end is not None]
+    newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
+    return report(comparison, records, scores, experiment.spec,
+                  last_lines=_last_lines(records), created=newest)  # fmt: skip
 
 
 def print_claims(comparison: "Comparison") -> None:

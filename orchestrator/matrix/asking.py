@@ -11,9 +11,9 @@ asked
 answers, one a question, in order
     kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
                 `loss`: the function and the estimator that the launch uses there. No mask applied.
-    advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the reward
-                was taken off (as the library keeps them), and what comes of them. Here `logp` is
-                the policy's at the time experience is made.
+    advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the
+                reward was taken off (as the library keeps them), and what comes of them. The KL is
+                of `old`.
     loss        {"loss": number, "gradient": [N, T] = d loss / d logp}: policy loss, and a KL in the
                 loss, of the batch as one micro-batch on one device.
     update      all of advantages, then all of loss, with those advantages. The rewards' KL is of
@@ -110,8 +110,8 @@ def ask(
     )  # fmt: skip
     if done.returncode:
         raise EnvironmentFault(
-            f"{library} {version} cannot be asked with {where.python}: it needs torch and NumPy, and "
-            f"the library's installed source. It said: {done.stderr.strip()[-600:]}"
+            f"{library} {version} cannot be asked with {where.python}: it needs torch and NumPy, "
+            f"and the library's installed source. It said: {done.stderr.strip()[-600:]}"
         )
     told = json.loads(done.stdout)
     return Answers(told["answers"], told["sources"], told["torch"])

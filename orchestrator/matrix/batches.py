@@ -63,6 +63,13 @@ def curve(log_weight: float = 0.0) -> Batch:
     )  # fmt: skip
 
 
+def ratios() -> Batch:
+    """One rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
+    whole = curve()
+    old = [[0.0] * len(CURVE)]
+    return Batch(**{**whole, "old": old, "ref": whole["logp"], "advantages": whole["mask"]})
+
+
 SIZE = 4
 LENGTHS = (3, 3, 1, 2, 3, 2, 3, 3)
 AT = (0, 1)

@@ -79,9 +79,7 @@ def row(library: str, version: str, kl: Kl) -> Row:
     )
 
 
-def measurement(
-    library: str, version: str, kl: Kl, on_policy: bool
-) -> Mapping[str, Any] | None:
+def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
     """What was measured of a term: objective, terms, scale, agrees, deviation; or `refused`, or
     `error`."""
     return _measured(library, version).get((kl.estimator, kl.placement, on_policy))

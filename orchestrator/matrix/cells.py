@@ -99,7 +99,5 @@ def terms() -> Iterator[Kl]:
 def libraries() -> dict[str, tuple[str, ...]]:
     """Backends that have a library to ask, and the releases they drive, newest first."""
     return {
-        name: registry.load(name).versions
-        for name in registry.names()
-        if registry.has_probes(name)
+        name: registry.load(name).versions for name in registry.names() if registry.has_probes(name)
     }

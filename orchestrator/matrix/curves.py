@@ -1,13 +1,12 @@
 """Which estimator a library's per-token KL is: its value, its gradient, its bounds, its weight."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 
 from orchestrator.matrix.batches import CURVE, as_array
-from orchestrator.semantics.catalogue import PLAIN
+from orchestrator.matrix.curve import Curve
 from orchestrator.semantics.estimators import clamped_value, shape, slope
 from orchestrator.semantics.model import Table
 from orchestrator.settings import Estimator
@@ -19,30 +18,9 @@ CLOSE = 1e-6
 """Agreement of two numbers of the size of 1: libraries round some steps to float32."""
 
 FORMS: tuple[str, ...] = (
-    *(e for e in get_args(Estimator) if e != "none" and not e.endswith("+")), "sg_rho_k1", "sg_rho_k3",
+    *(e for e in get_args(Estimator) if e != "none" and not e.endswith("+")),
+    "sg_rho_k1", "sg_rho_k3",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """What one name of a library computes for one token."""
-
-    value: str
-    """Whose value it has; `?` if nobody's."""
-    gradient: str
-    """Whose gradient it has; `sg_rho_k2` for w k1 with the weight held fixed."""
-    straight_through: bool
-    """The gradient is not the value's own."""
-    value_bound: float | None
-    """The value stays within plus and minus this."""
-    flat_below: float | None
-    """For log pi / pi_ref below this there is no gradient."""
-    flat_above: float | None
-    """... and above this."""
-    weight_bound: float | None
-    """The importance weight is at most this."""
-    deviation: float
-    """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
 
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> Curve:
@@ -51,7 +29,7 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> Curve:
     gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
     whose, off = _nearest(value, _values)
     whose_gradient, off_gradient = _nearest(gradient, _gradients)
-    below, above = _flat(gradient["on"])
+    below, above = flat(gradient["on"])
     far = gradient["far"][NEAR] / np.where(gradient["on"][NEAR] == 0, np.nan, gradient["on"][NEAR])
     bounded = whose_gradient != "?" and "rho" in whose_gradient
     weight = float(np.nanmedian(far)) if bounded else None
@@ -117,7 +95,7 @@ def _bound(value: Table, whose: str) -> float | None:
     return float(f"{np.abs(value[held]).max():.4g}") if held.any() else None
 
 
-def _flat(gradient: Table) -> tuple[float | None, float | None]:
+def flat(gradient: Table) -> tuple[float | None, float | None]:
     """Where the gradient stops, going away from 0 in both directions."""
     zero = np.abs(gradient) <= 1e-12
     zero |= ~np.isfinite(gradient)
@@ -126,18 +104,3 @@ def _flat(gradient: Table) -> tuple[float | None, float | None]:
     low = None if zero[0] is np.False_ or not len(below) else float(CURVE[below[0]])
     high = None if zero[-1] is np.False_ or not len(above) else float(CURVE[above[-1]])
     return (low if zero[0] else None), (high if zero[-1] else None)
-
-
-def told(curve: Curve) -> str:
-    """The curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
-    names = PLAIN.get(curve.value, curve.value)  # type: ignore[call-overload]
-    words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
-    if curve.value_bound is not None:
-        words.append(f"held within ±{curve.value_bound:g}")
-    if curve.flat_below is not None or curve.flat_above is not None:
-        ends = [f"x < {curve.flat_below:g}" if curve.flat_below is not None else "",
-                f"x > {curve.flat_above:g}" if curve.flat_above is not None else ""]  # fmt: skip
-        words.append(f"no gradient for {' or '.join(filter(None, ends))}")
-    if curve.weight_bound is not None:
-        words.append(f"weight at most {curve.weight_bound:g}")
-    return ", ".join(words)

@@ -1,4 +1,4 @@
-"""How a KL term enters a library's update: which tokens it moves, which rollouts, by what weight."""
+"""How a KL term enters a library's update: which tokens and rollouts it moves, by what weight."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +14,7 @@ from orchestrator.matrix.batches import (
     STEP,
     as_array,
     ragged,
+    ratios,
     scaled,
     two_groups,
 )
@@ -26,11 +27,14 @@ from orchestrator.matrix.cells import (
     term,
     translated,
 )
+from orchestrator.matrix.curves import flat
 from orchestrator.matrix.inquiry import Inquiry
 from orchestrator.semantics.model import Table
+from orchestrator.settings import Placement
 from orchestrator.types import LaunchPlan
 
 CLOSE = 1e-4
+_PLACES: tuple[Placement | None, ...] = ("loss", None)
 BATCHES = {
     "as it is": two_groups(), "raised": two_groups(STEP), "lowered": two_groups(-STEP),
     "ten times": scaled(two_groups(), 10.0, 10.0),
@@ -43,6 +47,7 @@ def prepare(inquiry: Inquiry) -> dict[str, str]:
     for name, batch in BATCHES.items():
         inquiry.batch(name, batch)
     inquiry.batch("ragged", ragged())
+    inquiry.batch("ratios", ratios())
     refused: dict[str, str] = {}
     for advantage in ADVANTAGES:
         kl = term("k1", "reward")
@@ -53,8 +58,8 @@ def prepare(inquiry: Inquiry) -> dict[str, str]:
         if plan:
             ask_about(inquiry, ("advantage", advantage), inquiry.launch(plan))
     for aggregation in AGGREGATIONS:
-        for placement in ("loss", None):
-            kl = term("k1", placement)  # type: ignore[arg-type]
+        for placement in _PLACES:
+            kl = term("k1", placement)
             wanted = settings(
                 inquiry.library, inquiry.version, kl, aggregation=aggregation, group_size=GROUP
             )
@@ -62,7 +67,10 @@ def prepare(inquiry: Inquiry) -> dict[str, str]:
             if plan:
                 key = ("aggregation", aggregation, placement)
                 what = "update" if placement else "loss"
-                inquiry.question(key, what, inquiry.launch(plan), "ragged")
+                launch = inquiry.launch(plan)
+                inquiry.question(key, what, launch, "ragged")
+                if key == ("aggregation", "token_mean", None):
+                    inquiry.question(("ratios",), "loss", launch, "ratios")
     return refused
 
 
@@ -106,7 +114,7 @@ def reward(
 
 
 def _advantages(answer: Mapping[str, Any]) -> Table:
-    """[N, T] what multiplies each token's score: on-policy, and a loss that is a mean over tokens."""
+    """[N, T] what multiplies each token's score, on-policy, of a loss that is a mean over tokens."""
     return -as_array(answer, "gradient") * sum(LENGTHS)
 
 
@@ -147,6 +155,13 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
         found[what] = _aggregation(weights)
         found[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
     return found
+
+
+def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """The log-ratio to the rollout policy above which the policy loss, without a clip, has no
+    gradient (None: there is none up to 30)."""
+    gradient = as_array(answers[("ratios",)], "gradient")[0]
+    return {"flat_above": flat(gradient)[1]}
 
 
 def _aggregation(weights: Table) -> str:

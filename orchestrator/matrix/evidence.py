@@ -1,4 +1,4 @@
-"""Evidence on disk: backends/<library>/evidence/<version>.json, written by `orch matrix --measure`."""
+"""Evidence: backends/<library>/evidence/<version>.json, written by `orch matrix --measure`."""
 
 import json
 from collections.abc import Mapping

@@ -86,7 +86,8 @@ class Sources:
                 kept.append(node)
         flags = __future__.annotations.compiler_flag
         made = ast.Module(body=kept, type_ignores=[])
-        exec(compile(made, str(self.folder / file), "exec", flags=flags), module.__dict__)
+        code = compile(made, str(self.folder / file), "exec", flags=flags)
+        exec(code, module.__dict__)  # noqa: S102
         self._note(text, tree, file, only)
         return module
 
@@ -96,7 +97,7 @@ class Sources:
         for node in ast.walk(_find(ast.parse(text), method, file)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
                 code = compile(ast.Expression(node.value), file, "eval")
-                return eval(code, dict(within))
+                return eval(code, dict(within))  # noqa: S307
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
     def _note(self, text: str, tree: ast.Module, file: str, only: Sequence[str] | None) -> None:
@@ -125,9 +126,7 @@ def _find(tree: ast.Module, name: str, file: str) -> Any:
     return found
 
 
-def _real_imports(
-    node: ast.Import | ast.ImportFrom, names: dict[str, Any]
-) -> Iterator[ast.stmt]:
+def _real_imports(node: ast.Import | ast.ImportFrom, names: dict[str, Any]) -> Iterator[ast.stmt]:
     """The import, if it can be had; else stand-ins for its names that are not given."""
     module = node.module if isinstance(node, ast.ImportFrom) else None
     relative = isinstance(node, ast.ImportFrom) and node.level
@@ -158,9 +157,12 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
     for each in asked["questions"]:
         kind = each.get("dtype", "float64")
         # Libraries cast to float32 here and there: in double precision nothing is rounded so.
-        torch.Tensor.float = (lambda self: self.double()) if kind == "float64" else own_float
+        to = (lambda self: self.double()) if kind == "float64" else own_float
+        setattr(torch.Tensor, "float", to)  # noqa: B010
         batch = dict(batches[each["batch"], kind])
-        batch.update((key, _tensor(key, value, kind)) for key, value in each.get("more", {}).items())
+        batch.update(
+            (key, _tensor(key, value, kind)) for key, value in each.get("more", {}).items()
+        )
         torch.set_default_dtype(getattr(torch, kind))
         try:
             at = each["launch"]
@@ -171,7 +173,7 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
         except Exception as error:  # the library's, which is what was asked for
             found = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
         yield found
-    torch.Tensor.float = own_float
+    setattr(torch.Tensor, "float", own_float)  # noqa: B010
 
 
 def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str, Any]) -> Any:
@@ -221,8 +223,8 @@ def main() -> None:
     torch.set_num_threads(1)
     file, version, *folder = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("probes", file)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        sys.exit(f"{file} is not a Python file")
     probes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(probes)
     sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
@@ -230,7 +232,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         found = list(answers(probes, sources, version, asked))
     told = {"answers": found, "sources": sources.used, "torch": torch.__version__}
-    print(json.dumps(told))
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 def _installed(package: str) -> Path:

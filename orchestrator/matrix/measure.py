@@ -8,7 +8,7 @@ from orchestrator import registry
 from orchestrator.matrix import entering, objective, silence
 from orchestrator.matrix.asking import Where
 from orchestrator.matrix.batches import curve
-from orchestrator.matrix.cells import AGGREGATIONS, settings, term, translated
+from orchestrator.matrix.cells import ADVANTAGES, AGGREGATIONS, settings, term, translated
 from orchestrator.matrix.curves import WEIGHTS, classify
 from orchestrator.matrix.inquiry import Inquiry
 from orchestrator.settings import Kl
@@ -43,7 +43,7 @@ def measure(library: str, version: str, where: Where, commit: str = "") -> dict[
             advantage: {"refused": refused[advantage]}
             if advantage in refused
             else entering.reward(answers, ("advantage", advantage))
-            for advantage in entering.ADVANTAGES
+            for advantage in ADVANTAGES
         },
         "loss": {
             aggregation: {"refused": refused[aggregation]}
@@ -51,6 +51,7 @@ def measure(library: str, version: str, where: Where, commit: str = "") -> dict[
             else entering.loss(answers, aggregation)
             for aggregation in AGGREGATIONS
         },
+        "ratio": entering.ratio(answers),
         "natives": [_native(each, answers) for each in natives],
         "cells": list(_cells(cells, answers)),
     }
@@ -100,9 +101,7 @@ def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str
         "name": label,
         "reward": entering.reward(answers, ("native reward", label), native["beta"]),
         **{
-            name: _rounded(
-                objective.measured(answers, ("native", label, on), on, native["beta"])
-            )
+            name: _rounded(objective.measured(answers, ("native", label, on), on, native["beta"]))
             for name, on in (("on_policy", True), ("off_policy", False))
         },
     }

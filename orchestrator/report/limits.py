@@ -46,8 +46,9 @@ def _baselines(spec: Spec) -> Iterator[str]:
     if declared := spec.evaluation.baselines:
         names = listed(f"{b.model} (chat template: {b.chat_template})" for b in declared)
         yield (
-            f"The baselines the spec declares ({names}) were not evaluated: this orch scores "
-            "trained checkpoints only. Curves start at train step 0, which is the base policy."
+            f"The baselines the spec declares ({names}) are evaluated beside the cells and listed "
+            "by `orch eval`; no figure here shows them. Curves start at train step 0, which is the "
+            "base policy."
         )
 
 

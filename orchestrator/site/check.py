@@ -176,7 +176,8 @@ def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[Adv
                      "submits the others as these end", field("max_submit_jobs"),
                      broken=options.max_submit_jobs is not None)  # fmt: skip
     if not cluster.accounting:
-        yield Advice("the cluster keeps no accounting: a job's end is read from its files and the "
-                     "queue, and one that dies with its node is told late", broken=False)  # fmt: skip
+        yield Advice("the cluster keeps no accounting: how a job ended is read from its files and "
+                     "the queue, and one that dies with its node is told late",
+                     broken=False)  # fmt: skip
     for sentence in cluster.faults:
         yield Advice(sentence, broken=False)

@@ -30,8 +30,8 @@ def of_cluster(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[
     options = slurm_options(site.options)
     cluster = ask()
     if cluster is None:
-        return [Finding("SLURM", "broken", "the controller does not answer",
-                        "is this a login node of the cluster? `scontrol ping` should say UP")]  # fmt: skip
+        advice = "is this a login node of the cluster? `scontrol ping` should say UP"
+        return [Finding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
     told = check(options, cluster, [cell.resources for cell in full], len(full))
     found = [_cluster(cluster, options), _accounting(cluster), *map(_advice, told)]

@@ -1,6 +1,9 @@
 """What would go wrong with a spec at full scale, found without running it. Pure but for asking."""
 
 import math
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,6 +13,8 @@ from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.types import Cell
+
+_ASK_SECONDS = 30
 
 
 class Refusal(NamedTuple):
@@ -55,3 +60,37 @@ def times(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
         if any(cell.cadence.checkpoint_every_steps is None for cell in held):
             yield (f"{told}, and write no checkpoint before their last step: they would begin anew "
                    "each time. Set cadence.checkpoint_every_steps")  # fmt: skip
+
+
+def admitted(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
+    """What the scheduler says to a job of each shape, asked with --test-only: nothing is
+    submitted. (sentence, whether it would take it)."""
+    from orchestrator.launch.slurm import script
+
+    shapes: dict[script.Shape, int] = {}
+    for cell in cells:
+        shape = script.shape_of(cell)
+        shapes[shape] = shapes.get(shape, 0) + 1
+    for shape, count in shapes.items():
+        what = f"{count} cells of {shape.num_nodes} x {shape.gpus_per_node} GPUs"
+        yield _asked(script.text(script.Job("orch-rehearse", 1, shape), options), what, options)
+
+
+def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
+    from orchestrator.site.messages import told
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            argv = ["sbatch", "--test-only", f"--chdir={folder}"]
+            done = subprocess.run(
+                argv, input=text, capture_output=True,
+                text=True, check=False, timeout=_ASK_SECONDS, cwd=folder,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{what}: the scheduler could not be asked ({error})", False
+    if done.returncode:
+        return f"{what}: {told(done.stderr, options.model_dump(mode='json')).sentence}", False
+    start = re.search(r"to start at (\S+)", done.stderr)
+    return f"{what}: the scheduler would take them" + (
+        f", the first at {start[1]} if submitted now" if start else ""
+    ), True

@@ -103,6 +103,9 @@ def invoke(
     name = None if isinstance(head, Spread) else plain(head)
     if name in run.scope.functions and run.depth < 40:
         return _call(run, name or "", tuple(values[1:]))
+    if name in ("read", "mapfile", "readarray") and stdin is not None:
+        _read_text(run, tuple(values[1:]), stdin)
+        return None
     builtin = _BUILTINS.get(name or "")
     if builtin is not None:
         return builtin(run, tuple(values[1:]), line)
@@ -228,6 +231,13 @@ def _read(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
         if name and name.isidentifier():
             run.scope.variables[name] = (Hole(f"${name}, which is read", line),)
     return None
+
+
+def _read_text(run: "Run", arguments: tuple[Element, ...], stdin: Value) -> None:
+    """`read -r -d '' x <<EOF`: the variable named last has the text."""
+    named = [plain(each) for each in run.settled(arguments)]
+    if named and named[-1] and named[-1].isidentifier():
+        run.scope.variables[named[-1]] = stdin
 
 
 def _fill(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:

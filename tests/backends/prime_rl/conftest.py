@@ -20,7 +20,10 @@ from tests.backends.environments import contract_python
 
 ROOT = Path(__file__).parents[3]
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
-COMMIT = "63331ad8b"
+RELEASES = {
+    "0.5.0": ("63331ad8b", "src"), "0.8.0": ("60bc29547", "packages/prime-rl-configs/src"),
+}  # fmt: skip
+"""Release -> its commit, and where in it the configuration's package lies."""
 
 
 @pytest.fixture(scope="session")
@@ -73,28 +76,27 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
 
 
-@pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds Prime-RL 0.5.0's package, out of the repository pointed to."""
+def taken(version: str, folder: Path, inside: str) -> Path:
+    """A folder of a release with its package, out of the repository pointed to."""
     checkout = os.environ.get(VARIABLE)
     if not checkout:
         pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to check with its own code")
-    folder = tmp_path_factory.mktemp("prime_rl")
+    commit, _ = RELEASES[version]
     archive = folder / "source.tar"
-    git = [str(shutil.which("git")), "-C", checkout, "archive", "-o", str(archive), COMMIT]
-    subprocess.run([*git, "src/prime_rl"], check=True)
+    git = [str(shutil.which("git")), "-C", checkout, "archive", "-o", str(archive), commit]
+    subprocess.run([*git, f"{inside}/prime_rl"], check=True)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    return folder / "src"
+    return folder / inside
 
 
-@pytest.fixture(scope="session")
-def prime_rl(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Asks Prime-RL's own classes: prime_rl([(kind, text)]) -> answers; prime_rl() -> its keys."""
-    python = contract_python("prime_rl", "0.5.0")
+def asking(version: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Asks a release's own classes: ask([(kind, text)]) -> answers; ask() -> its keys."""
+    root = taken(version, tmp_path_factory.mktemp("prime_rl"), RELEASES[version][1])
+    python = contract_python("prime_rl", version)
 
     def ask(files: Sequence[tuple[str, str]] | None = None) -> Any:
-        asked: dict[str, Any] = {"source": str(source)}
+        asked: dict[str, Any] = {"source": str(root)}
         if files is not None:
             folder = tmp_path_factory.mktemp("files")
             asked["files"] = []
@@ -110,3 +112,27 @@ def prime_rl(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return json.loads(done.stdout)
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds Prime-RL 0.5.0's package."""
+    return taken("0.5.0", tmp_path_factory.mktemp("prime_rl"), "src")
+
+
+@pytest.fixture(scope="session")
+def current_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds Prime-RL 0.8.0's trainer."""
+    return taken("0.8.0", tmp_path_factory.mktemp("prime_rl"), "src")
+
+
+@pytest.fixture(scope="session")
+def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """0.5.0's own classes."""
+    return asking("0.5.0", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def prime_rl_current(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """0.8.0's own classes."""
+    return asking("0.8.0", tmp_path_factory)

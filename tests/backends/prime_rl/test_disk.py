@@ -68,6 +68,46 @@ def test_more_lines_only_add_points(attempt: Path) -> None:
         before = list(now)
 
 
+ROWS = [
+    ("trainer", {"step": 1, "time": 1010.0, "perf/throughput": 9.0}),
+    ("trainer", {"step": 1, "time": 1011.0, "optim/lr": 1e-6, "optim/grad_norm": 0.25}),
+    ("trainer", {"step": 1, "time": 1012.0, "entropy/all/mean": 0.5, "clip_fraction/mean": 0.0,
+                 "mismatch_kl/all/mean": 0.001, "loss/mean": 0.1}),
+    ("trainer", {"step": 1, "time": 1013.0, "time/step": 30.0}),
+    ("orchestrator", {"step": 1, "time": 1009.0, "train/agg/all/agent/reward/mean": 0.1,
+                      "train/agg/effective/agent/reward/mean": 0.375, "time/step": 99.0,
+                      "train/agg/effective/num_output_tokens/mean": 200.0,
+                      "train/train/effective/agent/reward/mean": 7.0}),
+    ("orchestrator", {"step": 0, "time": 1000.0, "eval/x/agent/reward/mean": 1.0}),
+    ("trainer", {"step": 2, "time": 1040.0, "optim/lr": 2e-6}),
+]  # fmt: skip
+CURRENT_LINE = (
+    "\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Step {step} |   30.00s | Reward 0.3750 |"
+    " Trainable 32/32 (100.0%) | Turns 1.0 | Branches 1.0 | Max Off-Policy 2 | Error 0.0% |"
+    " Truncation 0.0%\n"
+)
+
+
+def test_rows_of_0_8_0_make_one_point_a_train_step(attempt: Path) -> None:
+    for name, row in ROWS:
+        with (attempt / "logs" / f"{name}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    torn = json.dumps({"step": 3, "time": 1.0, "optim/lr": 3.0})
+    with (attempt / "logs" / "trainer.jsonl").open("a") as file:
+        file.write("[]\nnot json\n" + torn)
+    (attempt / "logs" / "orchestrator.log").write_text(
+        CURRENT_LINE.format(clock="10:00:00", step=1)
+    )
+    first, second = BACKEND.read_metrics(attempt)
+    assert (first.step, first.time) == (1, 1009.0)
+    assert first.values == {
+        "train/reward_mean": 0.375, "rollout/response_tokens": 200.0, "train/entropy": 0.5,
+        "rollout/staleness_max": 2.0, "train/grad_norm": 0.25, "train/learning_rate": 1e-6,
+        "train/clip_fraction": 0.0, "time/step_seconds": 30.0,
+    }  # fmt: skip
+    assert (second.step, second.values) == (2, {"train/learning_rate": 2e-6})
+
+
 def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
     assert list(BACKEND.read_metrics(tmp_path)) == []
 

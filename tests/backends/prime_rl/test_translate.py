@@ -55,7 +55,7 @@ def test_without_kl_no_reference_is_served_and_nobody_else_moves(
 
 
 REFUSED = [
-    ({"backend.version": "0.8.0"}, "backend.version", "prime_rl@0.5.0"),
+    ({"backend.version": "0.7.0"}, "backend.version", "prime_rl@0.5.0"),
     ({"model.chat_template": "none"}, "model.chat_template", "chat endpoint"),
     ({"loss": {"aggregation": "sequence_mean"}}, "loss.aggregation", "token_mean"),
     ({"kl.reset_reference_every_steps": 50}, "kl.reset_reference_every_steps", "never change"),

@@ -1,0 +1,143 @@
+"""orch data: the prompts that cells train on."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.errors import OrchError, SelectionError
+from orchestrator.settings import Data
+
+
+@click.group(short_help="Prepare the prompts that cells train on.")
+def command() -> None:
+    """Prompts are prepared once for each data set, and shared by every cell that trains on them."""
+
+
+@command.command(short_help="Write the prompts of data sets, as each library reads them.")
+@click.argument("names", nargs=-1, required=True, metavar="NAME|SPEC...")
+@click.option(
+    "--for",
+    "libraries",
+    multiple=True,
+    metavar="LIBRARY[@VERSION]",
+    default=("all",),
+    show_default=True,
+    help="Only as this library reads them. May be given several times.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where to. Default: $ORCH_DATA_DIR, else data/prepared.",
+)
+@click.option(
+    "--data-group",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("experiments/data"),
+    show_default=True,
+    help="The folder in which NAME is looked for.",
+)
+@options.as_json
+def prepare(
+    names: Sequence[str], libraries: Sequence[str], directory: Path | None, data_group: Path,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Prepare the data NAME (an entry of the config group `data`), or all data of a SPEC.
+
+    Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
+    columns and answers; what was prepared before and is whole is left alone.
+    """
+    from orchestrator.data import prepared
+
+    chosen = formats(libraries)
+    where = (directory or prepared.data_dir()).absolute()
+    made, faults = [], []
+    for data in _unique(data for name in names for data in declared(name, data_group)):
+        say(f"{data.name}: {data.path} ...")
+        try:
+            made.append((data, prepared.prepare(data, chosen, where)))
+        except OrchError as error:
+            faults.append(str(error))
+    rows = [
+        (data.name, m.num_prompts, m.num_validation, ", ".join(m.formats),
+         "prepared" if m.fresh else "was there", m.folder) for data, m in made
+    ]  # fmt: skip
+    if as_json:
+        names_of = ("name", "num_prompts", "num_validation", "formats", "state", "folder")
+        print_json([dict(zip(names_of, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(("data", "prompts", "validation", "formats", "", "folder"), rows)
+    if faults:
+        raise OrchError("\n".join(faults))
+    return 0
+
+
+def formats(libraries: Iterable[str]) -> tuple[str, ...]:
+    """The formats of libraries given as `name`, `name@version` or `all`."""
+    from orchestrator import registry
+    from orchestrator.data.recipe import FORMATS
+
+    found: list[str] = []
+    for library in libraries:
+        name, _, version = library.partition("@")
+        if library == "all":
+            return tuple(FORMATS)
+        backend = registry.load(name)
+        if version and version not in backend.versions:
+            raise SelectionError(
+                f"{name} {version} is not a release orch drives; it drives "
+                f"{', '.join(backend.versions)}"
+            )
+        told = getattr(backend, "prompts_format", None)
+        if told is None:
+            raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
+        found.append(told)
+    return tuple(dict.fromkeys(found))
+
+
+def declared(name: str, group: Path) -> list[Data]:
+    """The data of an entry of the group, or of every cell of a spec. Raises SelectionError."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        from orchestrator.expand import expand
+        from orchestrator.spec.load import load
+
+        cells = expand(load(path))
+        found = [(cell.declared or cell.settings).data for cell in cells]
+        return [data for data in found if not data.path.startswith("micro:")]
+    return [_entry(name, group)]
+
+
+def _entry(name: str, group: Path) -> Data:
+    import yaml
+    from pydantic import ValidationError
+
+    from orchestrator.errors import Fault, SpecError, did_you_mean
+
+    file = group / f"{name}.yaml"
+    if not file.is_file():
+        known = sorted(path.stem for path in group.glob("*.yaml"))
+        raise SelectionError(
+            f"there is no data '{name}' in {group}{did_you_mean(name, known)} "
+            f"(it has: {', '.join(known) or 'nothing'}). Name one of them, a spec, or another "
+            "folder with --data-group"
+        )
+    try:
+        plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return Data.model_validate({"name": name, **(plain or {})})
+    except yaml.YAMLError as error:
+        raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
+    except (ValidationError, TypeError) as error:
+        told = error.errors() if isinstance(error, ValidationError) else []
+        raise SpecError(str(file), [
+            Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
+            for e in told
+        ] or [Fault("is not a mapping of the fields of `data`")]) from error  # fmt: skip
+
+
+def _unique(found: Iterable[Data]) -> list[Data]:
+    return list(dict.fromkeys(found))

@@ -1,0 +1,157 @@
+"""orch rehearse: the whole plan at micro scale, so that a mistake costs a minute, not a night."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import options
+from orchestrator.cli.output import say
+from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.launch.slurm.options import SlurmOptions
+    from orchestrator.types import Cell
+
+SHORT_HOURS = 0.5
+"""Of a rehearsal's job: short jobs are started sooner."""
+
+
+@click.command(short_help="Run the whole plan at micro scale, and say what would go wrong.")
+@options.spec
+@options.overrides
+@options.where
+@click.option(
+    "--check-only", is_flag=True, help="Say what would go wrong without running anything."
+)
+def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], check_only: bool) -> int:
+    """Translate every cell of SPEC as declared, ask the cluster whether it would take the jobs, and
+    run the same grid on the embedded trainer: on the site's cluster, through the same queue, where
+    there is one, else on this machine.
+
+    Exits 1 if anything of the declared run would go wrong, or anything of the rehearsal did.
+    """
+    from orchestrator.experiment import open_experiment
+    from orchestrator.rundir import RunFolder
+
+    opened = open_experiment(spec, overrides)
+    folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
+    chosen = replace(opened, cells=opened.declared, folder=folder).chosen(where)
+    declared = list(chosen.cells)
+    troubles = _foreseen(chosen, declared)
+    for trouble in troubles:
+        click.echo(f"would go wrong: {trouble}")
+    code = 0
+    if not check_only:
+        code, happened = _run(small_of(chosen, declared))
+        for trouble in happened:
+            click.echo(f"went wrong: {trouble}")
+        troubles += happened
+    if code == 130:
+        return code
+    click.echo(_sum(len(declared), len(troubles), check_only))
+    return int(bool(troubles) or code != 0)
+
+
+def _sum(cells: int, troubles: int, check_only: bool) -> str:
+    how = "checked" if check_only else "checked and rehearsed"
+    found = "nothing would go wrong that can be seen from here" if not troubles else (
+        f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")  # fmt: skip
+    return f"{cells} cells {how}: {found}"
+
+
+def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
+    """What is wrong before anything runs: translation, the site, the scheduler's own word."""
+    from orchestrator.site.forecast import admitted, refusals, times
+
+    told = [str(refusal) for refusal in refusals(declared, chosen.folder)]
+    if chosen.where != "slurm":
+        say("there is no cluster here: nobody was asked whether it would take the jobs")
+        return told
+    site = _site_options(chosen)
+    full = [cell for cell in declared if cell.scale == "full"]
+    told += _of_site(site, full)
+    told += times(full, site)
+    for sentence, taken in admitted(full, site):
+        if taken:
+            say(sentence)
+        else:
+            told.append(sentence)
+    return told
+
+
+def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
+    from orchestrator.site.check import check
+    from orchestrator.site.cluster import ask
+
+    cluster = ask()
+    if cluster is None:
+        return ["the cluster does not answer"]
+    told = []
+    for advice in check(site, cluster, [cell.resources for cell in full], len(full)):
+        sentence = f"{advice.sentence} ({advice.field})" if advice.field else advice.sentence
+        if advice.broken:
+            told.append(sentence)
+        else:
+            say(sentence)
+    return told
+
+
+def _site_options(chosen: Experiment) -> "SlurmOptions":
+    from orchestrator.launch.slurm.options import slurm_options
+
+    return slurm_options(chosen.spec.site.options)
+
+
+def small_of(chosen: Experiment, declared: "list[Cell]") -> Experiment:
+    """The same experiment at micro scale, in a folder of its own, with a short time limit."""
+    from orchestrator.rundir import RunFolder
+    from orchestrator.scale import rehearse
+
+    site = chosen.spec.site
+    if chosen.where == "slurm":
+        hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
+        short = {**site.options, "time_limit_hours": hours, "memory_gib": None, "gres": None}
+        site = site.model_copy(update={"options": short})
+    spec = chosen.spec.model_copy(update={"site": site})
+    folder = RunFolder.of(site.runs_dir, spec.name, "micro")
+    folder.check()
+    return replace(chosen, spec=spec, cells=tuple(rehearse(declared)), where="local", folder=folder)
+
+
+def _run(small: Experiment) -> tuple[int, list[str]]:
+    """Trains, scores and reports the rehearsal. The exit code, and what went wrong."""
+    from orchestrator.cli import run
+    from orchestrator.plan import plan
+
+    made = plan(small.cells, small.folder)
+    if small.spec.site.kind != "local" and _on_cluster(small):
+        from orchestrator.cli.cluster import train_on_cluster
+
+        code, over = train_on_cluster(small, small, made, wait=True, budget=None)
+    else:
+        code, over = run.train(small, made), True
+    if code == 130 or not over:
+        return code, []
+    return max(code, run.review(small, small)), _failures(small)
+
+
+def _on_cluster(small: Experiment) -> bool:
+    from orchestrator.experiment import site_of
+
+    return site_of(small.spec) == "slurm"
+
+
+def _failures(small: Experiment) -> list[str]:
+    """Cells that did not get to their end, by what they say."""
+    from orchestrator.state import look
+
+    found: dict[str, list[str]] = {}
+    for cell in small.cells:
+        seen = look(small.folder.cell(cell))
+        if seen.state != "succeeded":
+            ended = seen.exit
+            why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else seen.state
+            found.setdefault(why, []).append(cell.slug)
+    return [f"{why} ({len(slugs)} cells: {slugs[0]}{', ...' if len(slugs) > 1 else ''})"
+            for why, slugs in found.items()]  # fmt: skip

@@ -1,0 +1,67 @@
+"""Countdown problems from reasoning-gym's generator, with fixed seeds.
+
+reasoning-gym 0.1.25 draws problem i of seed s from Random(s + i): seeds closer together than a set
+is long share problems, so the seeds below lie far apart. Problems of training are left out of the
+held-out ones.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from orchestrator.errors import EnvironmentFault
+
+TRAIN_SEED, VALIDATION_SEED, EVALUATION_SEED = 0, 1_000_000_000, 2_000_000_000
+NUM_TRAIN, NUM_VALIDATION = 2000, 200
+"""Where the spec does not say. 2,000: as many as verifiers' reasoning-gym environment takes."""
+
+
+class Problem(NamedTuple):
+    """Numbers from 1 to 100, four to six of them; target from 100 to 999: the generator's own."""
+
+    numbers: tuple[int, ...]
+    target: int
+
+    @property
+    def question(self) -> str:
+        """In our words: the generator's allow leaving numbers out, and its scorer does not."""
+        return (
+            f"Make {self.target} out of the numbers {', '.join(map(str, self.numbers))}. Use each "
+            "of them exactly once, with +, -, *, / and brackets, and nothing else. Write the "
+            "expression alone, without an equals sign, between <answer> and </answer>."
+        )
+
+
+def problems(count: int, seed: int, without: Collection[Problem] = ()) -> list[Problem]:
+    """`count` different problems, none of them among `without` (in any order of its numbers)."""
+    taken = {_unordered(problem) for problem in without}
+    found: list[Problem] = []
+    for problem in _drawn(seed):
+        if len(found) == count:
+            break
+        if _unordered(problem) not in taken:
+            taken.add(_unordered(problem))
+            found.append(problem)
+    return found
+
+
+def _unordered(problem: Problem) -> tuple[tuple[int, ...], int]:
+    return tuple(sorted(problem.numbers)), problem.target
+
+
+def _drawn(seed: int) -> Iterator[Problem]:
+    try:
+        from reasoning_gym.games.countdown import (  # type: ignore[import-untyped]
+            CountdownConfig,
+            CountdownDataset,
+        )
+    except ImportError as error:
+        raise EnvironmentFault(
+            "Countdown problems are made by reasoning-gym, which is not installed: "
+            "pip install 'orch-rl[data]', or put a file of problems where data.path says"
+        ) from error
+    made = CountdownDataset(CountdownConfig(seed=seed, size=1_000_000_000))
+    index = 0
+    while True:
+        facts = made[index]["metadata"]
+        yield Problem(tuple(facts["numbers"]), facts["target"])
+        index += 1

@@ -1,0 +1,177 @@
+"""The folder of prepared prompts: <data>/<name>-<hash>/{about.json, chat/, labelled/, questions/}.
+
+A format's folder appears whole or not at all; about.json keeps the size and the hash of each file.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.data.recipe import FORMATS, PLAN_FILE, Recipe, key, of_plan
+from orchestrator.data.source import Row, Rows, rows
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import read_json, write_text
+from orchestrator.settings import Data
+from orchestrator.types import LaunchPlan
+
+DEFAULT = Path("data") / "prepared"
+ABOUT = "about.json"
+
+
+def data_dir() -> Path:
+    """Where prepared prompts lie: $ORCH_DATA_DIR, else data/prepared in the working directory."""
+    return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
+
+
+class Made(NamedTuple):
+    """One data set, prepared."""
+
+    folder: Path
+    formats: tuple[str, ...]
+    num_prompts: int
+    num_validation: int
+    origin: str
+    fresh: bool
+    """False: it was there already."""
+
+
+def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
+    """Writes what is missing of a data set; files that are whole are left alone.
+
+    Raises EnvironmentFault where the content is not what was prepared before: cells have trained on
+    that. See also source.rows.
+    """
+    folder = directory / key(data)
+    about = read_json(folder / ABOUT) or {}
+    wanted = [name for name in formats if _fault(folder, about, name, by_hash=True)]
+    if about and not wanted:
+        return _made(folder, about, formats, fresh=False)
+    found = rows(data, [Path.cwd(), directory])
+    if about and about["content"] != found.digest:
+        raise EnvironmentFault(
+            f"{found.origin} is not what {folder} was prepared from (content "
+            f"{about['content'][:12]}, now {found.digest[:12]}). If no cell of yours has trained "
+            "on it, remove that folder and prepare again; else give the data another name"
+        )
+    about = about or {
+        "data": data.model_dump(), "origin": found.origin, "content": found.digest,
+        "num_prompts": len(found.train), "num_validation": len(found.validation), "formats": {},
+    }  # fmt: skip
+    for name in wanted:
+        about["formats"][name] = _write(folder, name, data, found)
+        write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    return _made(folder, about, formats, fresh=True)
+
+
+def _made(folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool) -> Made:
+    return Made(
+        folder, tuple(formats), about["num_prompts"], about["num_validation"], about["origin"],
+        fresh,
+    )  # fmt: skip
+
+
+def _write(folder: Path, name: str, data: Data, found: Rows) -> dict[str, dict[str, object]]:
+    nascent = folder / f".new-{name}-{os.getpid()}"
+    shutil.rmtree(nascent, ignore_errors=True)
+    nascent.mkdir(parents=True)
+    for file, part in zip(FORMATS[name], (found.train, found.validation), strict=True):
+        split = file.partition(".")[0]
+        made = [_row(name, data, row, split, index) for index, row in enumerate(part)]
+        _save(nascent / file, made)
+    whole = {file: _facts(nascent / file) for file in FORMATS[name]}
+    shutil.rmtree(folder / name, ignore_errors=True)
+    nascent.replace(folder / name)
+    return whole
+
+
+def _row(name: str, data: Data, row: Row, split: str, index: int) -> dict[str, object]:
+    prompt = f"{row.question} {data.instruction}".rstrip()
+    if name == "labelled":
+        return {"prompt": prompt, "label": row.answer}
+    if name == "questions":
+        return {"question": prompt, "answer": row.answer}
+    return {
+        "data_source": data.name,
+        "prompt": [{"role": "user", "content": prompt}],
+        "ability": "countdown" if data.reward == "countdown" else "math",
+        "reward_model": {"style": "rule", "ground_truth": row.answer},
+        "reward_spec": {"ground_truth": row.answer},
+        "extra_info": {"split": split, "index": index},
+    }
+
+
+def _save(file: Path, made: list[dict[str, object]]) -> None:
+    if file.suffix == ".jsonl":
+        file.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8"
+        )
+        return
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    pq.write_table(pa.Table.from_pylist(made), file)
+
+
+def _facts(file: Path) -> dict[str, object]:
+    content = file.read_bytes()
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) -> str | None:
+    """What is wrong with one format of a prepared data set; None if it is whole."""
+    told = about.get("formats", {}).get(name)
+    if told is None:
+        return f"{folder / name} is missing"
+    for file, facts in told.items():
+        path = folder / name / file
+        if not path.exists():
+            return f"{path} is missing"
+        seen = _facts(path) if by_hash else {"bytes": path.stat().st_size}
+        if any(seen[what] != facts[what] for what in seen):
+            return f"{path} is not the file that was prepared"
+    return None
+
+
+def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
+    """A sentence if the prompts that a plan reads are not prepared; None if they are, or if it
+    brings its own. Looks at sizes, not at content."""
+    recipe = of_plan(plan.files)
+    return None if recipe is None else _missing(recipe, directory or data_dir(), by_hash=False)
+
+
+def _missing(recipe: Recipe, directory: Path, *, by_hash: bool) -> str | None:
+    folder = directory / recipe.prepared
+    fault = _fault(folder, read_json(folder / ABOUT) or {}, recipe.format, by_hash=by_hash)
+    return fault and (
+        f"the prompts of data '{recipe.data.name}' are not prepared: {fault}. Run `orch data "
+        f"prepare SPEC` with the spec of the cell (ORCH_DATA_DIR says where; it is {directory})"
+    )
+
+
+def link(plan_dir: Path, directory: Path | None = None) -> Path | None:
+    """Makes `data` in a plan's folder a link to the prepared prompts, hashes checked; its target.
+
+    None for a plan that brings its own prompts. A `data` folder that somebody put there is left
+    alone. Raises EnvironmentFault where the prompts are missing or were changed.
+    """
+    file = plan_dir / PLAN_FILE
+    if not file.exists():
+        return None
+    recipe = Recipe.model_validate_json(file.read_text(encoding="utf-8"))
+    place = plan_dir / "data"
+    if place.is_dir() and not place.is_symlink():
+        return place
+    directory = directory or data_dir()
+    if fault := _missing(recipe, directory, by_hash=True):
+        raise EnvironmentFault(fault)
+    target = directory / recipe.prepared / recipe.format
+    if not (place.is_symlink() and place.readlink() == target):
+        nascent = plan_dir / f".data-{os.getpid()}"
+        nascent.unlink(missing_ok=True)
+        nascent.symlink_to(target, target_is_directory=True)
+        nascent.replace(place)
+    return target

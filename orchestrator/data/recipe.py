@@ -1,0 +1,57 @@
+"""What prompts a launch needs, said in its plan as prompts.json. Pure."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+
+from orchestrator.fingerprint import digest
+from orchestrator.settings import Data, Frozen
+
+PLAN_FILE = "prompts.json"
+VERSION = 1
+"""Raised when the same recipe gives other prompts: keys change, and nothing old is taken."""
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "chat": ("train.parquet", "validation.parquet"),
+    "labelled": ("train.jsonl", "validation.jsonl"),
+    "questions": ("train.jsonl", "validation.jsonl"),
+}
+"""Format -> its files.
+
+chat: data_source, prompt (chat messages), ability, reward_model and reward_spec (ground_truth),
+extra_info (split, index); labelled: prompt, label; questions: question, answer. Prompts end with
+the data's instruction; answers are text, of Countdown JSON with numbers and target.
+"""
+
+
+class Recipe(Frozen):
+    """prompts.json: which prepared prompts a plan reads at `data/` beside it."""
+
+    prepared: str
+    """Name of the folder of prepared prompts: the data's name and a hash of all that shapes it."""
+    format: str
+    data: Data
+
+
+def key(data: Data) -> str:
+    """The same for every cell that trains on the same prompts, whatever its library."""
+    shaping = {
+        "path": data.path, "split": data.split, "num_prompts": data.num_prompts,
+        "instruction": data.instruction, "reward": data.reward, "version": VERSION,
+    }  # fmt: skip
+    return f"{data.name}-{digest(shaping)[:10]}"
+
+
+def plan_file(data: Data, prompts_format: str) -> dict[str, str]:
+    """The file that a backend adds to its plans."""
+    return {PLAN_FILE: _text(data, prompts_format)}
+
+
+@lru_cache(maxsize=256)
+def _text(data: Data, prompts_format: str) -> str:
+    recipe = {"prepared": key(data), "format": prompts_format, "data": data.model_dump()}
+    return json.dumps(recipe, indent=1, ensure_ascii=False) + "\n"
+
+
+def of_plan(files: Mapping[str, str]) -> Recipe | None:
+    """What a plan needs; None for a backend that brings its own prompts."""
+    return Recipe.model_validate_json(files[PLAN_FILE]) if PLAN_FILE in files else None

@@ -1,0 +1,240 @@
+"""Rows of a data set: from the Hub or a file through `datasets`, or from the generator; checked."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.data import generate
+from orchestrator.errors import EnvironmentFault, Fault, SpecError
+from orchestrator.scoring.math_answers import extract
+from orchestrator.settings import Data
+
+QUESTION, ANSWER = ("question", "problem", "prompt"), ("answer", "solution", "metadata", "label")
+"""Columns that are looked for, in this order."""
+KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+
+
+class Row(NamedTuple):
+    question: str
+    """Without the instruction."""
+    answer: str
+    """What the reward compares with: an answer without its box, JSON, or a text."""
+
+
+class Rows(NamedTuple):
+    train: list[Row]
+    validation: list[Row]
+    origin: str
+    """For people: where they came from."""
+
+    @property
+    def digest(self) -> str:
+        """Of the content of all rows."""
+        text = json.dumps([self.train, self.validation], ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def rows(data: Data, roots: Sequence[Path]) -> Rows:
+    """The rows of a data set; a relative file is looked for in `roots`.
+
+    Raises SpecError with every way in which it is not what is declared or known of it, and
+    EnvironmentFault where it cannot be had.
+    """
+    if Path(data.path).suffix not in KINDS:
+        return _checked(data, _from_hub(data))
+    file = next((root / data.path for root in roots if (root / data.path).exists()), None)
+    if file is not None:
+        return _checked(data, _from_file(data, file))
+    if data.reward == "countdown":
+        return _checked(data, _generated(data))
+    where = " or ".join(str(root) for root in roots)
+    raise EnvironmentFault(f"data.path {data.path} is a file that is not in {where}")
+
+
+@cache
+def known() -> Mapping[str, Mapping[str, Any]]:
+    """What is known of data sets of the Hub: columns, sizes, which split validates, and whence."""
+    text = Path(__file__).with_name("known.json").read_text(encoding="utf-8")
+    facts: Mapping[str, Mapping[str, Any]] = json.loads(text)
+    return facts
+
+
+def _generated(data: Data) -> Rows:
+    count = data.num_prompts or generate.NUM_TRAIN
+    train = generate.problems(count, generate.TRAIN_SEED)
+    held_out = generate.problems(generate.NUM_VALIDATION, generate.VALIDATION_SEED, without=train)
+
+    def told(problems: Sequence[generate.Problem]) -> list[Row]:
+        return [
+            Row(p.question, json.dumps({"numbers": list(p.numbers), "target": p.target}))
+            for p in problems
+        ]
+
+    return Rows(told(train), told(held_out), "reasoning-gym's generator")
+
+
+def _from_file(data: Data, file: Path) -> Rows:
+    beside = next(
+        (file.with_name(name + file.suffix) for name in ("validation", "test")
+         if file.with_name(name + file.suffix).exists() and file.stem != name), None,
+    )  # fmt: skip
+    if beside is None:
+        raise SpecError(str(file), [Fault(
+            "has no prompts to validate with: put them beside it, in a file named "
+            f"validation{file.suffix}, with the same columns", "$.data.path",
+        )])  # fmt: skip
+    return Rows(_read(data, file), _read(data, beside), str(file))
+
+
+def _read(data: Data, file: Path) -> list[Row]:
+    datasets = _datasets()
+    kind = KINDS[file.suffix]
+    try:
+        loaded = datasets.load_dataset(kind, data_files=str(file), split="train")
+    except Exception as error:
+        raise SpecError(
+            str(file), [Fault(f"cannot be read as {kind}: {_first_line(error)}", "$.data.path")]
+        ) from error
+    return _rows(data, loaded, str(file))
+
+
+def _from_hub(data: Data) -> Rows:
+    facts = known().get(data.path, {})
+    validation = str(facts.get("validation", "test" if data.split == "train" else "validation"))
+    splits = {name: _split(data.path, name) for name in (data.split, validation)}
+    faults = []
+    for name, loaded in splits.items():
+        expected = facts.get("splits", {}).get(name)
+        if expected is not None and len(loaded) != expected:
+            faults.append(Fault(
+                f"split {name} of {data.path} has {len(loaded)} rows, not the {expected} that "
+                f"{facts['source']} names: the data set changed", "$.data.path",
+            ))  # fmt: skip
+        if facts and not set(facts["columns"]) <= set(loaded.column_names):
+            faults.append(Fault(
+                f"split {name} of {data.path} has the columns {', '.join(loaded.column_names)}, "
+                f"not {', '.join(facts['columns'])} as {facts['source']} says: it changed",
+                "$.data.path",
+            ))  # fmt: skip
+    if faults:
+        raise SpecError(data.path, faults)
+    train, held_out = (_rows(data, loaded, data.path) for loaded in splits.values())
+    return Rows(train, held_out, f"{data.path} of the Hub")
+
+
+def _split(path: str, split: str) -> Any:
+    datasets = _datasets()
+    try:
+        return datasets.load_dataset(path, split=split)
+    except ValueError as error:
+        raise SpecError(
+            path, [Fault(f"has no split {split}: {_first_line(error)}", "$.data.split")]
+        ) from error
+    except Exception as error:
+        raise EnvironmentFault(
+            f"{path} (split {split}) cannot be had from the Hub: {type(error).__name__}: "
+            f"{_first_line(error)}. Run this where there is a network, or fill the cache of "
+            "`datasets` there and set HF_HOME, or name a local file as data.path"
+        ) from error
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise EnvironmentFault(
+            "data sets are read with `datasets`, which is not installed: "
+            "pip install 'orch-rl[data]'"
+        ) from error
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def _rows(data: Data, loaded: Any, where: str) -> list[Row]:
+    names = loaded.column_names
+    question = next((name for name in QUESTION if name in names), None)
+    answer = next((name for name in ANSWER if name in names), None)
+    if data.reward == "countdown" and {"numbers", "target"} <= set(names):
+        answer = "numbers"
+    missing = [
+        " or ".join(wanted)
+        for wanted, found in ((QUESTION, question), (ANSWER, answer))
+        if found is None
+    ]
+    if missing or question is None or answer is None:
+        raise SpecError(where, [
+            Fault(f"has no column {what}; it has {', '.join(names)}", "$.data.path")
+            for what in missing
+        ])  # fmt: skip
+    made, faults = [], []
+    for number, row in enumerate(loaded):
+        value = {k: row[k] for k in ("numbers", "target")} if answer == "numbers" else row[answer]
+        label = LABELS[data.reward](value)
+        if not isinstance(row[question], str) or not row[question].strip():
+            faults.append(Fault(f"row {number} has no question", f"$.data.path.{question}"))
+        elif label is None:
+            faults.append(Fault(
+                f"row {number} has no answer that reward {data.reward} can use: "
+                f"{str(value)[:80]!r}", f"$.data.path.{answer}",
+            ))  # fmt: skip
+        else:
+            made.append(Row(row[question].strip(), label))
+    if faults:
+        more = [Fault(f"... and {len(faults) - 5} more rows")] if len(faults) > 5 else []
+        raise SpecError(where, faults[:5] + more)
+    return made
+
+
+def _math(value: object) -> str | None:
+    """A solution's last box; an answer that has none, as it is."""
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        return None
+    boxed = extract(value) if "boxed" in value else value.strip()
+    return boxed or None
+
+
+def _countdown(value: object) -> str | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return None
+    if not isinstance(value, Mapping):
+        return None
+    numbers, target = value.get("numbers"), value.get("target")
+    whole = isinstance(numbers, Sequence) and all(type(n) is int for n in numbers)
+    if not numbers or not whole or type(target) is not int:
+        return None
+    return json.dumps({"numbers": list(numbers), "target": target})
+
+
+def _exact(value: object) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+LABELS = {"math_boxed": _math, "countdown": _countdown, "exact": _exact}
+
+
+def _checked(data: Data, found: Rows) -> Rows:
+    faults = [
+        Fault(f"{found.origin} has no prompts in split {name}", "$.data.path")
+        for name, part in (("train", found.train), ("validation", found.validation)) if not part
+    ]  # fmt: skip
+    if data.num_prompts is not None and len(found.train) != data.num_prompts:
+        faults.append(Fault(
+            f"{found.origin} has {len(found.train)} prompts in split {data.split}, and the spec "
+            f"says {data.num_prompts}: correct data.num_prompts, or find out what changed",
+            "$.data.num_prompts",
+        ))  # fmt: skip
+    if faults:
+        raise SpecError(data.name, faults)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

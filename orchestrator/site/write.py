@@ -1,0 +1,110 @@
+"""A site file from what the cluster answers: the partition that most likely is meant, its limits,
+and the alternatives as comments. Pure."""
+
+from orchestrator.site.cluster import Cluster, Node, Partition
+
+
+def site_file(cluster: Cluster) -> str:
+    """YAML of an entry of the group site/."""
+    chosen = _chosen(cluster)
+    lines = [
+        f"# {cluster.name}, SLURM {cluster.version}, as it answered. `orch doctor --site FILE`",
+        "# checks it; every field is described by `orch schema`.",
+        "kind: slurm", "# runs_dir: a folder that every node sees", "options:",
+    ]  # fmt: skip
+    if chosen is None:
+        return "\n".join([*lines, "  partition: null  # the cluster names none", ""])
+    lines += _partitions(cluster, chosen)
+    lines += _rights(cluster)
+    lines += _gpus(cluster, chosen)
+    hours = min(24.0, (chosen.max_minutes or 1440) / 60)
+    most = "no limit" if chosen.max_minutes is None else f"at most {chosen.max_minutes / 60:g}"
+    lines.append(f"  time_limit_hours: {hours:g}  # {most}; longer cells are requeued and go on")
+    submit = [right.max_submit for right in cluster.rights if right.max_submit]
+    if submit:
+        lines.append(f"  max_submit_jobs: {min(submit)}  # of the account")
+    lines.append(f"  # max_array_size: {cluster.max_array_size} on this cluster")
+    if not cluster.accounting:
+        lines.append("  # no accounting here: a job that dies with its node is told late")
+    return "\n".join([*lines, *_environments(), ""])
+
+
+def gpus_per_node(cluster: Cluster) -> int:
+    """GPUs of a node of the partition that `site_file` chooses; 0 if it has none."""
+    chosen = _chosen(cluster)
+    nodes = cluster.nodes_of(chosen.name) if chosen else []
+    return max((node.gpus_of("") for node in nodes), default=0)
+
+
+def _chosen(cluster: Cluster) -> Partition | None:
+    """The partition with most GPUs that is up; of equals the default one, then the first."""
+
+    def weight(partition: Partition) -> tuple[bool, int, float, bool]:
+        nodes = cluster.nodes_of(partition.name)
+        total = sum(node.gpus_of("") for node in nodes)
+        return (partition.up, total, partition.max_minutes or 1e9, partition.default)
+
+    usable = [p for p in cluster.partitions if p.name]
+    default = [p for p in usable if p.default and weight(p)[:2] >= max(map(weight, usable))[:2]]
+    return default[0] if default else max(usable, key=weight, default=None)
+
+
+def _partitions(cluster: Cluster, chosen: Partition) -> list[str]:
+    others = [p.name for p in cluster.partitions if p.name != chosen.name]
+    more = f"  # also: {', '.join(others)}" if others else ""
+    return [f"  partition: {quoted(chosen.name)}{more}"]
+
+
+def _rights(cluster: Cluster) -> list[str]:
+    accounts = sorted({right.account for right in cluster.rights if right.account})
+    if not accounts:
+        return []
+    first, *others = sorted(accounts, key=lambda name: name == "root")
+    more = f"  # also: {', '.join(others)}" if others else ""
+    granted = sorted({q for right in cluster.rights if right.account == first for q in right.qos})
+    lines = [f"  account: {quoted(first)}{more}"]
+    if granted:
+        lines.append(f"  # qos: one of {', '.join(granted)}; without it the account's default")
+    return lines
+
+
+def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
+    nodes = cluster.nodes_of(chosen.name)
+    kinds: dict[tuple[str, int], list[Node]] = {}
+    for node in nodes:
+        for pair in node.gpus:
+            kinds.setdefault(pair, []).append(node)
+    if not kinds:
+        return ["  # no GPUs in this partition"]
+    best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), pair[1]))
+    told = [f"{len(held)} nodes with {_gres(pair)}" for pair, held in kinds.items()]
+    cpus = min(node.cpus for node in kinds[best]) // best[1]
+    memory = min(node.memory_mib for node in kinds[best]) // 1024
+    return [
+        f"  gres: {quoted(_gres(best))}  # {'; '.join(told)}",
+        f"  cpus_per_gpu: {max(1, cpus)}",
+        f"  # memory_gib: {memory} a node; without it the cluster's default",
+    ]
+
+
+def _gres(pair: tuple[str, int]) -> str:
+    return ":".join(filter(None, ("gpu", pair[0], str(pair[1]))))
+
+
+def _environments() -> list[str]:
+    return [
+        "  # Trainers live in environments of their own. `orch env create verl@0.9.1` makes one;",
+        "  # one that is there already, modules or an image are named here:",
+        "  # environments:",
+        "  #   verl@0.9.1: {venv: /shared/envs/verl}",
+        "  #   openrlhf: {image: /shared/images/openrlhf.sif, setup: [module load apptainer]}",
+        "  # secrets: [HF_TOKEN]   # names only; or {HF_TOKEN: {file: ~/.hf_token}}",
+    ]
+
+
+def quoted(text: str) -> str:
+    """A YAML scalar that stays text."""
+    plain = text.replace("-", "").replace("_", "").isalnum() and text[:1].isalpha()
+    words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+    safe = plain and text.lower() not in words
+    return text if safe else "'" + text.replace("'", "''") + "'"

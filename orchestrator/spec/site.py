@@ -1,0 +1,27 @@
+"""A site file by itself: an entry of the group site/, read without a spec."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.errors import Fault, SpecError
+from orchestrator.sentences import sentence
+from orchestrator.spec.source import read
+from orchestrator.types import Site
+
+
+def read_site(path: Path) -> Site:
+    """The site that a file describes. Raises SpecError with every fault."""
+    faults: list[Fault] = []
+    document = read(path, faults)
+    site = None
+    if document is not None:
+        try:
+            site = Site.model_validate(document.data)
+        except ValidationError as error:
+            for each in error.errors():
+                said = sentence(each, ".".join(map(str, each["loc"])), tuple(Site.model_fields))
+                faults.append(document.fault(said, each["loc"]))
+    if faults or site is None:
+        raise SpecError(str(path), faults)
+    return site

@@ -1,0 +1,251 @@
+"""What happens to cells when the cluster misbehaves: real jobs, real faults."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.slurm import lease, scheduler
+from orchestrator.types import Cell
+from tests.launch.slurm.conftest import Site
+
+Many = Callable[..., list[Cell]]
+
+
+def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) -> None:
+    good, bad, refused, fallen = (
+        many(1)[0], many(2, "fail")[1], many(3, "config")[2], many(4, "collapse")[3],
+    )  # fmt: skip
+    cells = [good, bad, refused, fallen]
+    sent = site.start(*cells)
+    assert len(sent.jobs) == 1
+    seen = site.wait(*cells)
+    assert seen[good.id].state == "succeeded"
+    assert site.units(good) == good.settings.num_train_steps
+    assert (seen[bad.id].state, len(site.attempts(bad))) == ("failed", 2), "errors go again once"
+    assert (seen[refused.id].state, len(site.attempts(refused))) == ("failed", 1)
+    assert seen[refused.id].exit is not None
+    assert seen[refused.id].exit.failure == "config"
+    outcome = seen[fallen.id].exit
+    assert outcome is not None
+    assert outcome.outcome is not None
+    assert (outcome.state, outcome.outcome.kind) == ("succeeded", "collapsed")
+    assert site.submit(*cells).cells == (), "running again submits nothing"
+
+
+def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> None:
+    cell = many(1, "slow", 100)[0]
+    site.set(gres="gpu:a100:4", exclude="a100-[1-3]")
+    cell = cell.model_copy(update={"resources": cell.resources.model_copy(
+        update={"gpus_per_node": 4})})  # fmt: skip
+    site.start(cell)
+    site.until_units(cell, 5)
+    urgent = ["-p", "urgent", "--gres=gpu:a100:4", "-w", "a100-0", "--wrap=sleep 2"]
+    site.cluster.run("sbatch", "-o", "/dev/null", *urgent)
+    seen = site.wait(cell)[cell.id]
+    assert seen.state == "succeeded", site.words(cell)
+    first, second = site.attempts(cell)
+    assert first.read_exit().state == "preempted"  # type: ignore[union-attr]
+    assert second.read_exit().state == "succeeded"  # type: ignore[union-attr]
+    assert site.units(cell) == 100, "no unit of work was done twice or left out"
+    orders = {a.read_order()["submission"] for a in (first, second)}
+    assert len(orders) == 1, "the same job went on"
+    assert second.read_exit().gpu_hours > 0  # type: ignore[union-attr]
+
+
+def test_the_time_limit_requeues_the_job_until_it_was_too_often(site: Site, many: Many) -> None:
+    cell = many(1, "slow", 400)[0]
+    site.set(time_limit_hours=1 / 60, signal_seconds=55, max_requeues=0)
+    site.start(cell)
+    seen = site.until(cell, "timed_out", 90)
+    assert seen.exit is not None
+    assert site.attempts(cell)[0].read_exit().state == "timed_out"  # type: ignore[union-attr]
+    assert 0 < site.units(cell) < 400
+
+
+def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = many(1, "slow", 300)[0]
+    site.start(cell)
+    site.until_units(cell, 5)
+    node = site.cluster.run("squeue", "-h", "-o", "%N").strip()
+    site.cluster.fail(node)
+    site.cluster.resume(node)
+    deadline = time.monotonic() + 60
+    while len(site.attempts(cell)) < 2 or not site.attempts(cell)[1].job.exists():
+        assert site.look(cell).state in ("running", "pending", "preempted"), site.look(cell)
+        assert time.monotonic() < deadline, site.words(cell)
+        time.sleep(0.5)
+    assert site.wait(cell)[cell.id].state == "succeeded"
+    workers = (site.folder.cell(cell).checkpoints / "units").read_text().splitlines()
+    steps = [int(line.split()[0]) for line in workers]
+    assert steps == sorted(steps), "two attempts wrote at the same time"
+    assert steps == list(range(1, 301))
+    assert len({line.split()[1] for line in workers}) == 2
+
+
+def test_a_killed_worker_is_lost_and_goes_again(site: Site, many: Many) -> None:
+    cell = many(1, "die")[0]
+    site.start(cell)
+    seen = site.wait(cell)[cell.id]
+    assert seen.state == "succeeded", site.words(cell)
+    assert len(site.attempts(cell)) == 2
+    hopeless = many(2, "die-always", 30)[1]
+    site.set(retries={"lost": 1})
+    site.start(hopeless)
+    seen = site.wait(hopeless)[hopeless.id]
+    assert seen.state == "failed"
+    assert seen.exit is not None
+    assert seen.exit.failure == "lost"
+    assert len(site.attempts(hopeless)) == 2
+
+
+def test_a_cell_that_hangs_is_ended_even_if_it_is_deaf(site: Site, many: Many) -> None:
+    hanging, deaf = many(1, "hang")[0], many(2, "deaf")[1]
+    site.set(hung_after_minutes=0.05, retries={"hung": 0})
+    site.start(hanging, deaf)
+    for cell in (hanging, deaf):
+        ended = site.until(cell, "failed", 60).exit
+        assert ended is not None
+        assert ended.failure == "hung", ended
+
+
+def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
+    from orchestrator.operations import cancel, retry
+
+    running, waiting = many(2, "slow", 400)
+    site.set(max_running=1)
+    site.start(running, waiting)
+    site.until_units(running, 3)
+    assert site.look(waiting).state == "pending"
+    done = cancel([running, waiting], site.folder)
+    assert [(d.done, d.note) for d in done] == [(True, "stopped"), (True, "will not start")]
+    assert [site.look(c).state for c in (running, waiting)] == ["cancelled"] * 2
+    site.cluster.run("true")
+    deadline = time.monotonic() + 20
+    while site.cluster.run("squeue", "-h"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert site.start(running, waiting).cells == (), "cancelled cells wait for retry"
+    assert all(d.done for d in retry([running], site.folder))
+    assert site.start(running, waiting).cells == (running,)
+
+
+def test_a_cancelled_cell_ends_though_the_scheduler_is_away(site: Site, many: Many) -> None:
+    from orchestrator.operations import cancel
+
+    cell = many(1, "slow", 600)[0]
+    site.start(cell)
+    site.until_units(cell, 3)
+    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    (done,) = cancel([cell], site.folder)
+    assert "could not be told" in done.note
+    deadline = time.monotonic() + 20
+    while not site.attempts(cell)[0].exit.exists() and site.units(cell) < 600:
+        count = site.units(cell)
+        time.sleep(lease.BEAT_SECONDS)
+        if site.units(cell) == count:
+            break
+        assert time.monotonic() < deadline
+    assert site.look(cell).state == "cancelled"
+    assert site.units(cell) < 600
+
+
+def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
+    cell = many(1, "slow", 400)[0]
+    site.start(cell)
+    site.until_units(cell, 3)
+    site.cluster.run("scancel", site.job(cell))
+    site.until(cell, "cancelled", 30)
+
+
+def test_a_controller_that_restarts_is_waited_for(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = many(2, "slow", 60)
+    site.start(first)
+    site.until_units(first, 3)
+    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    starter = subprocess.Popen(["sleep", "3"])
+    real = scheduler.send
+    tries = []
+
+    def send(folder: object) -> str:
+        tries.append(folder)
+        try:
+            return real(folder)  # type: ignore[arg-type]
+        except scheduler.Away:
+            starter.wait()
+            site.cluster.start_daemon("slurmctld")
+            raise
+
+    monkeypatch.setattr(scheduler, "send", send)
+    assert site.submit(second).cells == (second,)
+    assert len(tries) == 2
+    assert any("does not answer" in told for told in site.told)
+    seen = site.wait(first, second)
+    assert {s.state for s in seen.values()} == {"succeeded"}
+    assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
+
+
+def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:
+    cell, quick = many(1, "slow", 100)[0], many(2)[1]
+    site.cluster.stop_daemon("slurmdbd")
+    site.start(cell, quick)
+    site.until(cell, "running", 30)
+    site.until(quick, "succeeded", 30)
+    site.cluster.stop_daemon("slurmctld")
+    seen = site.look(cell)
+    assert seen.state == "unknown"
+    assert "does not answer" in seen.fault
+    before = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
+    assert site.look(cell).state == "unknown"
+    after = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
+    assert before == after, "looking writes nothing"
+    site.cluster.restore()
+
+
+def test_a_removed_run_directory_is_a_cell_to_be_trained(site: Site, many: Many) -> None:
+    from shutil import rmtree
+
+    cell = many(1, "slow", 600)[0]
+    site.start(cell)
+    site.until_units(cell, 3)
+    rmtree(site.folder.cell(cell).path)
+    deadline = time.monotonic() + 30
+    while site.cluster.run("squeue", "-h"):
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    assert site.look(cell).state == "planned"
+    assert not site.attempts(cell), "the job wrote nothing more"
+
+
+def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
+    cells = many(5, "slow", 40)
+    site.set(max_submit_jobs=2, max_array_size=1, evaluate=False)
+    sent = site.start(*cells)
+    assert len(sent.cells) == 2
+    assert len(sent.jobs) == 2
+    assert len(sent.left) == 3
+    seen = site.wait(*cells)
+    assert {s.state for s in seen.values()} == {"succeeded"}
+
+
+@pytest.mark.parametrize(("option", "value", "word"), [
+    ("partition", "nowhere", "partition"), ("account", "others", "account"),
+    ("gres", "gpu:h900:4", "gres"),
+])  # fmt: skip
+def test_what_the_cluster_refuses_is_a_sentence_with_the_field(
+    site: Site, many: Many, option: str, value: str, word: str
+) -> None:
+    (cell,) = many(1)
+    cell = cell.model_copy(update={"resources": cell.resources.model_copy(
+        update={"gpus_per_node": 4})})  # fmt: skip
+    site.set(**{option: value})
+    with pytest.raises(EnvironmentFault, match=word):
+        site.submit(cell)
+    assert site.look(cell).state == "planned"
