@@ -73,6 +73,8 @@ class Divergence(Frozen):
     """The first so many prompts of each task, one response each."""
     max_response_tokens: PositiveInt = 1024
     checkpoints: Literal["last", "all"] = "all"
+    """Of a rehearsal the last only, unless `evaluation.checkpoints` is `all` as well: the embedded
+    trainer logs the curves itself, exactly."""
 
 
 class Engine(Frozen):

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from orchestrator.audit.keys import Keys, Releases, load_releases, nearest, unquoted
 from orchestrator.audit.types import (
-    Edit, Given, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
+    Edit,
+    Given,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    Note,
+    Reading,
+    Rule,
+    Word,
 )  # fmt: skip
 
 FLAT = {
@@ -126,12 +135,11 @@ class _Judge:
         in_loss = bool(keys.switch(names["in_loss"]))
         straight = in_loss and bool(keys.switch(names["unbiased"]))
         on = None if beta is None else beta > 0
-        reward = InReward(on, estimator, beta) if not in_loss and on is not False else (
-            InReward(False if in_loss or on is False else on)
-        )
-        loss = InLoss(on, estimator, beta, straight and estimator != "k2") if in_loss and on is not (
-            False
-        ) else InLoss(False)
+        reward, loss = InReward(False), InLoss(False)
+        if on is not False and in_loss:
+            loss = InLoss(on, estimator, beta, straight and estimator != "k2")
+        elif on is not False:
+            reward = InReward(on, estimator, beta)
         return Reading(
             library="openrlhf", version=self.version, version_because=self.because,
             entry_point=self.entry, in_reward=reward, in_loss=loss,
@@ -139,7 +147,7 @@ class _Judge:
             group_size=keys.integer(names["group"]),
             inactive=tuple(self._inactive(on, in_loss)), contradictions=tuple(self._doubled()),
             settings=tuple(keys.settings), rules=tuple(self._rules(in_loss, straight)),
-            change=tuple(self._change(beta, in_loss, estimator)), assumes=tuple(self._assumed()),
+            change=tuple(self._change(beta, estimator)), assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
         )  # fmt: skip
 
@@ -181,11 +189,9 @@ class _Judge:
         names = self.names
         maker = "openrlhf/trainer/ppo_utils/experience_maker.py"
         actor = "openrlhf/trainer/ray/ppo_actor.py: training_step"
-        told = (
-            (f"--{names['in_loss']} moves the KL from the reward to the loss", actor) if in_loss
-            else ("the KL is subtracted from the reward of each token, whether or not a flag says "
-                  "so", "openrlhf/models/utils.py: compute_reward")
-        )  # fmt: skip
+        moved = f"--{names['in_loss']} moves the KL from the reward to the loss"
+        always = "the KL is subtracted from the reward of each token, whether or not a flag says so"
+        told = (moved, actor) if in_loss else (always, "openrlhf/models/utils.py: compute_reward")
         yield self._rule(*told)
         yield self._rule(
             f"--{names['coefficient']} is 0.01 unless given; at 0 there is no reference model",
@@ -201,7 +207,7 @@ class _Judge:
     def _rule(self, text: str, source: str) -> Rule:
         return Rule(text, f"OpenRLHF {self.version}, {source}")
 
-    def _change(self, beta: float | None, in_loss: bool, estimator: str | None) -> Iterator[Edit]:
+    def _change(self, beta: float | None, estimator: str | None) -> Iterator[Edit]:
         keys, names = self.keys, self.names
         for name in ("in_loss", "old_k3", "unbiased"):
             if keys.has(names[name]):

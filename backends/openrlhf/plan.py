@@ -44,7 +44,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         argv=argv(options, version),
         files={
             NEEDS: needs(settings, version), REWARD: reward_file(),
-            **scoring.files(settings.data.reward), **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **scoring.files(settings.data.reward),
+            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=ledger.entries(settings, options, version),

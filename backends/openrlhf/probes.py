@@ -157,7 +157,7 @@ class OpenRlhf:
         )  # fmt: skip
         maker.advantage_estimator = config.advantage
         maker._dispatch_forward = lambda group, *_, **__: group  # noqa: SLF001
-        maker._flatten_results = lambda refs, _: refs or [None]  # noqa: SLF001
+        maker._flatten_results = _flattened  # noqa: SLF001
         return maker
 
     def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
@@ -186,6 +186,11 @@ class OpenRlhf:
         except Loss as reached:
             return reached.value
         raise RuntimeError("training_step never called backward")
+
+
+def _flattened(refs: Any, _: int) -> list[Any]:
+    """What a group of models answered; None from one that is not there."""
+    return refs if isinstance(refs, list) else [None]
 
 
 def _stop(loss: Any, *_: Any) -> None:

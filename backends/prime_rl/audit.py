@@ -12,7 +12,15 @@ from pathlib import Path
 
 from orchestrator.audit.keys import Keys, Releases, as_number, load_releases, nearest, unquoted
 from orchestrator.audit.types import (
-    Edit, Given, Inactive, InLoss, InReward, Launch, Reading, Rule, Word,
+    Edit,
+    Given,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    Reading,
+    Rule,
+    Word,
 )  # fmt: skip
 
 OLD = 1
@@ -75,7 +83,7 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
     return not foreign and (bool(heads & _MARKS) or _is_sft(values))
 
 
-def _is_sft(values: Mapping[str, Given]) -> bool:
+def _is_sft(values: Mapping[str, object]) -> bool:
     heads = {key.partition(".")[0] for key in values}
     return {"model", "data", "optim"} <= heads and "orchestrator" not in heads
 
@@ -93,36 +101,37 @@ def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Given]]:
         yield match[1].replace("-", "_"), Given(unquoted(value or "true"), word.lines, why)
 
 
-def _release(launch: Launch, keys: Keys) -> tuple[int, str]:
+def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     told = releases()
     pinned = launch.versions.get("prime_rl") or launch.versions.get("prime-rl")
     if pinned is not None:
         version, _, why = pinned.partition(" ")
-        return nearest(told.versions, version), f"{version}: {why}"
+        at = nearest(told.versions, version)
+        return at, f"{version}: {why}", [at]
     parts: dict[str, list[Given]] = {}
-    for key, values in keys.given.items():
+    for key in keys.given:
         for part in key.split("."):
             if not part.isdigit():
                 parts[part.replace("-", "_")] = [Given("", mark="")]
     if "kl_coef" in keys.given or "name_model" in keys.given:
-        return 0, "its top-level keys are those of April 2025"
-    fitting, telling = told.accepting(parts)
+        return 0, "its top-level keys are those of April 2025", [0]
+    fitting, _ = told.accepting(parts)
     at = fitting[-1]
-    del telling
     gone = told.excluding(parts, at)
     if gone and at < len(told.versions) - 1:
-        return at, f"the newest release that has {gone[0]}"
-    return at, "the newest release, which has every key it gives"
+        return at, f"the newest release that has {gone[0]}", fitting
+    return at, "the newest release, which has every key it gives", fitting
 
 
 class _Judge:
     """One configuration under one release's rules."""
 
     def __init__(
-        self, keys: Keys, entry: str | None, at: int, because: str, launch: Launch
-    ) -> None:
+        self, keys: Keys, entry: str | None, at: int, because: str, spread: list[int],
+        launch: Launch,
+    ) -> None:  # fmt: skip
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
-        self.version = releases().versions[at]
+        self.spread, self.version = spread, releases().versions[at]
         self.unknown: list[str] = []
         self.rules: list[Rule] = []
 
@@ -148,19 +157,20 @@ class _Judge:
             ""
             if self.at >= FIRST_TEACHER and self.at <= LAST_TEACHER
             else (
-                "no change of the configuration puts a reference policy's KL into this release: use "
-                "0.3.0 to 0.5.0 with teacher_tau, or another library"
+                "no change of the configuration puts a KL to a reference policy into this release: "
+                "use 0.3.0 to 0.5.0 with teacher_tau, or another library"
             )
         )
         sft = _is_sft(keys.given) and not self.launch.words
+        whole = "sft" if sft else "zeroband/train.py" if self.at <= OLD else "rl"
         return Reading(
             library="prime_rl", version=self.version, version_because=self.because,
-            entry_point=self.entry or ("sft" if sft else "zeroband/train.py" if self.at <= OLD else "rl"), in_reward=in_reward,
+            entry_point=self.entry or whole, in_reward=in_reward,
             in_loss=in_loss, advantage_estimator=None if sft else self._advantage(),
             reference_policy_loaded=bool(in_loss.active or in_reward.active),
             group_size=keys.integer(group) if group else None, rollout_kl=rollout,
             inactive=tuple(self._inactive(dead)), settings=tuple(keys.settings),
-            rules=tuple(self.rules), change=tuple(self._change(in_reward, in_loss)),
+            rules=tuple(self.rules), change=tuple(self._change(in_loss)),
             change_note=note, assumes=tuple(self._assumed()), unknown=tuple(self.unknown),
             no_gradient=dead,
         )  # fmt: skip
@@ -203,6 +213,11 @@ class _Judge:
             self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
+        if key is None and self.spread[0] < FIRST_TAU_ON <= self.at:
+            keys.assumes.append(
+                "the release is 0.5.0 or later: in older ones, which its keys fit as well, kl_tau "
+                "is 0 and there is no KL at all"
+            )
         default = 0.001 if self.at >= FIRST_TAU_ON else 0.0
         tau = keys.number(key) if key else default
         if key and tau is None:
@@ -229,7 +244,7 @@ class _Judge:
             for key in ("trainer.loss.teacher_tau", TEACHER):
                 yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
 
-    def _change(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Edit]:
+    def _change(self, in_loss: InLoss) -> Iterator[Edit]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
             yield Edit("trainer.loss.teacher_tau", "teacher_tau = 0.001")
             yield Edit("trainer.loss.kl_tau", "kl_tau = 0.0")

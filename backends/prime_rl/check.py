@@ -76,6 +76,8 @@ def _walk(tree: Tree, prefix: str, path: str, schema: Schema) -> Iterator[Fault]
         if key in keys(*schema):
             yield from _typed(keys(*schema)[key][0], value, here)
             continue
+        if value == [] and any(table.startswith((f"{key}.", f"{key}<")) for table in tables):
+            continue  # no table of this list
         inner = _table(key, value, tables)
         if inner is None:
             known = {known.partition("<")[0] for known in tables[prefix]}

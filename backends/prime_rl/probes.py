@@ -1,10 +1,11 @@
 """Prime-RL's own loss and advantages, for orchestrator/matrix/inside.py.
 
 Run by a Python with torch beside a checkout's src/prime_rl; nothing of orch is imported.
-compute_loss and compute_advantages are the library's, with the hooks that a launch names; its
-pydantic classes are stood in for by namespaces with the defaults of release 0.5.0.
+compute_loss and the advantages are the library's, with the hooks that a launch names; its pydantic
+classes are stood in for by namespaces with the defaults of the release.
 """
 
+import asyncio
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,18 +14,20 @@ from typing import Any
 
 PACKAGE = "prime_rl"
 LOSS, ADVANTAGE = "trainer/rl/loss.py", "orchestrator/advantage.py"
+GRPO = "orchestrator/algo/grpo.py"
 HOOKS = "orch_prime_rl_hooks"
 LOSS_DEFAULTS: Mapping[str, Any] = {
-    "type": "default", "ipo_mask_low": 0.2, "ipo_mask_high": 0.2, "adv_tau": 1.0,
-    "teacher_tau": 0.0, "kl_tau": 1e-3,
+    "type": "default", "ipo_mask_low": 0.2, "ipo_mask_high": 0.2, "dppo_mask_low": 0.2,
+    "dppo_mask_high": 0.2, "adv_tau": 1.0, "teacher_tau": 0.0, "kl_tau": 1e-3,
 }  # fmt: skip
-
+"""Of 0.5.0 (ipo masks, teacher_tau) and 0.8.0 (dppo masks)."""
 
 STOOD_IN = (
-    "configuration classes (namespaces with the defaults of 0.5.0), run-time type checks, and the "
+    "configuration classes (namespaces with the release's defaults), run-time type checks, and the "
     "forward pass, which returns the log-probabilities asked about"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
+BETA = 0.5
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -32,46 +35,50 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     return []
 
 
-_NATIVE = """
-[trainer.loss]
-type = "default"
-ipo_mask_low = 1.0
-ipo_mask_high = 1.0
-{loss}
-[orchestrator]
-rollouts_per_example = {size}
-[orchestrator.teacher_model.model]
-name = "org/policy"
-"""
+def _toml(version: str, loss: str, size: int) -> str:
+    """A launch with that default loss, its masks opened so that nothing else shapes a gradient."""
+    masks = (
+        ("ipo_mask_low", "ipo_mask_high") if old(version) else ("dppo_mask_low", "dppo_mask_high")
+    )
+    lines = [
+        "[trainer.loss]", 'type = "default"', *(f"{mask} = 1.0" for mask in masks), loss,
+        "[orchestrator]", f"{'rollouts_per_example' if old(version) else 'group_size'} = {size}",
+    ]  # fmt: skip
+    if old(version):
+        lines += ["[orchestrator.teacher_model.model]", 'name = "org/policy"']
+    return "\n".join(lines)
 
 
-def natives(_version: str) -> dict[str, Any]:
-    """Launches that no cell is translated into: its default loss, with each of its two terms. The
-    masks are opened, so that nothing but the term shapes a gradient."""
-    loss = {
-        "teacher_tau = 0.5": "teacher_tau = 0.5\nkl_tau = 0.0",
-        "kl_tau = 0.5": "teacher_tau = 0.0\nkl_tau = 0.5",
-    }
-    return {
-        label: {
-            "argv": [], "beta": 0.5, "files": {"rl.toml": _NATIVE.format(loss=text, size=2)},
-            "groups_of_four": {
-                "argv": [], "files": {"rl.toml": _NATIVE.format(loss=text, size=4)}
-            },
-        }
-        for label, text in loss.items()
-    }  # fmt: skip
+def natives(version: str) -> dict[str, Any]:
+    """Launches that no cell is translated into: each term of its default loss, and, since 0.6.0,
+    its component of on-policy distillation."""
+    losses = {"kl_tau": f"kl_tau = {BETA}" + ("\nteacher_tau = 0.0" if old(version) else "")}
+    if old(version):
+        losses["teacher_tau"] = f"kl_tau = 0.0\nteacher_tau = {BETA}"
+    found: dict[str, Any] = {}
+    for label, loss in losses.items():
+        pair, four = (
+            {"argv": [], "files": {"rl.toml": _toml(version, loss, size)}} for size in (2, 4)
+        )
+        found[label] = {**pair, "beta": BETA, "groups_of_four": four}
+    if not old(version):
+        pair, four = (
+            {"argv": ["distil"], "files": {"rl.toml": _toml(version, "", size)}} for size in (2, 4)
+        )
+        found["ref_kl (algo opd)"] = {**pair, "beta": 1.0, "groups_of_four": four}
+    return found
 
 
-def silent(_version: str) -> dict[str, Any]:
-    """A launch that says nothing about KL, beside a reference policy."""
-    text = """
-[orchestrator]
-rollouts_per_example = 4
-[orchestrator.teacher_model.model]
-name = "org/policy"
-"""
-    return {"argv": [], "files": {"rl.toml": text}}
+def silent(version: str) -> dict[str, Any]:
+    """A launch that says nothing about KL, beside a reference policy where a loss can have one."""
+    size = "rollouts_per_example = 4" if old(version) else "group_size = 4"
+    teacher = '\n[orchestrator.teacher_model.model]\nname = "org/policy"' if old(version) else ""
+    return {"argv": [], "files": {"rl.toml": f"[orchestrator]\n{size}{teacher}\n"}}
+
+
+def old(version: str) -> bool:
+    """Whether the loss is handed a teacher's log-probabilities: up to 0.5.0."""
+    return version.startswith(("0.3", "0.4", "0.5"))
 
 
 class Default(SimpleNamespace):
@@ -89,28 +96,34 @@ class Other(SimpleNamespace):
 class PrimeRl:
     """Prime-RL's functions, and whatever hooks a launch ships."""
 
-    def __init__(self, sources: Any):
+    def __init__(self, sources: Any, version: str):
         import torch
 
+        self.old = old(version)
         own_compile, torch.compile = torch.compile, _decorator
-        self.loss_module: ModuleType = sources.load(
+        self.losses: ModuleType = sources.load(
             LOSS, CustomLossConfig=Custom, DefaultLossConfig=Default, SFTLossConfig=Other,
-            typechecker=lambda function: function, jaxtyped=_decorator, import_object=self._hook,
+            IPOLossConfig=Other, typechecker=lambda function: function, jaxtyped=_decorator,
+            import_object=self._hook,
         )  # fmt: skip
         torch.compile = own_compile
-        self.advantage_module: ModuleType = sources.load(
-            ADVANTAGE, CustomAdvantageConfig=Custom, import_object=self._hook
-        )
-        for name in ("default_loss_fn", "compute_loss", "setup_loss_fn"):
+        for name in ("default_loss_fn", "compute_loss"):
             sources.uses(LOSS, name)
-        for name in ("default_advantage_fn", "compute_advantages"):
-            sources.uses(ADVANTAGE, name)
+        if self.old:
+            self.credit: ModuleType = sources.load(
+                ADVANTAGE, CustomAdvantageConfig=Custom, import_object=self._hook
+            )
+            for name in ("default_advantage_fn", "compute_advantages"):
+                sources.uses(ADVANTAGE, name)
+        else:
+            sources.uses(LOSS, "ref_kl_loss_fn")
+            self.credit = sources.load(GRPO, ["GRPOAlgorithm.score_group"], torch=torch)
 
     def _hook(self, path: str) -> Any:
         module, _, name = path.rpartition(".")
         return getattr(sys.modules[module], name)
 
-    def read(self, _argv: Sequence[str], files: Mapping[str, str]) -> Any:
+    def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
         """rl.toml's loss, advantage and group size, over the library's defaults."""
         told = tomllib.loads(files["rl.toml"])
         if f"{HOOKS}.py" in files:
@@ -123,29 +136,27 @@ class PrimeRl:
             made = Default(**{**LOSS_DEFAULTS, **loss})
         orchestrator = told.get("orchestrator", {})
         advantage = orchestrator.get("advantage", {"type": "default"})
+        shaping = advantage.get("length_shaping_alpha")
         return SimpleNamespace(
-            loss=made, beta=getattr(made, "kwargs", {}).get("beta", 0.0),
+            loss=made,
+            distil="distil" in argv,
             reference="teacher_model" in orchestrator
             or "num_teacher_gpus" in told.get("deployment", {}),
-            group_size=orchestrator.get("rollouts_per_example", 1),
-            advantage=Custom(import_path=advantage["import_path"],
-                             kwargs=advantage.get("kwargs", {}))
+            group_size=orchestrator.get("rollouts_per_example", orchestrator.get("group_size", 1)),
+            advantage=Custom(
+                import_path=advantage["import_path"], kwargs=advantage.get("kwargs", {})
+            )
             if advantage["type"] == "custom"
-            else Default(length_shaping_alpha=advantage.get("length_shaping_alpha")),
-        )  # fmt: skip
+            else Default(length_shaping_alpha=shaping),
+        )
 
     def kl(self, config: Any, _place: str, batch: Mapping[str, Any]) -> Any:
         """[N, T] of the hook a launch ships; the library itself has no estimator but k1, inside its
         loss."""
-        if isinstance(config.loss, Custom):
-            estimate = self._hook(f"{HOOKS}.token_kl")
-            return estimate(
-                config.loss.kwargs.get("estimator", "none"),
-                batch["logp"],
-                batch["ref"],
-                batch["old"],
-            )
-        return batch["logp"] - batch["ref"]
+        if not isinstance(config.loss, Custom):
+            return batch["logp"] - batch["ref"]
+        name = config.loss.kwargs.get("estimator", "none")
+        return self._hook(f"{HOOKS}.token_kl")(name, batch["logp"], batch["ref"], batch["old"])
 
     def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """The library's advantages; a KL enters them later, inside the loss. Token rewards: the
@@ -154,26 +165,49 @@ class PrimeRl:
 
         mask = batch["mask"]
         lengths = mask.sum(-1).long()
-        flat = self.advantage_module.compute_advantages(
-            batch["rewards"].tolist(), lengths.tolist(), config.group_size, config.advantage
-        )
-        rewards = torch.zeros_like(mask)
-        rewards[torch.arange(len(mask)), lengths - 1] = batch["rewards"]
-        return rewards, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
+        rewards, size = batch["rewards"].tolist(), config.group_size
+        if self.old:
+            flat = self.credit.compute_advantages(rewards, lengths.tolist(), size, config.advantage)
+        else:
+            flat = self._scored(rewards, size)
+        told = torch.zeros_like(mask)
+        told[torch.arange(len(mask)), lengths - 1] = batch["rewards"]
+        return told, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
+
+    def _scored(self, rewards: Sequence[float], size: int) -> list[float]:
+        """GRPOAlgorithm.score_group of each group."""
+        flat: list[float] = []
+        algorithm = SimpleNamespace(length_penalty=None)
+        for start in range(0, len(rewards), size):
+            group = [
+                SimpleNamespace(reward=reward, assign_advantages=flat.append)
+                for reward in rewards[start : start + size]
+            ]
+            asyncio.run(self.credit.score_group(algorithm, group))
+        return flat
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
         """compute_loss of the batch as one micro-batch of packed sequences."""
+        import torch
+
         mask = batch["mask"].bool()
+        tokens = int(mask.sum())
         rows = {
             "trainer_logprobs": batch["logp"], "inference_logprobs": batch["old"],
-            "teacher_logprobs": batch["ref"] if config.reference else None,
             "advantages": batch["advantages"], "loss_mask": mask,
         }  # fmt: skip
-        value, _ = self.loss_module.compute_loss(
-            **{name: None if x is None else list(x.unbind(0)) for name, x in rows.items()},
-            loss_fn=self.loss_module.setup_loss_fn(config.loss),
-            loss_scale=int(mask.sum()),
-        )
+        if self.old:
+            rows["teacher_logprobs"] = batch["ref"] if config.reference else None
+            more = {"loss_fn": self.losses.setup_loss_fn(config.loss), "loss_scale": tokens}
+        else:
+            on = torch.ones_like(batch["logp"])
+            rows["ref_logprobs"] = batch["ref"] if config.distil else None
+            rows |= {"rl_weights": on * (not config.distil), "ce_weights": None}
+            rows["ref_kl_weights"] = on * mask if config.distil else None
+            more = {"rl_loss_fn": self.losses.setup_rl_loss_fn(config.loss), "rl_scale": tokens,
+                    "ce_scale": 1, "ref_kl_scale": tokens}  # fmt: skip
+        listed = {name: None if x is None else list(x.unbind(0)) for name, x in rows.items()}
+        value, _ = self.losses.compute_loss(**listed, **more)
         return value
 
 
@@ -183,6 +217,6 @@ def _decorator(*given: Any, **_: Any) -> Any:
     return lambda function: function
 
 
-def open_library(sources: Any, _version: str) -> PrimeRl:
+def open_library(sources: Any, version: str) -> PrimeRl:
     """Prime-RL, to be asked."""
-    return PrimeRl(sources)
+    return PrimeRl(sources, version)

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.audit.keys import Keys, split_override
 from orchestrator.audit.types import (
-    Edit, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    Note,
+    Reading,
+    Rule,
+    Word,
 )  # fmt: skip
 
 ALGORITHM = "trainer.algorithm"
@@ -30,11 +38,15 @@ NOT_KEYS = (f"{ALGORITHM}.init_kl_coef", f"{ALGORITHM}.kl_target", f"{ALGORITHM}
 _OLD = re.compile(r"skyrl_train[./]|^generator\.(backend|num_inference_engines|run_engines_locally"
                   r"|inference_engine_\w+|weight_sync_backend|async_engine|gpu_memory_utilization"
                   r"|vllm_\w+|model_dtype|enforce_eager)=?")  # fmt: skip
-_NEW = re.compile(r"(^|/)skyrl[./](train|backends)|^generator\.inference_engine\.|examples\.train\.")
-_ENTRY = re.compile(r"^(skyrl_train\.\w[\w.]*|skyrl\.train\.\w[\w.]*|.*skyrl_train/entrypoints/\w+\.py)$")
+_NEW = re.compile(
+    r"(^|/)skyrl[./](train|backends)|^generator\.inference_engine\.|examples\.train\."
+)
+_ENTRY = re.compile(
+    r"^(skyrl_train\.\w[\w.]*|skyrl\.train\.\w[\w.]*|.*skyrl_train/entrypoints/\w+\.py)$"
+)
 _OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generator)\.[\w.]+=")
 _NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
-OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "skyrl-train 0.1-0.4", "0.4.0", "0.2.0"
+OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
 NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 1340)"
 
 
@@ -132,13 +144,22 @@ class _Judge:
             group_size=keys.integer(GROUP), inactive=tuple(self._inactive(reward, loss, dead)),
             contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
             rules=tuple(self._rules(reward, loss)), change=tuple(self._change(reward, loss)),
-            assumes=tuple(self._assumed()), unknown=tuple(self.unknown), no_gradient=dead,
+            assumes=(*self._assumed(), *self._newer(loss)), unknown=tuple(self.unknown),
+            no_gradient=dead,
         )  # fmt: skip
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
         if self.entry and not _ENTRY.match(self.entry):
             yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
+
+    def _newer(self, loss: InLoss) -> Iterator[str]:
+        """What the release is taken to be, where an older one would answer otherwise."""
+        if loss.active and self.because.startswith("the newest"):
+            yield (
+                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 the same KL in the loss "
+                "has no gradient"
+            )
 
     def _dead(self) -> str:
         from orchestrator.audit.keys import numbers
@@ -200,13 +221,16 @@ class _Judge:
         yield self._rule("the estimators are computed", f"{utils}: compute_approx_kl")
 
     def _rule(self, text: str, source: str) -> Rule:
-        name = self.version if self.old else f"skyrl {self.version}"
+        name = "skyrl-train 0.1-0.4" if self.old else f"skyrl {self.version}"
         return Rule(text, f"{name}, {source}")
 
     def _change(self, reward: InReward, loss: InLoss) -> Iterator[Edit]:
         beta = reward.beta or loss.beta or 0.001
         wanted = [
-            (USE_REWARD, "true"), (USE_LOSS, "false"), (TYPE, "k1"), (COEFFICIENT, f"{beta:g}")
+            (USE_REWARD, "true"),
+            (USE_LOSS, "false"),
+            (TYPE, "k1"),
+            (COEFFICIENT, f"{beta:g}"),
         ]
         for key, value in wanted:
             edit = self.keys.edit(key, value, f"{key}={value}")

@@ -47,7 +47,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         ),
         files={
             NEEDS: needs(settings), ENTRY: _text(ENTRY), REWARD: _text(REWARD),
-            **scoring.files(settings.data.reward), **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **scoring.files(settings.data.reward),
+            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={
             "TENSORBOARD_DIR": str(

@@ -12,10 +12,23 @@ from pathlib import Path
 
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, is_ours
 from orchestrator.audit.keys import (
-    Keys, Releases, load_releases, nearest, shown, split_override,
+    Keys,
+    Releases,
+    load_releases,
+    nearest,
+    shown,
+    split_override,
 )  # fmt: skip
 from orchestrator.audit.types import (
-    Edit, Inactive, InLoss, InReward, Launch, Note, Reading, Rule, Word,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    Note,
+    Reading,
+    Rule,
+    Word,
 )  # fmt: skip
 
 ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
@@ -65,10 +78,12 @@ def audit(launch: Launch) -> Reading | None:
     at, because, spread = _release(launch, keys)
     config = _config_name(rest)
     if config and config not in STOCK and not launch.documents:
-        keys.opaque = f"it comes from the configuration '{shown(config) or 'that a variable names'}', which is not here"
-    elif any(b.rpartition("/")[2] not in STOCK for d in launch.documents for b in d.builds_on):
-        if launch.missing:
-            keys.opaque = f"it may come from '{launch.missing[0]}', which is not here"
+        told = shown(config) or "that a variable names"
+        keys.opaque = f"it comes from the configuration '{told}', which is not here"
+    else:
+        foreign = [m for m in launch.missing if m.rpartition("/")[2] not in STOCK]
+        if foreign and not launch.words:
+            keys.opaque = f"it may come from '{foreign[0]}', which is not here"
     return _Judge(keys, entry, at, because, spread, launch).reading()
 
 
@@ -117,8 +132,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     fitting, _ = told.accepting(keys.given)
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
-    elif not launch.words and keys.has(COEFFICIENT) and not any(
-        d.builds_on for d in launch.documents
+    elif (
+        not launch.words
+        and keys.has(COEFFICIENT)
+        and not any(d.builds_on for d in launch.documents)
     ):
         older = [i for i in fitting if i < FIRST_WITH_SWITCH]
         if older:
@@ -146,7 +163,9 @@ class _Judge:
         self.keys, self.entry, self.at = keys, entry, at
         self.spread, self.launch = spread, launch
         pinned = because.startswith(PINNED)
-        self.version = because[len(PINNED) :].partition(":")[0] if pinned else releases().versions[at]
+        self.version = (
+            because[len(PINNED) :].partition(":")[0] if pinned else releases().versions[at]
+        )
         self.because = because.partition(": ")[2] if pinned else because
         self.unknown: list[str] = []
         self.contradictions: list[Note] = list(keys.doubled(KL_KEYS))
@@ -157,8 +176,10 @@ class _Judge:
         advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
         in_loss, loaded_by_loss = self._loss()
         in_reward, loaded_by_reward = self._reward(in_loss)
-        loaded = None if None in (loaded_by_loss, loaded_by_reward) else bool(
-            loaded_by_loss or loaded_by_reward
+        loaded = (
+            None
+            if None in (loaded_by_loss, loaded_by_reward)
+            else bool(loaded_by_loss or loaded_by_reward)
         )
         return Reading(
             library="verl", version=self.version, version_because=self.because,
@@ -167,7 +188,7 @@ class _Judge:
             inactive=tuple(self._inactive(in_reward, in_loss)),
             contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
             rules=tuple(self.rules), change=tuple(self._change(in_reward, in_loss)),
-            change_note=self._note(), assumes=tuple((*keys.assumes, *self._assumed())),
+            change_note=self._note(), assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
         )  # fmt: skip
 
@@ -183,8 +204,10 @@ class _Judge:
     def _loss(self) -> tuple[InLoss, bool | None]:
         keys = self.keys
         on = keys.switch(USE_LOSS)
-        where = "verl/workers/utils/losses.py: ppo_loss" if self.at >= 5 else (
-            "verl/workers/actor/dp_actor.py: update_policy"
+        where = (
+            "verl/workers/utils/losses.py: ppo_loss"
+            if self.at >= 5
+            else ("verl/workers/actor/dp_actor.py: update_policy")
         )
         self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
         if on is None:
@@ -230,21 +253,21 @@ class _Judge:
             if on is None and in_loss.active and not keys.has(USE_REWARD):
                 on = False
                 keys.assumes.append(f"{USE_REWARD} is not true: {keys.opaque}")
-            self._rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
+            self._rule(
+                f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source
+            )
             if on is None:
                 self.unknown.append(keys.why_unknown(USE_REWARD))
                 return InReward(None), None
-            if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
-                self._rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
-                return InReward(False), True
         else:
             used = keys.switch(USE_LOSS)
-            self._rule(
-                f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source
-            )
+            self._rule(f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source)
             if used is None:
                 return InReward(None), None
             on = not used
+        if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
+            self._rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
+            return InReward(False), True
         if self._ambiguous(on, in_loss):
             return InReward(None), None
         if not on:
@@ -274,8 +297,10 @@ class _Judge:
         keys = self.keys
         if in_reward.active is False:
             zero = in_reward.beta == 0
-            off = f"{USE_REWARD} is not true" if self.at >= FIRST_WITH_SWITCH else (
-                f"{USE_LOSS} is true, which takes the KL out of the reward in this release"
+            off = (
+                f"{USE_REWARD} is not true"
+                if self.at >= FIRST_WITH_SWITCH
+                else (f"{USE_LOSS} is true, which takes the KL out of the reward in this release")
             )
             if not zero and self.entry and DEAD_REWARD.search(self.entry):
                 off = "this entry point's trainer never puts a KL into the reward"

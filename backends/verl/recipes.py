@@ -20,7 +20,8 @@ ray_trainer.py do not call apply_kl_penalty."""
 STOCK = frozenset({
     "ppo_trainer", "ppo_megatron_trainer", "dapo_trainer", "dapo_megatron_trainer",
     "entropy_trainer", "flowrl_trainer", "fully_async_ppo_trainer", "prime_trainer",
-    "fully_async_ppo_megatron_trainer", "one_step_off_ppo_trainer", "one_step_off_ppo_megatron_trainer",
+    "fully_async_ppo_megatron_trainer", "one_step_off_ppo_trainer",
+    "one_step_off_ppo_megatron_trainer",
     "geo3k_multiturn_grpo", "geo3k_multiturn_megatron_grpo", "gsm8k_multiturn_grpo",
     "gsm8k_multiturn_grpo_server", "gsm8k_multiturn_grpo_w_interaction", "deepeyes_multiturn_grpo",
     "gsm8k_multiturn_megatron_grpo", "retool_multiturn_grpo", "rob_ppo_trainer", "rob_sac_trainer",

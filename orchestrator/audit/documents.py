@@ -104,9 +104,11 @@ def toml_document(text: str, name: str) -> Document:
     values: dict[str, Given] = {}
     for path, value in _flattened(plain, ""):
         key = ".".join(part.replace("-", "_") for part in path.split("."))
-        told = {True: "true", False: "false"}.get(value, str(value)) if isinstance(
-            value, bool
-        ) else str(value)
+        told = (
+            {True: "true", False: "false"}.get(value, str(value))
+            if isinstance(value, bool)
+            else str(value)
+        )
         bare = ".".join(p for p in key.split(".") if not p.isdigit())
         values[key] = Given(told, (lines[bare],) if bare in lines else ())
     builds = [g.text for k, g in values.items() if k.startswith("toml_files.")]

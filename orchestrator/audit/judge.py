@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from orchestrator.audit.types import Finding, Launch, Note, Reading, Verdict
+from orchestrator.audit.types import Edit, Finding, Launch, Note, Reading, Verdict
 from orchestrator.semantics.catalogue import Objective
 from orchestrator.semantics.verdict import Verdict as Measured
 from orchestrator.semantics.verdict import verdict
@@ -46,10 +46,15 @@ def judged(reading: Reading, launch: Launch, name: str) -> Finding:
 
 
 def _contradictions(reading: Reading) -> tuple[Note, ...]:
-    return reading.contradictions
+    """The library's, and a KL that is switched on and has no gradient."""
+    if not reading.no_gradient or not reading.in_loss.active:
+        return reading.contradictions
+    lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
+    told = f"a KL in the loss is asked for, and {reading.no_gradient}"
+    return (*reading.contradictions, Note(told, tuple(lines)))
 
 
-def _change(reading: Reading, found: Verdict) -> tuple:  # type: ignore[type-arg]
+def _change(reading: Reading, found: Verdict) -> tuple[Edit, ...]:
     keep = found in ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
     return () if keep and not reading.contradictions and not reading.no_gradient else reading.change
 
@@ -73,12 +78,11 @@ def _verdict(reading: Reading) -> tuple[Verdict, str, Measured | None]:
     if loss.active:
         return _in_loss(reading)
     if reading.rollout_kl:
-        return (
-            "rollout_policy_kl_only",
+        why = (
             f"its only KL is to the policy that sampled (weight {reading.rollout_kl:g}); nothing "
-            "keeps the policy near a reference policy",
-            None,
+            "keeps the policy near a reference policy"
         )
+        return "rollout_policy_kl_only", why, None
     return "no_kl", _nothing(reading), None
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.audit.types import (
-    UNKNOWN, UNSET, Document, Edit, Given, Inactive, Note, Setting, Word,
+    UNKNOWN,
+    UNSET,
+    Document,
+    Edit,
+    Given,
+    Inactive,
+    Note,
+    Setting,
+    Word,
 )  # fmt: skip
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
@@ -166,10 +174,10 @@ class Releases:
         return [i for i, count in enumerate(refused) if count == least], telling
 
     def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
-        """Keys by which releases newer than `among` are ruled out."""
+        """Keys that `among` is the last release to have."""
         return [
             key for key, values in given.items()
-            if key in self.keys and values[-1].mark == "" and self.keys[key][1] <= among
+            if key in self.keys and values[-1].mark == "" and self.keys[key][1] == among
         ]  # fmt: skip
 
 

@@ -31,7 +31,8 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
     match = _OLD_VERL.search(text)
     if match is not None:
         line = text.count("\n", 0, match.start()) + 1
-        yield BEFORE_SWITCH, (
+        why = (
             f"line {line} sets VLLM_ATTENTION_BACKEND=XFORMERS, which launches with a kl_coef and "
             "without use_kl_in_reward did before 0.4.0 only"
         )
+        yield BEFORE_SWITCH, why

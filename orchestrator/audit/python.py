@@ -4,6 +4,7 @@ import ast
 import warnings
 from collections.abc import Iterator
 
+from orchestrator.audit.bash.commands import STARTS
 from orchestrator.audit.bash.nested import HINT
 from orchestrator.audit.types import UNKNOWN, UnreadableScript, Word
 
@@ -19,20 +20,20 @@ def commands(text: str) -> Iterator[tuple[int, str | tuple[Word, ...]]]:
     inside: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.List | ast.Tuple):
-            words = [_word(each) for each in node.elts]
-            if any(w is not None and HINT.search(w.text) for w in words):
+            words = tuple(_word(each) for each in node.elts)
+            if any(HINT.search(w.text) for w in words):
                 inside |= {id(child) for child in ast.walk(node)}
-                yield node.lineno, tuple(w for w in words if w is not None)
+                yield node.lineno, words
         elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in inside:
             if isinstance(node, ast.JoinedStr):
                 inside |= {id(child) for child in ast.walk(node)}
             word = _word(node)
-            if word is not None and " " in word.text.strip() and HINT.search(word.text):
-                if any(mark in word.text for mark in ("python", "uv run", "torchrun", "ray job")):
-                    yield node.lineno, word.text.replace(UNKNOWN, "$__unknown")
+            text = word.text
+            if " " in text.strip() and HINT.search(text) and STARTS.search(text):
+                yield node.lineno, text.replace(UNKNOWN, "$__unknown")
 
 
-def _word(node: ast.expr) -> Word | None:
+def _word(node: ast.expr) -> Word:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return Word(node.value.replace("\x00", ""), (node.lineno,))
     if isinstance(node, ast.JoinedStr):
@@ -40,6 +41,4 @@ def _word(node: ast.expr) -> Word | None:
             str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in node.values
         )
         return Word(text, (node.lineno,), ("a value put in by Python",))
-    if isinstance(node, ast.expr):
-        return Word(UNKNOWN, (node.lineno,), ("a value put in by Python",))
-    return None
+    return Word(UNKNOWN, (node.lineno,), ("a value put in by Python",))

@@ -12,7 +12,11 @@ from orchestrator.audit.documents import scalars, toml_document, yaml_document, 
 from orchestrator.audit.judge import judged
 from orchestrator.audit.pins import pins
 from orchestrator.audit.types import (
-    Document, Finding, Launch, UnreadableScript, Word,
+    Document,
+    Finding,
+    Launch,
+    UnreadableScript,
+    Word,
 )  # fmt: skip
 
 LARGEST = 1_000_000
@@ -63,8 +67,11 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
     if suffix == "toml":
         yield _alone(_toml(toml_document(text, name), files))
         return
-    if suffix in ("yaml", "yml") or (suffix not in ("sh", "bash", "slurm", "sbatch", "py")
-                                     and _YAML_FIRST.match(text) and "#!" not in text[:2]):
+    if suffix in ("yaml", "yml") or (
+        suffix not in ("sh", "bash", "slurm", "sbatch", "py")
+        and _YAML_FIRST.match(text)
+        and "#!" not in text[:2]
+    ):
         yield from _of_yaml(text, name, files)
         return
     if suffix == "py":
@@ -81,9 +88,7 @@ def _shell(
         yield _configured(launch, {**written} if written else {}, files)
 
 
-def _configured(
-    launch: Launch, written: Mapping[str, str], files: Mapping[str, str]
-) -> Launch:
+def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:
     """With the configuration files the command names, where they can be read."""
     documents: list[Document] = []
     missing: list[str] = []
@@ -129,7 +134,7 @@ def _named(words: Sequence[Word]) -> Iterator[str]:
 
 def _alone(documents: Sequence[Document]) -> Launch:
     """A configuration on its own; the last document is the file itself."""
-    missing = [b for b in documents[-1].builds_on] if len(documents) == 1 else []
+    missing = list(documents[-1].builds_on) if len(documents) == 1 else []
     others = [_elsewhere(each) for each in documents[:-1]]
     return Launch(documents=(*others, documents[-1]), missing=tuple(missing))
 

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Differences between configurations, with intervals.",
     "report": "Write the report: one HTML page and Markdown.",
     "tune": "Search over beta, or any other field, with Optuna.",
+    "audit": "What a launch script by anybody really optimises.",
     "explain": "The objective a KL configuration really optimises.",
     "matrix": "What each KL term is in each library, measured.",
     "drift": "What a new release of a library changes for a spec.",

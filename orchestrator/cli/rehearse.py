@@ -7,6 +7,7 @@ import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import say
+from orchestrator.errors import OrchError
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 SHORT_HOURS = 0.5
 """Of a rehearsal's job: short jobs are started sooner."""
+SMALL_GIB = 2
+"""Memory of a rehearsal's job: the evaluation harness takes most of it."""
 
 
 @click.command(short_help="Run the whole plan at micro scale, and say what would go wrong.")
@@ -43,7 +46,10 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], check
         click.echo(f"would go wrong: {trouble}")
     code = 0
     if not check_only:
-        code, happened = _run(small_of(chosen, declared))
+        try:
+            code, happened = _run(small_of(chosen, declared))
+        except OrchError as error:
+            code, happened = 1, [str(error)]
         for trouble in happened:
             click.echo(f"went wrong: {trouble}")
         troubles += happened
@@ -111,7 +117,7 @@ def small_of(chosen: Experiment, declared: "list[Cell]") -> Experiment:
     site = chosen.spec.site
     if chosen.where == "slurm":
         hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
-        short = {**site.options, "time_limit_hours": hours, "memory_gib": None, "gres": None}
+        short = {**site.options, "time_limit_hours": hours, "memory_gib": SMALL_GIB}
         site = site.model_copy(update={"options": short})
     spec = chosen.spec.model_copy(update={"site": site})
     folder = RunFolder.of(site.runs_dir, spec.name, "micro")

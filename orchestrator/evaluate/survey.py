@@ -75,7 +75,7 @@ class Survey:
     def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
         """`last` asks of cells that have succeeded, `all` of every checkpoint there is."""
         for record in records:
-            if self._wants_all():
+            if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
                 yield from ((record.cell, checkpoint) for checkpoint in record.checkpoints)
             elif record.state == "succeeded" and record.checkpoints:
                 yield record.cell, record.checkpoints[-1]
@@ -99,7 +99,7 @@ class Survey:
             scoring = self._scoring(cell, checkpoint, files, engine)
             pairs.append((engine, self._missing(cell, scoring)))
         declared = self.evaluation.divergence
-        if declared is not None and (last or declared.checkpoints == "all"):
+        if declared is not None and (last or self._diverges_always(cell)):
             own = _beside(engine)
             asks = self._missing(cell, self._divergences(cell, checkpoint, files))
             if pairs and own == engine:
@@ -120,9 +120,12 @@ class Survey:
     def told(self) -> list[Score]:
         return [score for of_task in self.scores.values() for score in of_task]
 
-    def _wants_all(self) -> bool:
+    def _diverges_always(self, cell: Cell) -> bool:
+        """Whether divergences are asked of every checkpoint."""
         declared = self.evaluation.divergence
-        return "all" in (self.evaluation.checkpoints, declared.checkpoints if declared else "last")
+        if declared is None or declared.checkpoints == "last":
+            return False
+        return cell.scale == "full" or self.evaluation.checkpoints == "all"
 
     def _missing(self, cell: Cell, asked_for: Iterator[tuple[Asked, Path, str]]) -> list[Ask]:
         """Those that are not on disk; the scores of the others are taken."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.matrix.asking import Batch
 from orchestrator.semantics.model import Setting, Table, tables
 from orchestrator.semantics.sequences import Sequences
@@ -109,5 +110,7 @@ def ragged() -> Batch:
 
 
 def as_array(answer: Mapping[str, Any], key: str) -> Table:
-    """An array of an answer."""
+    """An array of an answer. Raises EnvironmentFault if the library raised instead."""
+    if "error" in answer:
+        raise EnvironmentFault(f"the library's own functions raised {answer['error']}")
     return np.asarray(answer[key], dtype=float)

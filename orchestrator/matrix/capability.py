@@ -129,7 +129,10 @@ def words(measured: Mapping[str, Any] | None) -> str:
         return "nothing: zero-mean noise"
     terms = tuple((sign, key) for sign, key in measured["terms"])
     naming = Naming(Objective(measured["objective"]), terms, measured["scale"])
-    return naming.words if naming.scale == 1 else f"{naming.scale:g} × {naming.words}"
+    text = naming.words
+    if measured.get("towards") == "rollout":
+        return f"{text}, with the rollout policy in the place of the reference policy"
+    return text
 
 
 _SHORT = {

@@ -30,7 +30,7 @@ from orchestrator.matrix.cells import (
 from orchestrator.matrix.curves import flat
 from orchestrator.matrix.inquiry import Inquiry
 from orchestrator.semantics.model import Table
-from orchestrator.settings import Placement
+from orchestrator.settings import Placement, Settings
 from orchestrator.types import LaunchPlan
 
 CLOSE = 1e-4
@@ -61,7 +61,12 @@ def prepare(inquiry: Inquiry) -> dict[str, str]:
         for placement in _PLACES:
             kl = term("k1", placement)
             wanted = settings(
-                inquiry.library, inquiry.version, kl, aggregation=aggregation, group_size=GROUP
+                inquiry.library,
+                inquiry.version,
+                kl,
+                advantage="dr_grpo",
+                aggregation=aggregation,
+                group_size=GROUP,
             )
             plan = _plan(wanted, aggregation, refused)
             if plan:
@@ -80,10 +85,13 @@ def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
         inquiry.question((*key, batch), "update", launch, batch)
 
 
-def _plan(wanted: Any, what: str, refused: dict[str, str]) -> LaunchPlan | None:
+def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
+    """The launch; of a library that is never on-policy, with a staleness of one step."""
     try:
         return translated(wanted)
     except UnsupportedSetting as error:
+        if error.field == "max_staleness_steps" and not wanted.max_staleness_steps:
+            return _plan(wanted.model_copy(update={"max_staleness_steps": 1}), what, refused)
         refused[what] = str(error)
         return None
 
@@ -114,7 +122,7 @@ def reward(
 
 
 def _advantages(answer: Mapping[str, Any]) -> Table:
-    """[N, T] what multiplies each token's score, on-policy, of a loss that is a mean over tokens."""
+    """[N, T] what multiplies each token's score, on-policy; the loss is a mean over tokens."""
     return -as_array(answer, "gradient") * sum(LENGTHS)
 
 
@@ -145,10 +153,13 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
     and 1 tokens."""
     told = {
         "policy": answers[("aggregation", aggregation, None)],
-        "kl": answers[("aggregation", aggregation, "loss")],
+        "kl": answers.get(("aggregation", aggregation, "loss")),
     }
     found: dict[str, Any] = {}
     for what, answer in told.items():
+        if answer is None:
+            found[what] = "refused"
+            continue
         if "error" in answer:
             return {"error": answer["error"]}
         weights = as_array(answer, "gradient") / (BETA if what == "kl" else -1.0)

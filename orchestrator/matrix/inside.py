@@ -117,7 +117,7 @@ class Sources:
 
 def _find(tree: ast.Module, name: str, file: str) -> Any:
     first, _, method = name.partition(".")
-    kinds = ast.FunctionDef | ast.ClassDef
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     found: Any = next((n for n in tree.body if isinstance(n, kinds) and n.name == first), None)
     if found is not None and method:
         found = next((n for n in found.body if isinstance(n, kinds) and n.name == method), None)

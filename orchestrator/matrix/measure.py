@@ -47,7 +47,7 @@ def measure(library: str, version: str, where: Where, commit: str = "") -> dict[
         },
         "loss": {
             aggregation: {"refused": refused[aggregation]}
-            if aggregation in refused
+            if ("aggregation", aggregation, None) not in answers
             else entering.loss(answers, aggregation)
             for aggregation in AGGREGATIONS
         },

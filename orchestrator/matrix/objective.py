@@ -1,6 +1,7 @@
 """Which objective a library's whole update optimises, by its exact expected gradient."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.matrix.batches import every_group, expected_gradient
 from orchestrator.matrix.cells import BETA, settings, terms, translated
 from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.semantics.catalogue import Objective
 from orchestrator.semantics.configuration import Configuration
 from orchestrator.semantics.laboratory import exact
 from orchestrator.semantics.model import Setting, Table
@@ -97,12 +99,23 @@ def measured(
     candidates = [gradients(each) for each in settings_]
     size = max(float(np.abs(row).max()) for each in candidates for row in each.values())
     naming = name_objective(gradient, candidates, magnitude=size, tolerance=TOLERANCE)
+    towards = {}
+    if naming.kind is Objective.UNKNOWN and not on_policy:
+        lagging = [gradients(_towards_rollout(each)) for each in settings_]
+        naming = name_objective(gradient, lagging, magnitude=size, tolerance=TOLERANCE)
+        towards = {} if naming.kind is Objective.UNKNOWN else {"towards": "rollout"}
     return {
+        **towards,
         "objective": str(naming.kind),
         "terms": [[sign, name] for sign, name in naming.terms],
         "scale": float(f"{naming.scale:.6g}"),
         "gradient": gradient.tolist(),
     }
+
+
+def _towards_rollout(setting: Setting) -> Setting:
+    """The same, regularised towards the rollout policy instead of the reference policy."""
+    return replace(setting, reference=setting.sampler)
 
 
 def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ is the same from SLURM 20.11 to 24.11. Asking changes nothing.
 import getpass
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 DEADLINE_SECONDS = 20.0
-_WORD = re.compile(r"(\S+?)=(.*?)(?=\s\S+?=|\s*\Z)", re.DOTALL)
+_WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
 _GRES = re.compile(r"([^:(,]+)(?::([^:(,]+))?(?::(\d+))?(?:\([^)]*\))?")
 _DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
 
@@ -89,7 +89,7 @@ class Cluster:
 def ask() -> Cluster | None:
     """The cluster this machine belongs to; None where there is none or it does not answer."""
     faults: list[str] = []
-    config = dict(_pairs(_said(faults, "scontrol", "show", "config")))
+    config = _settings(_said(faults, "scontrol", "show", "config"))
     if not config:
         return None
     partitions = _said(faults, "scontrol", "show", "partition", "-o")
@@ -117,10 +117,8 @@ def read(
         enforced=_names(config.get("AccountingStorageEnforce", "")),
         preempts=config.get("PreemptMode", "OFF") not in ("OFF", ""),
         requeues=config.get("JobRequeue", "0") == "1",
-        partitions=tuple(
-            _partition(dict(_pairs(line))) for line in partitions.splitlines() if line
-        ),
-        nodes=tuple(_node(dict(_pairs(line))) for line in nodes.splitlines() if line),
+        partitions=tuple(_partition(_words(line)) for line in partitions.splitlines() if line),
+        nodes=tuple(_node(_words(line)) for line in nodes.splitlines() if line),
         rights=tuple(_rights(line) for line in rights.splitlines() if line.count("|") >= 4),
         qos=frozenset(filter(None, qos.split())),
         faults=tuple(faults),
@@ -154,14 +152,15 @@ def gpus(gres: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """`Key=value` words of one line, or `Key = value` lines."""
-    for line in text.splitlines():
-        key, equals, value = line.partition(" = ")
-        if equals:
-            yield key.strip(), value.strip()
-        else:
-            yield from ((name, held.strip()) for name, held in _WORD.findall(line))
+def _settings(text: str) -> dict[str, str]:
+    """`Key = value` lines."""
+    pairs = (line.partition(" = ") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def _words(line: str) -> dict[str, str]:
+    """`Key=value` words of one line; a value may have blanks."""
+    return {name: held.strip() for name, held in _WORD.findall(line)}
 
 
 def _partition(told: dict[str, str]) -> Partition:

@@ -76,7 +76,7 @@ def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
             kinds.setdefault(pair, []).append(node)
     if not kinds:
         return ["  # no GPUs in this partition"]
-    best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), pair[1]))
+    best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), len(kinds[pair])))
     told = [f"{len(held)} nodes with {_gres(pair)}" for pair, held in kinds.items()]
     cpus = min(node.cpus for node in kinds[best]) // best[1]
     memory = min(node.memory_mib for node in kinds[best]) // 1024

@@ -50,18 +50,18 @@ def _level(tokens: list[str], depth: int) -> int:
 
 
 def _unit(tokens: list[str]) -> int:
-    token = tokens.pop(0)
-    if token in "+-!":
+    first = tokens.pop(0)
+    if first in "+-!":
         value = _unit(tokens)
-        return {"+": value, "-": -value, "!": int(not value)}[token]
-    if token == "(":
+        return {"+": value, "-": -value, "!": int(not value)}[first]
+    if first == "(":
         value = _level(tokens, 0)
         if tokens.pop(0) != ")":
             raise ValueError
         return value
-    base = int(token)
+    base = int(first)
     if tokens and tokens[0] == "**":
         tokens.pop(0)
         power = _unit(tokens)
-        return int(base ** power) if 0 <= power < 64 else 0
+        return int(base**power) if 0 <= power < 64 else 0
     return base

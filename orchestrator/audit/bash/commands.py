@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 from orchestrator.audit.bash.nested import HINT, run_text
 from orchestrator.audit.bash.state import Command, Node, Source
 from orchestrator.audit.bash.values import (
-    EMPTY, Array, Element, Hole, Part, Spread, Term, Text, Value, branches, branches_of, flat,
-    plain, words,
+    EMPTY,
+    Array,
+    Element,
+    Hole,
+    Part,
+    Spread,
+    Term,
+    Text,
+    Value,
+    branches,
+    flat,
+    plain,
 )  # fmt: skip
 from orchestrator.audit.bash.words import terms
 
@@ -20,11 +30,13 @@ Flow = str | None
 SILENT = frozenset({
     "echo", "printf", "mkdir", "cd", "rm", "cp", "mv", "ls", "cat", "sleep", "wait", "chmod", "ln",
     "touch", "grep", "sed", "awk", "find", "which", "type", "date", "tee", "head", "tail", "kill",
-    "ulimit", "pip", "pip3", "apt-get", "conda", "module", "git", "wget", "curl", "tar", "nvidia-smi",
+    "ulimit", "pip", "pip3", "apt-get", "conda", "module", "git", "wget", "curl", "tar",
+    "nvidia-smi",
     "pushd", "popd", "trap", "hash", "alias", "local", "log", "info", "usage", "die", "[", "test",
     "command", "huggingface-cli", "hf", "read", "wandb", "export", "unset", "ray stop",
 })  # fmt: skip
 SHELLS = ("bash", "sh", "zsh", "sbatch", "/bin/bash", "/bin/sh", "dash")
+STARTS = re.compile(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh")
 ACTIVATES = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|set_env\.sh|\.zshrc")
 
 
@@ -114,9 +126,9 @@ def invoke(
         return None
     if name in SILENT:
         return None
-    if name is not None and _script(run, name, values, line):
+    if name is not None and _script(run, name, values):
         return None
-    if stdin is not None and _hints(run, stdin):
+    if stdin is not None and _hints(stdin):
         run_text(run, stdin)
         return None
     if _strings(run, values):
@@ -140,7 +152,7 @@ def _kept(run: "Run", target: Value | None, stdin: Value | None) -> None:
         run.files[name] = stdin
 
 
-def _script(run: "Run", name: str, values: Sequence[Element], line: int) -> bool:
+def _script(run: "Run", name: str, values: Sequence[Element]) -> bool:
     """`bash -c '...'`, and scripts that this one has written itself."""
     texts = [None if isinstance(v, Spread) else plain(v) for v in values]
     if name in SHELLS and "-c" in texts[:4]:
@@ -164,8 +176,7 @@ def _strings(run: "Run", values: Sequence[Element]) -> bool:
         return False
     nested = [
         value for value, told in zip(texts[1:], plains[1:], strict=True)
-        if re.search(r"\s", told.strip()) and HINT.search(told)
-        and re.search(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh", told)
+        if re.search(r"\s", told.strip()) and HINT.search(told) and STARTS.search(told)
     ]  # fmt: skip
     for value in nested:
         run_text(run, value)
@@ -177,7 +188,7 @@ def _told(value: Value) -> str:
     return "".join(p.text if isinstance(p, Text) else "?" for p in flat(value, {}))
 
 
-def _hints(run: "Run", value: Value) -> bool:
+def _hints(value: Value) -> bool:
     return HINT.search(_told(value)) is not None
 
 
@@ -191,14 +202,14 @@ def _call(run: "Run", name: str, arguments: tuple[Element, ...]) -> Flow:
     return flow if flow == "exit" else None
 
 
-def _set(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
+def _set(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
     texts = [None if isinstance(v, Spread) else plain(v) for v in arguments]
     if "--" in texts:
         run.scope.arguments = arguments[texts.index("--") + 1 :]
     return None
 
 
-def _shift(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
+def _shift(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
     first = arguments[0] if arguments else EMPTY
     told = None if isinstance(first, Spread) else plain(first)
     run.scope.arguments = run.scope.arguments[int(told) if told and told.isdigit() else 1 :]
@@ -213,7 +224,7 @@ def _eval(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
     return None
 
 
-def _source(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
+def _source(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
     first = arguments[0] if arguments else EMPTY
     if isinstance(first, Spread):
         return None
@@ -248,7 +259,7 @@ def _fill(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
     return None
 
 
-def _unset(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
+def _unset(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
     for each in run.settled(arguments):
         run.scope.variables.pop(plain(each) or "", None)
     return None
@@ -276,4 +287,3 @@ _BUILTINS: dict[str, Callable[["Run", tuple[Element, ...], int], Flow]] = {
     "return": _leave("return"), "break": _leave("break"), "continue": _leave("continue"),
     "exec": _exec, ":": _nothing, "true": _nothing, "false": _nothing,
 }  # fmt: skip
-__all__ = ["branches_of", "command", "element", "invoke", "words"]

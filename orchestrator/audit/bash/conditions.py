@@ -93,12 +93,14 @@ def _joined(run: "Run", node: Node, src: Source) -> Condition:
 
 def _compared(operator: str, values: tuple[Value, ...], quoted: bool) -> Condition:
     if operator in ("=", "==", "!="):
+
         def equal(texts: list[str]) -> bool:
             same = texts[0] == texts[1] if quoted else fnmatch.fnmatchcase(texts[0], texts[1])
             return same == (operator != "!=")
 
         return _on(values, equal)
     if operator in _COMPARE:
+
         def ordered(texts: list[str]) -> Truth:
             numbers = [arithmetic.evaluate(text.strip() or "x") for text in texts]
             if numbers[0] is None or numbers[1] is None:
@@ -107,6 +109,7 @@ def _compared(operator: str, values: tuple[Value, ...], quoted: bool) -> Conditi
 
         return _on(values, ordered)
     if operator == "=~":
+
         def matches(texts: list[str]) -> Truth:
             if re.fullmatch(r"\^?[\w.|()-]*\$?", texts[1]) is None or len(texts[0]) > 200:
                 return None

@@ -81,8 +81,9 @@ def case_statement(run: "Run", node: Node, src: Source) -> Flow:
     def arms(ways: Ways, usual: bool) -> list[int]:
         pieces = tuple(flat(word, ways))
         text = plain(pieces)
-        asked = any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ")
-                    for p in pieces)
+        asked = any(
+            isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in pieces
+        )
         if text is None or (asked and not usual):
             open_ended = not any("*" in each for each in patterns)
             return list(range(len(items) + open_ended))
@@ -178,9 +179,7 @@ def fork(
     return _after(run, number, before, scopes, flows)
 
 
-def _after(
-    run: "Run", number: int, before: Scope, scopes: list[Scope], flows: list[Flow]
-) -> Flow:
+def _after(run: "Run", number: int, before: Scope, scopes: list[Scope], flows: list[Flow]) -> Flow:
     alive = [i for i, flow in enumerate(flows) if flow is None]
     branch = run.branches[number]
     if not alive:
@@ -193,4 +192,3 @@ def _after(
     kept = [scopes[i] if i in alive else stand_in for i in range(len(scopes))]
     run.scope = join(number, before, kept)
     return None
-

@@ -43,9 +43,7 @@ def for_statement(run: "Run", node: Node, src: Source) -> Flow:
     return None
 
 
-def _turn(
-    run: "Run", body: Node, src: Source, name: str, item: Value | Array, label: str
-) -> Flow:
+def _turn(run: "Run", body: Node, src: Source, name: str, item: Value | Array, label: str) -> Flow:
     before = run.loops
     run.scope.variables[name] = item
     if label:
@@ -73,9 +71,7 @@ def c_style(run: "Run", node: Node, src: Source) -> Flow:
 def while_statement(run: "Run", node: Node, src: Source) -> Flow:
     """As often as its condition is known to hold, and once where that is not known."""
     body = node.child_by_field_name("body")
-    tests = [
-        c for c in node.children if c.is_named and c.type not in ("do_group", "comment")
-    ]
+    tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
     until = node.children[0].type == "until" if node.children else False
     if body is None or not tests:
         return None

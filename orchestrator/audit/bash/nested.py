@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 from orchestrator.audit.bash.state import FIRST_PRIVATE, LAST_PRIVATE, Source
 from orchestrator.audit.bash.values import (
-    Element, Hole, Pick, Text, Value, branches, flat,
+    Element,
+    Hole,
+    Pick,
+    Text,
+    Value,
+    Ways,
+    branches,
+    flat,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -13,7 +20,8 @@ if TYPE_CHECKING:
 
 HINT = re.compile(
     r"main_ppo|train_ppo|openrlhf|skyrl|actor_rollout_ref|trainer\.algorithm|algorithm\."
-    r"|prime.?rl|zeroband|--init_kl|--algo\.kl|use_kl|kl_coef|\brl @|main_\w+|\buv run (rl|trainer)\b"
+    r"|prime.?rl|zeroband|--init_kl|--algo\.kl|use_kl|kl_coef|\brl @|main_\w+"
+    r"|\buv run (rl|trainer)\b"
 )
 """Text in which a launch of one of the libraries may be."""
 MOST_NESTED = 80
@@ -37,14 +45,14 @@ def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -
         run.guard, run.scope.arguments = guard, before
 
 
-def _source(value: Value, ways: "dict[int, int] | object") -> Source | None:
+def _source(value: Value, ways: Ways) -> Source | None:
     """The text of a value; what is not text gets a character of its own."""
     text: list[str] = []
     rows: list[int] = []
     pieces: dict[str, Hole | Pick] = {}
     length = 0
     fresh = True
-    for piece in flat(value, ways):  # type: ignore[arg-type]
+    for piece in flat(value, ways):
         if isinstance(piece, Text):
             told = piece.text
         elif piece.unset:

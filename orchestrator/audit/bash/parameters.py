@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.audit.bash.state import Node, Source
 from orchestrator.audit.bash.values import (
-    EMPTY, Array, Element, Hole, Spread, Text, Value, branches, plain,
+    EMPTY,
+    Array,
+    Element,
+    Hole,
+    Spread,
+    Text,
+    Value,
+    branches,
+    plain,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -101,8 +109,8 @@ def _prefixed(
     if name in ("@", "*"):
         return variable(run, "#", line)
     told = plain(variable(run, name, line))
-    return (Hole(f"the length of ${name}", line),) if told is None else (
-        Text(str(len(told)), line),
+    return (
+        (Hole(f"the length of ${name}", line),) if told is None else (Text(str(len(told)), line),)
     )
 
 
@@ -133,9 +141,7 @@ def _unquoted(text: str) -> str:
     return text.strip("\"'")
 
 
-def _sliced(
-    run: "Run", elements: list[Element], rest: list[Node], src: Source
-) -> list[Element]:
+def _sliced(run: "Run", elements: list[Element], rest: list[Node], src: Source) -> list[Element]:
     """`${@:2}`, `${a[@]:1:3}`; of other operators on whole arrays nothing is made."""
     if not rest or src.text(rest[0]) != ":" or any(isinstance(e, Spread) for e in elements):
         return elements

@@ -5,11 +5,18 @@ from itertools import product
 
 from orchestrator.audit.bash import commands
 from orchestrator.audit.bash.conditions import Condition, condition
-from orchestrator.audit.bash.forks import case_statement, fork, if_statement, list_statement
+from orchestrator.audit.bash.forks import case_statement, if_statement, list_statement
 from orchestrator.audit.bash.loops import c_style, for_statement, while_statement
 from orchestrator.audit.bash.state import Branch, Command, Node, Scope, Source
 from orchestrator.audit.bash.values import (
-    EMPTY, Array, Element, Pick, Value, Ways, elements_of,
+    EMPTY,
+    Array,
+    Element,
+    Pick,
+    Value,
+    Ways,
+    elements_of,
+    light,
 )  # fmt: skip
 from orchestrator.audit.bash.words import heredoc, terms, value
 
@@ -49,9 +56,11 @@ class Run:
 
     def mapped(self, value: Value, change: Callable[[Value], Value]) -> Value:
         """A Pick with each arm changed."""
-        pick = value[0]
-        assert isinstance(pick, Pick)
-        return (Pick(pick.branch, tuple(change(arm) for arm in pick.arms)),)
+        return tuple(
+            Pick(each.branch, tuple(change(arm) for arm in each.arms))
+            if isinstance(each, Pick) else each
+            for each in value
+        )  # fmt: skip
 
     def ways_of(self, needed: Iterable[int]) -> list[Ways]:
         """Every way these branches can go from here, at most MOST_WAYS."""
@@ -61,7 +70,7 @@ class Run:
             [a for a in range(len(self.branches[b].labels)) if a not in self.branches[b].dead]
             for b in open_branches
         ]
-        found = []
+        found: list[Ways] = []
         for chosen in product(*arms):
             ways = fixed | dict(zip(open_branches, chosen, strict=True))
             if self.possible(ways):
@@ -129,23 +138,24 @@ def _assignment(run: Run, node: Node, src: Source) -> Flow:
     if target is None:
         return None
     name = src.text(target).replace('"', "").replace("'", "")
-    appended = any(c.type == "+=" for c in node.children)
     before = run.scope.variables.get(name)
     new: Value | Array
     if given is not None and given.type == "array":
-        elements = tuple(_array(run, given, src))
-        if appended and before is not None:
-            head = before.elements if isinstance(before, Array) else (before,)
-            elements = (*head, *elements)
-        new = Array(elements)
+        new = Array(tuple(_array(run, given, src)))
     else:
         new = EMPTY if given is None else value(run, given, src)
-        if appended and isinstance(before, Array):
-            new = Array((*before.elements, new))
-        elif appended and before is not None:
-            new = (*before, *new)
-    run.scope.variables[name] = new
+    if before is not None and any(c.type == "+=" for c in node.children):
+        new = _appended(before, new)
+    run.scope.variables[name] = light(new)
     return None
+
+
+def _appended(before: Value | Array, new: Value | Array) -> Value | Array:
+    """`x+=...`: one more element of an array, or more text."""
+    if isinstance(before, tuple) and isinstance(new, tuple):
+        return (*before, *new)
+    head: tuple[Element, ...] = before.elements if isinstance(before, Array) else (before,)
+    return Array((*head, *(new.elements if isinstance(new, Array) else (new,))))
 
 
 def _array(run: Run, node: Node, src: Source) -> Iterable[Element]:
@@ -175,8 +185,11 @@ def _redirected(run: Run, node: Node, src: Source) -> Flow:
         inner = each.children
         if each.type == "heredoc_redirect":
             inner = [g for c in inner if c.type == "file_redirect" for g in (c, *c.children)]
-        named = [c for c in inner if c.is_named and c.type not in ("file_descriptor", "comment",
-                                                                    "file_redirect")]
+        named = [
+            c
+            for c in inner
+            if c.is_named and c.type not in ("file_descriptor", "comment", "file_redirect")
+        ]
         more += named[1:] if each.type == "file_redirect" else []
         if named and any(c.type in (">", ">>", "&>") for c in inner):
             target = value(run, named[0], src)
@@ -212,4 +225,3 @@ _READERS: dict[str, Callable[[Run, Node, Source], Flow]] = {
     "redirected_statement": _redirected,
     "command": commands.command,
 }
-__all__ = ["Run", "TooDeep", "fork"]

@@ -9,7 +9,15 @@ from orchestrator.audit.bash.nested import HINT, run_text
 from orchestrator.audit.bash.run import Run, TooDeep
 from orchestrator.audit.bash.state import Command, Source
 from orchestrator.audit.bash.values import (
-    Hole, Spread, Text, Value, Ways, branches, branches_of, flat, words,
+    Hole,
+    Spread,
+    Text,
+    Value,
+    Ways,
+    branches,
+    branches_of,
+    flat,
+    words,
 )  # fmt: skip
 from orchestrator.audit.types import Launch, UnreadableScript, Word
 
@@ -73,8 +81,7 @@ def _cases(run: Run, command: Command) -> Iterator[Launch]:
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
         if isinstance(term, Spread) or any(True for p in term for _ in branches(p.value)):
-            needed |= _mattering(run, term)
-    bounded = len(run.bounded)
+            needed |= _mattering(term)
     run.guard = command.guard
     for ways in run.ways_of(_closed(run, needed)):
         found = tuple(word for term in command.terms for word in words(term, ways))
@@ -86,7 +93,6 @@ def _cases(run: Run, command: Command) -> Iterator[Launch]:
             caveats=tuple(sorted(run.bounded)) + _sourced(command),
         )  # fmt: skip
     run.guard = ()
-    del bounded
 
 
 def _closed(run: Run, needed: set[int]) -> set[int]:
@@ -100,7 +106,7 @@ def _closed(run: Run, needed: set[int]) -> set[int]:
     return found
 
 
-def _mattering(run: Run, term: Any) -> set[int]:
+def _mattering(term: Any) -> set[int]:
     """Branches of a word, if any of its texts matters."""
     found = (
         set(branches_of((term,))) if isinstance(term, Spread)

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.audit.bash.values import Array, Element, Hole, Pick, Spread, Term, Value, Ways
+from orchestrator.audit.bash.values import (
+    Array,
+    Element,
+    Hole,
+    Pick,
+    Spread,
+    Term,
+    Value,
+    Ways,
+    light,
+)
 
 Node = Any
 """A node of tree-sitter's syntax tree."""
@@ -57,9 +67,7 @@ class Scope:
     in_function: bool = False
 
     def copy(self) -> "Scope":
-        return Scope(
-            dict(self.variables), dict(self.functions), self.arguments, self.in_function
-        )
+        return Scope(dict(self.variables), dict(self.functions), self.arguments, self.in_function)
 
     def become(self, other: "Scope") -> None:
         self.variables, self.functions = other.variables, other.functions
@@ -88,7 +96,7 @@ def join(branch: int, before: Scope, arms: Sequence[Scope]) -> Scope:
         if first is not None and all(each is first or each == first for each in found[1:]):
             after.variables[name] = first
         else:
-            after.variables[name] = _pick(branch, name, found)
+            after.variables[name] = light(_pick(branch, name, found))
     if any(arm.arguments != after.arguments for arm in arms):
         after.arguments = (Spread(branch, tuple(arm.arguments for arm in arms)),)
     for arm in arms:
@@ -105,9 +113,7 @@ def _pick(branch: int, name: str, found: Sequence[Value | Array | None]) -> Valu
             shared += 1
         rest = tuple(arm[shared:] for arm in arms)
         return Array((*arms[0][:shared], Spread(branch, rest)))
-    values = tuple(
-        nothing if each is None or isinstance(each, Array) else each for each in found
-    )
+    values = tuple(nothing if each is None or isinstance(each, Array) else each for each in found)
     return (Pick(branch, values),)
 
 

@@ -163,7 +163,7 @@ def words(term: Term, ways: Ways) -> Iterator[Word]:
                 at.add(piece.text, piece.line)
             else:
                 yield from _split(at, piece)
-                at = _rest(at, piece)
+                at = _rest(piece)
     if at.begun and (at.text != [UNSET] or any(part.quoted for part in term)):
         yield at.word()
 
@@ -179,10 +179,38 @@ def _split(at: Writing, piece: Text) -> Iterator[Word]:
             yield now.word()
 
 
-def _rest(at: Writing, piece: Text) -> Writing:
+def _rest(piece: Text) -> Writing:
     """What the piece leaves open at its end."""
     last = piece.text.replace("\n", " ").replace("\t", " ").split(" ")[-1]
     rest = Writing()
     if last:
         rest.add(last, piece.line)
     return rest
+
+
+HEAVIEST = 20_000
+"""Pieces, and tenths of characters, of a value that is still followed."""
+
+
+def light(value: Value | Array) -> Value | Array:
+    """The value, or, where it has grown beyond use, a hole."""
+    left = [HEAVIEST]
+    items = value.elements if isinstance(value, Array) else (value,)
+    if all(_weigh(each, left) for each in items):
+        return value
+    hole: Value = (Hole("a value too long to follow", 0),)
+    return Array((hole,)) if isinstance(value, Array) else hole
+
+
+def _weigh(each: Element, left: list[int]) -> bool:
+    """Take the weight of a value from what is left; False where that is not enough."""
+    left[0] -= 1
+    if isinstance(each, Spread):
+        return left[0] > 0 and all(_weigh(e, left) for arm in each.arms for e in arm)
+    for piece in each:
+        left[0] -= 1 + (len(piece.text) // 10 if isinstance(piece, Text) else 0)
+        if left[0] <= 0:
+            return False
+        if isinstance(piece, Pick) and not all(_weigh(arm, left) for arm in piece.arms):
+            return False
+    return left[0] > 0

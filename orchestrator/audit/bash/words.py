@@ -8,7 +8,16 @@ from orchestrator.audit.bash import arithmetic
 from orchestrator.audit.bash.parameters import expansion, variable
 from orchestrator.audit.bash.state import FIRST_PRIVATE, LAST_PRIVATE, Node, Source
 from orchestrator.audit.bash.values import (
-    EMPTY, Element, Hole, Part, Spread, Term, Text, Value, plain, text_of,
+    EMPTY,
+    Element,
+    Hole,
+    Part,
+    Spread,
+    Term,
+    Text,
+    Value,
+    plain,
+    text_of,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -40,9 +49,10 @@ def _whole_array(run: "Run", node: Node, src: Source) -> list[Term] | None:
     quoted = node.type == "string"
     if quoted:
         named = [c for c in node.children if c.type != '"']
-        if len(named) != 1 or node.end_byte - node.start_byte > named[0].end_byte - (
-            named[0].start_byte
-        ) + 2:
+        if (
+            len(named) != 1
+            or node.end_byte - node.start_byte > named[0].end_byte - (named[0].start_byte) + 2
+        ):
             return None
         inner = named[0]
     if inner.type not in ("expansion", "simple_expansion"):
@@ -50,10 +60,7 @@ def _whole_array(run: "Run", node: Node, src: Source) -> list[Term] | None:
     elements = expansion(run, inner, src)
     if not isinstance(elements, list):
         return None
-    found: list[Term] = []
-    for each in elements:
-        found.append(each if isinstance(each, Spread) else (Part(each, quoted),))
-    return found
+    return [each if isinstance(each, Spread) else (Part(each, quoted),) for each in elements]
 
 
 def parts(run: "Run", node: Node, src: Source) -> list[Part]:
@@ -69,8 +76,7 @@ def parts(run: "Run", node: Node, src: Source) -> list[Part]:
     if kind == "raw_string":
         return [Part(_literal(src.text(node)[1:-1], src.line(node), src), True)]
     if kind == "ansi_c_string":
-        text = src.text(node)[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
-        return [Part(text_of(text, src.line(node)), True)]
+        return [Part(_ansi(src.text(node), src.line(node)), True)]
     if kind in ("expansion", "simple_expansion"):
         elements = expansion(run, node, src)
         if isinstance(elements, list):
@@ -80,13 +86,17 @@ def parts(run: "Run", node: Node, src: Source) -> list[Part]:
         return [Part(substitution(run, node, src), False)]
     if kind == "arithmetic_expansion":
         return [Part(number(run, node, src), True)]
-    if kind == "process_substitution":
-        return [Part((Hole("a process substitution", src.line(node)),), True)]
+    if kind in ("process_substitution", "array"):
+        return [Part((Hole(f"a {kind.replace('_', ' ')}", src.line(node)),), True)]
     if kind == "command_name":
         return [part for child in node.children for part in parts(run, child, src)]
-    if kind == "array":
-        return [Part((Hole("an array", src.line(node)),), True)]
     return [Part(_word(src.text(node), src.line(node), src), True)]
+
+
+def _ansi(text: str, line: int) -> Value:
+    """`$'...'`."""
+    told = text[2:-1].replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
+    return text_of(told, line)
 
 
 def value(run: "Run", node: Node, src: Source) -> Value:
@@ -128,7 +138,9 @@ def _literal(text: str, line: int, src: Source) -> Value:
 def _between(run: "Run", node: Node, src: Source, quote: str) -> Value:
     """A double-quoted string or a heredoc's body: expansions, and the text between them."""
     start = node.start_byte + (1 if quote else 0)
-    end = node.end_byte - (1 if quote and src.data[node.end_byte - 1 : node.end_byte] == b'"' else 0)
+    end = node.end_byte - (
+        1 if quote and src.data[node.end_byte - 1 : node.end_byte] == b'"' else 0
+    )
     found: list[object] = []
     at, row = start, node.start_point[0]
 
@@ -197,9 +209,7 @@ def substitution(run: "Run", node: Node, src: Source) -> Value:
 
 
 def _computed(run: "Run", command: Node, src: Source, line: int) -> Value | None:
-    values = [
-        value(run, child, src) for child in command.children if child.type != "file_redirect"
-    ]
+    values = [value(run, child, src) for child in command.children if child.type != "file_redirect"]
     name = plain(values[0]) if values else None
     if name == "echo" and len(values) >= 2:
         told: list[object] = []

@@ -24,7 +24,8 @@ def cancel(cells: Iterable[Cell], folder: RunFolder) -> tuple[list[tuple[Cell, L
     for cell in cells:
         cell_dir = folder.cell(cell)
         seen = look(cell_dir)
-        if seen.state not in ON_CLUSTER or not is_submitted(cell_dir):
+        # a scheduler that does not answer is no reason to let a cell go on
+        if seen.state not in ON_CLUSTER | {"unknown"} or not is_submitted(cell_dir):
             continue
         order = cell_dir.attempts()[-1].read_order()
         sent = known.get(order["submission"])

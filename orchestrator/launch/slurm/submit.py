@@ -14,9 +14,8 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
@@ -28,6 +27,8 @@ from orchestrator.launch.slurm.reconcile import close_books, reconcile, submitti
 from orchestrator.rundir import RunFolder
 from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.types import Cell
+
+T = TypeVar("T")
 
 AWAY_SECONDS = 600.0
 """How long a submission waits for a controller that does not answer."""
@@ -76,10 +77,11 @@ def submit(
         _follow_up(folder, options, tell)
         if not todo:
             return Submitted()
-        room = _room(options)
+        room = _room(options, evaluate, tell)
         sent: list[Cell] = []
         jobs: list[str] = []
-        chunks = list(_chunks(todo[:room], options))
+        size = patiently(scheduler.max_array_size, tell)
+        chunks = list(_chunks(todo[:room], min(size, options.max_array_size or size)))
         throttle = _throttle(options.max_running, len(chunks))
         for chunk in chunks:
             job = _send(chunk, folder, options, throttle, evaluate, tell)
@@ -168,26 +170,38 @@ def _sbatch(
 ) -> str:  # fmt: skip
     """Sends a script; the array's id. Asked again while the controller is away, each time after
     asking whether the last try reached it."""
-    started, pause, tried = time.time(), 1.0, False
+    started = time.time()
+    tried: list[float] = []
+
+    def send() -> str:
+        job = scheduler.find(name, started) if tried else None
+        tried.append(time.time())
+        return job or scheduler.send(folder.submission(submission))
+
+    try:
+        job = patiently(send, tell)
+    except scheduler.Refused as error:
+        from orchestrator.site.messages import told
+
+        book.note(folder, book.DROPPED, submission, why=str(error)[:500])
+        said = told(str(error), options.model_dump(mode="json"))
+        at = f" (change {said.field})" if said.field else ""
+        raise EnvironmentFault(
+            f"the cluster refuses the job: {said.sentence}{at}. Nothing of it was submitted"
+        ) from error
+    book.note(folder, book.SENT, submission, job=job)
+    return job
+
+
+def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
+    """The answer of a scheduler that may be away for a while. Raises EnvironmentFault after
+    AWAY_SECONDS."""
+    deadline, pause = time.monotonic() + AWAY_SECONDS, 1.0
     while True:
         try:
-            job = scheduler.find(name, started) if tried else None
-            if job is None:
-                tried = True
-                job = scheduler.send(folder.submission(submission))
-            book.note(folder, book.SENT, submission, job=job)
-            return job
-        except scheduler.Refused as error:
-            from orchestrator.site.messages import told
-
-            book.note(folder, book.DROPPED, submission, why=str(error)[:500])
-            said = told(str(error), options.model_dump(mode="json"))
-            at = f" (change {said.field})" if said.field else ""
-            raise EnvironmentFault(
-                f"the cluster refuses the job: {said.sentence}{at}. Nothing of it was submitted"
-            ) from error
+            return asked()
         except scheduler.Away as error:
-            if time.time() - started > AWAY_SECONDS:
+            if time.monotonic() > deadline:
                 raise EnvironmentFault(
                     f"the scheduler has not answered for {AWAY_SECONDS / 60:.0f} minutes ({error})"
                     "; nothing is lost, run again when it does"
@@ -197,14 +211,11 @@ def _sbatch(
             pause = min(pause * 2, 30.0)
 
 
-def _chunks(todo: Sequence[tuple[Cell, Look]], options: SlurmOptions) -> Iterator[Chunk]:
+def _chunks(todo: Sequence[tuple[Cell, Look]], size: int) -> Iterator[Chunk]:
     groups: dict[tuple[script.Shape, tuple[str, ...]], list[Cell]] = {}
     for cell, seen in todo:
         key = script.shape_of(cell), _bad_nodes(seen)
         groups.setdefault(key, []).append(cell)
-    size = scheduler.max_array_size()
-    if options.max_array_size:
-        size = min(size, options.max_array_size)
     for (shape, exclude), cells in groups.items():
         for start in range(0, len(cells), size):
             yield Chunk(tuple(cells[start : start + size]), shape, exclude)
@@ -222,16 +233,12 @@ def _throttle(max_running: int | None, chunks: int) -> int | None:
     return None if max_running is None else max(1, max_running // max(1, chunks))
 
 
-def _room(options: SlurmOptions) -> int | None:
+def _room(options: SlurmOptions, evaluate: bool, tell: Callable[[str], None]) -> int | None:
     """How many more elements the queue takes; None: as many as there are."""
     if options.max_submit_jobs is None:
         return None
-    try:
-        queued = Counter(job for job, _ in scheduler.queue())
-    except (scheduler.Away, scheduler.Refused) as error:
-        raise EnvironmentFault(f"the queue cannot be asked for its length: {error}") from error
-    each = 2 if options.evaluate else 1
-    return max(0, options.max_submit_jobs - queued.total()) // each
+    queued = patiently(scheduler.queue, tell)
+    return max(0, options.max_submit_jobs - len(queued)) // (2 if evaluate else 1)
 
 
 def _gpus_of(folder: RunFolder, elements: Sequence[Sequence[object]]) -> int:

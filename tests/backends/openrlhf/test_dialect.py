@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_dialect_trains_as_the_library_would(version: str) -> None:
     where = dialects.beside(environment(version), "openrlhf")
-    found = dialects.gaps("openrlhf", version, where, seeds=1, every=5)
-    assert found["count"] > 20
+    found = dialects.gaps("openrlhf", version, where, seeds=1, every=4)
+    assert found["count"] >= 20
     assert not found["failed"]
     assert max(found["worst"].values()) <= dialects.TOLERANCE, found
 

@@ -2,8 +2,9 @@
 
 import importlib.util
 import json
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,13 +12,27 @@ import pytest
 
 from backends.openrlhf import BACKEND
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
+from tests.backends.shipped import WORTH, rewards
+
+
+@pytest.fixture(autouse=True)
+def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each plan has a process of its own; here they share one."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.startswith("orch_scoring")]:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.startswith("orch_scoring")]:
+        del sys.modules[name]
 
 
 def shipped_reward(reward: str, directory: Path) -> ModuleType:
     """reward.py of a plan, loaded from where the launch puts it, as the sampler loads it."""
     plan = BACKEND.translate(cell_of(base(data={"reward": reward})), PLACE)
     path = directory / "reward.py"
-    path.write_text(plan.files["reward.py"])
+    for name, text in plan.files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
     assert str(PLACE.plan_dir / path.name) in plan.argv
     spec = importlib.util.spec_from_file_location("reward_func", path)
     assert spec is not None
@@ -68,7 +83,8 @@ def test_math(response: str, label: str, reward: float, tmp_path: Path) -> None:
         ("<answer>__import__('os')</answer>", 0.01),
         ("<answer></answer>", 0.01),
         ("<answer>" + "(" * 300 + "</answer>", 0.01),
-        ("61", 0.01),
+        ("61", 0.05),
+        ("I say 61", 0.01),
     ],
 )
 def test_countdown(response: str, reward: float, tmp_path: Path) -> None:
@@ -76,3 +92,21 @@ def test_countdown(response: str, reward: float, tmp_path: Path) -> None:
     label = json.dumps({"numbers": [25, 5, 3, 1], "target": 61})
     told = in_a_thread(lambda: module.reward_func(["p" + response], ["p"], [label]))
     assert told == {"rewards": reward, "scores": reward, "extra_logs": {}}
+
+
+BARE = """
+import importlib.util, json
+folder, right, wrong, label = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("reward_func", folder + "/reward.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(json.dumps([
+    module.reward_func(["p" + text], ["p"], [label])["rewards"] for text in (right, wrong)
+]))
+"""
+
+
+@pytest.mark.parametrize("rule", WORTH)
+def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
+    plan = BACKEND.translate(cell_of(base(data={"reward": rule})), PLACE)
+    assert rewards(BARE, plan, tmp_path, rule) == WORTH[rule]

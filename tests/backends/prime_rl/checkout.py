@@ -98,7 +98,8 @@ if __name__ == "__main__":
     asked = json.load(sys.stdin)
     sys.path.insert(0, asked["source"])
     if "files" in asked:
-        json.dump([validated(f["kind"], f["path"]) for f in asked["files"]], sys.stdout)
+        answers = [validated(f["kind"], f["path"]) for f in asked["files"]]
+        json.dump(answers, sys.stdout, default=str)
     else:
         from prime_rl.configs.inference import InferenceConfig
         from prime_rl.configs.rl import RLConfig

@@ -1,6 +1,6 @@
 """Loads our environment with the real verifiers and scores responses; prints JSON.
 
-argv: a folder with orch_prime_rl_environment.py, math.jsonl and countdown.jsonl.
+argv: a folder with orch_prime_rl_environment.py, orch_scoring/ and data/; the kind of its prompts.
 """
 
 import asyncio
@@ -27,15 +27,20 @@ def score(environment, response):
     return state["reward"]
 
 
-mathematics = vf.load_environment(
-    NAME, path="math.jsonl", split="train", reward="math_boxed", instruction="Box it.",
-    num_prompts=2,
-)  # fmt: skip
-countdown = vf.load_environment(NAME, path="countdown.jsonl", split="train", reward="countdown")
-group = vf.EnvGroup(envs=[mathematics], env_names=["train"])
-json.dump({
-    "prompts": sorted(row["prompt"][0]["content"] for row in group.get_dataset(seed=1)),
-    "right": score(mathematics, r"\boxed{\frac{1}{2}}"), "wrong": score(mathematics, r"\boxed{3}"),
-    "met": score(countdown, "<answer>3*5+7</answer>"),
-    "missed": score(countdown, "<answer>3+5+7</answer>"),
-}, sys.stdout)  # fmt: skip
+if sys.argv[2] == "mathematics":
+    mathematics = vf.load_environment(
+        NAME, path="math", split="train", reward="math_boxed", instruction="Box it.", num_prompts=2,
+    )  # fmt: skip
+    group = vf.EnvGroup(envs=[mathematics], env_names=["train"])
+    told = {
+        "prompts": sorted(row["prompt"][0]["content"] for row in group.get_dataset(seed=1)),
+        "right": score(mathematics, r"\boxed{\frac{1}{2}}"),
+        "wrong": score(mathematics, r"\boxed{3}"),
+    }
+else:
+    countdown = vf.load_environment(NAME, path="countdown", split="train", reward="countdown")
+    told = {
+        "met": score(countdown, "<answer>3*5+7</answer>"),
+        "missed": score(countdown, "<answer>3+5+7</answer>"),
+    }
+json.dump(told, sys.stdout)

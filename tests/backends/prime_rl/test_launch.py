@@ -37,6 +37,7 @@ def launch(cell: Cell, place: Place, tmp_path: Path, **variables: str) -> list[A
     place.plan_dir.mkdir(parents=True, exist_ok=True)
     place.attempt_dir.mkdir(parents=True, exist_ok=True)
     for name, text in plan.files.items():
+        (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (place.plan_dir / name).write_text(text, encoding="utf-8")
     seen, programs = tmp_path / "seen.jsonl", tmp_path / "bin"
     programs.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ def launched(cell: Cell, root: Path) -> dict[str, Any]:
     plan = BACKEND.translate(cell, place)
     place.plan_dir.mkdir()
     for name, text in plan.files.items():
+        (place.plan_dir / name).parent.mkdir(exist_ok=True)
         (place.plan_dir / name).write_text(text, encoding="utf-8")
     (place.plan_dir / "reward.py").write_text(
         "def score(response, answer):\n    return 0.25 * ((response, answer) == ('four', '4'))"

@@ -6,7 +6,6 @@ import pytest
 
 from backends.skyrl import BACKEND
 from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
-from backends.skyrl.launch.rewards import countdown, math_boxed
 from backends.skyrl.overrides import read
 from backends.skyrl.topology import micro_batch
 from orchestrator.errors import UnsupportedSetting
@@ -162,8 +161,9 @@ def test_where_it_runs_changes_no_setting() -> None:
 
 def test_the_files_stand_alone() -> None:
     files = plan(onpolicy()).files
-    assert sorted(files) == ["needs.json", "orch_skyrl.py", "reward.py"]
-    for name in ("orch_skyrl.py", "reward.py"):
+    scorer = [name for name in files if name.startswith("orch_scoring/")]
+    assert {"needs.json", "orch_skyrl.py", "prompts.json", "reward.py"} == {*files} - {*scorer}
+    for name in ("orch_skyrl.py", "reward.py", *scorer):
         compile(files[name], name, "exec")
         assert "import orchestrator" not in files[name]
         assert "from backends" not in files[name]
@@ -184,37 +184,6 @@ def test_data_is_repeated_to_exactly_the_rows_wanted() -> None:
     assert len(numbers) == 25
     assert sorted(numbers[:10]) == sorted(numbers[10:20]) == list(range(10))
     assert list(numbers[:10]) != list(numbers[10:20]), "each pass is shuffled anew"
-
-
-@pytest.mark.parametrize(
-    ("response", "answer", "reward"),
-    [
-        ("so \\boxed{\\frac{1}{2}}", "0.5", 1.0),
-        ("first \\boxed{3}, no: \\boxed{4}", "4", 1.0),
-        ("first \\boxed{4}, no: \\boxed{3}", "4", 0.0),
-        ("4", "4", 0.0),
-        ("\\boxed{4", "4", 0.0),
-        ("\\boxed{}", "4", 0.0),
-    ],
-)
-def test_the_reward_of_math(response: str, answer: str, reward: float) -> None:
-    assert math_boxed.score(response, answer) == reward
-
-
-@pytest.mark.parametrize(
-    ("response", "reward"),
-    [
-        ("<answer>(8-2)*3</answer>", 1.0),
-        ("<answer>8*2</answer> or <answer>3*(8-2)</answer>", 1.0),
-        ("<answer>8+2*3</answer>", 0.05),
-        ("<answer>9+9</answer>", 0.05),
-        ("<answer>8/(2-2)</answer>", 0.01),
-        ("<answer>__import__('os')</answer>", 0.01),
-        ("(8-2)*3", 0.01),
-    ],
-)
-def test_the_reward_of_countdown(response: str, reward: float) -> None:
-    assert countdown.score(response, '{"numbers": [2, 3, 8], "target": 18}') == reward
 
 
 def test_a_launch_somebody_else_wrote_is_read(tmp_path: Path) -> None:

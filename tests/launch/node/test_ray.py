@@ -31,8 +31,8 @@ def environment() -> Path:
 
 def submit(
     cluster: Cluster, folder: RunFolder, cell: Cell, environment: Path, **env: str
-) -> tuple[str, AttemptDir]:
-    """A job of two nodes whose batch script is the worker; its id and its attempt."""
+) -> AttemptDir:
+    """Submits a job of two nodes whose batch script is the worker; its attempt."""
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     options = {
         "environments": {"verl@0.9.1": {"venv": str(environment)}},
@@ -46,13 +46,14 @@ def submit(
     )  # fmt: skip
     script = order.with_suffix(".sh")
     script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
-    job = cluster.run(
+    cluster.run(
         "env", f"STANDIN_SECRET={SECRET}", f"PYTHONPATH={HERE.parents[2]}",
+        f"ORCH_TEST={folder.path}",
         "sbatch", "--parsable", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
         "--gres=gpu:a100:4", "--cpus-per-task=8", "--output=/dev/null",
         f"--error={order}.log", str(script), str(order),
-    ).strip()  # fmt: skip
-    return job, AttemptDir(folder.cell(cell).path / "attempts" / "1", 1)
+    )  # fmt: skip
+    return AttemptDir(folder.cell(cell).path / "attempts" / "1", 1)
 
 
 def ending(attempt: AttemptDir, log: Path, seconds: float) -> dict[str, Any]:
@@ -73,8 +74,9 @@ def test_two_runs_of_two_nodes_side_by_side(
     root = tmp_path / "a 'b\" $c β"
     good, doomed = RunFolder(root / "good"), RunFolder(root / "doomed")
     cell = verl_cell({"num_train_steps": 3}, nodes=2, gpus=4)
-    job, attempt = submit(cluster, good, cell, environment)
-    other, lost = submit(cluster, doomed, cell, environment, STANDIN="hold")
+    before = _scratch()
+    attempt = submit(cluster, good, cell, environment)
+    lost = submit(cluster, doomed, cell, environment, STANDIN="hold")
 
     told = ending(attempt, Path(f"{root / 'good'}.json.log"), 150)
     assert told["state"] == "succeeded", told
@@ -90,11 +92,13 @@ def test_two_runs_of_two_nodes_side_by_side(
     record = json.loads((attempt.path / "nodes.json").read_text())
     assert record["nodes"] == sorted({w["node"] for w in seen})
     _written_nowhere(SECRET, root)
-    wait_for(lambda: not list(carriers(SLURM_JOB_ID=job)), 20, "nothing to be left of the run")
+    wait_for(
+        lambda: not list(carriers(ORCH_TEST=str(good.path))), 20, "nothing to be left of the run"
+    )
 
     wait_for(lambda: list(BACKEND.read_metrics(lost.path)), 120, "the other run to train")
     [raylet] = [
-        pid for pid, variables in carriers(SLURM_JOB_ID=other)
+        pid for pid, variables in carriers(ORCH_TEST=str(doomed.path))
         if variables["ORCH_RANK_TOKEN"].endswith(".1") and "raylet/raylet" in command(pid)
     ]  # fmt: skip
     os.kill(raylet, signal.SIGKILL)
@@ -103,8 +107,14 @@ def test_two_runs_of_two_nodes_side_by_side(
     assert (told["state"], told["failure"]) == ("failed", "node")
     assert told["message"].startswith(f"node {second} left the run")
     assert any((lost.path / "nodes").glob("*/raylet.*")), "Ray's logs of a failure are kept"
-    wait_for(lambda: not list(carriers(SLURM_JOB_ID=other)), 20, "nothing to be left of the run")
-    assert not list(Path("/tmp").glob("orch-????????????????"))  # noqa: S108
+    wait_for(
+        lambda: not list(carriers(ORCH_TEST=str(doomed.path))), 20, "nothing to be left of the run"
+    )
+    wait_for(lambda: not _scratch() - before, 10, "the scratch folders to go")
+
+
+def _scratch() -> set[Path]:
+    return set(Path("/tmp").glob("orch-????????????????"))  # noqa: S108
 
 
 def _written_nowhere(secret: str, root: Path) -> None:

@@ -1,0 +1,98 @@
+"""The change to k1 in the reward, as a unified diff of the file. The file is left alone."""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from orchestrator.audit.types import Edit, Finding
+
+_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
+
+
+def fixed(text: str, found: Sequence[Finding]) -> tuple[str, list[str]]:
+    """The changed text, and what could not be put into it, in words."""
+    lines = text.splitlines(keepends=True)
+    left: list[str] = []
+    done: set[tuple[str, tuple[int, ...], str | None, int]] = set()
+    for finding in found:
+        if not finding.problem:
+            continue
+        for edit in finding.change:
+            mark = (edit.key, edit.lines, edit.text, 0 if edit.lines else finding.line)
+            if mark in done:
+                continue
+            done.add(mark)
+            if not _apply(lines, edit, finding):
+                what = edit.text if edit.text is not None else f"take away {edit.key}"
+                left.append(f"line {finding.line}: {what}")
+    return "".join(lines), left
+
+
+def diff(text: str, found: Sequence[Finding], name: str) -> tuple[str, list[str]]:
+    """A unified diff; empty where nothing is changed."""
+    changed, left = fixed(text, found)
+    told = difflib.unified_diff(
+        text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(
+        each if each.endswith("\n") else each + "\n\\ No newline at end of file\n" for each in told
+    ), left
+
+
+def _apply(lines: list[str], edit: Edit, finding: Finding) -> bool:
+    if edit.lines:
+        return any(_replace(lines, number, edit) for number in edit.lines)
+    return _add(lines, edit, finding)
+
+
+def _replace(lines: list[str], number: int, edit: Edit) -> bool:
+    """Change the value where the key is written on that line."""
+    if not 0 < number <= len(lines):
+        return False
+    line = lines[number - 1]
+    key = re.escape(edit.key)
+    if (edit.text is not None and edit.text.startswith("--")) or edit.text is None:
+        pattern = (
+            rf"(?<!\S)--{key}(?:[ =]{_VALUE}(?<!\\))?" if edit.text else rf"(?<!\S)--{key}\b ?"
+        )
+        changed = re.sub(pattern, lambda _: edit.text or "", line, count=1)
+        if changed != line and edit.text is None and changed.strip() in ("\\", ""):
+            changed = ""
+    else:
+        value = edit.text.partition("=")[2]
+        changed = re.sub(
+            rf"(?<![\w.]){key}={_VALUE}", lambda _: f"{edit.key}={value}", line, count=1
+        )
+        if changed == line:
+            last = re.escape(edit.key.rpartition(".")[2])
+            changed = re.sub(rf"^(\s*{last}\s*:\s*)[^#\n]*?(\s*(?:#.*)?)$",
+                             lambda m: f"{m[1]}{value}{m[2]}", line, count=1)  # fmt: skip
+    if changed == line:
+        return False
+    lines[number - 1] = changed
+    return True
+
+
+def _add(lines: list[str], edit: Edit, finding: Finding) -> bool:
+    """Put a word after one that is there: a setting's, else the entry point's."""
+    if edit.text is None:
+        return False
+    anchors: list[tuple[int, str]] = []
+    for setting in finding.settings:
+        for number in setting.lines:
+            mark = f"--{setting.key}" if edit.text.startswith("--") else f"{setting.key}="
+            anchors.append((number, mark))
+    if finding.entry_point:
+        anchors += [(n, finding.entry_point) for n in range(finding.line, finding.line + 12)]
+    for number, mark in anchors:
+        if not 0 < number <= len(lines) or mark not in lines[number - 1]:
+            continue
+        line = lines[number - 1]
+        at = line.index(mark)
+        end = at + len(mark)
+        if mark == finding.entry_point:
+            lines[number - 1] = f"{line[:end]} {edit.text}{line[end:]}"
+        else:
+            lines[number - 1] = f"{line[:at]}{edit.text} {line[at:]}"
+        return True
+    return False

@@ -1,0 +1,78 @@
+"""What lies beside a script: configurations it builds on, and the release its project pins."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orchestrator.audit.pins import pins
+
+LARGEST = 400_000
+UPWARDS = 6
+_VERSION_FILES = (
+    ("verl", "verl/version/version"), ("openrlhf", "version.txt"),
+    ("skyrl-train", "skyrl-train/pyproject.toml"), ("skyrl-train", "skyrl_train/pyproject.toml"),
+)  # fmt: skip
+_PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
+_NUMBER = re.compile(r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M)
+
+
+class Beside(Mapping[str, str]):
+    """Texts of files by the path a script gives: from its folder, or from a folder above it."""
+
+    def __init__(self, script: Path) -> None:
+        self.folders = list(_folders(script))
+
+    def __getitem__(self, path: str) -> str:
+        if not re.fullmatch(r"[\w./ @+=-]{1,300}\.(toml|ya?ml)", path) or path.startswith("/"):
+            raise KeyError(path)
+        for folder in self.folders:
+            text = _text(folder / path)
+            if text is not None:
+                return text
+        raise KeyError(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def versions(script: Path) -> dict[str, str]:
+    """Library -> the release that the project around a script has or asks for, and where."""
+    found: dict[str, str] = {}
+    for folder in _folders(script):
+        for library, name in _VERSION_FILES:
+            if library == "openrlhf" and not (folder / "openrlhf").is_dir():
+                continue
+            text = _text(folder / name)
+            match = _NUMBER.search(text) if text else None
+            if match is not None:
+                found.setdefault(library, f"{match[1]} {name} beside it says so")
+        for name in _PIN_FILES:
+            text = _text(folder / name)
+            for library, told in pins(text) if text else ():
+                if "==" in (text or "") and not library.startswith("verl before"):
+                    found.setdefault(library, f"{told.partition(' ')[0]} {name} asks for it")
+        if (folder / ".git").exists():
+            break
+    return found
+
+
+def _folders(script: Path) -> Iterator[Path]:
+    """The script's folder and those above it, as far as the repository it is in goes."""
+    folder = script.absolute().parent
+    for _ in range(UPWARDS):
+        yield folder
+        if (folder / ".git").exists() or folder.parent == folder:
+            return
+        folder = folder.parent
+
+
+def _text(path: Path) -> str | None:
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            return None
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,74 @@
+"""orch data prepare, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.data import declared, formats
+from orchestrator.errors import SelectionError, SpecError
+from tests.command_line import ROOT, orch
+
+PROBLEM = {"question": "Make 6.", "metadata": {"numbers": [2, 3], "target": 6}}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a config group `data` of two entries and the files of one."""
+    group = tmp_path / "experiments" / "data"
+    group.mkdir(parents=True)
+    (group / "mine.yaml").write_text("path: raw/train.jsonl\nreward: countdown\nnum_prompts: 2\n")
+    (group / "gone.yaml").write_text("path: nowhere.parquet\n")
+    (group / "bad.yaml").write_text("path: 5\nreward: nice\ncolour: red\n")
+    (tmp_path / "raw").mkdir()
+    for name in ("train", "validation"):
+        (tmp_path / "raw" / f"{name}.jsonl").write_text((json.dumps(PROBLEM) + "\n") * 2)
+    return tmp_path
+
+
+def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
+    pytest.importorskip("datasets")
+    done = orch(home, "data", "prepare", "mine", "gone", "--json", HF_HOME=str(home / "hf"))
+    assert done.returncode == 1
+    assert "data.path nowhere.parquet is a file that is not in" in done.stderr
+    assert "Traceback" not in done.stderr
+    [made] = json.loads(done.stdout)
+    assert (made["name"], made["num_prompts"], made["state"]) == ("mine", 2, "prepared")
+    folder = Path(made["folder"])
+    assert folder.parent == home / "data" / "prepared"
+    assert {path.name for path in folder.iterdir()} == {
+        "about.json", "chat", "labelled", "questions",
+    }  # fmt: skip
+    again = orch(home, "data", "prepare", "mine", "--for", "verl@0.9.1", HF_HOME=str(home / "hf"))
+    assert again.returncode == 0, again.stderr
+    assert "was there" in again.stdout
+
+
+def test_formats_of_libraries() -> None:
+    assert formats(["verl@0.9.1", "skyrl"]) == ("chat",)
+    assert set(formats(["openrlhf", "prime_rl"])) == {"labelled", "questions"}
+    assert len(formats(["verl", "all"])) == 3
+    with pytest.raises(SelectionError, match=r"verl 0\.1 is not a release orch drives"):
+        formats(["verl@0.1"])
+    with pytest.raises(SelectionError, match="micro brings its own prompts"):
+        formats(["micro"])
+
+
+def test_names_and_specs(home: Path) -> None:
+    group = home / "experiments" / "data"
+    [mine] = declared("mine", group)
+    assert (mine.name, mine.num_prompts) == ("mine", 2)
+    with pytest.raises(SelectionError, match=r"no data 'mein' in .*did you mean 'mine'\?"):
+        declared("mein", group)
+    with pytest.raises(SpecError) as told:
+        declared("bad", group)
+    assert all(part in str(told.value) for part in ("$.path", "$.reward", "$.colour"))
+    whole = {data.name for data in declared(str(ROOT / "experiments" / "comedy_full.yaml"), group)}
+    assert whole == {"math", "countdown"}
+
+
+def test_the_entries_that_are_shipped() -> None:
+    group = ROOT / "experiments" / "data"
+    for file in group.glob("*.yaml"):
+        [data] = declared(file.stem, group)
+        assert data.name == file.stem

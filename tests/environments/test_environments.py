@@ -1,0 +1,309 @@
+"""Environments made for real, of small wheels in a folder; and the locks that orch ships."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator import registry
+from orchestrator.cli.env import command
+from orchestrator.environments import find, found, lock_of, locks, name_of
+from orchestrator.environments.check import check, differences
+from orchestrator.environments.lock import Lock, has_lock, read
+from orchestrator.environments.make import create, interpreter, steps_of
+from orchestrator.environments.resolve import resolve
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.node.environment import ground_of
+from orchestrator.launch.node.options import NodeOptions
+
+HERE = "{}.{}".format(*sys.version_info)
+HEAD = f"# python: {HERE}\n# import: fakelib\n"
+
+
+def wheel(folder: Path, name: str, version: str, needs: str = "", source: str = "") -> None:
+    """A wheel of one module."""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as made:
+        made.writestr(f"{name}.py", source or f"version = {version!r}\n")
+        made.writestr(f"{info}/METADATA", metadata)
+        made.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        made.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Wheels, in place of an index; and no uv, which may not be there."""
+    folder = tmp_path / "it's a shelf ü"
+    folder.mkdir()
+    wheel(folder, "fakelib", "1.0", "Requires-Dist: fakedep\n")
+    wheel(folder, "fakelib", "1.1", "Requires-Dist: fakedep\n")
+    wheel(folder, "fakedep", "2.0+cu1")
+    wheel(folder, "fakebroken", "1.0", source="raise RuntimeError('no GPU')\n")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "git").symlink_to(str(shutil.which("git")))
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", folder.as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return folder
+
+
+@pytest.fixture
+def within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / 'environments "of" ü'
+    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(folder))
+    return folder
+
+
+CODE = "import fakelib; print(fakelib.version)"
+LOCK = Lock("verl", "0.9.1", "gpu", HEAD + "fakelib==1.0\nfakedep==2.0\n")
+
+
+def test_an_environment_is_what_its_lock_says(shelf: Path, within: Path) -> None:
+    said: list[str] = []
+    made = create(LOCK, within, say=said.append)
+    assert made.path == within / "verl-0.9.1"
+    assert find("verl", "0.9.1") == made
+    assert found() == [made]
+    assert check(made, LOCK) == []
+    assert create(LOCK, within, say=said.append) == made
+    assert said[-1] == f"verl@0.9.1 is there: {made.path}"
+    ran = subprocess.run(
+        ["python", "-c", CODE],  # noqa: S607 - that it is found on its PATH is what is tested
+         capture_output=True, text=True,
+        check=True, env={**os.environ, **made.variables(os.environ)},
+    )  # fmt: skip
+    assert ran.stdout == "1.0\n"
+    on_node = ground_of("verl", "0.9.1", NodeOptions())
+    assert on_node is not None
+    assert on_node.record["lock"] == LOCK.digest
+    assert on_node.record["path"] == str(made.path)
+
+
+def test_what_differs_is_told(shelf: Path, within: Path) -> None:
+    made = create(LOCK, within)
+    other = Lock(
+        "verl", "0.9.1", "gpu",
+        "# python: 3.1\n# import: fakelib fakebroken\nfakelib==1.1\nabsent==3\nfakebroken==1.0\n",
+    )  # fmt: skip
+    told = check(made, other)
+    assert f"its Python is {HERE}, the lock is for 3.1" in told
+    assert "fakelib must be 1.1, it is 1.0" in told
+    assert "absent 3 is missing" in told
+    assert "1 packages are in no lock: fakedep 2.0+cu1" in told
+    assert any("import fakebroken fails: ModuleNotFoundError" in each for each in told)
+    assert any("made from another lock" in each and "--again" in each for each in told)
+    (made.path / "bin" / "python").unlink()
+    assert "cannot be run" in check(made, LOCK)[0]
+
+
+def test_another_lock_is_not_laid_over_one_that_is_there(shelf: Path, within: Path) -> None:
+    first = create(LOCK, within)
+    newer = Lock("verl", "0.9.1", "gpu", LOCK.text.replace("fakelib==1.0", "fakelib==1.1"))
+    with pytest.raises(EnvironmentFault, match="--again"):
+        create(newer, within)
+    assert check(first, LOCK) == []
+    second = create(newer, within, again=True)
+    assert check(second, newer) == []
+
+
+def test_one_that_cannot_be_finished_is_none(shelf: Path, within: Path) -> None:
+    wrong = Lock("verl", "0.9.1", "gpu", HEAD + "fakelib==7.7\n")
+    with pytest.raises(EnvironmentFault, match=r"verl-0\.9\.1 cannot be made"):
+        create(wrong, within)
+    assert find("verl", "0.9.1") is None
+    assert found() == []
+    assert check(create(LOCK, within), LOCK) == [], "what was left is begun anew"
+
+
+def test_packages_that_are_built_come_last() -> None:
+    lock = Lock("verl", "0.9.1", "gpu", "# build: Flash_Attn\nflash-attn==2.8.3\ntorch==2.11.0\n")
+    first, last = steps_of(lock)
+    assert first.requirements == ["torch==2.11.0"]
+    assert (last.requirements, last.from_source) == (["flash-attn==2.8.3"], True)
+
+
+def test_no_compiler_is_told_before_anything_is_installed(shelf: Path, within: Path) -> None:
+    lock = Lock("verl", "0.9.1", "gpu", HEAD + "# build: flash-attn\nflash-attn==2.8.3\n")
+    with pytest.raises(EnvironmentFault, match=r"flash-attn of verl 0\.9\.1 .* CUDA compiler"):
+        create(lock, within)
+    assert not (within / "verl-0.9.1").exists()
+
+
+def test_a_python_that_is_nowhere(shelf: Path) -> None:
+    with pytest.raises(EnvironmentFault, match=r"needs Python 2\.0, and none was found.*--python"):
+        interpreter(["2.0"])
+    assert interpreter(["2.0", HERE]) == Path(sys.executable)
+
+
+def test_a_library_of_no_registry_needs_its_repository(
+    shelf: Path, within: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORCH_PRIME_RL_CHECKOUT", raising=False)
+    with pytest.raises(EnvironmentFault, match="--checkout or ORCH_PRIME_RL_CHECKOUT"):
+        create(lock_of("prime_rl", "0.5.0"), within)
+
+
+def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> None:
+    """A repository with a pyproject.toml and a uv.lock of no packages, synchronised by uv."""
+    uv = shutil.which("uv")
+    if not uv:
+        pytest.skip("uv is not on PATH")
+    repository = tmp_path / "repository"
+    (repository / "src" / "fakelib").mkdir(parents=True)
+    (repository / "src" / "fakelib" / "__init__.py").write_text("version = 'a'\n")
+    (repository / "pyproject.toml").write_text(
+        f'[project]\nname = "fakelib"\nversion = "1"\nrequires-python = ">={HERE}"\n'
+        "[tool.uv]\npackage = false\n"
+    )
+    git = [str(shutil.which("git")), "-C", str(repository), "-c", "user.name=n",
+           "-c", "user.email=e@e", "-c", "init.defaultBranch=main"]  # fmt: skip
+    subprocess.run([uv, "lock", "-q", "--offline"], cwd=repository, check=True)
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *arguments], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    lock = Lock("prime_rl", "1", "gpu", f"# checkout: {commit}\n# python: {HERE}\n# import: json\n")
+    made = create(lock, within, checkout=repository)
+    assert check(made, lock) == []
+    assert (made.path / "source" / "src" / "fakelib" / "__init__.py").exists()
+    absent = Lock("prime_rl", "2", "gpu", lock.text.replace(commit, "0" * 40))
+    with pytest.raises(EnvironmentFault, match="it has no commit 0000"):
+        create(absent, within, checkout=repository)
+
+
+# ---------------------------------------------------------------- the locks that are shipped
+
+
+def test_every_release_has_both_locks() -> None:
+    have = {(lock.library, lock.version, lock.flavour) for lock in locks()}
+    for library in registry.names():
+        for version in registry.load(library).versions if library != "micro" else ():
+            assert {(library, version, "gpu"), (library, version, "contract")} <= have
+            assert has_lock(library, version)
+    assert not has_lock("micro", registry.load("micro").versions[0])
+
+
+@pytest.mark.parametrize("lock", locks(), ids=lambda lock: name_of(*lock_name(lock)))
+def test_a_lock_names_its_library_and_only_exact_versions(lock: Lock) -> None:
+    assert lock.words("import")
+    assert lock.words("python")
+    if lock.words("checkout"):
+        assert lock.words("variable")
+        return
+    assert lock.text.count("==") >= len(lock.pins)
+    if lock.library != "prime_rl":
+        assert lock.pins[lock.library] == lock.version
+    if lock.flavour == "gpu":
+        assert {"torch", "vllm", "ray", "transformers", "math-verify"} <= lock.pins.keys()
+        assert set(lock.words("build")) <= lock.pins.keys()
+
+
+def lock_name(lock: Lock) -> tuple[str, str, str]:
+    return lock.library, lock.version, lock.flavour
+
+
+def test_a_lock_says_what_its_library_asks_for() -> None:
+    """Pins that the releases themselves name (their own metadata)."""
+    assert lock_of("verl", "0.9.1").pins["vllm"] == "0.24.0"
+    assert lock_of("openrlhf", "0.11.2").pins["ray"] == "2.55.0"
+    assert lock_of("skyrl", "0.4.0").pins["torch"] == "2.13.0"
+    assert lock_of("openrlhf", None).version == "0.11.2"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("# pyhton: 3.12\nx==1\n", "did you mean 'python'"),
+    ("# python: 3.12\n", "names no packages"),
+    ("# python: 3.12\nx>=1\n", "exact versions.*'x>=1' in line 2"),
+])  # fmt: skip
+def test_a_lock_that_is_none(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "1.0.gpu.txt"
+    path.write_text(text)
+    with pytest.raises(EnvironmentFault, match=says):
+        read(path, "verl")
+
+
+def test_the_digest_is_of_what_is_held() -> None:
+    one = Lock("a", "1", "gpu", "# python: 3.12\n# asked: x\nx==1\nY_z==2\n")
+    two = Lock("a", "1", "gpu", "y-z==2  # why\nx==1\n# python: 3.12\n")
+    assert one.digest == two.digest
+    assert one.digest != Lock("a", "1", "gpu", "# python: 3.12\nx==1\ny-z==3\n").digest
+    assert differences({"X": "1+cpu", "y.z": "2", "pip": "9"}, one) == []
+
+
+def test_resolving_needs_uv(shelf: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="uv is not on PATH"):
+        resolve(lock_of("verl", "0.9.1", "contract"))
+
+
+# ---------------------------------------------------------------- orch env
+
+Orch = Callable[..., object]
+
+
+@pytest.fixture
+def orch(shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orch:
+    """`orch env ...`, with locks of our own small wheels."""
+    folder = tmp_path / "backends" / "verl" / "environments"
+    folder.mkdir(parents=True)
+    (folder / "0.9.1.gpu.txt").write_text(LOCK.text)
+    (folder / "0.8.0.gpu.txt").write_text(LOCK.text.replace("import: fakelib", "import: fakebroken")
+                                          + "fakebroken==1.0\n")  # fmt: skip
+    monkeypatch.setattr(registry, "folder", lambda name: tmp_path / "backends" / name)
+
+    def run(*argv: str) -> object:
+        return command.main(list(argv), prog_name="orch env", standalone_mode=False)
+
+    return run
+
+
+def test_create_list_and_check(
+    orch: Orch, within: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orch("list")
+    assert "not made" in capsys.readouterr().out
+    orch("create", "verl@0.9.1")
+    assert capsys.readouterr().out == f"{within / 'verl-0.9.1'}\n"
+    orch("list", "--json")
+    rows = {row["release"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["verl@0.9.1"]["state"] == "ready"
+    assert rows["verl@0.8.0"]["state"] == "not made"
+    assert orch("check") == 0
+    assert "as its lock says" in capsys.readouterr().out
+    shutil.rmtree(next((within / "verl-0.9.1" / "lib").glob("python*/site-packages/fakedep-*")))
+    assert orch("check", "verl@0.9.1", "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {
+        str(within / "verl-0.9.1"): ["fakedep 2.0 is missing"]
+    }
+
+
+def test_mistakes_are_sentences(orch: Orch, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="no backend 'verll', did you mean 'verl'"):
+        orch("create", "verll")
+    with pytest.raises(EnvironmentFault, match=r"no lock for verl@1 --gpu \(there are: verl@0.9.1"):
+        orch("create", "verl@1")
+    with pytest.raises(EnvironmentFault, match="micro needs no environment of its own"):
+        orch("create", "micro")
+    with pytest.raises(EnvironmentFault, match=r"`orch env create verl@0\.9\.1` makes one"):
+        orch("check", "verl@0.9.1")
+    with pytest.raises(
+        EnvironmentFault, match="was made, but:\n  import fakebroken fails: Runtime"
+    ):
+        orch("create", "verl@0.8.0")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match="cannot hold environments"):
+        orch("create", "verl@0.9.1", "--dir", str(tmp_path / "file" / "x"))
+    with pytest.raises(click.UsageError):
+        orch("create")

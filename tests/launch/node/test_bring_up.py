@@ -1,0 +1,240 @@
+"""One attempt on this machine: its environment, its secrets, its end, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.launch import node
+from orchestrator.launch.endings import Ending, Stopped
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.settings import Resources
+from orchestrator.types import Cell, LaunchPlan
+from tests.cluster import wait_for
+from tests.launch.kit import make_cell
+from tests.launch.node.kit import carriers
+
+SECRET = "not-for-any-file-2207"
+Bring = Callable[..., tuple[Ending, AttemptDir]]
+
+
+@pytest.fixture
+def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bring:
+    """Runs a Python program as a library's plan."""
+    for name in [n for n in os.environ if n.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ORCH_TEST", str(tmp_path))
+    folder = RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
+
+    def run(
+        program: str,
+        options: dict[str, object] | None = None,
+        cell: Cell | None = None,
+        **plan: Any,
+    ) -> tuple[Ending, AttemptDir]:
+        chosen = cell or make_cell()
+        folder.open()
+        home = folder.cell(chosen)
+        home.make(chosen)
+        attempt = home.new_attempt()
+        given = {"argv": (sys.executable, "-c", program), "backend": "fake", "version": "1", **plan}
+        made = LaunchPlan(cell_id=chosen.id, **given)
+        home.write(chosen, made)
+        return node.run(made, attempt, chosen, options or {}), attempt
+
+    return run
+
+
+def test_it_prints_into_the_attempt_and_runs_in_the_plans_folder(bring: Bring) -> None:
+    ending, attempt = bring("import os; print(os.getcwd()); raise SystemExit(0)")
+    assert ending == Ending("succeeded", code=0)
+    assert attempt.stdout.read_text().strip("\n") == str(attempt.path.parents[1] / "plan")
+
+
+@pytest.mark.parametrize(("words", "failure"), [
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
+    ("ModuleNotFoundError: No module named 'verl'", "config"),
+    ("train_ppo_ray.py: error: unrecognized arguments: --kl_estimator k1", "config"),
+    ("hydra.errors.ConfigCompositionException: Could not override 'a.b'", "config"),
+    ("OSError: org/nope is not a local folder and is not a valid model identifier", "config"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "node"),
+    ("ValueError: Total available GPUs 4 is less than total desired GPUs 8", "config"),
+    ("OSError: [Errno 28] No space left on device", "disk"),
+    ("AssertionError: shape mismatch at maxid 7", "error"),
+])  # fmt: skip
+def test_the_class_of_a_failure_is_in_its_last_words(
+    bring: Bring, words: str, failure: str
+) -> None:
+    ending, _ = bring(f"import sys; sys.exit({words!r})")
+    assert (ending.state, ending.failure, ending.code) == ("failed", failure, 1)
+    assert ending.message == f"exit code 1\n{words}"
+
+
+def test_a_program_that_falls_silent_is_ended(bring: Bring) -> None:
+    """It goes on warning on stderr, as libraries do while they hang."""
+    chatter = "import sys, time\nprint('step 1', flush=True)\nfor _ in range(600):\n    time.sleep(.1)\n    print('w', file=sys.stderr, flush=True)"  # noqa: E501
+    begun = time.monotonic()
+    ending, _ = bring(chatter, {"hung_after_minutes": 0.02})
+    assert (ending.state, ending.failure) == ("failed", "hung")
+    assert time.monotonic() - begun < 20
+
+
+def test_whatever_a_program_leaves_running_is_ended(bring: Bring, tmp_path: Path) -> None:
+    """A grandchild in a session of its own, as Ray's and vLLM's are."""
+    leave = "import subprocess; subprocess.Popen(['sleep', '300'], start_new_session=True); print('left')"  # noqa: E501
+    ending, _ = bring(leave)
+    assert ending.state == "succeeded"
+    assert not list(carriers(ORCH_TEST=str(tmp_path)))
+
+
+def test_secrets_are_handed_on_by_name_and_written_nowhere(
+    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text(f"{SECRET}-file\n")
+    monkeypatch.setenv("HELD", SECRET)
+    secrets = {"HELD": None, "FILED": {"file": str(tmp_path / "token")}}
+    tell = "import os, sys; assert os.environ['HELD'] + '-file' == os.environ['FILED'], 'lost'"
+    ending, attempt = bring(tell, {"secrets": secrets, "env": {"PLAIN": "x"}})
+    assert ending.state == "succeeded", ending
+    for path in attempt.path.parents[3].rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
+def test_every_missing_secret_is_named(bring: Bring, tmp_path: Path) -> None:
+    secrets = {"ORCH_NOT_SET": None, "FILED": {"file": str(tmp_path / "nowhere")}}
+    ending, _ = bring("pass", {"secrets": secrets})
+    assert (ending.state, ending.failure) == ("failed", "config")
+    assert "ORCH_NOT_SET is not set here" in ending.message
+    assert "site.options.secrets.FILED.file" in ending.message
+
+
+def programs(folder: Path, name: str, body: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_plan_runs_in_its_librarys_environment_and_not_in_orchs(
+    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "my env"
+    programs(home / "bin", "python", 'echo "$VIRTUAL_ENV|$PYTHONPATH|$*"')
+    monkeypatch.setenv("PYTHONPATH", "orchs own")
+    options = {"environments": {"verl@0.9.1": {"venv": str(home)}}}
+    plan = {"argv": ("python", "-m", "x y"), "backend": "verl", "version": "0.9.1"}
+    _, attempt = bring("", options, **plan)
+    assert attempt.stdout.read_text() == f"{home}||-m x y\n"
+    record = json.loads((attempt.path / "nodes.json").read_text())
+    assert record["environment"]["venv"] == str(home)
+
+
+def test_setup_lines_run_first_and_words_stay_words(bring: Bring, tmp_path: Path) -> None:
+    python = programs(tmp_path / "py", "python", 'echo "$LOADED|$1"')
+    entry = {"python": str(python), "setup": ["export LOADED='cuda 12'"]}
+    plan = {"argv": ("python", "$(id) `id` 'a'\nb"), "backend": "verl", "version": "0.8.0"}
+    ending, attempt = bring("", {"environments": {"verl": entry}}, **plan)
+    assert ending.state == "succeeded", ending
+    assert attempt.stdout.read_text() == "cuda 12|$(id) `id` 'a'\nb\n"
+
+
+def test_a_setup_line_that_fails_ends_the_attempt(bring: Bring) -> None:
+    entry = {"setup": ["no-such-module load cuda"]}
+    ending, _ = bring("print(1)", {"environments": {"fake": entry}})
+    assert (ending.state, ending.failure, ending.code) == ("failed", "config", 127)
+
+
+@pytest.mark.parametrize(("image", "program"), [("/i/verl.sif", "apptainer"),
+                                                ("/i/verl.sqsh", "enroot")])  # fmt: skip
+def test_an_image_sees_the_runs_folder_and_secrets_by_name(
+    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, program: str
+) -> None:
+    """Neither is installed here: a program of that name writes down how it was called."""
+    asked = tmp_path / "asked"
+    programs(tmp_path / "bin", program, f'printf "%s\\n" "$@" > {asked}')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("HELD", SECRET)
+    options = {"environments": {"verl": {"image": image, "binds": ["/data"]}}, "secrets": ["HELD"]}
+    ending, attempt = bring("pass", options, backend="verl", version="0.9.1",
+                            argv=("python", "-m", "verl"), env={"MINE": "x"})  # fmt: skip
+    assert ending.state == "succeeded", ending
+    told = asked.read_text()
+    root = str(attempt.path.parents[3])
+    assert f"{root}:{root}\n" in told
+    assert "/data:/data\n" in told
+    assert told.endswith("python\n-m\nverl\n")
+    assert SECRET not in told
+    if program == "enroot":
+        assert "--env\nHELD\n--env\nMINE\n" in told
+
+
+def test_what_the_site_says_wrongly_is_told_at_once(bring: Bring) -> None:
+    options = {"environments": {"verl": {"venv": "/a", "image": "/b"}}, "start_minutes": 0,
+               "secrets": {"A B": None}}  # fmt: skip
+    ending, _ = bring("pass", options)
+    assert ending.failure == "config"
+    for field in ("environments.verl", "start_minutes", "secrets"):
+        assert f"site.options.{field}" in ending.message
+
+
+def test_two_nodes_are_refused_where_there_is_one(bring: Bring) -> None:
+    cell = make_cell(resources=Resources(num_nodes=2, gpus_per_node=4))
+    ending, _ = bring("pass", cell=cell, bring_up="ranks")
+    assert ending.failure == "config"
+    assert "needs 2 nodes (resources.num_nodes)" in ending.message
+
+
+def test_a_library_on_ray_without_ray_is_told(bring: Bring, tmp_path: Path) -> None:
+    programs(tmp_path / "e" / "bin", "python", "exec sleep 30")
+    options = {"environments": {"verl": {"venv": str(tmp_path / "e")}}}
+    ending, _ = bring("", options, backend="verl", version="0.9.1", bring_up="ray",
+                      argv=("python", "x"))  # fmt: skip
+    assert (ending.state, ending.failure) == ("failed", "config")
+    assert "ray: command not found" in ending.message
+
+
+def test_being_asked_to_stop_ends_the_program_and_passes_on(bring: Bring, tmp_path: Path) -> None:
+    def ask(_number: int, _frame: object) -> None:
+        raise Stopped("preempted")
+
+    held = signal.signal(signal.SIGALRM, ask)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        with pytest.raises(Stopped):
+            bring("import time; time.sleep(300)")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, held)
+    assert not list(carriers(ORCH_TEST=str(tmp_path)))
+
+
+def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """kill -9 of the worker: the pipe closes, the companion sweeps and clears its scratch."""
+    scratch = tmp_path / "scratch"
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "from orchestrator.launch.node.company import Company\n"
+        f"company = Company('feedfacefeedface', Path({str(tmp_path)!r}) / 'nodes')\n"
+        f"company.scratch = Path({str(scratch)!r})\n"
+        "company.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
+        " Path('/'), here=True)\ntime.sleep(300)\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        token = "feedfacefeedface.0"
+        wait_for(lambda: len(list(carriers(ORCH_RANK_TOKEN=token))) >= 3, 30, "it to start")
+        assert scratch.is_dir()
+        worker.kill()
+        wait_for(lambda: not list(carriers(ORCH_RANK_TOKEN=token)), 30, "nothing to be left")
+        wait_for(lambda: not scratch.exists(), 10, "the scratch folder to go")
+    finally:
+        worker.kill()
+        worker.wait()

@@ -1,0 +1,128 @@
+"""What a cluster answers, read; a site file against it; a site file from it."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.settings import Resources
+from orchestrator.site import cluster
+from orchestrator.site.check import check
+from orchestrator.site.write import quoted, site_file
+from orchestrator.spec.site import read_site
+from tests.site import answers
+
+BIG = cluster.read(answers.CONFIG, answers.PARTITIONS, answers.NODES, answers.RIGHTS, answers.QOS)
+GOOD = {"partition": "a100", "account": "ml", "gres": "gpu:a100:4", "time_limit_hours": 12}
+
+
+def test_partitions_nodes_and_rights_are_read() -> None:
+    a100 = BIG.partition("a100")
+    assert a100 is not None
+    assert (a100.max_minutes, a100.max_nodes) == (36 * 60, 2)
+    assert a100.accounts == {"physics", "ml"}
+    assert BIG.partition(None) == BIG.partition("cpu")
+    assert [node.usable for node in BIG.nodes] == [True, True, False, True]
+    assert BIG.nodes[1].gpus == (("a100", 4),)
+    assert (BIG.nodes[0].cpus, BIG.nodes[0].gpus) == (62, ())
+    assert BIG.nodes[1].features == {"nvlink", "ib"}
+    assert [(r.account, r.max_submit, r.max_minutes) for r in BIG.rights] == [
+        ("ml", 200, None), ("physics", None, 720)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "minutes"), [
+    ("30", 30), ("1:30", 1.5), ("02:00:00", 120), ("1-0", 1440), ("2-12", 3600),
+    ("7-00:00:00", 10080), ("UNLIMITED", None), ("INFINITE", None), ("NONE", None), (None, None),
+])  # fmt: skip
+def test_times_in_every_form(text: str | None, minutes: float | None) -> None:
+    assert cluster.minutes(text) == minutes
+
+
+@given(st.integers(0, 40), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_a_full_time_is_its_parts(days: int, hours: int, mins: int, seconds: int) -> None:
+    told = cluster.minutes(f"{days}-{hours:02}:{mins:02}:{seconds:02}")
+    assert told is not None
+    assert math.isclose(told, days * 1440 + hours * 60 + mins + seconds / 60)
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("gpu:4", (("", 4),)), ("gpu", (("", 1),)), ("gpu:a100:4(S:0-1)", (("a100", 4),)),
+    ("gpu:a100:2,gpu:v100:1", (("a100", 2), ("v100", 1))), ("(null)", ()), ("shard:8", ()),
+    ("gpu:nvidia_a100_80gb_pcie:8(S:0,2)", (("nvidia_a100_80gb_pcie", 8),)),
+])  # fmt: skip
+def test_gpus_in_every_form(text: str, found: tuple[tuple[str, int], ...]) -> None:
+    assert cluster.gpus(text) == found
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=80))
+def test_any_answer_can_be_read(partitions: str, nodes: str, rights: str) -> None:
+    cluster.read({}, partitions, nodes, rights, "")
+
+
+def broken(options: dict[str, object], nodes: int = 1, gpus: int = 4) -> list[tuple[str, str]]:
+    told = check(
+        SlurmOptions.model_validate({**GOOD, **options}), BIG,
+        [Resources(num_nodes=nodes, gpus_per_node=gpus)], 10,
+    )  # fmt: skip
+    return [(advice.field, advice.sentence) for advice in told if advice.broken]
+
+
+def test_a_good_site_has_no_fault() -> None:
+    assert broken({}) == []
+
+
+@pytest.mark.parametrize(("options", "field", "words"), [
+    ({"partition": "a10"}, "partition", "there is no partition 'a10', did you mean 'a100'?"),
+    ({"partition": "old"}, "partition", "takes no jobs at present"),
+    ({"account": "mll"}, "account", "did you mean 'ml'? (there are: ml, physics)"),
+    ({"account": "chemistry"}, "account", "does not admit the account 'chemistry'"),
+    ({"qos": "vip"}, "qos", "may not use the QOS 'vip' (it may use: long, normal)"),
+    ({"time_limit_hours": 48}, "time_limit_hours", "48 h is more than the partition 'a100'"),
+    ({"gres": "gpu:h100:4"}, "gres", "has 4 GPUs of type h100"),
+    ({"gres": "gpu:a100:8"}, "gres", "has 8 GPUs of type a100"),
+    ({"gres": "gpu:a100:2"}, "gres", "cells need 4 GPUs a node"),
+    ({"constraint": "ibb"}, "constraint", "has the feature 'ibb', did you mean 'ib'?"),
+    ({"memory_gib": 2000}, "memory_gib", "has 2000 GiB of memory (the largest has 1000)"),
+    ({"cpus_per_gpu": 64}, "cpus_per_gpu", "has 256 CPUs (the largest has 128)"),
+    ({"max_submit_jobs": 500}, "max_submit_jobs", "200 jobs in the queue"),
+])  # fmt: skip
+def test_what_a_site_file_gets_wrong_names_the_field(
+    options: dict[str, object], field: str, words: str
+) -> None:
+    told = broken(options)
+    assert any(f == f"site.options.{field}" and words in sentence for f, sentence in told), told
+
+
+def test_more_nodes_than_a_partition_gives() -> None:
+    [(field, sentence)] = broken({}, nodes=3)
+    assert field == "site.options.partition"
+    assert "cells need 3 nodes" in sentence
+
+
+def test_a_drained_node_is_told_and_breaks_nothing() -> None:
+    told = check(SlurmOptions.model_validate(GOOD), BIG,
+                 [Resources(num_nodes=2, gpus_per_node=4)])  # fmt: skip
+    assert [advice.broken for advice in told] == [False]
+    assert "only 1 of 2" in told[0].sentence
+
+
+def test_a_site_file_written_from_the_answers_passes_the_check(tmp_path: Path) -> None:
+    file = tmp_path / "big.yaml"
+    file.write_text(site_file(BIG))
+    options = SlurmOptions.model_validate(read_site(file).options)
+    assert (options.partition, options.account, options.gres) == ("a100", "ml", "gpu:a100:4")
+    assert options.max_submit_jobs == 200
+    told = check(options, BIG, [Resources(num_nodes=1, gpus_per_node=4)])
+    assert not [advice for advice in told if advice.broken]
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=0x3FF), min_size=1, max_size=20))
+def test_a_name_stays_text_in_yaml(name: str) -> None:
+    import yaml
+
+    if name.isprintable():
+        assert yaml.safe_load(f"a: {quoted(name)}") == {"a": name}

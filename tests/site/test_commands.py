@@ -1,0 +1,142 @@
+"""doctor, init and rehearse as a person uses them: on the real cluster, and where there is none."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import ROOT, orch
+
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.site.look import _shared
+from orchestrator.site.probe import probe
+from tests.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+SMOKE = "experiments/smoke.yaml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = tmp_path / 'it\'s a "site" ü'
+    shutil.copytree(ROOT / "experiments", home / "experiments")
+    return home
+
+
+def at(cluster: Cluster, folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+    return orch(folder, *argv, SLURM_CONF=str(cluster.conf), PATH=cluster.env["PATH"])
+
+
+def site(folder: Path, **changes: object) -> Path:
+    """A site file of the test cluster, with some options changed."""
+    options = {"partition": "gpu", "account": "lab", "gres": "gpu:a100:4", **changes}
+    path = folder / "experiments" / "site" / "here.yaml"
+    path.write_text(yaml.safe_dump({"kind": "slurm", "options": options}))
+    return path
+
+
+def test_init_writes_a_site_that_doctor_finds_fit_and_plan_takes(
+    cluster: Cluster, folder: Path
+) -> None:
+    done = at(cluster, folder, "init", "mine.yaml")
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load((folder / "site" / "orch.yaml").read_text())
+    assert written["kind"] == "slurm"
+    assert written["options"] == {
+        "partition": "gpu", "account": "lab", "gres": "gpu:a100:4", "cpus_per_gpu": 2,
+        "time_limit_hours": 24,
+    }  # fmt: skip
+    done = at(cluster, folder, "doctor", "--site", "site/orch.yaml")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"a node +ok +a100-\d: Python", done.stdout)
+    assert not [p for p in folder.rglob(".orch-probe-*")], "a probe's file was left"
+    done = at(cluster, folder, "plan", "mine.yaml")
+    assert done.returncode == 2, done.stderr
+    assert "15 cells: 15 new" in done.stdout
+
+
+def test_init_without_a_cluster_writes_the_spec_alone(folder: Path) -> None:
+    done = orch(folder, "init", "mine.yaml", PATH="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "site").exists()
+    assert orch(folder, "init", "--site-only", PATH="/nowhere").returncode == 1
+
+
+@pytest.mark.parametrize(("changes", "check", "words"), [
+    ({"partition": "gpuu"}, "partition", "did you mean 'gpu'?"),
+    ({"account": "lap"}, "account", "did you mean 'lab'?"),
+    ({"gres": "gpu:h100:4"}, "gres", "has 4 GPUs of type h100"),
+    ({"partition": "short"}, "time_limit_hours", "(2 minutes)"),
+    ({"partition": "gpu; rm -rf /"}, "site file", "site.options.partition"),
+    ({"python": "/nowhere/python"}, "a node", "the nodes do not have /nowhere/python"),
+])  # fmt: skip
+def test_doctor_says_which_field_to_change(
+    cluster: Cluster, folder: Path, changes: dict[str, object], check: str, words: str
+) -> None:
+    site(folder, **changes)
+    done = at(cluster, folder, "doctor", SMOKE, "site=here", "--json")
+    assert done.returncode == 1, done.stderr
+    broken = [f for f in json.loads(done.stdout) if f["verdict"] == "broken"]
+    told = {f["check"]: f"{f['found']} {f['advice']}" for f in broken}
+    assert words in told.get(check, ""), broken
+
+
+def test_doctor_looks_for_the_trainers_environments_on_a_node(
+    cluster: Cluster, folder: Path
+) -> None:
+    site(folder, environments={"verl@0.9.1": {"venv": str(folder / "none")}})
+    done = at(cluster, folder, "doctor", SMOKE, "site=here", "--json")
+    assert done.returncode == 1
+    [found] = [f for f in json.loads(done.stdout) if f["check"] == "environment verl@0.9.1"]
+    assert "has no python" in found["found"]
+
+
+def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    """Every GPU is taken: the probe gives up at its deadline and takes its job back."""
+    cluster.run("sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null",
+                "--wrap=sleep 60")  # fmt: skip
+    seen = probe(SlurmOptions(), tmp_path / "runs", [], gpus=4, deadline_seconds=3)
+    assert seen.fault is not None
+    assert seen.fault.passing
+    assert not cluster.run("squeue", "--noheader", "--name=orch-doctor").strip()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("another")
+    assert _shared(tmp_path, "token") == "this node sees another folder of that name"
+    assert "does not see it" in _shared(tmp_path / "nowhere", "token")
+    (tmp_path / "token").write_text("token")
+    assert _shared(tmp_path, "token") == ""
+
+
+def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folder: Path) -> None:
+    site(folder)
+    done = at(cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "the scheduler would take them" in done.stderr
+    assert "1 cells checked and rehearsed: nothing would go wrong" in done.stdout
+    [job] = (folder / "runs" / "smoke.micro" / "cells").glob("*/attempts/1/job.json")
+    assert json.loads(job.read_text())["launcher"] == "slurm"
+    assert (folder / "runs" / "smoke.micro" / "report" / "index.html").exists()
+    assert not (folder / "runs" / "smoke").exists()
+
+
+def test_a_rehearsal_tells_everything_that_would_go_wrong(cluster: Cluster, folder: Path) -> None:
+    site(folder, partition="short")
+    done = at(cluster, folder, "rehearse", SMOKE, "site=here", "backend=openrlhf@0.11.2",
+              "--check-only")  # fmt: skip
+    assert done.returncode == 1
+    assert "openrlhf cannot run kl.placement=reward_and_loss" in done.stdout
+    assert "more than the partition 'short' allows" in done.stdout
+    assert not (folder / "runs").exists()
+
+
+def test_without_a_cluster_a_rehearsal_checks_the_translation(folder: Path) -> None:
+    done = orch(folder, "rehearse", SMOKE, "site=local", "--check-only")
+    assert done.returncode == 0, done.stderr
+    assert "nobody was asked" in done.stderr
+    assert "4 cells checked: nothing would go wrong" in done.stdout
