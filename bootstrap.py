@@ -24,6 +24,12 @@ PYTHON = BIN / "python"
 STAMP = VENV / "orch-installed"
 EXTRAS = "micro,eval,tune,dev"
 TORCH = "2.13.0"
+SLURM_PACKAGES = (
+    "slurmctld", "slurmd", "slurm-client", "slurmdbd", "slurm-wlm-basic-plugins", "munge",
+    "mariadb-server",
+)  # fmt: skip
+SLURM_PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd")
+SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -82,6 +88,7 @@ def install_torch() -> None:
 def test(arguments: list[str]) -> int:
     """Lint, types, then the tests; every failure is reported, the first sets the exit code."""
     install_chromium()
+    install_slurm()
     checks = [
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
@@ -102,6 +109,28 @@ def install_chromium() -> None:
                 quiet=True) == 0:  # fmt: skip
             return
     say("WARNING: no Chromium here; the browser tests will be skipped")
+
+
+def install_slurm() -> None:
+    """The cluster tests want Debian's SLURM; without it they are skipped and say so."""
+    if all(shutil.which(name, path=SYSTEM_PATH) for name in SLURM_PROGRAMS):
+        return
+    if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
+        say("installing SLURM for the cluster tests")
+        policy = Path("/usr/sbin/policy-rc.d")
+        ours = not policy.exists()
+        if ours:  # the tests start the daemons they want; the packages are to start none
+            policy.write_text("#!/bin/sh\nexit 101\n")
+            policy.chmod(0o755)
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        call("apt-get", "-q", "update", quiet=True)
+        code = call("apt-get", "-q", "install", "-y", "--no-install-recommends",
+                    *SLURM_PACKAGES, quiet=True)  # fmt: skip
+        if ours:
+            policy.unlink()
+        if code == 0:
+            return
+    say("WARNING: no SLURM daemons here; the cluster tests will be skipped")
 
 
 def restart_with_newer_python() -> int:

@@ -76,6 +76,8 @@ class Semantics(NamedTuple):
     dialect: Dialect
     omits: tuple[str, ...] = ()
     """Sentences: what the embedded trainer does not imitate."""
+    native: Dialect | None = None
+    """What a launch that is not ours means, where a cell of ours goes through an extension."""
 
 
 def parse(text: str) -> Dialect:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orchestrator", "backends", "dashboards")
 HEAVY = {"torch", "transformers", "mlflow", "lm_eval", "hydra", "omegaconf", "optuna", "plotly",
-         "pandas", "scipy", "matplotlib", "submitit", "numpy", "rich"}  # fmt: skip
+         "pandas", "scipy", "matplotlib", "submitit", "numpy", "rich", "tree_sitter"}  # fmt: skip
 
 BACKEND_MAY_IMPORT = {
     "orchestrator.errors", "orchestrator.settings", "orchestrator.types", "orchestrator.backend",
@@ -20,6 +20,7 @@ BACKEND_MAY_IMPORT = {
     "orchestrator.semantics.estimators", "orchestrator.scoring",
     "orchestrator.data", "orchestrator.data.recipe",
     "orchestrator.dialect", "orchestrator.causes",
+    "orchestrator.audit", "orchestrator.audit.types", "orchestrator.audit.keys",
 }  # fmt: skip
 
 LAYERS = ["errors", "settings", "types"]

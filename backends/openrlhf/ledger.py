@@ -6,7 +6,7 @@ from functools import lru_cache
 from backends.openrlhf.check import UNBIASED
 from backends.openrlhf.flags import FLAT, Options, spelled, words
 from orchestrator.fingerprint import flatten
-from orchestrator.settings import Settings
+from orchestrator.settings import Cadence, Settings
 from orchestrator.types import LedgerEntry
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -108,6 +108,22 @@ def entries(settings: Settings, options: Options, version: str) -> tuple[LedgerE
         _entry(field, differs.get(field), _keys(field, options, version), _values(field, options))
         for field, _ in flatten(settings.model_dump())
     )
+
+
+_NO_EVALUATION = (
+    "it is given no evaluation set, so it evaluates nothing while it trains: ask for "
+    "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
+    "(evaluation.checkpoints: all)"
+)
+
+
+def of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
+    """What becomes of a cadence that the library is not told of."""
+    every = cadence.evaluate_every_steps
+    if every is None:
+        return ()
+    return (LedgerEntry(field="cadence.evaluate_every_steps", status="approximated", key="",
+                        value=str(every), note=_NO_EVALUATION),)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

@@ -48,7 +48,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
-        ledger=ledger.entries(settings, options, version),
+        ledger=ledger.entries(settings, options, version) + ledger.of_cadence(cell.cadence),
         bring_up="ray",
     )
 

@@ -37,4 +37,4 @@ def semantics(version: str | None) -> Semantics:
             f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
             f"Set backend={NAME}@{VERSIONS[0]}.",
         )  # fmt: skip
-    return Semantics(_DIALECT, _OMITS)
+    return Semantics(_DIALECT, _OMITS, NATIVE)

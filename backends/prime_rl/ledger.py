@@ -5,6 +5,7 @@ from functools import cache
 from typing import Literal
 
 from backends.prime_rl.capabilities import CURRENT
+from orchestrator.settings import Cadence
 from orchestrator.types import LedgerEntry
 
 Status = Literal["exact", "approximated", "extension"]
@@ -130,6 +131,22 @@ _SEED_OF_CURRENT = (
 def entries(leaves: Mapping[str, object], version: str) -> tuple[LedgerEntry, ...]:
     """One entry for every leaf of a cell's settings."""
     return tuple(_entry(field, value, version) for field, value in leaves.items())
+
+
+_NO_EVALUATION = (
+    "it is given no evaluation set, so it evaluates nothing while it trains: ask for "
+    "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
+    "(evaluation.checkpoints: all)"
+)
+
+
+def of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
+    """What becomes of a cadence that the library is not told of."""
+    every = cadence.evaluate_every_steps
+    if every is None:
+        return ()
+    return (LedgerEntry(field="cadence.evaluate_every_steps", status="approximated", key="",
+                        value=str(every), note=_NO_EVALUATION),)  # fmt: skip
 
 
 @cache

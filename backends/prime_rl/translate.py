@@ -34,7 +34,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
             **scoring.files(cell.settings.data.reward),
             **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
-        ledger=ledger.entries(leaves, version),
+        ledger=ledger.entries(leaves, version) + ledger.of_cadence(cell.cadence),
         bring_up="ranks",
     )  # fmt: skip
 

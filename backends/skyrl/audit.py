@@ -8,7 +8,7 @@ KL in the loss, as k3 with 0.001, is on by default in all of them.
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.audit.keys import Keys, split_override
+from orchestrator.audit.keys import Keys, shown, split_override
 from orchestrator.audit.types import (
     Edit,
     Inactive,
@@ -65,6 +65,8 @@ def audit(launch: Launch) -> Reading | None:
         found = split_override(word)
         if found is not None:
             keys.add(*found)
+    if entry is not None and entry.endswith(".sh"):
+        keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     version, because = _release(launch, keys)
     return _Judge(keys, entry, version, because, launch).reading()
 
@@ -78,7 +80,7 @@ def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
         return None, ()
     for i in range(claimed[0] - 1, -1, -1):
         text = words[i].text
-        if text.endswith(".py") or (i and words[i - 1].text == "-m"):
+        if text.endswith((".py", ".sh")) or (i and words[i - 1].text == "-m"):
             return text, words[i + 1 :]
     return words[0].text, words[claimed[0] :]
 

@@ -76,6 +76,8 @@ def audit(launch: Launch) -> Reading | None:
         if found is not None:
             keys.add(*found)
     at, because, spread = _release(launch, keys)
+    if entry is not None and entry.endswith(".sh"):
+        keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     config = _config_name(rest)
     if config and config not in STOCK and not launch.documents:
         told = shown(config) or "that a variable names"
@@ -98,7 +100,7 @@ def _entry(launch: Launch) -> tuple[str | None, tuple[Word, ...]]:
     before = launch.words[: claimed[0]]
     for i in range(len(before) - 1, -1, -1):
         text = before[i].text
-        if text.endswith(".py") or (i and before[i - 1].text == "-m"):
+        if text.endswith((".py", ".sh")) or (i and before[i - 1].text == "-m"):
             return text, launch.words[i + 1 :]
     return (before[-1].text if before else None), launch.words[claimed[0] :]
 

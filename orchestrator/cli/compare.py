@@ -8,24 +8,45 @@ from orchestrator.errors import SelectionError
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
-@options.spec
+@click.argument("spec", metavar="SPEC")
 @options.overrides
 @options.where
 @click.option("--by", "axis", metavar="AXIS",
               help="Set values of one axis against each other: kl, beta, backend, ...")  # fmt: skip
 @click.option("--metric", help="Canonical name; default: the main in-domain accuracy.")
+@click.option("--against", metavar="LIBRARY",
+              help="With --by backend: whom to set the others against (default: the first).")  # fmt: skip
+@click.option("--ablate", is_flag=True,
+              help="Train what differs, one cause at a time, at micro scale.")  # fmt: skip
+@click.option("--configs", is_flag=True,
+              help="SPEC and the next argument are two launch scripts.")  # fmt: skip
 @options.as_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], axis: str | None,
-    metric: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    metric: str | None, against: str | None, ablate: bool, configs: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Means with intervals over seeds, and the verdict on every claim.
 
     With --by, paired differences between the values of that axis, everything else equal, with
-    Holm's correction. Intervals are 95 % and come from seeds only.
+    Holm's correction. Intervals are 95 % and come from seeds only. --by backend shows the same
+    cells in several libraries: what they mean differently, curves, scores, effective beta and
+    verdicts; with --ablate, how much of a gap each difference explains.
+
+    With --configs, two launch scripts: orch compare --configs a.sh b.sh
     """
     from orchestrator.experiment import open_experiment
 
+    if configs:
+        from orchestrator.cli import scripts
+
+        return scripts.show((spec, *overrides), ablate=ablate, as_json=as_json)
+    if axis == "backend":
+        from orchestrator.cli import libraries
+
+        asked = libraries.Wanted(where, metric, against, ablate, as_json)
+        return libraries.show(open_experiment(spec, overrides), asked)
+    if ablate or against:
+        raise SelectionError("--ablate and --against need --by backend (or --configs)")
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.gather(experiment)
     comparison = stages.contrast(experiment, records, stages.known_scores(experiment))
@@ -37,6 +58,7 @@ def command(
         stages.print_configurations(comparison)
         click.echo()
         stages.print_claims(comparison)
+    return 0
 
 
 def _print_by(

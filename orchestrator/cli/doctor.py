@@ -136,6 +136,18 @@ def runs_folder(runs_dir: Path) -> list[Finding]:
     ]  # fmt: skip
 
 
+def prompts(_runs_dir: Path) -> list[Finding]:
+    from orchestrator.data.prepared import data_dir
+
+    where = data_dir()
+    found = sorted(about.parent.name for about in where.glob("*/about.json"))
+    return [
+        Finding("prepared prompts", "ok" if found else "missing",
+                ", ".join(found) or f"none in {where}",
+                "" if found else "only for libraries on a cluster: orch data prepare SPEC")
+    ]  # fmt: skip
+
+
 def mlflow_store(site: "Site") -> list[Finding]:
     from orchestrator.rundir import RunFolder
     from orchestrator.tracking.store import store_of
@@ -182,4 +194,6 @@ def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[Findin
     return of_cluster(site, cells, look=look)
 
 
-CHECKS: tuple[Callable[[Path], list[Finding]], ...] = (machine, packages, backends, runs_folder)
+CHECKS: tuple[Callable[[Path], list[Finding]], ...] = (
+    machine, packages, backends, runs_folder, prompts,
+)  # fmt: skip

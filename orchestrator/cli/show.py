@@ -2,12 +2,14 @@
 
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import print_json, print_table
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.errors import SelectionError
+from orchestrator.types import Cell, LaunchPlan, Place, Site, Spec
 
 
 @click.command(short_help="One cell: settings, ledger, launch arguments, files.")
@@ -15,6 +17,8 @@ from orchestrator.types import Cell, LaunchPlan
 @click.option("--argv", "part", flag_value="argv", help="The command, as one would paste it.")
 @click.option("--files", "part", flag_value="files", help="The files written before the launch.")
 @click.option("--env", "part", flag_value="env", help="The environment variables it is given.")
+@click.option("--sbatch", "part", flag_value="sbatch",
+              help="A batch script of this cell alone, to paste on a cluster.")  # fmt: skip
 @click.option("--ledger", "part", flag_value="ledger", help="How each field reached the library.")
 @options.as_json
 @options.runs_dir
@@ -24,8 +28,11 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
     With a SPEC the cell need not have been launched; without one it is looked up below the runs
     folder.
     """
-    cell, plan = _find(target, runs_dir)
-    if as_json:
+    found = _find(target, runs_dir)
+    cell, plan = found.cell, found.plan
+    if part == "sbatch":
+        click.echo(_sbatch(found), nl=False)
+    elif as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
     elif part is None:
         _print_whole(cell, plan)
@@ -33,21 +40,46 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
         _print_part(plan, part)
 
 
-def _find(target: tuple[str, ...], runs_dir: Path) -> tuple[Cell, LaunchPlan]:
+class Found(NamedTuple):
+    cell: Cell
+    plan: LaunchPlan
+    place: Place
+    site: Site
+
+
+def _find(target: tuple[str, ...], runs_dir: Path) -> Found:
     from orchestrator import registry
     from orchestrator.experiment import cell_named, find_cell, open_experiment
-    from orchestrator.rundir import AttemptDir
+    from orchestrator.rundir import AttemptDir, parsed, read_json
 
     if len(target) > 1:
         experiment = open_experiment(target[0], target[2:])
         folder, cell = experiment.folder, cell_named(target[1], experiment.cells)
+        site = experiment.spec.site
     else:
         folder, cell = find_cell(target[0], runs_dir)
+        spec = read_json(folder.spec)
+        site = parsed(Spec, spec, folder.spec).site if spec else Site()
     cell_dir = folder.cell(cell)
     attempts = cell_dir.attempts()
     attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
     backend = registry.load(cell.settings.backend.name)
-    return cell, backend.translate(cell, cell_dir.place(attempt))
+    place = cell_dir.place(attempt)
+    return Found(cell, backend.translate(cell, place), place, site)
+
+
+def _sbatch(found: Found) -> str:
+    from orchestrator.cli.sbatch import script
+    from orchestrator.environments import find
+    from orchestrator.launch.slurm.options import slurm_options
+
+    if found.cell.scale == "micro":
+        raise SelectionError(
+            f"{found.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
+            "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
+        )
+    made = find(found.plan.backend, found.plan.version)
+    return script(found.cell, found.plan, found.place, slurm_options(found.site.options), made)
 
 
 def _print_whole(cell: Cell, plan: LaunchPlan) -> None:

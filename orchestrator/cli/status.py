@@ -15,7 +15,7 @@ from orchestrator.experiment import Experiment
 if TYPE_CHECKING:
     from orchestrator.plan import Plan, Row
 
-_LISTED = ("running", "failed", "cancelled", "unknown", "preempted")
+_LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 
 
 @click.command(short_help="States of cells, progress and cost.")
@@ -82,11 +82,27 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
     left = bill([r.cell for r in made.pending if r.cell], measure(made.rows))
     collapsed = sum(_collapsed(row) for row in made.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
+    if (hours := _gpu_hours(made)) is not None:
+        click.echo(f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining")
     for fault in made.faults:
         say(fault)
     listed = [row for row in made.rows if everything or row.state in _LISTED]
     if listed:
         print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
+
+
+def _gpu_hours(made: "Plan") -> tuple[float, float] | None:
+    """Used, and remaining of all cells that are not done; None where no cell takes a GPU."""
+    from orchestrator.budget import remaining, used
+    from orchestrator.cost import measure
+
+    if not any(r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node
+               for r in made.rows):  # fmt: skip
+        return None
+    measured = measure(made.rows)
+    left = [remaining(r.cell, r.directory, measured) for r in made.rows
+            if r.cell and r.state not in ("succeeded", "cancelled")]  # fmt: skip
+    return used(made.rows), sum(hours for hours in left if hours == hours)
 
 
 def _line(row: "Row") -> tuple[object, ...]:
@@ -112,12 +128,14 @@ def _collapsed(row: "Row") -> bool:
 
 
 def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
+    hours = _gpu_hours(made)
     return {
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
         "directory": str(experiment.folder.path),
         "states": _states(made),
         "collapsed": sum(_collapsed(row) for row in made.rows),
+        "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
         "cells": [
             {"id": row.directory.id, "slug": row.directory.slug, "state": row.state,
              "attempts": row.attempts, "detail": row.detail,

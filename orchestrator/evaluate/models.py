@@ -27,6 +27,11 @@ class Policy(HFLM):  # type: ignore[misc]
         device = engine.device if engine else "cpu"
         model, tokenizer = load(path, engine.dtype if engine else "auto")
         model = model.to(device)
+        if not all(part.isfinite().all() for part in model.parameters()):
+            raise CheckpointError(
+                f"checkpoint {path} has weights that are not finite: its run diverged, and there "
+                "is no policy to evaluate; an earlier checkpoint may be whole"
+            )
         ends = model.generation_config
         # A checkpoint may bring sampling settings of its own (top_k, repetition_penalty); the
         # spec's are the only ones that count.

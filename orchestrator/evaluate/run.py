@@ -78,6 +78,7 @@ def evaluate(
                     on_event(Event("fault", 0, 0, cell, checkpoint.step, str(error)))
                 else:
                     todo += [_Todo(survey, cell, job) for job in jobs]
+        faults += survey.faults
     if todo:
         on_event(Event("started", 0, len(todo)))
         _work(todo, workers or cores(), faults, on_event)

@@ -5,12 +5,13 @@
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import CheckpointError, RunFolderError
 from orchestrator.evaluate.items import Item, Mean, fingerprint_of
 from orchestrator.evaluate.results import Asked, Job, Result
 from orchestrator.files import read_json, write_text
@@ -59,7 +60,14 @@ class Shards:
         self, job: Job, asked: Asked, made: Sequence[Part], means: Mapping[str, Mean],
         versions: Mapping[str, str],
     ) -> None:  # fmt: skip
-        """Writes the result and takes the parts away."""
+        """Writes the result and takes the parts away. Raises CheckpointError, and writes nothing,
+        if a mean is not a number."""
+        for metric, mean in means.items():
+            if not math.isfinite(mean.value):
+                raise CheckpointError(
+                    f"{asked.task.name} {metric} of checkpoint {job.checkpoint} is {mean.value}: "
+                    "its policy gives no finite probabilities, so nothing was kept"
+                )
         items = joined(made)
         scores = tuple(
             Score(

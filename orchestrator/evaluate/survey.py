@@ -67,6 +67,8 @@ class Survey:
     harness: str
     site: Site | None = None
     scores: dict[Path, tuple[Score, ...]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    """What keeps a part of what is asked from being answered."""
     _found: dict[str, dict[Path, Found]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
     _hashes: dict[Path, str] = field(default_factory=dict)
@@ -101,7 +103,11 @@ class Survey:
         declared = self.evaluation.divergence
         if declared is not None and (last or self._diverges_always(cell)):
             own = _beside(engine)
-            asks = self._missing(cell, self._divergences(cell, checkpoint, files))
+            try:
+                asks = self._missing(cell, self._divergences(cell, checkpoint, files))
+            except CheckpointError as error:  # the rest is asked all the same
+                self.faults.append(f"{cell.slug} at step {checkpoint.step}, divergence: {error}")
+                asks = []
             if pairs and own == engine:
                 pairs[0][1].extend(asks)
             else:

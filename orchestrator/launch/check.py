@@ -1,25 +1,44 @@
-"""Before a launch: every cell that its backend cannot express is told, at once."""
+"""Before a launch: every cell that its backend cannot express, or that has no environment to train
+in, is told, at once."""
 
 from collections.abc import Sequence
 
 from orchestrator import registry
-from orchestrator.errors import OrchError
+from orchestrator.data.prepared import missing
+from orchestrator.data.recipe import PLAN_FILE
+from orchestrator.environments.lock import has_lock
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch.node.environment import missing as no_environment
+from orchestrator.launch.node.options import NodeOptions
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell
+from orchestrator.types import Cell, LaunchPlan
 
 
-def expressible(cells: Sequence[Cell], folder: RunFolder) -> set[str]:
-    """Modules of the cells' entries. Raises OrchError naming each cell that cannot be launched."""
+def expressible(
+    cells: Sequence[Cell], folder: RunFolder, here: NodeOptions | None = None
+) -> set[str]:
+    """Modules of the cells' entries. Raises OrchError naming each cell that cannot be launched.
+
+    here: given where cells run on this machine, whose environments must then be there.
+    """
     modules: set[str] = set()
+    prompts: dict[str, str | None] = {}
     refused: dict[str, list[str]] = {}
     for cell in cells:
         cell_dir = folder.cell(cell)
         place = cell_dir.place(AttemptDir(cell_dir.path / "attempts" / "1", 1))
         try:
             plan = registry.load(cell.settings.backend.name).translate(cell, place)
+            needs = plan.files.get(PLAN_FILE, "")
+            if needs not in prompts:
+                prompts[needs] = missing(plan)
+            if told := prompts[needs]:
+                raise EnvironmentFault(told)
         except OrchError as error:
             refused.setdefault(str(error), []).append(cell.slug)
         else:
+            if absent := _without_environment(plan, here) if here else "":
+                refused.setdefault(absent, []).append(cell.slug)
             modules.add((plan.entry or "").partition(":")[0])
     if refused:
         count = sum(map(len, refused.values()))
@@ -29,3 +48,10 @@ def expressible(cells: Sequence[Cell], folder: RunFolder) -> set[str]:
         )
         raise OrchError(f"{count} cells cannot be launched, so nothing was started\n{listed}")
     return modules - {""}
+
+
+def _without_environment(plan: LaunchPlan, here: NodeOptions) -> str:
+    """A library never runs in orch's environment: what to do where its own is not there."""
+    if plan.entry is not None or not has_lock(plan.backend, plan.version):
+        return ""
+    return no_environment(plan.backend, plan.version, here)

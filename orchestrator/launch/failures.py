@@ -28,7 +28,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
      r"MissingMandatoryValue|Could not override|pydantic.*ValidationError|"
      r"validation errors? for|is not a valid model identifier|Repository Not Found|"
      r"RepositoryNotFoundError|GatedRepoError|401 Client Error|403 Client Error|"
-     r"Cannot access gated repo|Total available GPUs .* is less than total desired GPUs")),
+     r"Cannot access gated repo|Attempting to start raylet with|"
+     r"Total available GPUs .* is less than total desired GPUs")),
 )  # fmt: skip
 """In the order in which they are believed: a run that is out of memory also loses its workers.
 `config` is never retried, so only words that nothing else explains stand there."""

@@ -11,6 +11,7 @@ from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.launch import Event, system
 from orchestrator.launch.channel import Nursery, nursery, refusal
 from orchestrator.launch.check import expressible
+from orchestrator.launch.node.options import NodeOptions
 from orchestrator.rundir import RunFolder
 from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.types import Cell
@@ -55,7 +56,7 @@ def launch(
     elsewhere = [cell for cell, seen in looks if seen.state == "running"]
     interrupted = False
     if waiting or elsewhere:
-        entries = expressible([*waiting, *elsewhere], folder)
+        entries = expressible([*waiting, *elsewhere], folder, NodeOptions())
         count = min(workers or system.cores(), len(waiting) + len(elsewhere))
         with system.Stop().listening() as stop, nursery(entries) as held:
             Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from orchestrator import __version__, registry
+from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.launch import node, system
 from orchestrator.launch.channel import Channel
@@ -155,6 +156,7 @@ def _train(
         with ask.interrupting():
             plan = registry.load(cell.settings.backend.name).translate(cell, place)
             cell_dir.write(cell, plan)
+            prepared.link(place.plan_dir)
             _write_job(attempt, job, plan, started)
             announce()
             if plan.entry is None:

@@ -42,8 +42,8 @@ BATCHES = {
 
 
 def prepare(inquiry: Inquiry) -> dict[str, str]:
-    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation; why
-    the backend refuses some."""
+    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation; the
+    fields that a backend refuses in some."""
     for name, batch in BATCHES.items():
         inquiry.batch(name, batch)
     inquiry.batch("ragged", ragged())
@@ -92,7 +92,7 @@ def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | 
     except UnsupportedSetting as error:
         if error.field == "max_staleness_steps" and not wanted.max_staleness_steps:
             return _plan(wanted.model_copy(update={"max_staleness_steps": 1}), what, refused)
-        refused[what] = str(error)
+        refused[what] = error.field
         return None
 
 

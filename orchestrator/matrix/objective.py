@@ -50,7 +50,7 @@ def enquire(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
 
 
 def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
-    """Ask about every KL term, on- and off-policy: its key, or why the backend refuses it."""
+    """Ask about every KL term, on- and off-policy: its key, or the field the backend refuses."""
     for kl in terms():
         for on_policy in (True, False):
             found = launch_of(inquiry.library, inquiry.version, kl, on_policy)
@@ -63,21 +63,21 @@ def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
 
 
 def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
-    """A cell with that KL term, or why the backend refuses it. Off-policy it has minibatches, or
+    """A cell with that KL term, or the field the backend refuses. Off-policy it has minibatches, or
     staleness where the library has no minibatches."""
     wanted = settings(library, version, kl, on_policy=on_policy)
     try:
         translated(wanted)
     except UnsupportedSetting as error:
         if on_policy or error.field != "batch.num_minibatches":
-            return str(error)
+            return error.field
     else:
         return wanted
     stale = settings(library, version, kl, on_policy=False, num_minibatches=1)
     try:
         translated(stale)
     except UnsupportedSetting as error:
-        return str(error)
+        return error.field
     return stale
 
 

@@ -212,4 +212,10 @@ def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:
         written = {"kind": written}
     content, at = _entry(written, "site", ("site",), library, problems)
     site = valid(Site, dict(content), at, problems)
-    return site if isinstance(site, Site) else Site()
+    if not isinstance(site, Site):
+        return Site()
+    if site.options:
+        from orchestrator.launch.slurm.options import faults
+
+        problems += [Problem(said, (*at, "options", *loc)) for said, loc in faults(site.options)]
+    return site

@@ -10,7 +10,8 @@ root and as a plain user (whose own jobs are then all it runs). By hand:
     python -m tests.cluster start DIR              # prints the environment to export
     python -m tests.cluster stop DIR
 
-Debian's packages: see PACKAGES. Facts of SLURM 22.05 that shape the configuration: GPUs need real
+Debian's packages: see bootstrap.py. slurmdbd 22.05 listens on every address whatever it is told, and
+takes munge credentials of this cluster only. Facts of SLURM 22.05 that shape the configuration: GPUs need real
 device files; a private munge socket has to be named three times; a requeued job starts only after
 the credential's life time, here 5 seconds.
 """
@@ -18,9 +19,4 @@ the credential's life time, here 5 seconds.
 from .cluster import Cluster, missing, started
 from .waiting import wait_for
 
-PACKAGES = (
-    "slurmctld", "slurmd", "slurm-client", "slurmdbd", "slurm-wlm-basic-plugins", "munge",
-    "mariadb-server",
-)  # fmt: skip
-
-__all__ = ["PACKAGES", "Cluster", "missing", "started", "wait_for"]
+__all__ = ["Cluster", "missing", "started", "wait_for"]

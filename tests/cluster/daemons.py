@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str], tied: bool) -> None:
-    """Starts a daemon; its pid is kept in BASE/run/NAME. `tied`: it dies with this process."""
+    """Starts a daemon; its pid is kept in BASE/run/NAME. `tied`: it dies with this process.
+
+    The kernel ties it to the thread that started it, so only the main thread's are tied.
+    """
+    tied = tied and threading.current_thread() is threading.main_thread()
 
     def die_together() -> None:
         if tied:

@@ -8,13 +8,15 @@ import pytest
 from orchestrator.site.messages import stuck, told
 from tests.cluster import Cluster
 
+FAILED = "sbatch: error: Batch job submission failed:"
+
 SAID = [
     (("sbatch: error: invalid partition specified: nope\n"
      "sbatch: error: Batch job submission failed: Invalid partition name specified"),
      {"partition": "nope"}, "partition"),
     (("sbatch: error: Batch job submission failed: Invalid account or account/partition combination"
      " specified"), {"account": "nobody"}, "account"),
-    ("sbatch: error: Batch job submission failed: Invalid qos specification", {"qos": "vip"}, "qos"),
+    (f"{FAILED} Invalid qos specification", {"qos": "vip"}, "qos"),
     ("sbatch: error: Batch job submission failed: Requested node configuration is not available",
      {"gres": "gpu:a100:5"}, "gres"),
     ("sbatch: error: Invalid generic resource (gres) specification", {"gres": "foo"}, "gres"),
@@ -25,8 +27,8 @@ SAID = [
      "max_array_size"),
     ("sbatch: error: Batch job submission failed: Invalid feature specification",
      {"constraint": "big"}, "constraint"),
-    (("sbatch: error: Memory specification can not be satisfied\nsbatch: error: Batch job submission"
-     " failed: Requested node configuration is not available"), {"memory_gib": 900}, "memory_gib"),
+    (("sbatch: error: Memory specification can not be satisfied\n"
+     f"{FAILED} Requested node configuration is not available"), {"memory_gib": 900}, "memory_gib"),
     ("sbatch: error: Batch job submission failed: Invalid node name specified",
      {"exclude": "foo"}, "exclude"),
     ("sbatch: error: Batch job submission failed: Requested reservation is invalid",
@@ -35,7 +37,8 @@ SAID = [
      "extra"),
     ("sbatch: error: Batch job submission failed: Invalid license specification", {}, "extra"),
     (("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job "
-     "violates accounting/QOS policy (job submit limit, user's size and/or time limits)"), {}, "qos"),
+     "violates accounting/QOS policy (job submit limit, user's size and/or time limits)"),
+     {}, "qos"),
 ]  # fmt: skip
 
 AWAY = [
@@ -45,7 +48,8 @@ AWAY = [
     ),
     "sbatch: error: Slurm controller not responding, sleeping and retrying",
     (
-        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
+        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection "
+        "to "
         "host:localhost:6819: Connection refused"
     ),
     "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
@@ -103,10 +107,10 @@ def test_waiting_in_line_is_no_fault(reason: str) -> None:
     ("--reservation=x", "reservation"), ("--nonsense", "extra"), ("--licenses=foo", "extra"),
     ("--partition=gpu;rm", "partition"),
 ])  # fmt: skip
-def test_what_this_slurm_says_today(cluster: Cluster, flag: str, field: str) -> None:
+def test_what_this_slurm_says_today(slurm: Cluster, flag: str, field: str) -> None:
+    argv = ["sbatch", flag, "--wrap=true"]
     done = subprocess.run(
-        ["sbatch", flag, "--wrap=true"], env=cluster.env, cwd=cluster.base, capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        argv, env=slurm.env, cwd=slurm.base, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode != 0
     assert told(done.stderr, {}).field == f"site.options.{field}"

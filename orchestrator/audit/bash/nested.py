@@ -41,36 +41,32 @@ def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -
         guard, before = run.guard, run.scope.arguments
         run.guard = tuple(sorted(dict(guard).items() | dict(ways).items()))
         run.scope.arguments = arguments or before
-        run.statement(run.parse(source.data), source)
+        flow = run.statement(run.parse(source.data), source)
         run.guard, run.scope.arguments = guard, before
+        if flow == "exit":
+            return
 
 
 def _source(value: Value, ways: Ways) -> Source | None:
     """The text of a value; what is not text gets a character of its own."""
-    text: list[str] = []
-    rows: list[int] = []
+    text: list[bytes] = []
+    starts: list[int] = []
+    lines: list[int] = []
     pieces: dict[str, Hole | Pick] = {}
     length = 0
-    fresh = True
     for piece in flat(value, ways):
-        if isinstance(piece, Text):
-            told = piece.text
-        elif piece.unset:
-            told = ""
-        else:
+        told = piece.text if isinstance(piece, Text) else ""
+        if isinstance(piece, Hole) and not piece.unset:
             if FIRST_PRIVATE + len(pieces) > LAST_PRIVATE:
                 return None
             told = chr(FIRST_PRIVATE + len(pieces))
             pieces[told] = piece
-        length += len(told)
+        data = told.encode("utf-8", "replace")
+        if data:
+            starts.append(length)
+            lines.append(piece.line)
+        length += len(data)
         if length > LONGEST:
             return None
-        for i, each in enumerate(told.split("\n")):
-            if i:
-                text.append("\n")
-                fresh = True
-            if fresh:
-                rows.append(piece.line + i if i else piece.line)
-                fresh = False
-            text.append(each)
-    return Source("".join(text).encode("utf-8", "replace"), rows, 1, pieces)
+        text.append(data)
+    return Source(b"".join(text), starts, lines, 1, pieces)

@@ -41,7 +41,7 @@ def variable(run: "Run", name: str, line: int) -> Value:
         from orchestrator.audit.bash.words import spaced
 
         return spaced(run, list(run.scope.arguments), line)
-    if not (name[0].isalpha() or name[0] == "_"):
+    if not (name[:1].isalpha() or name[:1] == "_"):
         return (Hole(f"${name}", line),)
     found = run.scope.variables.get(name)
     if isinstance(found, Array):

@@ -51,12 +51,16 @@ def launches(
     run = Run(_tree)
     for name, given in (environment or {}).items():
         run.scope.variables[name] = (Text(given, first_line),)
-    source = Source(text.encode("utf-8", "replace"), None, first_line)
+    source = Source(text.encode("utf-8", "replace"), first_line=first_line)
     try:
         run.statement(_tree(source.data), source)
         _leftovers(run)
     except (TooDeep, RecursionError) as error:
-        raise UnreadableScript(f"this script cannot be followed: {error or 'too deep'}") from None
+        why = str(error) if isinstance(error, TooDeep) else "it is nested deeper than any launch"
+        if not run.commands:
+            raise UnreadableScript(f"this script cannot be followed: {why}") from None
+        run.bounded.add(f"what came before was looked at; then the script is left: {why}")
+    run.guard = ()
     written = {name: _text(value) for name, value in run.files.items()}
     return [each for command in run.commands for each in _cases(run, command)], written
 

@@ -1,5 +1,6 @@
 """What is known at one point of a script: variables, functions, arguments; and where it forked."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,18 +30,22 @@ class Source:
     """A text being read: the file, or a string in it that is run as a script of its own."""
 
     data: bytes
-    line_of_row: Sequence[int] | None = None
-    """Row of this text -> line of the file; None: the file itself."""
+    starts: Sequence[int] | None = None
+    """Bytes at which a new line of the file begins in this text; None: the file itself."""
+    lines: Sequence[int] = ()
+    """The lines of the file that begin there."""
     first_line: int = 1
     pieces: Mapping[str, Hole | Pick] = field(default_factory=dict)
 
     def line(self, node: Node) -> int:
-        return self.at_row(node.start_point[0])
+        """The line of the file on which a node stands."""
+        return self.at(node.start_byte, node.start_point[0])
 
-    def at_row(self, row: int) -> int:
-        if self.line_of_row is None:
+    def at(self, byte: int, row: int) -> int:
+        """The line of a byte, which is on that row of this text."""
+        if self.starts is None:
             return row + self.first_line
-        return self.line_of_row[min(row, len(self.line_of_row) - 1)] if self.line_of_row else 1
+        return self.lines[max(bisect_right(self.starts, byte) - 1, 0)] if self.lines else 1
 
     def text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")

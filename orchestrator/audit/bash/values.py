@@ -71,8 +71,9 @@ def text_of(text: str, line: int) -> Value:
     """Literal text; each line of it keeps its number."""
     if "\n" not in text:
         return (Text(text, line),) if text else EMPTY
-    lines = text.splitlines(keepends=True)
-    return tuple(Text(each, line + i) for i, each in enumerate(lines))
+    lines = text.split("\n")
+    told = [f"{each}\n" for each in lines[:-1]] + lines[-1:]
+    return tuple(Text(each, line + i) for i, each in enumerate(told) if each)
 
 
 def flat(value: Value, ways: Ways) -> Iterator[Text | Hole]:
@@ -164,7 +165,7 @@ def words(term: Term, ways: Ways) -> Iterator[Word]:
             else:
                 yield from _split(at, piece)
                 at = _rest(piece)
-    if at.begun and (at.text != [UNSET] or any(part.quoted for part in term)):
+    if at.begun:
         yield at.word()
 
 
@@ -188,7 +189,7 @@ def _rest(piece: Text) -> Writing:
     return rest
 
 
-HEAVIEST = 20_000
+HEAVIEST = 6_000
 """Pieces, and tenths of characters, of a value that is still followed."""
 
 

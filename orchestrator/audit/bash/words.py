@@ -37,6 +37,8 @@ def terms(run: "Run", node: Node, src: Source) -> list[Term]:
         step = 1 if high >= low else -1
         numbers = range(low, high + step, step)[:MOST_NUMBERS]
         return [(Part((Text(str(n), src.line(node)),), True),) for n in numbers]
+    if node.type == "command_name" and len(node.children) == 1:
+        node = node.children[0]
     whole = _whole_array(run, node, src)
     if whole is not None:
         return whole
@@ -145,12 +147,13 @@ def _between(run: "Run", node: Node, src: Source, quote: str) -> Value:
     at, row = start, node.start_point[0]
 
     def literal(upto: int) -> None:
-        nonlocal row
-        text = src.data[at:upto].decode("utf-8", "replace")
-        for i, each in enumerate(text.splitlines(keepends=True)):
-            told = _IN_QUOTES.sub(lambda m: "" if m[1] == "\n" else m[1], each)
-            found.extend(_literal(told, src.at_row(row + i), src))
-        row += text.count("\n")
+        """The text up to the next expansion, line by line."""
+        byte = at
+        for i, each in enumerate(src.data[at:upto].splitlines(keepends=True)):
+            told = each.decode("utf-8", "replace")
+            told = _IN_QUOTES.sub(lambda m: "" if m[1] == "\n" else m[1], told)
+            found.extend(_literal(told, src.at(byte, row + i), src))
+            byte += len(each)
 
     for child in node.children:
         if child.type in (

@@ -16,7 +16,7 @@ from orchestrator.launch.node.environment import ground_for
 from orchestrator.launch.node.options import NodeOptions, node_options
 from orchestrator.launch.node.ray import Failed, Stage, ray_cluster
 from orchestrator.launch.node.secret import secrets
-from orchestrator.launch.node.sweep import TOKEN, sweep
+from orchestrator.launch.node.sweep import SCRATCH, TOKEN, sweep
 from orchestrator.rundir import AttemptDir, write_text
 from orchestrator.types import Cell, LaunchPlan
 
@@ -64,9 +64,14 @@ def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptio
     return Stage(
         names=nodes.names(num_nodes), gpus_per_node=cell.resources.gpus_per_node,
         ground=ground_for(plan, options), options=options, cwd=cwd,
-        sees=(attempt.path.parents[3],),
+        sees=(attempt.path.parents[3], *_linked(cwd)),
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )  # fmt: skip
+
+
+def _linked(folder: Path) -> list[Path]:
+    """Where the links of a plan lead: prepared prompts lie outside the runs folder."""
+    return [path.resolve() for path in folder.glob("*") if path.is_symlink()]
 
 
 def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
@@ -83,7 +88,8 @@ def _with_ray(
     company: Company, claim: IO[str] | None,
 ) -> Ending:  # fmt: skip
     env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
-    company.scratch = nodes.scratch(stage.options.scratch_dir, f"orch-{company.token}")
+    company.scratch = nodes.scratch(stage.options.scratch_dir, f"{SCRATCH}{company.token}")
+    stage = stage._replace(sees=(*stage.sees, company.scratch))
     try:
         with ray_cluster(stage, company, env) as address:
             return _program(plan, attempt, stage, {**env, "RAY_ADDRESS": address}, company, claim)

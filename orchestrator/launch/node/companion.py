@@ -10,18 +10,22 @@ import argparse
 import os
 import select
 import shutil
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.launch import program, system
-from orchestrator.launch.node.sweep import TOKEN, sweep
+from orchestrator.launch.node.sweep import SCRATCH, TOKEN, carriers, sweep
 
 GRACE_SECONDS = 8.0
 STOPPED = 143
 _MOST_LOGS, _MOST_BYTES = 60, 1 << 20
+_ORPHAN_SECONDS = 600
+"""A folder so young may be of a run that is just starting."""
 
 
 class Line:
@@ -51,6 +55,7 @@ def main() -> int:
     line, stop = Line(), system.Stop()
     with stop.listening():
         if given.scratch:
+            clear_orphans(given.scratch.parent)
             given.scratch.mkdir(parents=True, exist_ok=True)
         code = _run(given.argv, given.token, lambda: line.listen(0.3) and not stop.asked)
         sweep(given.token)
@@ -77,6 +82,19 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
             return code if code >= 0 else 128 - code
     program.end(process, GRACE_SECONDS)
     return STOPPED
+
+
+def clear_orphans(base: Path) -> None:
+    """Removes scratch folders of runs that were killed together with their companion: ours, of a
+    while ago, and with no process left that carries their token."""
+    for path in base.glob(f"{SCRATCH}????????????????"):
+        with suppress(OSError):
+            told = path.lstat()
+            old = time.time() - told.st_mtime > _ORPHAN_SECONDS
+            if told.st_uid == os.getuid() and stat.S_ISDIR(told.st_mode) and old:
+                token = path.name.removeprefix(SCRATCH)
+                if not any(carriers(token)):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def keep_logs(scratch: Path, target: Path) -> None:

@@ -10,13 +10,15 @@ from pathlib import Path
 from orchestrator.launch import system
 
 TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105
+SCRATCH = "orch-"
+"""How the name of a run's scratch folder begins; its token follows."""
 
 
 def sweep(token: str, patience_seconds: float = 3.0) -> int:
     """Ends every process of this user that carries the token; how many there were."""
-    first = list(_carriers(token))
+    first = list(carriers(token))
     for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
-        left = list(_carriers(token))
+        left = list(carriers(token))
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -27,11 +29,13 @@ def sweep(token: str, patience_seconds: float = 3.0) -> int:
     return len(first)
 
 
-def _carriers(token: str) -> Iterator[int]:
+def carriers(token: str) -> Iterator[int]:
+    """Processes of this user that carry the token: of one rank (`<run>.<rank>`), or of a run."""
     needle = f"{TOKEN}={token}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 held = (entry / "environ").read_bytes().split(b"\0")
-                if needle in held and system.is_running(int(entry.name)):
+                mine = any(word == needle or word.startswith(needle + b".") for word in held)
+                if mine and system.is_running(int(entry.name)):
                     yield int(entry.name)

@@ -95,6 +95,9 @@ def test_too_few_gpus(changed: Any, place: Place, nodes: int, gpus: int, field: 
 
 def test_the_ledger_says_what_is_ours_and_what_differs(base: Cell, place: Place) -> None:
     by_field = {entry.field: entry for entry in BACKEND.translate(base, place).ledger}
+    every = by_field.pop("cadence.evaluate_every_steps")
+    assert (every.value, every.key) == ("10", "")
+    assert "evaluates nothing while it trains" in every.note
     assert by_field.keys() == dict(flatten(base.settings.model_dump())).keys()
     status = {field: entry.status for field, entry in by_field.items()}
     assert {f for f, s in status.items() if s == "approximated"} == {

@@ -12,15 +12,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch import node
+from orchestrator import registry
+from orchestrator.errors import OrchError
+from orchestrator.expand import expand
+from orchestrator.launch import node, system
 from orchestrator.launch.endings import Ending, Stopped
+from orchestrator.launch.node import companion
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.settings import Resources
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.spec import load
+from orchestrator.types import Cell, LaunchPlan, Place
 from tests.cluster import wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import carriers
 
+ROOT = Path(__file__).parents[3]
 SECRET = "not-for-any-file-2207"
 Bring = Callable[..., tuple[Ending, AttemptDir]]
 
@@ -238,3 +244,69 @@ def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> No
     finally:
         worker.kill()
         worker.wait()
+
+
+def test_scratch_of_killed_runs_is_cleared_and_nobody_elses(tmp_path: Path) -> None:
+    living, dead, young, other = (
+        tmp_path / name
+        for name in ("orch-1111111111111111", "orch-2222222222222222", "orch-3333333333333333",
+                     "orch-not-ours")
+    )  # fmt: skip
+    for path in (living, dead, young, other):
+        path.mkdir()
+        if path != young:
+            os.utime(path, (1, 1))
+    argv = ["sleep", "60"]
+    held = subprocess.Popen(argv, env={**os.environ, "ORCH_RANK_TOKEN": "1111111111111111.1"})
+    try:
+        companion.clear_orphans(tmp_path)
+    finally:
+        held.kill()
+        held.wait()
+    assert {path for path in (living, dead, young, other) if path.exists()} == {
+        living, young, other
+    }  # fmt: skip
+
+
+def test_an_environment_that_orch_made_is_found_by_its_release(
+    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "envs" / "verl-0.9.1"
+    programs(home / "bin", "python", 'echo "$VIRTUAL_ENV|$1"')
+    marker = {"library": "verl", "version": "0.9.1", "flavour": "gpu", "lock": "sha256:1"}
+    (home / "environment.json").write_text(json.dumps(marker))
+    plan = {"argv": ("python", "x"), "backend": "verl", "version": "0.9.1"}
+    _, attempt = bring("", {"environments_dir": str(tmp_path / "envs")}, **plan)
+    assert attempt.stdout.read_text() == f"{home}|x\n"
+    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(tmp_path / "envs"))
+    _, attempt = bring("", None, **plan)
+    assert attempt.stdout.read_text() == f"{home}|x\n"
+
+
+@pytest.mark.parametrize(("name", "text", "count"), [
+    ("memory.events", "low 0\noom 3\noom_kill 2\n", 2),
+    ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+    ("memory.events", "nonsense\n", None),
+])  # fmt: skip
+def test_kills_for_memory_are_counted(
+    tmp_path: Path, name: str, text: str, count: int | None
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert system._oom_kills(tmp_path) == count
+
+
+@pytest.mark.parametrize("library", ["verl", "openrlhf", "skyrl", "prime_rl"])
+def test_each_library_says_what_it_needs_of_the_nodes(library: str, tmp_path: Path) -> None:
+    specs = (ROOT / "experiments").glob("*.yaml")
+    cells = [c for path in specs for c in expand(load(path))]
+    place = Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    for cell in cells:
+        if cell.settings.backend.name == library:
+            try:
+                plan = registry.load(library).translate(cell, place)
+            except OrchError:
+                continue
+            assert plan.bring_up == ("ranks" if library == "prime_rl" else "ray")
+            break
+    else:
+        pytest.fail(f"no shipped cell for {library}")

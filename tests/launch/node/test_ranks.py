@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from backends.prime_rl import BACKEND
+from orchestrator.expand import expand
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.spec import load
+from orchestrator.types import Cell, LaunchPlan
 from tests.cluster import Cluster, wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import carriers
@@ -42,24 +47,33 @@ home.make(cell)
 attempt = home.new_attempt()
 plan = LaunchPlan.model_validate(order["plan"])
 home.write(cell, plan)
-ending = node.run(plan, attempt, cell, {"env": {"MINE": "a b"}})
+ending = node.run(plan, attempt, cell, order["options"])
 (attempt.path / "ending.json").write_text(json.dumps(ending._asdict()))
 """
 
 
-def start(cluster: Cluster, root: Path, how: str) -> Path:
+def counting() -> Cell:
+    return make_cell(resources={"num_nodes": 2, "gpus_per_node": 4})
+
+
+def roles(cell: Cell, how: str) -> LaunchPlan:
+    return LaunchPlan(cell_id=cell.id, backend="fake", version="1", bring_up="ranks",
+                      argv=(sys.executable, "-c", ROLE, how))  # fmt: skip
+
+
+def start(cluster: Cluster, root: Path, cell: Cell, plan: LaunchPlan, **options: object) -> Path:
     """Submits a job of two nodes; the folder of its attempt."""
-    root.mkdir(parents=True)
-    cell = make_cell(resources={"num_nodes": 2, "gpus_per_node": 4})
-    plan = {"cell_id": cell.id, "backend": "fake", "version": "1", "bring_up": "ranks",
-            "argv": [sys.executable, "-c", ROLE, how]}  # fmt: skip
-    order = {"cell": cell.model_dump(mode="json"), "folder": str(root / "runs"), "plan": plan}
+    root.mkdir(parents=True, exist_ok=True)
+    order = {"cell": cell.model_dump(mode="json"), "folder": str(root / "runs"),
+             "plan": plan.model_dump(mode="json"), "options": {"env": {"MINE": "a b"}, **options}
+             }  # fmt: skip
     (root / "order.json").write_text(json.dumps(order))
     (root / "worker.py").write_text(WORKER)
     (root / "job.sh").write_text(f"#!/bin/bash\nexec {sys.executable} worker.py order.json\n")
     cluster.run(
-        "env", f"PYTHONPATH={HERE.parents[2]}", f"ORCH_TEST={root}", "sbatch", f"--chdir={root}", "--nodes=2",
-        "--ntasks=2", "--ntasks-per-node=1", "--gres=gpu:a100:4", "--output=/dev/null",
+        "env", f"PYTHONPATH={HERE.parents[2]}", f"ORCH_TEST={root}",
+        "sbatch", f"--chdir={root}", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
+        "--gres=gpu:a100:4", "--output=/dev/null",
         f"--error={root}/log", str(root / "job.sh"),
     )  # fmt: skip
     return root / "runs" / "cells" / cell.directory / "attempts" / "1"
@@ -75,7 +89,7 @@ def test_both_nodes_run_it_and_the_end_of_the_first_is_the_end(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     root = tmp_path / "a 'b\" β"
-    attempt = start(cluster, root, "done")
+    attempt = start(cluster, root, counting(), roles(counting(), "done"))
     assert ended(attempt)["state"] == "succeeded"
     seen = [json.loads((attempt.parents[1] / "plan" / f"rank{n}.json").read_text()) for n in (0, 1)]
     assert seen[0]["SLURMD_NODENAME"] != seen[1]["SLURMD_NODENAME"]
@@ -89,8 +103,48 @@ def test_a_role_that_fails_ends_the_others_and_says_of_what(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     root = tmp_path / "x"
-    attempt = start(cluster, root, "fail")
+    attempt = start(cluster, root, counting(), roles(counting(), "fail"))
     told = ended(attempt)
     assert (told["state"], told["failure"]) == ("failed", "out_of_memory")
     assert "left the run" in told["message"]
     wait_for(lambda: not list(carriers(ORCH_TEST=str(root))), 20, "nothing to be left")
+
+
+PROGRAM = """\
+#!{python}
+import os, sys, time
+from pathlib import Path
+name, root = Path(sys.argv[0]).name, Path({root!r})
+seen = root / f"{{name}}.{{os.environ['CUDA_VISIBLE_DEVICES']}}"
+seen.write_text(os.environ["SLURMD_NODENAME"] + "\\n" + Path(sys.argv[2]).read_text())
+while name == "inference" or len(list(root.glob("inference.*"))) < 2:
+    time.sleep(0.1)
+"""
+"""Stands for Prime-RL's programs: servers serve for ever, `rl` waits for them and is done."""
+
+
+def test_prime_rl_serves_on_one_node_and_trains_on_the_other(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cells = expand(load(HERE.parents[2] / "experiments" / "comedy_full.yaml"))
+    cell = next(c for c in cells if c.settings.backend.name == "prime_rl"
+                and c.resources.num_nodes == 2 and c.settings.kl.label == "k1.reward")  # fmt: skip
+    programs = tmp_path / "prime" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("rl", "inference"):
+        (programs / name).write_text(PROGRAM.format(python=sys.executable, root=str(tmp_path)))
+        (programs / name).chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)
+    home = RunFolder(tmp_path / "runs").cell(cell)
+    attempt = AttemptDir(home.path / "attempts" / "1", 1)
+    plan = BACKEND.translate(cell, home.place(attempt))
+    assert plan.bring_up == "ranks"
+    environments = {"prime_rl": {"venv": str(programs.parent)}}
+    told = ended(start(cluster, tmp_path, cell, plan, environments=environments))
+    assert told["state"] == "succeeded", told
+    trainer = (tmp_path / "rl.0,1,2,3").read_text()
+    servers = [path.read_text() for path in tmp_path.glob("inference.*")]
+    assert len(servers) == 2
+    assert len({text.splitlines()[0] for text in (trainer, *servers)}) == 2
+    assert "orch-server-node" not in trainer, "the host of the servers is not filled in"
+    wait_for(lambda: not list(carriers(ORCH_TEST=str(tmp_path))), 20, "nothing to be left")

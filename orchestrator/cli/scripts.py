@@ -1,0 +1,129 @@
+"""`orch compare --configs a.sh b.sh`: two launch scripts, read by audit, set against each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
+
+if TYPE_CHECKING:
+    from orchestrator.compare.scripts import Script
+
+LARGEST_BYTES = 2_000_000
+SEEDS = (0, 1, 2)
+RECIPE = """\
+defaults: [recipe: onpolicy_math, site: auto, _self_]
+name: scripts
+question: What do two scripts do differently?
+model: qwen2.5-7b
+backend: micro
+seeds: [0]
+studies: {scripts: {base: {kl: none}}}
+"""
+
+
+def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
+    """Prints the table and, on request, what each difference does. 1 if cells failed."""
+    from dataclasses import asdict
+
+    from orchestrator.compare.scripts import differences
+
+    if len(paths) != 2:
+        raise SelectionError(
+            f"--configs takes two launch scripts, got {len(paths)}: orch compare --configs a.sh b.sh"
+        )
+    left, right = (_read(path) for path in paths)
+    if left.name == right.name:
+        left, right = (_renamed(s, p) for s, p in zip((left, right), paths, strict=True))
+    rows = differences(left, right)
+    page: dict[str, Any] = {
+        "left": left.name, "right": right.name, "differences": [asdict(row) for row in rows],
+        "why": {s.name: s.finding.why for s in (left, right)},
+        "notes": [*left.notes, *right.notes],
+    }  # fmt: skip
+    code = 0
+    if ablate:
+        code, page["ablation"] = _ablate(left, right)
+    if as_json:
+        print_json(page)
+        return code
+    print_table(("what", left.name, right.name), [(r.what, r.left, r.right) for r in rows])
+    if not rows:
+        click.echo("Both ask for the same KL, of libraries that mean the same by it.")
+    for name, why in page["why"].items():
+        click.echo(f"{name}: {why}")
+    for note in page["notes"]:
+        say(note)
+    for made in page.get("ablation", ()):
+        from orchestrator.cli.libraries import print_ablation
+
+        print_ablation(made)
+    return code
+
+
+def _read(path: str) -> "Script":
+    """The launch that a script makes in its usual case. Raises OrchError."""
+    from orchestrator.audit import UnreadableScript, audit
+    from orchestrator.compare.scripts import script
+
+    file = Path(path)
+    try:
+        text = file.read_bytes()[:LARGEST_BYTES].decode(errors="replace")
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        found = audit(text, path)
+    except UnreadableScript as error:
+        raise SelectionError(f"{path}: {error}") from error
+    usual = [finding for finding in found if finding.usual] or found
+    made = script(usual[0], file.stem)
+    if len(found) > 1:
+        say(f"{path} holds {len(found)} launches or cases: the one of line {usual[0].line} is used")
+    return made
+
+
+def _renamed(made: "Script", path: str) -> "Script":
+    from dataclasses import replace
+
+    return replace(made, name=str(Path(path)))
+
+
+def _ablate(left: "Script", right: "Script") -> tuple[int, list[dict[str, Any]]]:
+    """Trains both ends and every step, at the scale of this machine."""
+    from orchestrator.cli.libraries import EXACT, explained, trained
+    from orchestrator.compare.ablation import explain
+    from orchestrator.compare.scripts import ablation
+
+    experiment = _experiment()
+    (base,) = experiment.declared
+    made = ablation(left, right, base, SEEDS)
+    code, value = trained(experiment, [made], EXACT)
+    return code, [
+        {"left": left.name, "right": right.name, "metric": EXACT,
+         "questions": [explained(x) for x in explain(made, value)]}
+    ]  # fmt: skip
+
+
+def _experiment() -> Any:
+    """The paper's on-policy recipe, from the shipped experiments in this folder."""
+    import tempfile
+
+    from orchestrator.experiment import open_experiment
+
+    folder = Path("experiments")
+    if not (folder / "recipe").is_dir():
+        raise EnvironmentFault(
+            "--ablate trains the paper's recipe, which is in experiments/recipe of orch's "
+            "repository: run it there"
+        )
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=folder, delete=False) as file:
+        file.write(RECIPE)
+    try:
+        return open_experiment(file.name, ["site=local"])
+    except OrchError:
+        raise
+    finally:
+        Path(file.name).unlink()

@@ -1,0 +1,155 @@
+"""`orch audit` as somebody runs it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.scripts import COEFFICIENT, IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL
+from orchestrator.audit import audit
+from orchestrator.audit.fix import fixed
+from orchestrator.audit.sarif import sarif
+from orchestrator.cli.audit import command
+
+K3 = f'#!/bin/bash\n{VERL} \\\n  {USE_LOSS}=True \\\n  {IN_REWARD}=False \\\n  "$@"\n'
+GOOD = f"{VERL} {USE_LOSS}=False {IN_REWARD}=True"
+
+
+def run(*args: object) -> tuple[int, Result]:
+    """The exit code and what was printed."""
+    done = CliRunner().invoke(command, [str(a) for a in args], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value, done
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    (tmp_path / "good.sh").write_text(GOOD)
+    (tmp_path / "other.sh").write_text("ls\n")
+    (tmp_path / "open.sh").write_text(f"{VERL} {USE_LOSS}=$(cat x)")
+    assert run(tmp_path / "good.sh")[0] == 0
+    assert run(tmp_path / "k3.sh")[0] == 1
+    assert run(tmp_path / "other.sh")[0] == 2
+    assert run(tmp_path / "open.sh")[0] == 2
+    assert run(tmp_path / "absent.sh")[0] == 2
+    assert run(tmp_path / "good.sh", tmp_path / "other.sh", tmp_path / "k3.sh")[0] == 1
+    assert run("--library", "verl@0.9.0", tmp_path / "good.sh")[0] == 0
+
+
+def test_other_files_are_audited_beside_broken_ones(tmp_path: Path) -> None:
+    names = ["binary.sh", "empty.sh", "large.sh", "nested.sh", 'it\'s "odd" é.sh']
+    for name, text in zip(names, [b"\x00\xff" * 99, b"", b"a" * 10_000_000, b"$(" * 9999,
+                                  K3.encode()], strict=True):  # fmt: skip
+        (tmp_path / name).write_bytes(text)
+    code, done = run(*(tmp_path / name for name in names), tmp_path)
+    assert code == 1
+    assert "forward KL" in done.stdout.replace("THE FORWARD KL", "forward KL")
+    for name in names[:4]:
+        assert f"{tmp_path / name}: " in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    told = json.loads(run("--json", tmp_path / "k3.sh")[1].stdout)["findings"][0]
+    assert told["verdict"] == "token_forward_kl"
+    assert told["kl_in_loss"] == {
+        "active": True, "estimator": "k3", "beta": 0.001, "straight_through": False,
+    }  # fmt: skip
+    assert told["kl_in_reward"] == {"active": False, "estimator": None, "beta": None}
+    rest = "library version entry_point advantage_estimator reference_policy_loaded group_size"
+    assert {*rest.split(), "inactive_flags", "contradictions", "why", "lines"} <= set(told)
+    assert told["lines"] == [2, 3, 4]
+
+
+def test_the_answer_cites_lines_rules_and_the_laboratory(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    told = " ".join(run(tmp_path / "k3.sh")[1].stdout.split())
+    assert f"{USE_LOSS} = True line 3" in told
+    assert "core_algos.py: kl_penalty" in told
+    assert "token-level forward KL" in told
+    assert f"line 4: {IN_REWARD}=True" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        K3,
+        f"{VERL} {USE_LOSS}=True {IN_REWARD}=False",
+        f"ON=True\nA=(\n {USE_LOSS}=$ON\n {TYPE}=kl\n)\n{VERL} {IN_REWARD}=False ${{A[@]}}",
+        f"{VERL} {IN_REWARD}=True algorithm.kl_penalty=mse",
+        f"{VERL} {IN_REWARD}=True {USE_LOSS}=True {COEFFICIENT}=0.5 \\\n  {TYPE}='k2'",
+        f"{OPENRLHF} \\\n  --use_kl_loss \\\n  --init_kl_coef 0.1 \\\n  --kl_estimator k3",
+        f"{OPENRLHF} --kl_estimator k2 --gamma 1",
+        f"{OPENRLHF} --algo.kl.use_loss --algo.kl.estimator=k3 --algo.kl.unbiased_gradient",
+        f"{SKYRL} generator.n_samples_per_prompt=5",
+        f"{SKYRL} trainer.algorithm.use_kl_in_reward=true",
+    ],
+)
+def test_the_change_leads_to_k1_in_the_reward(text: str) -> None:
+    before = audit(text, "x.sh")
+    changed, left = fixed(text, before)
+    if not before[0].problem:
+        assert changed == text
+        return
+    assert not left
+    after = audit(changed, "x.sh")[0]
+    assert (after.verdict, after.kl_in_reward.estimator) == ("unbiased_reverse_kl", "k1")
+
+
+def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "k3.sh"
+    path.write_text(K3)
+    run("--fix", path)
+    assert path.read_text() == K3
+    patch = shutil.which("patch")
+    if patch is None:
+        pytest.skip("patch is not installed")
+    subprocess.run([patch, "-s", str(path), f"{path}.orch.diff"], check=True, cwd=tmp_path)
+    assert audit(path.read_text(), "x.sh")[0].verdict == "unbiased_reverse_kl"
+    assert not run("--fix", path)[1].stderr
+
+
+def test_sarif_names_rule_line_and_change(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3 + "\n")
+    (tmp_path / "other.sh").write_text("ls")
+    done = run("--sarif", tmp_path / "k3.sh", tmp_path / "other.sh")[1]
+    told = json.loads(done.stdout)["runs"][0]
+    rules = {rule["id"] for rule in told["tool"]["driver"]["rules"]}
+    assert {each["ruleId"] for each in told["results"]} == {"token_forward_kl", "unreadable"}
+    assert all(each["ruleId"] in rules for each in told["results"])
+    first = told["results"][0]
+    assert first["level"] == "warning"
+    assert first["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
+    assert "For k1 in the reward" in first["message"]["text"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=40))
+def test_sarif_is_json_whatever_the_name(name: str) -> None:
+    assert json.dumps(sarif([], [(name, name)]))
+
+
+def test_folders_are_searched_and_the_release_around_is_used(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "verl" / "version").mkdir(parents=True)
+    (tmp_path / "verl" / "version" / "version").write_text("0.3.0.dev0\n")
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "a.sh").write_text(f"{VERL} algorithm.kl_ctrl.kl_coef=0.1")
+    told = json.loads(run("--json", tmp_path)[1].stdout)["findings"]
+    assert [(t["version"], t["verdict"]) for t in told] == [("0.3.0.dev0", "unbiased_reverse_kl")]
+
+
+@pytest.mark.parametrize("given_as", ["verl", "verl@", "verk@0.3", "@1"])
+def test_a_release_that_makes_no_sense_is_a_sentence(given_as: str, tmp_path: Path) -> None:
+    import click
+
+    (tmp_path / "k3.sh").write_text(K3)
+    with pytest.raises(click.UsageError, match="--library"):
+        run("--library", given_as, tmp_path / "k3.sh")

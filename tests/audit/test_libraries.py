@@ -1,0 +1,194 @@
+"""What each library makes of its flags, release by release."""
+
+import pytest
+
+from audit.scripts import (
+    COEFFICIENT,
+    IN_REWARD,
+    OPENRLHF,
+    SKYRL,
+    TYPE,
+    USE_LOSS,
+    VERL,
+    only,
+    verdict,
+)
+
+KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", "no_kl"),
+        (f"{IN_REWARD}=True", "unbiased_reverse_kl"),
+        (f"{IN_REWARD}=True algorithm.kl_penalty=low_var_kl", "biased_reward"),
+        (f"{IN_REWARD}=True {KL_COEFFICIENT}=0", "no_kl"),
+        (f"{USE_LOSS}=True", "token_forward_kl"),
+        (f"{USE_LOSS}=True {TYPE}=mse", "token_reverse_kl"),
+        (f"{USE_LOSS}=True {TYPE}=k3+", "token_reverse_kl"),
+        (f"{USE_LOSS}=True {TYPE}=k1", "zero_mean_noise"),
+        (f"{USE_LOSS}=True {COEFFICIENT}=0.0", "no_kl"),
+        (f"{USE_LOSS}=True {IN_REWARD}=True", "both"),
+        (f"{USE_LOSS}=True {TYPE}=full", "undetermined"),
+    ],
+)
+def test_verl(flags: str, expected: str) -> None:
+    assert verdict(f"{VERL} {flags}", versions={"verl": "0.9.0 told"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.2.0", "unbiased_reverse_kl"), ("0.3.0.post1", "unbiased_reverse_kl"),
+        ("0.4.0", "no_kl"), ("0.9.0", "no_kl"),
+    ],
+)  # fmt: skip
+def test_one_file_means_two_things_in_verl(version: str, expected: str) -> None:
+    text = f"{VERL} {KL_COEFFICIENT}=0.001"
+    assert verdict(text, versions={"verl": f"{version} told"}) == expected
+
+
+def test_verl_without_a_hint_of_its_release_is_not_guessed() -> None:
+    found = only(f"{VERL} {KL_COEFFICIENT}=0.001")
+    assert found.verdict == "undetermined"
+    assert "before and after 0.4.0" in found.why
+
+
+@pytest.mark.parametrize(
+    ("more", "version"),
+    [
+        ("actor_rollout_ref.actor.fsdp_config.grad_offload=False", "0.2.0"),
+        ("trainer.use_v1=True", "0.9.0"),
+        ("+trainer.val_before_train=False", "0.3.0"),
+    ],
+)
+def test_keys_tell_the_release_of_verl(more: str, version: str) -> None:
+    assert only(f"{VERL} {USE_LOSS}=True {more}").version == version
+
+
+def test_pins_tell_the_release() -> None:
+    assert only(f"pip install verl==0.3.0\n{VERL} {KL_COEFFICIENT}=0.1").version == "0.3.0"
+
+
+def test_verl_flags_without_effect() -> None:
+    found = only(f"{VERL} {USE_LOSS}=False {TYPE}=k3 {COEFFICIENT}=0.1 {IN_REWARD}=False "
+                 f"{KL_COEFFICIENT}=0.1")  # fmt: skip
+    assert {each.flag for each in found.inactive_flags} == {TYPE, COEFFICIENT, KL_COEFFICIENT}
+
+
+def test_a_recipe_that_ignores_the_reward_flags() -> None:
+    found = only(f"python -m recipe.prime.main_prime {IN_REWARD}=True {KL_COEFFICIENT}=0.1")
+    assert found.verdict == "no_kl"
+    assert IN_REWARD in {each.flag for each in found.inactive_flags}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected", "version"),
+    [
+        ("", "unbiased_reverse_kl", None),
+        ("--init_kl_coef 0.05", "unbiased_reverse_kl", None),
+        ("--init_kl_coef 0", "no_kl", None),
+        ("--init_kl_coef=0.0 --use_kl_loss --kl_estimator k3", "no_kl", None),
+        ("--use_kl_loss", "zero_mean_noise", None),
+        ("--use_kl_loss --kl_estimator k2", "token_reverse_kl", None),
+        ("--use_kl_loss --kl_estimator k3", "token_forward_kl", None),
+        ("--kl_estimator k3", "biased_reward", None),
+        ("--use_kl_estimator_k3", "biased_reward", "0.6.0"),
+        ("--algo.kl.use_loss --algo.kl.estimator k3", "token_forward_kl", "0.11.0"),
+        ("--algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.unbiased_gradient",
+         "token_reverse_kl", "0.11.2"),
+        ("--algo.kl.unbiased_gradient", "unbiased_reverse_kl", "0.11.2"),
+    ],
+)  # fmt: skip
+def test_openrlhf(flags: str, expected: str, version: str | None) -> None:
+    found = only(f"{OPENRLHF} {flags}")
+    assert found.verdict == expected
+    assert version in (None, found.version)
+
+
+A = "trainer.algorithm"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", "token_forward_kl"),
+        (f"{A}.use_kl_loss=false", "no_kl"),
+        (f"{A}.kl_loss_coef=0", "no_kl"),
+        (f"{A}.use_kl_loss=false {A}.use_kl_in_reward=true", "biased_reward"),
+        (f"{A}.use_kl_loss=false {A}.use_kl_in_reward=true {A}.kl_estimator_type=k1",
+         "unbiased_reverse_kl"),
+        (f"{A}.kl_estimator_type=k1", "zero_mean_noise"),
+        (f"{A}.kl_estimator_type=k2", "token_reverse_kl"),
+    ],
+)  # fmt: skip
+def test_skyrl(flags: str, expected: str) -> None:
+    assert verdict(f"{SKYRL} {flags}") == expected
+
+
+def test_skyrl_refuses_both_at_once() -> None:
+    found = only(f"{SKYRL} {A}.use_kl_in_reward=true")
+    assert found.verdict == "both"
+    assert "refuses" in found.contradictions[0].text
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (f"python -m skyrl_train.entrypoints.main_base {A}.use_kl_loss=true", {}),
+        (f"{SKYRL} {A}.use_kl_loss=true", {"versions": {"skyrl": "0.1.0 told"}}),
+    ],
+)
+def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> None:
+    found = only(text, **more)
+    assert found.verdict == "no_kl"
+    assert "without gradient" in found.why
+    assert found.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "tau"),
+    [
+        ("kl_coef = 0.1\nname_model = 'x'\n", "no_kl", None),
+        ("inference_gpu_ids = [0]\n[orchestrator]\nbatch_size = 8\n", "no_kl", 0.0),
+        ("[slurm]\njob_name = 'x'\n", "rollout_policy_kl_only", 1e-3),
+        ("[slurm]\n[trainer.loss]\nkl_tau = 0.0\n", "no_kl", 0.0),
+        ("[orchestrator]\nbatch_size = 8\n[trainer.loss]\ntype = 'custom'\n", "undetermined", None),
+        (("inference_gpu_ids = [0]\nmax_async_level = 1\n[orchestrator]\nbatch_size = 8\n"
+         "[trainer.loss]\nteacher_tau = 0.1\nkl_tau = 0\n"), "token_reverse_kl", 0.0),
+    ],
+)  # fmt: skip
+def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
+    found = only(text, "rl.toml")
+    assert (found.verdict, found.rollout_kl) == (expected, tau)
+
+
+def test_prime_rl_overlays_by_command() -> None:
+    files = {"a.toml": "[orchestrator]\nbatch_size = 8\n", "b.toml": "[trainer.loss]\nkl_tau = 0\n"}
+    text = "uv run rl @ a.toml @ b.toml --trainer.loss.kl-tau 0.25"
+    assert only(text, files=files).rollout_kl == 0.25
+
+
+def test_hydra_configurations_build_on_others() -> None:
+    base = "actor_rollout_ref:\n  actor:\n    use_kl_loss: true\n    kl_loss_type: kl\n"
+    own = "defaults:\n  - base\nalgorithm:\n  use_kl_in_reward: false\n  adv_estimator: grpo\n"
+    own += "actor_rollout_ref:\n  actor:\n    kl_loss_coef: 0.5\n"
+    assert verdict(own, "x.yaml", files={"base.yaml": base}) == "zero_mean_noise"
+    assert verdict(own, "x.yaml") == "undetermined"
+
+
+def test_a_script_in_yaml() -> None:
+    text = f"envs:\n  T: kl\nrun: |\n  set -e\n  {VERL} \\\n    {USE_LOSS}=True {TYPE}=$T\n"
+    found = only(text, "sky.yaml")
+    assert (found.verdict, found.line) == ("zero_mean_noise", 5)
+
+
+def test_a_command_in_python() -> None:
+    argv = ["python", "-m", "verl.trainer.main_ppo", f"{USE_LOSS}=True", f"{TYPE}=kl"]
+    text = f"import subprocess\nsubprocess.run({argv!r})\n"
+    assert verdict(text, "launch.py") == "zero_mean_noise"
+
+
+def test_measured_words_are_the_laboratorys() -> None:
+    assert "token-level forward KL" in only(f"{VERL} {USE_LOSS}=True").measured

@@ -1,0 +1,163 @@
+"""What the shell would make of a script, told without running it."""
+
+import pytest
+
+from audit.scripts import (
+    COEFFICIENT,
+    IN_REWARD,
+    OPENRLHF,
+    SKYRL,
+    TYPE,
+    USE_LOSS,
+    VERL,
+    only,
+    verdict,
+    verdicts,
+)
+from orchestrator.audit import UnreadableScript, audit
+
+K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{VERL} {K1}",
+        f"X=True\n{VERL} {USE_LOSS}=$X {TYPE}=kl {IN_REWARD}=False",
+        f"{VERL} {USE_LOSS}=${{X:-True}} {TYPE}=${{T:-kl}} {IN_REWARD}=False",
+        f': "${{X:=True}}"\n{VERL} {USE_LOSS}=${{X}} {TYPE}=kl {IN_REWARD}=False',
+        f"args=(\n  {USE_LOSS}=True  # on\n  # {TYPE}=k3\n  {TYPE}=kl\n)\n{VERL} \"${{args[@]}}\"",
+        f"args=({IN_REWARD}=False)\nargs+=({USE_LOSS}=True {TYPE}=kl)\n{VERL} ${{args[@]}}",
+        f'KL="\n {USE_LOSS}=True\n {TYPE}=kl\n"\nall=($KL)\n{VERL} "${{all[@]}}" "$@"',
+        f"{VERL} \\\n  {USE_LOSS}=True \\\n  {TYPE}=kl\\\n  {IN_REWARD}=False 2>&1 | tee log",
+        f'cmd="{VERL} {K1}"\neval "$cmd"',
+        f'cmd="{VERL} {K1}"\n$cmd',
+        f'cmd=({VERL} {K1})\n"${{cmd[@]}}"',
+        f'bash -c "{VERL} {K1}"',
+        f'srun --nodes=1 bash -c "source env && {VERL} {K1}" &',
+        f"ray job submit --address=x -- {VERL} {K1}",
+        f'ray job submit -- bash -c "cd /x && {VERL} {K1}"',
+        f'ssh host "{VERL} {K1}"',
+        f"cat > run.sh <<EOF\n{VERL} {K1}\nEOF\nbash run.sh",
+        f"sbatch <<'EOF'\n#!/bin/bash\n{VERL} {K1}\nEOF",
+        f"cat <<EOF > job.slurm\n{VERL} {K1}\nEOF\nsbatch job.slurm",
+        f"read -r -d '' line <<EOF\n{VERL} {K1}\nEOF\n$line",
+        f"run() {{ {VERL} {TYPE}=kl {USE_LOSS}=$1 {IN_REWARD}=$2; }}\nrun True False",
+        f'run() {{ local on=$1; shift; {VERL} {USE_LOSS}=$on "$@"; }}\nrun True {TYPE}=kl',
+        f'run() {{ {VERL} {IN_REWARD}=False "${{@:2}}"; }}\nrun skipped {USE_LOSS}=True {TYPE}=kl',
+        (f"N=$((1 + 2 * 3))\nif (( N == 7 )); then T=kl; else T=k3; fi\n"
+        f"{VERL} {USE_LOSS}=True {TYPE}=$T"),
+        f"X=TRUE\n{VERL} {USE_LOSS}=${{X,,}} {TYPE}=kl",
+        f"T=kl.old\n{VERL} {USE_LOSS}=True {TYPE}=${{T%.old}}",
+        f"T=$(echo kl)\n{VERL} {USE_LOSS}=True {TYPE}=$T",
+        f"declare -A T\nT[a]=kl\n{VERL} {USE_LOSS}=True {TYPE}=${{T[a]}}",
+        f"name=T; T=kl\n{VERL} {USE_LOSS}=True {TYPE}=${{!name}}",
+        f"PY=python3; MAIN=verl.trainer.main_ppo\n$PY -m $MAIN {K1}",
+        f"torchrun --nproc 8 -m verl.trainer.main_ppo {K1}",
+        f"X=1 {VERL} {K1}",
+        f"({VERL} {K1}) &\nwait",
+        f"while true; do\n {VERL} {K1}\n break\ndone",
+        f"set -- {USE_LOSS}=True {TYPE}=kl\n{VERL} \"$@\"",
+        f"if [ $# -lt 1 ]; then echo usage; exit 1; fi\n{VERL} {K1}",
+        (f"while [[ $# -gt 0 ]]; do case $1 in --off) X=False; shift;; esac; done\n"
+        f"{VERL} {USE_LOSS}=${{X:-True}} {TYPE}=kl"),
+        f"source activate verl\n{VERL} {K1}",
+        f"{VERL} {USE_LOSS}=False {USE_LOSS}=True {TYPE}=kl",
+    ],
+)  # fmt: skip
+def test_k1_in_the_loss_is_noise_however_it_is_written(text: str) -> None:
+    assert verdict(text) == "zero_mean_noise"
+
+
+def test_a_comment_ends_a_continued_command() -> None:
+    text = f"{VERL} \\\n  {USE_LOSS}=True \\\n  # {TYPE}=kl \\\n"
+    assert verdict(text) == "token_forward_kl"
+
+
+def test_lines_are_those_of_the_flag_and_of_the_variable() -> None:
+    found = only(f"X=True\n\n{VERL} \\\n  {USE_LOSS}=$X\n")
+    assert next(s for s in found.settings if s.key == USE_LOSS).lines == (4, 1)
+    assert found.line == 3
+
+
+def test_lines_of_a_script_in_a_string_are_those_of_the_file() -> None:
+    found = only(f'srun bash -c "cd /x \\\n && {VERL} \\\n {USE_LOSS}=True \\\n {TYPE}=k2"\n')
+    assert next(s for s in found.settings if s.key == TYPE).lines == (4,)
+
+
+def test_a_branch_that_cannot_be_told_gives_a_case_each() -> None:
+    text = f"if nvidia-smi; then T=kl; else T=k2; fi\n{VERL} {USE_LOSS}=True {TYPE}=$T"
+    assert verdicts(text) == {
+        "nvidia-smi": "zero_mean_noise", "not nvidia-smi": "token_reverse_kl",
+    }  # fmt: skip
+
+
+def test_branches_that_hang_together_are_not_mixed() -> None:
+    text = (
+        "if nvidia-smi; then ALGO=a; else ALGO=b; fi\n"
+        "if [ $ALGO = a ]; then ON=True; T=k2; else ON=False; T=kl; fi\n"
+        f"{VERL} {USE_LOSS}=$ON {TYPE}=$T {IN_REWARD}=False"
+    )
+    assert sorted(verdicts(text).values()) == ["no_kl", "token_reverse_kl"]
+
+
+def test_a_branch_that_does_not_matter_gives_one() -> None:
+    text = f"if nvidia-smi; then B=8; else B=4; fi\n{VERL} {K1} data.train_batch_size=$B"
+    assert verdicts(text) == {None: "zero_mean_noise"}
+
+
+def test_a_loop_gives_a_case_each() -> None:
+    text = f"for t in kl k2 low_var_kl; do\n {VERL} {USE_LOSS}=True {TYPE}=$t\ndone"
+    assert verdicts(text) == {
+        "t=kl": "zero_mean_noise", "t=k2": "token_reverse_kl", "t=low_var_kl": "token_forward_kl",
+    }  # fmt: skip
+
+
+def test_cases_of_an_argument_are_told_and_the_usual_one_marked() -> None:
+    text = (
+        'case "$1" in\n a) T=kl;;\n *) T=k2;;\nesac\n'
+        f"{VERL} {USE_LOSS}=True {TYPE}=$T"
+    )  # fmt: skip
+    found = {each.verdict: each.usual for each in audit(text, "x.sh")}
+    assert found == {"zero_mean_noise": False, "token_reverse_kl": True}
+
+
+def test_an_unset_switch_is_off_and_said_to_be_assumed() -> None:
+    found = only(f"{VERL} {USE_LOSS}=True {USE_LOSS}=${{nothing}} {IN_REWARD}=False")
+    assert found.verdict == "no_kl"
+    assert any("$nothing is not set in the environment" in each for each in found.assumes)
+    assert any("2 times" in note.text for note in found.contradictions)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{VERL} {USE_LOSS}=True {COEFFICIENT}=$(cat beta)", "output of $(cat beta)"),
+        (f"{VERL} {USE_LOSS}=True {COEFFICIENT}=$BETA", "$BETA"),
+        (f"source my.sh\n{VERL} {USE_LOSS}=$ON {IN_REWARD}=False", "my.sh"),
+        (f"read ON\n{VERL} {USE_LOSS}=$ON", "$ON"),
+        (f"python3 -m verl.trainer.main_ppo --config-name mine {USE_LOSS}=True", "'mine'"),
+        (f"{OPENRLHF} --init_kl_coef $1", "argument $1"),
+        ("bash other.sh trainer.algorithm.use_kl_loss=true", "other.sh"),
+        (f"bash other.sh {IN_REWARD}=False", "other.sh"),
+        (f"{SKYRL} trainer.algorithm.kl_estimator_type=$(./choose)", "./choose"),
+    ],
+)
+def test_what_only_running_would_tell_is_said_so(text: str, why: str) -> None:
+    found = only(text)
+    assert found.verdict == "undetermined"
+    assert why in found.why
+
+
+def test_several_commands_are_several_findings() -> None:
+    text = f"python serve_rm.py --port 5000 &\n{VERL} {K1}\n{OPENRLHF} --init_kl_coef 0.1\n"
+    assert [(f.line, f.library) for f in audit(text, "x.sh")] == [(2, "verl"), (3, "openrlhf")]
+
+
+def test_what_is_only_printed_is_no_launch() -> None:
+    with pytest.raises(UnreadableScript, match="no launch"):
+        audit(f'echo "{VERL} {K1}"', "x.sh")
+
+
+def test_a_function_that_nobody_calls_is_read() -> None:
+    assert verdict(f"go() {{ {VERL} {K1}; }}") == "zero_mean_noise"

@@ -1,0 +1,155 @@
+"""Models before training, scored beside the cells; and `orch eval --watch`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator import registry
+from orchestrator.cli import eval as command
+from orchestrator.cli import stages
+from orchestrator.errors import CheckpointError
+from orchestrator.evaluate import baselines, evaluate
+from orchestrator.evaluate.base import base_model
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Baseline, Evaluation, Record
+
+Train = Callable[..., Record]
+AskFor = Callable[..., Evaluation]
+MICRO = Path(__file__).parents[2] / "backends" / "micro"
+
+BOTH = (
+    Baseline(model="amber", chat_template="default"), Baseline(model="amber", chat_template="none"),
+)  # fmt: skip
+
+
+def test_a_base_model_is_found_where_it_lies(tmp_path: Path) -> None:
+    assert base_model("micro:amber") == MICRO / "policies" / "amber"
+    (tmp_path / "config.json").write_text("{}")
+    assert base_model(str(tmp_path)) == tmp_path
+    with pytest.raises(CheckpointError, match="ships no policy 'zinc'"):
+        base_model("micro:zinc")
+    with pytest.raises(CheckpointError, match="neither as a folder nor in the hub's cache"):
+        base_model("no body/has:this")
+
+
+def test_a_snapshot_of_the_hubs_cache_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    snapshot = tmp_path / "models--org--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--org--model" / "refs").mkdir()
+    (tmp_path / "models--org--model" / "refs" / "main").write_text("abc")
+    real = huggingface_hub.try_to_load_from_cache
+    monkeypatch.setattr(
+        huggingface_hub, "try_to_load_from_cache",
+        lambda repository, name: real(repository, name, cache_dir=tmp_path),
+    )  # fmt: skip
+    assert base_model("org/model") == snapshot
+
+
+def test_a_baseline_of_no_chosen_cell_is_not_asked(
+    folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    evaluation = ask(baselines=(Baseline(model="gemma"),))
+    assert baselines.asked(evaluation, [train().cell], folder) == ([], [])
+
+
+def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, ask: AskFor) -> None:
+    cell = train().cell
+    own = cell.settings.model.model_copy(update={"path": "micro:zinc"})
+    other = cell.model_copy(update={"settings": cell.settings.model_copy(update={"model": own})})
+    asked, (fault,) = baselines.asked(ask(baselines=BOTH[:1]), [other], folder)
+    assert not asked
+    assert fault.startswith("baseline amber: backend 'micro' ships no policy")
+
+
+@pytest.mark.slow
+def test_baselines_are_scored_once_and_told_twice(
+    folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    record = train(policy="cedar")
+    evaluation = ask(baselines=BOTH, tasks=ask().tasks[:2])
+    asked, _ = baselines.asked(evaluation, [record.cell], folder)
+    started: list[int] = []
+    scores = evaluate(
+        [record], evaluation, folder, baselines=baselines.records(asked), workers=1,
+        on_event=lambda event: started.append(event.total),
+    )  # fmt: skip
+    told = baselines.known(evaluation, [record.cell], folder)
+    assert [one.name for one in told] == ["amber", "amber, no chat template"]
+    assert {score.step for one in told for score in one.scores} == {0}
+    assert len(told[0].scores) == 2 * 4
+    assert len(scores) == 2 * 4 + len({s for one in told for s in one.scores})
+    mine = {(s.task, s.metric): s.value for s in scores if s.cell_id == record.cell.id}
+    assert {(s.task, s.metric): s.value for s in told[0].scores} != mine
+    assert sorted(path.name for path in (folder.path / "baselines").iterdir()) == sorted(
+        {Path(one.record.directory).name for one in asked}
+    )
+    assert folder.cells() == [folder.cell(record.cell)]  # no baseline is taken for a cell
+
+
+@pytest.fixture
+def line(
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+) -> SimpleNamespace:
+    """`orch eval` on two cells, the second of which ends at the third look."""
+    first, second = train(0), train(1, "birch")
+    looks: list[str] = []
+    made = SimpleNamespace(
+        spec=SimpleNamespace(
+            evaluation=ask(tasks=ask().tasks[:1]), site=SimpleNamespace(workers=1, options={})
+        ),
+        cells=(first.cell, second.cell), folder=folder,
+    )  # fmt: skip
+
+    def gather(_: object) -> list[Record]:
+        looks.append("look")
+        if len(looks) < 3:
+            return [first, Record(second.cell, "running", checkpoints=second.checkpoints)]
+        return [first, second]
+
+    monkeypatch.setattr(command, "_asked", lambda *_: made)
+    monkeypatch.setattr("orchestrator.experiment.open_experiment", lambda *_: made)
+    made.chosen = lambda _: made
+    monkeypatch.setattr(stages, "gather", gather)
+    made.looks = looks
+    return made
+
+
+@pytest.mark.slow
+def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNamespace) -> None:
+    done = CliRunner().invoke(
+        command.command, ["spec.yaml", "--watch", "--every", "0.1", "--json"],
+        standalone_mode=False,
+    )  # fmt: skip
+    assert done.exception is None, done.exception
+    assert done.return_value == 0
+    assert len(line.looks) == 3
+    assert done.stderr.count("evaluating 1 checkpoints") == 1  # told once, done twice
+    assert "waiting for 1 running cells" in done.stderr
+    scores = json.loads(done.stdout)
+    assert len({score["cell_id"] for score in scores}) == 2
+
+
+def test_a_watch_that_is_stopped_says_so(
+    line: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "score", stopped)
+    done = CliRunner().invoke(command.command, ["spec.yaml", "--watch"], standalone_mode=False)
+    assert done.return_value == 130
+    assert "stopped; what is scored stays scored" in done.stderr
+
+
+def test_the_backend_of_the_embedded_trainer_has_base_models() -> None:
+    assert registry.folder("micro") == MICRO

@@ -1,0 +1,131 @@
+"""The spec's engine and sampling as lm-eval's arguments."""
+
+import ast
+import inspect
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.evaluate import engines
+from orchestrator.types import Engine, Sampling, Site
+
+OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
+
+
+def parameters_of_vllm() -> set[str]:
+    """What lm-eval's VLLM takes, read from its source: vLLM itself is not installed here."""
+    import lm_eval
+
+    path = Path(inspect.getfile(lm_eval)).parent / "models" / "vllm_causallms.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == "VLLM":
+            (init,) = [n for n in node.body
+                       if isinstance(n, ast.FunctionDef) and n.name == "__init__"]  # fmt: skip
+            return {argument.arg for argument in init.args.args}
+    raise AssertionError("lm-eval has no VLLM")
+
+
+def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None:
+    assert engines.resolved(Engine(), "micro", None).name == "hf"
+    site = Site(options={"gres": "gpu:a100:4"})
+    full = engines.resolved(Engine(), "full", site)
+    assert (full.name, full.tensor_parallel_size) == ("vllm", 4)
+    one = engines.resolved(Engine(tensor_parallel_size=1), "full", site)
+    assert one.tensor_parallel_size == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [({}, 1), ({"gres": "gpu:8"}, 8), ({"gres": "gpu:a100-sxm4-80gb:4"}, 4),
+     ({"gres": "nvme:1"}, 1), ({"gpus_per_node": 2, "gres": "gpu:4"}, 2), ({"gres": "gpu:a100:4(S:0-1)"}, 4)],
+)  # fmt: skip
+def test_gpus_of_a_node(options: dict[str, object], gpus: int) -> None:
+    assert engines.gpus_of(Site(options=options)) == gpus
+
+
+def test_vllm_is_asked_in_lm_evals_words_with_none_of_its_defaults() -> None:
+    engine = engines.resolved(Engine(dtype="bfloat16"), "full", Site(options={"gres": "gpu:4"}))
+    told = engines.vllm_args(engine, "a dir/step 'ü'", Sampling(max_response_tokens=1024), seed=7)
+    of_vllm = {"gpu_memory_utilization", "enable_prefix_caching"}  # go through to vLLM's own
+    assert set(told) - of_vllm <= parameters_of_vllm()
+    assert told["pretrained"] == "a dir/step 'ü'"
+    assert told["tensor_parallel_size"] == 4
+    assert told["max_model_len"] == 4096 + 1024
+    assert (told["max_gen_toks"], told["seed"]) == (1024, 7)
+
+
+def test_servers_are_asked_in_lm_evals_words() -> None:
+    from lm_eval.models.api_models import TemplateAPI
+
+    engine = Engine(name="completions", base_url="http://h:1/v1/completions", num_concurrent=4)
+    told = engines.server_args(engine, "ckpt", Sampling(max_response_tokens=64))
+    assert set(told) <= set(inspect.signature(TemplateAPI.__init__).parameters)
+    assert told["model"] == "ckpt"
+    assert told["max_length"] > 2048
+
+
+def test_no_default_of_a_model_or_a_server_samples() -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.1, max_response_tokens=5)
+    served = engines.generation(sampling, OF_TASK, Engine(name="chat", base_url="http://h"))
+    assert served == {
+        "until": ["<|im_end|>"], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7,
+        "top_p": 0.9, "min_p": 0.1, "top_k": -1, "repetition_penalty": 1.0,
+        "skip_special_tokens": False, "spaces_between_special_tokens": False,
+    }  # fmt: skip
+    vllm = engines.generation(sampling, OF_TASK, Engine(name="vllm"))
+    assert vllm["top_k"] == -1
+    assert "seed" not in vllm  # a seed here would make all repeats of a prompt the same
+    bare = Engine(name="completions", base_url="http://h", extensions=False)
+    assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "greedy"),
+    [(Sampling(), False), (Sampling(min_p=1.0), True), (Sampling(temperature=0.0), True),
+     (Sampling(min_p=0.99), False)],
+)  # fmt: skip
+def test_greedy_decoding_is_known(sampling: Sampling, greedy: bool) -> None:
+    assert engines.is_greedy(sampling) == greedy
+
+
+@given(st.lists(st.integers(0, 4), max_size=40))
+def test_rounds_hold_every_request_once_and_no_request_twice(requests: list[int]) -> None:
+    rounds = engines.rounds(requests)
+    assert sorted(place for places in rounds for place in places) == list(range(len(requests)))
+    for places in rounds:
+        asked = [requests[place] for place in places]
+        assert len(set(asked)) == len(asked)
+
+
+@given(st.lists(st.integers(0, 2), max_size=40))
+def test_groups_of_equal_prompts_make_up_the_prompts(prompts: list[int]) -> None:
+    groups = engines.grouped(prompts)
+    assert [prompt for prompt, count in groups for _ in range(count)] == prompts
+    assert all(a != b for (a, _), (b, _) in itertools.pairwise(groups))
+
+
+def test_every_prompt_and_repeat_has_a_seed_of_its_own() -> None:
+    seeds = {
+        engines.request_seed(s, [1, p], r) for s in (0, 1) for p in range(50) for r in range(8)
+    }
+    assert len(seeds) == 2 * 50 * 8
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert engines.request_seed(3, "x", 2) == engines.request_seed(3, "x", 2)
+
+
+def test_what_a_server_cannot_be_asked_is_told() -> None:
+    chat = Engine(name="chat", base_url="http://h/v1/chat/completions")
+    with pytest.raises(EnvironmentFault, match=r"always applies one; .*completions"):
+        engines.refuse_mismatch(chat, False, "math500", Sampling())
+    bare = Engine(name="completions", base_url="http://h", extensions=False)
+    with pytest.raises(EnvironmentFault, match=r"min_p is 1, .*paper_intended"):
+        engines.refuse_mismatch(bare, True, "math500", Sampling(min_p=1.0))
+    with pytest.raises(ValidationError, match="base_url is needed"):
+        Engine(name="chat")
+    with pytest.raises(ValidationError, match="base_url is needed"):
+        Engine(name="vllm", base_url="http://h")

@@ -1,0 +1,140 @@
+"""What keeps scores from being averaged or compared is told, and nothing is averaged over less."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.evaluate import known
+from orchestrator.evaluate.results import Asked, Result
+from orchestrator.rundir import RunFolder
+from orchestrator.types import EvalTask, Evaluation, Record, Sampling, Score
+
+Train = Callable[..., Record]
+AskFor = Callable[..., Evaluation]
+
+
+def save(
+    folder: RunFolder, record: Record, task: EvalTask, value: float = 0.5, *, seed: int = 0,
+    version: str = "v1", items: str = "same", sampling: Sampling | None = None,
+) -> None:  # fmt: skip
+    sampling = sampling or Sampling()
+    asked = Asked(
+        checkpoint="c", step=100, task=task, task_version=version, sampling=sampling, seed=seed,
+        chat_template=False, harness="lm-eval 0.4.13",
+    )  # fmt: skip
+    score = Score(
+        cell_id=record.cell.id, step=100, task=task.name, domain=task.domain, metric="mean@4",
+        value=value, stderr=0.1, num_items=16, repeats=4, eval_seed=seed, sampling=sampling,
+        task_version=version,
+    )  # fmt: skip
+    result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0, versions={}, items=items)
+    path = folder.cell(record.cell).evaluations / f"{asked.stem}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result.model_dump_json().replace('"value":null', '"value":NaN'))
+
+
+@pytest.fixture
+def pair(train: Train) -> list[Record]:
+    return [train(0), train(1)]
+
+
+def told(folder: RunFolder, records: list[Record], evaluation: Evaluation) -> tuple[
+    dict[tuple[str, str], float], list[str]
+]:  # fmt: skip
+    found = known([r.cell for r in records], evaluation, folder)
+    means = {(s.cell_id, s.task): s.value for s in found.scores if s.task.endswith("_domain")}
+    return means, found.faults
+
+
+def test_whole_exams_have_means_and_no_fault(
+    folder: RunFolder, pair: list[Record], ask: AskFor
+) -> None:
+    for record in pair:
+        for task in ask().tasks:
+            save(folder, record, task)
+    means, faults = told(folder, pair, ask())
+    assert not faults
+    assert len(means) == 4
+
+
+def test_a_missing_task_leaves_the_mean_of_its_domain_out(
+    folder: RunFolder, pair: list[Record], ask: AskFor
+) -> None:
+    for task in ask().tasks:
+        save(folder, pair[0], task)
+        if task.name != "micro_copy":
+            save(folder, pair[1], task)
+    means, (fault,) = told(folder, pair, ask())
+    assert (pair[1].cell.id, "in_domain") in means
+    assert (pair[1].cell.id, "out_of_domain") not in means
+    assert fault == (
+        "micro_copy has no samples of evaluation seed 0 for cell-s1 at step 100: means that need "
+        "them are left out. `orch eval` makes them"
+    )
+
+
+def test_a_missing_seed_is_told(folder: RunFolder, pair: list[Record], ask: AskFor) -> None:
+    evaluation = ask(seeds=(0, 1))
+    for record in pair:
+        for task in evaluation.tasks:
+            save(folder, record, task)
+            if record is pair[0]:
+                save(folder, record, task, seed=1)
+    _, faults = told(folder, pair, evaluation)
+    assert len(faults) == 4
+    assert all("evaluation seed 1 for cell-s1" in fault for fault in faults)
+
+
+def test_greedy_decoding_asks_for_one_seed(
+    folder: RunFolder, pair: list[Record], ask: AskFor
+) -> None:
+    evaluation = ask(seeds=(0, 1), sampling=Sampling(min_p=1.0))
+    for record in pair:
+        for task in evaluation.tasks:
+            save(folder, record, task, sampling=evaluation.sampling)
+    assert not told(folder, pair, evaluation)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"version": "v2"}, "task version"), ({"items": "others"}, "set of items"),
+     ({"sampling": Sampling(min_p=0.5)}, "sampling")],
+)  # fmt: skip
+def test_different_exams_are_told(
+    folder: RunFolder, pair: list[Record], ask: AskFor, change: dict[str, str], what: str
+) -> None:
+    for task in ask().tasks:
+        save(folder, pair[0], task)
+        save(folder, pair[1], task, **(change if task.name == "micro_sort" else {}))  # type: ignore[arg-type]
+    _, (fault,) = told(folder, pair, ask())
+    assert fault.startswith(f"micro_sort was not one exam for all: its {what} differs (")
+    assert "cell-s0" in fault
+    assert "cell-s1" in fault
+
+
+def test_a_value_that_is_no_number_is_in_no_mean(
+    folder: RunFolder, pair: list[Record], ask: AskFor
+) -> None:
+    for task in ask().tasks:
+        for record in pair:
+            bad = record is pair[0] and task.name == "micro_sort"
+            save(folder, record, task, math.nan if bad else 0.5)
+    means, faults = told(folder, pair, ask())
+    assert any("micro_sort mean@4 is nan; it is in no mean" in fault for fault in faults)
+    assert (pair[0].cell.id, "in_domain") not in means
+    assert (pair[1].cell.id, "in_domain") in means
+
+
+def test_tasks_and_seeds_the_spec_no_longer_asks_for_are_left_out(
+    folder: RunFolder, pair: list[Record], ask: AskFor
+) -> None:
+    for task in ask().tasks:
+        save(folder, pair[0], task)
+        save(folder, pair[0], task, seed=5)
+    fewer = ask(tasks=ask().tasks[:2])
+    found = known([pair[0].cell], fewer, folder)
+    assert {s.task for s in found.scores} == {"micro_sort", "micro_reverse", "in_domain",
+                                              "out_of_domain"}  # fmt: skip
+    assert {s.eval_seed for s in found.scores} == {0}
+    assert not found.faults

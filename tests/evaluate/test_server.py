@@ -1,0 +1,168 @@
+"""An OpenAI-compatible server as the engine: what it is really sent, and what becomes of it."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import CheckpointError, EnvironmentFault
+from orchestrator.evaluate import UnscoredError, evaluate
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Engine, Evaluation, Record, Sampling
+
+pytestmark = pytest.mark.slow
+
+Train = Callable[..., Record]
+AskFor = Callable[..., Evaluation]
+TEMPLATE = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by the seed it is sent: right where it is even."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.healthy = True
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(payload)
+        self.server.paths.append(self.path)
+        text = answer_to(payload)
+        body = {"choices": [{"index": 0, "text": text, "message": {"content": text}}]}
+        raw = json.dumps(body if self.server.healthy else {"error": "no such model"}).encode()
+        self.send_response(200 if self.server.healthy else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def answer_to(payload: dict[str, Any]) -> str:
+    prompt = payload.get("prompt") or payload["messages"][0]["content"]
+    digits = "".join(sorted(letter for letter in prompt if letter.isdigit()))
+    return digits if payload["seed"] % 2 == 0 else "0"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as serving:
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        yield serving
+        serving.shutdown()
+
+
+def served(
+    ask: AskFor, engine: Engine, folder: RunFolder, record: Record, **changes: Any
+) -> dict[str, float]:
+    asked = ask(tasks=ask().tasks[:1], engine=engine, **changes)
+    scores = evaluate([record], asked, folder, workers=1)
+    assert {score.harness for score in scores} == {f"lm-eval 0.4.13, {engine.name}"}
+    return {score.metric: score.value for score in scores}
+
+
+def test_completions_are_asked_as_declared(
+    server: Server, folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    engine = Engine(name="completions", base_url=f"{server.url}/completions", num_concurrent=4)
+    record = train()
+    sampling = Sampling(temperature=0.8, top_p=0.95, min_p=0.05, max_response_tokens=6)
+    told = served(ask, engine, folder, record, sampling=sampling)
+    assert set(server.paths) == {"/v1/completions"}
+    assert len(server.asked) == 16 * 4
+    assert len({payload["seed"] for payload in server.asked}) == 16 * 4
+    assert set(Counter(payload["prompt"] for payload in server.asked).values()) == {4}
+    right = [payload["seed"] % 2 == 0 for payload in server.asked]
+    assert told["mean@4"] == pytest.approx(sum(right) / len(right))
+    for payload in server.asked:
+        rest = {k: v for k, v in payload.items() if k not in ("prompt", "seed")}
+        assert rest == {
+            "model": str(record.checkpoints[0].path), "max_tokens": 6, "temperature": 0.8,
+            "top_p": 0.95, "min_p": 0.05, "top_k": -1, "repetition_penalty": 1.0, "stop": [],
+            "skip_special_tokens": False, "spaces_between_special_tokens": False,
+        }  # fmt: skip
+
+
+def test_a_template_is_applied_here_and_by_the_server_never_twice(
+    server: Server, folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    record = train()
+    path = record.checkpoints[0].path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    engine = Engine(name="completions", base_url=f"{server.url}/completions")
+    served(ask, engine, folder, record)
+    assert all(p["prompt"].startswith("<") for p in server.asked)
+    assert all(p["add_special_tokens"] is False for p in server.asked)
+
+    server.asked.clear()
+    chat = Engine(name="chat", base_url=f"{server.url}/chat/completions", model="mine")
+    told = served(ask, chat, folder, record)
+    assert server.paths[-1] == "/v1/chat/completions"
+    assert {payload["model"] for payload in server.asked} == {"mine"}
+    assert len({payload["seed"] for payload in server.asked}) == len(server.asked) == 64
+    for payload in server.asked:
+        (message,) = payload["messages"]
+        assert message["role"] == "user"
+        assert not message["content"].startswith("<")
+    assert 0 < told["mean@4"] < 1
+
+
+def test_seeds_of_an_evaluation_seed_are_its_own_and_come_again(
+    server: Server, folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path
+) -> None:
+    engine = Engine(name="completions", base_url=f"{server.url}/completions", num_concurrent=1)
+    record = train()
+
+    def seeds(where: RunFolder, **changes: Any) -> set[int]:
+        server.asked.clear()
+        served(ask, engine, where, record, **changes)
+        return {payload["seed"] for payload in server.asked}
+
+    elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
+    first = seeds(folder)
+    assert seeds(elsewhere) == first
+    assert not seeds(folder, seeds=(1,)) & first
+
+
+def test_a_server_that_does_not_answer_is_told(
+    server: Server, folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.evaluate import engines
+
+    real = engines.server_args
+    monkeypatch.setattr(engines, "server_args", lambda *a: {**real(*a), "max_retries": 1})
+    engine = Engine(name="completions", base_url=f"{server.url}/completions")
+    server.healthy = False
+    with pytest.raises(UnscoredError, match=r"server at http://127.*did not answer.*404"):
+        served(ask, engine, folder, train())
+    gone = Engine(name="completions", base_url="http://127.0.0.1:9/v1/completions",
+                  num_concurrent=1)  # fmt: skip
+    with pytest.raises((UnscoredError, CheckpointError), match=r"127\.0\.0\.1:9.* did not answer"):
+        served(ask, gone, folder, train(1))
+
+
+def test_a_chat_endpoint_is_not_asked_without_a_template(
+    server: Server, folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    chat = Engine(name="chat", base_url=f"{server.url}/chat/completions")
+    tasks = tuple(t.model_copy(update={"chat_template": "none"}) for t in ask().tasks)
+    with pytest.raises(EnvironmentFault, match="always applies one"):
+        evaluate([train()], ask(tasks=tasks, engine=chat), folder)
+    assert not server.asked

@@ -1,0 +1,113 @@
+"""A long evaluation goes on where it was killed."""
+
+import json
+import os
+import signal
+import time
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import CheckpointError
+from orchestrator.evaluate.items import Mean
+from orchestrator.evaluate.results import Ask, Asked, Job
+from orchestrator.evaluate.shards import Shards
+from orchestrator.types import EvalTask, Sampling
+
+MICRO = Path(__file__).parents[2] / "backends" / "micro"
+
+
+def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> Job:
+    asked = Asked(
+        checkpoint="amber", step=100, task_version="v", sampling=Sampling(), seed=0,
+        task=EvalTask(name="micro_sort", domain="in", repeats=8, max_items=max_items),
+        chat_template=False, harness="lm-eval",
+    )  # fmt: skip
+    ask = Ask(asked=asked, task_file=str(MICRO / "tasks" / "micro_sort.yaml"),
+              results=str(folder / f"{asked.stem}.json"))  # fmt: skip
+    return Job(cell_id="cell", checkpoint=str(MICRO / "policies" / "amber"), files={}, asks=(ask,),
+               slice_responses=slice_responses)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("items", "repeats", "responses"), [(500, 32, 2048), (5, 32, 8), (1, 1, 1)]
+)
+def test_slices_hold_every_item_once(items: int, repeats: int, responses: int) -> None:
+    parts = Shards(Path("x.json"), items, repeats, responses).parts()
+    assert [item for part in parts for item in part] == list(range(items))
+    assert all(len(part) * repeats <= max(responses, repeats) for part in parts)
+
+
+def test_a_torn_or_foreign_slice_is_made_again(tmp_path: Path) -> None:
+    shards = Shards(tmp_path / "t-1.json", 10, 1, 4)
+    part = shards.parts()[1]
+    shards.keep(part, {"items": [{}] * 4, "seconds": 1, "cpu_seconds": 1})
+    assert shards.read(part) is not None
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text()[:20])
+    assert shards.read(part) is None
+    path.write_text('{"items": [{}]}')
+    assert shards.read(part) is None
+
+
+def test_a_mean_that_is_no_number_is_never_written(tmp_path: Path) -> None:
+    one = job(tmp_path)
+    shards = Shards(tmp_path / "t-1.json", 1, 1, 4)
+    with pytest.raises(CheckpointError, match="is nan: its policy gives no finite"):
+        shards.finish(one, one.asks[0].asked, [], {"mean@8": Mean(float("nan"), None)}, {})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_only_what_is_missing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.evaluate import harness
+
+    whole, cut = job(tmp_path / "whole"), job(tmp_path / "cut")
+    harness.prepare(cut)
+    worker = get_context("fork").Process(target=harness.answer, args=(cut,))
+    worker.start()
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "cut").glob("*.part-*"))) < 3:
+        assert time.monotonic() < deadline
+        assert worker.is_alive()
+        time.sleep(0.005)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cut").glob("*.part-*")}
+    assert 3 <= len(kept) < 64
+    assert not list((tmp_path / "cut").glob("*.json*"))
+
+    made = counted(harness, monkeypatch)
+    harness.answer(cut)
+    assert len(made) == 64 - len(kept)
+    assert not {f"{Path(cut.asks[0].results).stem}.part-{p.start}-{p.stop}" for p in made} & set(
+        kept
+    )
+    harness.answer(whole)
+    assert items(cut) == items(whole)
+    assert [item["item"] for item in items(cut)] == list(range(256))
+    assert not list((tmp_path / "cut").glob("*.part-*"))
+
+
+def counted(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[range]:
+    """The slices that are made from here on."""
+    made: list[range] = []
+    real = harness._samples
+
+    def samples(policy: Any, task: Any, ask: Ask, part: range, repeats: int) -> Any:
+        made.append(part)
+        return real(policy, task, ask, part, repeats)
+
+    monkeypatch.setattr(harness, "_samples", samples)
+    return made
+
+
+def items(of: Job) -> list[dict[str, Any]]:
+    path = Path(of.asks[0].results).with_suffix(".jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
