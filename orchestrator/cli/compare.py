@@ -15,7 +15,7 @@ from orchestrator.errors import SelectionError
               help="Set values of one axis against each other: kl, beta, backend, ...")  # fmt: skip
 @click.option("--metric", help="Canonical name; default: the main in-domain accuracy.")
 @click.option("--against", metavar="LIBRARY",
-              help="With --by backend: whom to set the others against (default: the first).")  # fmt: skip
+              help="With --by backend: whom the others are set against.")  # fmt: skip
 @click.option("--ablate", is_flag=True,
               help="Train what differs, one cause at a time, at micro scale.")  # fmt: skip
 @click.option("--configs", is_flag=True,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.compare.ablation import Ablation
     from orchestrator.compare.libraries import Asked
     from orchestrator.compare.side import Side
-    from orchestrator.types import Cell
+    from orchestrator.types import Cell, Spec
 
 EXACT = "eval/accuracy_in_domain"
 """What an ablation is told in: exact, and measured while training."""
@@ -135,7 +135,7 @@ def _ablate(
 
     chosen = metric if metric and not metric.startswith("eval/in_domain") else EXACT
     made = [ablation(first.questions, base, x) for x in first.libraries if x != base]
-    code, value = trained(experiment, made, chosen)
+    code, value = trained(experiment.spec, made, chosen)
     return code, [
         {"left": each.left, "right": each.right, "metric": chosen,
          "questions": [explained(x) for x in explain(each, value)]}
@@ -143,7 +143,7 @@ def _ablate(
     ]  # fmt: skip
 
 
-def trained(experiment: Experiment, made: "Sequence[Ablation]", metric: str) -> tuple[int, Any]:
+def trained(spec: "Spec", made: "Sequence[Ablation]", metric: str) -> tuple[int, Any]:
     """Trains the cells of ablations that are nowhere yet; 1 if some failed, and final values."""
     from orchestrator.collect import collect
     from orchestrator.compare.gaps import value_in
@@ -152,7 +152,6 @@ def trained(experiment: Experiment, made: "Sequence[Ablation]", metric: str) -> 
     from orchestrator.progress import watch
     from orchestrator.rundir import RunFolder, write_text
 
-    spec = experiment.spec
     cells = tuple({cell.id: cell for each in made for cell in each.cells}.values())
     main = RunFolder.of(spec.site.runs_dir, spec.name, "micro")
     own = RunFolder.of(spec.site.runs_dir, f"{spec.name[:54]}-ablation", "micro")

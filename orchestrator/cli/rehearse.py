@@ -68,12 +68,16 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
 
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     """What is wrong before anything runs: translation, the site, the scheduler's own word."""
-    from orchestrator.site.forecast import admitted, refusals, times
+    from orchestrator.site.forecast import admitted, refusals, times, unprepared
 
     told = [str(refusal) for refusal in refusals(declared, chosen.folder)]
+    prompts = [str(each) for each in unprepared(declared, chosen.folder)]
     if chosen.where != "slurm":
+        for sentence in prompts:
+            say(f"before the real run: {sentence}")
         say("there is no cluster here: nobody was asked whether it would take the jobs")
         return told
+    told += prompts
     site = _site_options(chosen)
     full = [cell for cell in declared if cell.scale == "full"]
     told += _of_site(site, full)

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.output import print_json, print_table, say
-from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
+from orchestrator.errors import EnvironmentFault, SelectionError
 
 if TYPE_CHECKING:
     from orchestrator.compare.scripts import Script
 
 LARGEST_BYTES = 2_000_000
 SEEDS = (0, 1, 2)
-RECIPE = """\
-defaults: [recipe: onpolicy_math, site: auto, _self_]
-name: scripts
-question: What do two scripts do differently?
-model: qwen2.5-7b
-backend: micro
-seeds: [0]
-studies: {scripts: {base: {kl: none}}}
-"""
 
 
 def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
@@ -33,7 +24,8 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
 
     if len(paths) != 2:
         raise SelectionError(
-            f"--configs takes two launch scripts, got {len(paths)}: orch compare --configs a.sh b.sh"
+            f"--configs takes two launch scripts, got {len(paths)}: "
+            "orch compare --configs a.sh b.sh"
         )
     left, right = (_read(path) for path in paths)
     if left.name == right.name:
@@ -95,35 +87,12 @@ def _ablate(left: "Script", right: "Script") -> tuple[int, list[dict[str, Any]]]
     """Trains both ends and every step, at the scale of this machine."""
     from orchestrator.cli.libraries import EXACT, explained, trained
     from orchestrator.compare.ablation import explain
-    from orchestrator.compare.scripts import ablation
+    from orchestrator.compare.scripts import RECIPE, ablation
+    from orchestrator.types import Spec
 
-    experiment = _experiment()
-    (base,) = experiment.declared
-    made = ablation(left, right, base, SEEDS)
-    code, value = trained(experiment, [made], EXACT)
+    made = ablation(left, right, RECIPE, SEEDS)
+    code, value = trained(Spec(name="scripts", studies=()), [made], EXACT)
     return code, [
         {"left": left.name, "right": right.name, "metric": EXACT,
          "questions": [explained(x) for x in explain(made, value)]}
     ]  # fmt: skip
-
-
-def _experiment() -> Any:
-    """The paper's on-policy recipe, from the shipped experiments in this folder."""
-    import tempfile
-
-    from orchestrator.experiment import open_experiment
-
-    folder = Path("experiments")
-    if not (folder / "recipe").is_dir():
-        raise EnvironmentFault(
-            "--ablate trains the paper's recipe, which is in experiments/recipe of orch's "
-            "repository: run it there"
-        )
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=folder, delete=False) as file:
-        file.write(RECIPE)
-    try:
-        return open_experiment(file.name, ["site=local"])
-    except OrchError:
-        raise
-    finally:
-        Path(file.name).unlink()

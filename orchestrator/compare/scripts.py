@@ -4,7 +4,7 @@ A script is read by orchestrator.audit. What it says of the KL, the advantage an
 a cell of the paper's recipe, in the dialect of its library; all else is equal.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator import registry
@@ -14,7 +14,20 @@ from orchestrator.compare.ablation import Ablation, Step, at_micro
 from orchestrator.dialect import Dialect, relevant
 from orchestrator.errors import SelectionError
 from orchestrator.fingerprint import fingerprint
-from orchestrator.settings import Advantage, AdvantageEstimator, BackendRef, Estimator, Kl, Settings
+from orchestrator.settings import (
+    Advantage,
+    AdvantageEstimator,
+    BackendRef,
+    Batch,
+    Data,
+    Estimator,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
+)
 from orchestrator.types import Cell
 
 ADVANTAGES: Mapping[str, AdvantageEstimator] = {
@@ -26,6 +39,20 @@ less the group's mean."""
 ESTIMATORS: Mapping[str, Estimator] = {
     "k1": "k1", "kl": "k1", "k2": "k2", "mse": "k2", "k3": "k3", "low_var_kl": "k3", "abs": "abs",
 }  # fmt: skip
+
+
+_SETTINGS = Settings(
+    model=Model(name="qwen2.5-7b", path="Qwen/Qwen2.5-7B"),
+    data=Data(name="math", path="math"),
+    advantage=Advantage(estimator="rloo"), loss=Loss(), kl=Kl(estimator="none"),
+    rollout=Rollout(group_size=5, max_response_tokens=1024), batch=Batch(num_prompts=256),
+    optimizer=Optimizer(learning_rate=1e-6, weight_decay=0.01), num_train_steps=250,
+    backend=BackendRef(name="micro"),
+)  # fmt: skip
+RECIPE = Cell(
+    id=fingerprint(_SETTINGS), slug="script", studies=("scripts",), axes={}, settings=_SETTINGS
+)
+"""What two scripts share where an audit does not read it: the paper's on-policy recipe (§4.1)."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +124,7 @@ def _term(active: bool | None, estimator: str | None, beta: float | None) -> str
     return f"{estimator or 'an estimator not known'}, β={'not known' if beta is None else beta}"
 
 
-_WORDS = {
+_WORDS: Mapping[str, Callable[[Finding], str]] = {
     "KL in the reward, as asked": lambda f: _term(
         f.kl_in_reward.active, f.kl_in_reward.estimator, f.kl_in_reward.beta
     ),

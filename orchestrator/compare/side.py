@@ -80,6 +80,7 @@ def plain(found: Side, base: str, spec: str) -> dict[str, Any]:
 def _scores(found: Side, question: Question, library: str, outside: str | None) -> dict[str, Any]:
     asked = question.asked[library]
     beta = question.one(library).cell.settings.kl.beta
+    share = found.metric is not None and is_accuracy(found.metric)
     shared = [
         name
         for name, others in question.asked.items()
@@ -88,7 +89,9 @@ def _scores(found: Side, question: Question, library: str, outside: str | None) 
     ]
     return {
         "question": question.name, "library": library, "seeds": len(asked),
-        "in_domain": numbers(gaps.finals(question, library, found.value(), is_share=_is_share(found.metric))),
+        "in_domain": numbers(
+            gaps.finals(question, library, found.value(), is_share=share)
+        ),
         "out_of_domain": numbers(
             gaps.finals(question, library, found.value(outside), is_share=True) if outside else None
         ),
@@ -96,10 +99,6 @@ def _scores(found: Side, question: Question, library: str, outside: str | None) 
         "beta_effective": numbers(beta_effective(found.runs, question, library)),
         "one_run_with": shared,
     }  # fmt: skip
-
-
-def _is_share(metric: str | None) -> bool:
-    return metric is not None and is_accuracy(metric)
 
 
 def _curve(found: Side, question: Question) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Before a launch: every cell that its backend cannot express, or that has no environment to train
-in, is told, at once."""
+"""Before a launch: every cell that its backend cannot express, or that has no environment or no
+prompts to train with, is told, at once."""
 
 from collections.abc import Sequence
 
 from orchestrator import registry
-from orchestrator.data.prepared import missing
+from orchestrator.data import prepared
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
@@ -31,9 +31,9 @@ def expressible(
             plan = registry.load(cell.settings.backend.name).translate(cell, place)
             needs = plan.files.get(PLAN_FILE, "")
             if needs not in prompts:
-                prompts[needs] = missing(plan)
-            if told := prompts[needs]:
-                raise EnvironmentFault(told)
+                prompts[needs] = prepared.missing(plan)
+            if without := prompts[needs]:
+                raise EnvironmentFault(without)
         except OrchError as error:
             refused.setdefault(str(error), []).append(cell.slug)
         else:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from orchestrator import registry
 from orchestrator.cost import cost
+from orchestrator.data.prepared import missing
+from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.rundir import AttemptDir, RunFolder
@@ -39,6 +41,25 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
             registry.load(cell.settings.backend.name).translate(cell, place)
         except OrchError as error:
             found.setdefault(str(error), []).append(cell.slug)
+    return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+
+
+def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
+    """Cells whose prompts are not prepared, by what to do."""
+    known: dict[str, str | None] = {}
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        home = folder.cell(cell)
+        place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
+        try:
+            plan = registry.load(cell.settings.backend.name).translate(cell, place)
+        except OrchError:
+            continue  # it is among the refusals
+        needs = plan.files.get(PLAN_FILE, "")
+        if needs not in known:
+            known[needs] = missing(plan)
+        if told := known[needs]:
+            found.setdefault(told, []).append(cell.slug)
     return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
 
 

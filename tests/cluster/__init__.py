@@ -10,10 +10,10 @@ root and as a plain user (whose own jobs are then all it runs). By hand:
     python -m tests.cluster start DIR              # prints the environment to export
     python -m tests.cluster stop DIR
 
-Debian's packages: see bootstrap.py. slurmdbd 22.05 listens on every address whatever it is told, and
-takes munge credentials of this cluster only. Facts of SLURM 22.05 that shape the configuration: GPUs need real
-device files; a private munge socket has to be named three times; a requeued job starts only after
-the credential's life time, here 5 seconds.
+Debian's packages: see bootstrap.py. slurmdbd 22.05 listens on every address whatever it is told,
+and takes only this cluster's munge credentials. Facts of SLURM 22.05 that shape the configuration:
+GPUs need real device files; a private munge socket has to be named three times; a requeued job
+starts only after the credential's life time, here 5 seconds.
 """
 
 from .cluster import Cluster, missing, started

@@ -42,7 +42,8 @@ def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None
 @pytest.mark.parametrize(
     ("options", "gpus"),
     [({}, 1), ({"gres": "gpu:8"}, 8), ({"gres": "gpu:a100-sxm4-80gb:4"}, 4),
-     ({"gres": "nvme:1"}, 1), ({"gpus_per_node": 2, "gres": "gpu:4"}, 2), ({"gres": "gpu:a100:4(S:0-1)"}, 4)],
+     ({"gres": "nvme:1"}, 1), ({"gpus_per_node": 2, "gres": "gpu:4"}, 2),
+     ({"gres": "gpu:a100:4(S:0-1)"}, 4)],
 )  # fmt: skip
 def test_gpus_of_a_node(options: dict[str, object], gpus: int) -> None:
     assert engines.gpus_of(Site(options=options)) == gpus

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator import registry
 from orchestrator.errors import EnvironmentFault
 from orchestrator.matrix import evidence
 from orchestrator.matrix.capability import releases
@@ -114,7 +115,7 @@ def test_a_gradient_may_differ_in_its_last_digits_only() -> None:
 
 def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "0.9.1.json").write_text('{"library": ')
-    monkeypatch.setattr(evidence.registry, "evidence_dir", lambda _: tmp_path)
+    monkeypatch.setattr(registry, "evidence_dir", lambda _: tmp_path)
     evidence.read.cache_clear()
     try:
         with pytest.raises(EnvironmentFault, match=r"orch matrix --measure --library verl@0\.9\.1"):

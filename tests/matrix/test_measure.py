@@ -59,8 +59,8 @@ def test_a_term_that_is_forgotten_is_seen(changed: Changed) -> None:
         "workers/utils/losses.py", "policy_loss += kl_loss * config.kl_loss_coef",
         "policy_loss += kl_loss.detach() * config.kl_loss_coef",
     )  # fmt: skip
-    zero = next(c for c in found["cells"]
-                if (c["estimator"], c["placement"], c["on_policy"]) == ("k2", "loss", True))  # fmt: skip
+    cells = {(c["estimator"], c["placement"], c["on_policy"]): c for c in found["cells"]}
+    zero = cells["k2", "loss", True]
     assert zero["objective"] == "zero"
     assert {"k2.loss", "k3.loss"} <= disagreeing(found)
     assert "k1.reward" not in disagreeing(found)

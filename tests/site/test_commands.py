@@ -129,9 +129,11 @@ def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folde
     site(folder)
     done = at(cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none",
               "evaluation.tasks=[]")  # fmt: skip
-    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.returncode == 1, done.stderr + done.stdout
     assert "the scheduler would take them" in done.stderr
-    assert "1 cells checked and rehearsed: nothing would go wrong" in done.stdout
+    [trouble] = [line for line in done.stdout.splitlines() if "wrong:" in line]
+    assert trouble.startswith("would go wrong: the prompts of data 'math' are not prepared")
+    assert "1 cells checked and rehearsed: 1 thing to mend" in done.stdout
     [job] = (folder / "runs" / "smoke.micro" / "cells").glob("*/attempts/1/job.json")
     assert json.loads(job.read_text())["launcher"] == "slurm"
     assert (folder / "runs" / "smoke.micro" / "report" / "index.html").exists()
@@ -152,4 +154,5 @@ def test_without_a_cluster_a_rehearsal_checks_the_translation(folder: Path) -> N
     done = orch(folder, "rehearse", SMOKE, "site=local", "--check-only")
     assert done.returncode == 0, done.stderr
     assert "nobody was asked" in done.stderr
+    assert "before the real run: the prompts of data 'math' are not prepared" in done.stderr
     assert "4 cells checked: nothing would go wrong" in done.stdout

@@ -5,6 +5,7 @@ import pytest
 from backends.verl import BACKEND
 from orchestrator.types import Checkpoint
 from tests.backends.verl import library
+from tests.backends.verl.cells import cell, overrides, translated
 
 
 def save(home: Path, step: int, ranks: int = 2) -> Path:
@@ -87,3 +88,13 @@ def test_the_merger_is_called_as_the_release_declares_it(home: Path, version: st
         assert f'"{flag}"' in source
     manager = (library.root(version) / "utils/checkpoint/fsdp_checkpoint_manager.py").read_text()
     assert "model_world_size_{self.world_size}_rank_{self.rank}.pt" in manager
+
+
+@pytest.mark.parametrize("version", library.VERSIONS)
+def test_nothing_is_deleted_before_it_is_evaluated(version: str) -> None:
+    """verl would rotate checkpoints by two keys; both stay unset, so every one is kept."""
+    keys = ["trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"]
+    plan = translated(cell({"backend.version": version}))
+    assert plan is not None
+    (answer,) = library.compose(version, [overrides(plan)], keys)
+    assert answer["values"] == dict.fromkeys(keys)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from cluster.fixture import cluster as cluster  # noqa: PLC0414
-from cluster.fixture import slurm as slurm  # noqa: PLC0414
+from cluster.fixture import cluster as cluster
+from cluster.fixture import slurm as slurm
 
 from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm.options import SlurmOptions

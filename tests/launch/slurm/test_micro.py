@@ -1,0 +1,48 @@
+"""The embedded trainer as SLURM jobs: preempted and resumed, it gives what a quiet run gives."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.experiment import open_experiment
+from orchestrator.launch.local import launch
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Cadence
+from tests.launch.slurm.conftest import ROOT, Site
+from tests.launch.test_micro import numbers
+
+
+@pytest.mark.slow
+def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("SLURM_CONF", site.cluster.env["SLURM_CONF"])
+    monkeypatch.setenv("PATH", site.cluster.env["PATH"])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    asked = ["backend=micro", "site.kind=slurm", "+base.num_train_steps=500"]
+    spec = open_experiment(ROOT / "experiments" / "smoke.yaml", asked)
+    often = {"cadence": Cadence(checkpoint_every_steps=8)}
+    cells = [cell.model_copy(update=often) for cell in spec.cells[:2]]
+    undisturbed = RunFolder(tmp_path / "undisturbed")
+    assert launch(cells, undisturbed).count("succeeded") == len(cells)
+
+    site.set(memory_gib=1.0, exclude="a100-[1-3]")
+    site.start(*cells)
+
+    def steps() -> int:
+        files = site.folder.path.glob("cells/*/attempts/1/metrics.jsonl")
+        return min([len(f.read_text().splitlines()) for f in files] or [0])
+
+    deadline = time.monotonic() + 90
+    while steps() < 12:
+        assert time.monotonic() < deadline, site.words(cells[0])
+        time.sleep(0.05)
+    site.cluster.run("sbatch", "-o", "/dev/null", "-p", "urgent", "-w", "a100-0", "--exclusive",
+                     "--wrap=sleep 1")  # fmt: skip
+    seen = site.wait(*cells)
+    assert {s.state for s in seen.values()} == {"succeeded"}, site.words(cells[0])
+    ends = [[a.read_exit() for a in site.attempts(cell)] for cell in cells]
+    assert any(len(e) == 2 and e[0] and e[0].state == "preempted" for e in ends), ends
+    assert numbers(cells, site.folder) == numbers(cells, undisturbed)
