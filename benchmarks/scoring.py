@@ -45,8 +45,8 @@ def main() -> None:
     mean = sum(one["mean@k"] for one in told) / PROBLEMS
     distinct = sum(one["distinct@k"] for one in told) / PROBLEMS
     print(
-        f"{PROBLEMS * REPEATS} samples: {wall:.1f} s of wall, {cpu:.1f} CPU s and {child:.1f} in its judge   "
-        f"bar {BAR_SECONDS} s   (mean@32 {mean:.3f}, {distinct:.1f} distinct answers)"
+        f"{PROBLEMS * REPEATS} samples: {wall:.1f} s of wall, {cpu:.1f} CPU s, {child:.1f} in its "
+        f"judge   bar {BAR_SECONDS} s   (mean@32 {mean:.3f}, {distinct:.1f} distinct answers)"
     )
 
 

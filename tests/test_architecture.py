@@ -23,7 +23,7 @@ BACKEND_MAY_IMPORT = {
     "orchestrator.audit", "orchestrator.audit.types", "orchestrator.audit.keys",
 }  # fmt: skip
 
-LAYERS = ["errors", "settings", "types"]
+LAYERS = ["errors", "settings", "evaluation", "types"]
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from backends.openrlhf.check import ADVANTAGES, AGGREGATIONS, SCHEDULES, UNBIASED
-from backends.openrlhf.flags import FLAGS, FLAT, MODULE, NEWEST, Value, spellings
+from backends.openrlhf.flags import FLAGS, FLAT, MODULE, NEWEST, Value, spelled, spellings
 from backends.openrlhf.plan import NEEDS, NO_CLIP
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.settings import Settings
@@ -34,6 +34,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """The settings of a launch. Raises SpecError, with every fault of the command line at once."""
     faults: list[Fault] = []
     flags = read(argv, faults)
+    faults += ignored(flags)
     needs = _needs(files, faults)
     if faults:
         raise SpecError(MODULE, faults)
@@ -69,6 +70,24 @@ def read(argv: Sequence[str], faults: list[Fault]) -> Flags:
         except (ValueError, IndexError):
             faults.append(Fault(f"{word} takes {_arity(name)} x {FLAGS[name].kind}, got {taken}"))
     return Flags(given, version)
+
+
+_WITHOUT: Mapping[str, str] = {
+    "algo.kl.unbiased_gradient": "algo.kl.use_loss", "train.async_queue_size": "train.async_enable",
+}  # fmt: skip
+"""Flags that the library takes and ignores without another one."""
+
+
+def ignored(flags: Flags) -> list[Fault]:
+    """What was asked for and will not happen."""
+    return [
+        Fault(
+            f"{spelled(name, flags.version)} is ignored without {spelled(other, flags.version)}: "
+            "give both or neither"
+        )
+        for name, other in _WITHOUT.items()
+        if flags.given.get(name) and not flags.given.get(other)
+    ]
 
 
 def _arity(name: str) -> int:

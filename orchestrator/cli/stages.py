@@ -11,8 +11,8 @@ from orchestrator.types import Record, Score
 if TYPE_CHECKING:
     from orchestrator.compare import Comparison as Comparison
     from orchestrator.compare import Estimate
-    from orchestrator.report import Report as Report
     from orchestrator.evaluate import ScoredBaseline
+    from orchestrator.report import Report as Report
 
 
 def gather(experiment: Experiment) -> list[Record]:

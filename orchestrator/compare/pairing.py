@@ -12,6 +12,8 @@ from orchestrator.compare.runs import Run
 from orchestrator.errors import did_you_mean
 from orchestrator.fields import LABELS
 
+ONE_RUN = "what the claim tells apart is one cell at this scale"
+
 Configuration = tuple[tuple[str, str], ...]
 """What runs that differ only in their seed are called."""
 
@@ -37,14 +39,7 @@ def pair(claim: Claim, runs: Sequence[Run]) -> tuple[tuple[Setting, ...], list[s
     """The settings of a claim, and notes on what has no counterpart. Raises NotTestableError."""
     chosen = [_chosen(claim, side, runs) for side in claim.sides]
     free = {trait for side in claim.sides for w in side.where for trait in _traits_named(w.axis)}
-    found: dict[tuple[str, Configuration], tuple[list[Run], list[Run]]] = {}
-    for study in dict.fromkeys(study for side in chosen for study, _ in side):
-        here = [[run for s, run in side if s == study] for side in chosen]
-        shared = _shared_traits([run for side in here for run in side]) - free
-        for index, side in enumerate(here):
-            for run in side:
-                traits = tuple((t, run.traits[t]) for t in sorted(shared))
-                found.setdefault((study, traits), ([], []))[index].append(run)
+    found = _sides_by_setting(chosen, free)
     notes: list[str] = []
     settings: list[Setting] = []
     seen: set[tuple[frozenset[str], ...]] = set()
@@ -56,20 +51,41 @@ def pair(claim: Claim, runs: Sequence[Run]) -> tuple[tuple[Setting, ...], list[s
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
         if cells[0] & cells[1]:
-            raise NotTestableError(
-                "the same run stands on both sides; what the claim tells apart is one cell at this "
-                "scale"
-            )
-        if cells not in seen:  # the same runs can belong to several studies
+            if cells[0] != cells[1]:
+                raise _untestable(ONE_RUN)
+            notes.append(f"left out {named(study, key, runs)}: {ONE_RUN}")
+        elif cells not in seen:  # the same runs can belong to several studies
             seen.add(cells)
             settings.append(Setting(study, tuple(left), tuple(right)))
     if not settings:
-        raise NotTestableError("no setting has runs on both sides; " + "; ".join(notes))
+        raise _untestable("; ".join(notes))
     for where in claim.at:
         for one in where.each():
             if not any(_holds_at(run, one) for setting in settings for run in setting.left):
                 raise NotTestableError(f"no setting with {one} has runs on both sides")
     return tuple(settings), notes
+
+
+def _sides_by_setting(
+    chosen: Sequence[Sequence[tuple[str, Run]]], free: set[str]
+) -> dict[tuple[str, Configuration], tuple[list[Run], list[Run]]]:
+    """Left and right runs of every study and every value of the traits they share."""
+    found: dict[tuple[str, Configuration], tuple[list[Run], list[Run]]] = {}
+    for study in dict.fromkeys(study for side in chosen for study, _ in side):
+        here = [[run for s, run in side if s == study] for side in chosen]
+        shared = _shared_traits([run for side in here for run in side]) - free
+        for index, side in enumerate(here):
+            for run in side:
+                traits = tuple((t, run.traits[t]) for t in sorted(shared))
+                found.setdefault((study, traits), ([], []))[index].append(run)
+    return found
+
+
+def _untestable(told: str) -> NotTestableError:
+    one_run = "the same run stands on both sides"
+    return NotTestableError(
+        f"{one_run if ONE_RUN in told else 'no setting has runs on both sides'}; {told}"
+    )
 
 
 def _chosen(claim: Claim, side: Side, runs: Sequence[Run]) -> list[tuple[str, Run]]:
@@ -109,6 +125,8 @@ def _trait(axis: str) -> str:
 
 
 def _traits_named(axis: str) -> set[str]:
+    if axis == "backend":  # a library is named with its release
+        return {"backend", "backend.version"}
     return {"kl.estimator", "kl.placement"} if axis == "kl" else {_trait(axis)}
 
 

@@ -7,7 +7,8 @@ asked
                measured is what a launch asks for: names and defaults are the library's own.
     batches    {name: Batch}
     questions  [{"ask", "launch": index, "batch": name, "dtype": "float64" | "float32",
-               "more": arrays that replace the batch's, "place": only for kl}]
+               "more": arrays that replace the batch's, "place": only for kl,
+               "only": the parts of the answer that are wanted}]
 answers, one a question, in order
     kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
                 `loss`: the function and the estimator that the launch uses there. No mask applied.
@@ -61,6 +62,7 @@ class Question(TypedDict, total=False):
     dtype: str
     more: Mapping[str, Any]
     place: str
+    only: Sequence[str]
 
 
 class Launch(TypedDict):

@@ -55,12 +55,19 @@ CURVE = np.round(np.arange(-3000, 3001) / 100, 2)
 """log pi / pi_ref of tokens, past every bound."""
 
 
-def curve(log_weight: float = 0.0) -> Batch:
-    """One rollout with a token at each point of CURVE; pi / pi_rollout is the same for all."""
-    zero = [0.0] * len(CURVE)
+NEAR = CURVE[np.abs(CURVE) <= 1.5]  # noqa: PLR2004
+"""... within every bound of k1, k2, k3 and abs at 10."""
+
+
+def curve(log_weight: float | None = None) -> Batch:
+    """One rollout with a token at each point of CURVE, on-policy; with `log_weight`, at each point
+    of NEAR, with that log pi / pi_rollout."""
+    points = CURVE if log_weight is None else NEAR
+    old = points - (log_weight or 0.0)
+    one = [1.0] * len(points)
     return Batch(
-        logp=[CURVE.tolist()], ref=[zero], old=[(CURVE - log_weight).tolist()],
-        mask=[[1.0] * len(CURVE)], rewards=[0.0], groups=[0],
+        logp=[points.tolist()], ref=[[0.0] * len(points)], old=[old.tolist()], mask=[one],
+        rewards=[0.0], groups=[0],
     )  # fmt: skip
 
 

@@ -5,15 +5,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from orchestrator.matrix.batches import CURVE, as_array
+from orchestrator.matrix.batches import CURVE, NEAR, as_array
 from orchestrator.matrix.curve import Curve
 from orchestrator.semantics.estimators import clamped_value, shape, slope
 from orchestrator.semantics.model import Table
 from orchestrator.settings import Estimator
 
-WEIGHTS = {"on": 0.0, "off": 0.7, "far": 5.0}
+WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
 """log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
-NEAR = np.abs(CURVE) <= 1.5  # within every bound of k1, k2, k3 and abs at 10
+_AMONG = np.isin(CURVE, NEAR)
 CLOSE = 1e-6
 """Agreement of two numbers of the size of 1: libraries round some steps to float32."""
 
@@ -27,17 +27,14 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> Curve:
     """From the answers to `kl` on curve(WEIGHTS[name])."""
     value = {name: as_array(each, "value")[0] for name, each in answers.items()}
     gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
+    bound_of, (below, above) = value["on"], flat(gradient["on"])
+    value["on"], gradient["on"] = value["on"][_AMONG], gradient["on"][_AMONG]
     whose, off = _nearest(value, _values)
     whose_gradient, off_gradient = _nearest(gradient, _gradients)
-    below, above = flat(gradient["on"])
-    far = gradient["far"][NEAR] / np.where(gradient["on"][NEAR] == 0, np.nan, gradient["on"][NEAR])
-    bounded = whose_gradient != "?" and "rho" in whose_gradient
-    weight = float(np.nanmedian(far)) if bounded else None
-    if weight is not None and weight > 0.9 * np.exp(WEIGHTS["far"]):
-        weight = None
+    weight = _bound_of_weight(gradient) if "rho" in whose_gradient else None
     return Curve(
         value=whose, gradient=whose_gradient, straight_through=_through(value, gradient, whose),
-        value_bound=_bound(value["on"], whose), flat_below=below, flat_above=above,
+        value_bound=_bound(bound_of, whose), flat_below=below, flat_above=above,
         weight_bound=None if weight is None else float(f"{weight:.4g}"),
         deviation=float(f"{max(off, off_gradient):.2g}"),
     )  # fmt: skip
@@ -63,11 +60,7 @@ def _nearest(curves: Mapping[str, Table], closed: Any) -> tuple[str, float]:
     best = ("?", float("inf"))
     for form in FORMS:
         off = max(
-            float(
-                np.abs(
-                    curves[at][NEAR] - closed(form, CURVE[NEAR], float(np.exp(WEIGHTS[at])))
-                ).max()
-            )
+            float(np.abs(curves[at] - closed(form, NEAR, float(np.exp(WEIGHTS[at] or 0.0)))).max())
             for at in ("on", "off")
         )
         if off < best[1] * 0.5:
@@ -78,13 +71,20 @@ def _nearest(curves: Mapping[str, Table], closed: Any) -> tuple[str, float]:
 def _through(value: Mapping[str, Table], gradient: Mapping[str, Table], whose: str) -> bool:
     """Whether the gradient differs from the value's own, by central differences. The weight is the
     same along a curve; where it is part of the value, its own gradient is the value again."""
-    step = CURVE[1] - CURVE[0]
+    step = NEAR[1] - NEAR[0]
     own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
     given = gradient["off"][1:-1]
-    inner = NEAR[1:-1] & (np.abs(CURVE[1:-1]) > 2 * step)
+    inner = np.abs(NEAR[1:-1]) > 2 * step
     plain = float(np.abs(own - given)[inner].max())
     attached = float(np.abs(own + value["off"][1:-1] - given)[inner].max())
     return plain > 1e-3 and (attached > 1e-3 or "rho" not in whose)
+
+
+def _bound_of_weight(gradient: Mapping[str, Table]) -> float | None:
+    """The weight of the gradient where pi / pi_rollout is large, if it is not that ratio."""
+    on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
+    found = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
+    return None if found > 0.9 * largest else found  # noqa: PLR2004
 
 
 def _bound(value: Table, whose: str) -> float | None:

@@ -30,10 +30,13 @@ class Inquiry:
         self._batches[name] = batch
 
     def question(
-        self, key: Hashable, what: str, launch: int, batch: str, *, place: str = ""
-    ) -> None:
-        """A question, to be found again under `key`."""
+        self, key: Hashable, what: str, launch: int, batch: str, *, place: str = "",
+        only: str = "",
+    ) -> None:  # fmt: skip
+        """A question, to be found again under `key`; `only` one part of its answer is wanted."""
         asked: Question = {"ask": what, "launch": launch, "batch": batch, "place": place}
+        if only:
+            asked["only"] = [only]
         self._questions[key] = asked
 
     def put(self, where: Where) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:

@@ -170,6 +170,7 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
                 launch = asked["launches"][at]
                 read[at] = library.read(launch["argv"], launch["files"])
             found = _answer(library, each, read[at], batch)
+            found = {key: found[key] for key in each.get("only", found)}
         except Exception as error:  # the library's, which is what was asked for
             found = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
         yield found

@@ -46,7 +46,7 @@ def prepare(inquiry: Inquiry) -> None:
 def enquire(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
     """Ask for the update of a launch at every model."""
     for index in range(len(models(on_policy))):
-        inquiry.question((*key, index), "update", launch, name(on_policy, index))
+        inquiry.question((*key, index), "update", launch, name(on_policy, index), only="gradient")
 
 
 def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.matrix.batches import CURVE
+from orchestrator.matrix.batches import CURVE, NEAR
 from orchestrator.matrix.curve import told
 from orchestrator.matrix.curves import FORMS, WEIGHTS, classify
 from orchestrator.semantics.estimators import UNCLAMPED, Clamp, token_kl
@@ -15,9 +15,9 @@ from orchestrator.semantics.estimators import UNCLAMPED, Clamp, token_kl
 def answers(form: Any, clamp: Clamp = UNCLAMPED, weight_bound: float | None = None) -> Any:
     """What a library with exactly this estimator would answer."""
     found = {}
-    for at, weight in WEIGHTS.items():
-        logp = torch.tensor(CURVE[None], requires_grad=True)
-        ref = torch.zeros_like(logp)
+    for at, given in WEIGHTS.items():
+        logp = torch.tensor((CURVE if given is None else NEAR)[None], requires_grad=True)
+        ref, weight = torch.zeros_like(logp), given or 0.0
         bounded = min(weight, np.log(weight_bound)) if weight_bound else weight
         value = token_kl(form, logp, ref, logp.detach() - bounded, clamp=clamp)
         (slope,) = torch.autograd.grad(value.sum(), logp)
@@ -66,8 +66,9 @@ def test_a_bounded_weight_is_found() -> None:
 
 
 def test_what_is_nobodys_is_called_so() -> None:
+    points = {at: CURVE if given is None else NEAR for at, given in WEIGHTS.items()}
     strange = {
-        at: {"value": [(CURVE**3).tolist()], "slope": [(3 * CURVE**2).tolist()]} for at in WEIGHTS
+        at: {"value": [(x**3).tolist()], "slope": [(3 * x**2).tolist()]} for at, x in points.items()
     }
     found = classify(strange)
     assert (found.value, found.gradient) == ("?", "?")

@@ -128,7 +128,7 @@ def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
 def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folder: Path) -> None:
     site(folder)
     done = at(cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none",
-              "evaluation.tasks=[]")  # fmt: skip
+              "--train-only")  # fmt: skip
     assert done.returncode == 1, done.stderr + done.stdout
     assert "the scheduler would take them" in done.stderr
     [trouble] = [line for line in done.stdout.splitlines() if "wrong:" in line]
@@ -136,7 +136,6 @@ def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folde
     assert "1 cells checked and rehearsed: 1 thing to mend" in done.stdout
     [job] = (folder / "runs" / "smoke.micro" / "cells").glob("*/attempts/1/job.json")
     assert json.loads(job.read_text())["launcher"] == "slurm"
-    assert (folder / "runs" / "smoke.micro" / "report" / "index.html").exists()
     assert not (folder / "runs" / "smoke").exists()
 
 

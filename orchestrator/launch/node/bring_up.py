@@ -9,7 +9,7 @@ from typing import IO
 
 from orchestrator.errors import OrchError
 from orchestrator.launch import program
-from orchestrator.launch.endings import Ending, ending_of
+from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import nodes
 from orchestrator.launch.node.company import Company
 from orchestrator.launch.node.environment import ground_for
@@ -43,7 +43,7 @@ def run(
     _record(attempt, stage)
     token = tokens.token_hex(8)
     company = Company(token, attempt.path / "nodes")
-    ending: Ending | None = None
+    keep_logs = True
     try:
         match plan.bring_up:
             case "ray":
@@ -52,10 +52,14 @@ def run(
                 ending = _with_ranks(plan, attempt, stage, env, company, claim)
             case _:
                 ending = _program(plan, attempt, stage, env, company, claim)
+        keep_logs = ending.state == "failed"
+        return ending
+    except Stopped:
+        keep_logs = False
+        raise
     finally:
-        company.stop(keep_logs=ending is None or ending.state == "failed")
+        company.stop(keep_logs=keep_logs)
         sweep(f"{token}.driver")
-    return ending
 
 
 def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> Stage:

@@ -10,9 +10,10 @@ from orchestrator.environments.place import find, root
 from orchestrator.launch.node.options import EnvironmentEntry, NodeOptions
 from orchestrator.types import LaunchPlan
 
-_OTHERS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX", "RAY_ADDRESS", "RAY_TMPDIR",
-           "ORCH_RANK_TOKEN")  # fmt: skip
-"""Variables of another environment, or of another job, that must not reach the trainer."""
+_ORCHS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
+"""Variables of orch's environment that must not reach a trainer in its own."""
+_FOREIGN = ("RAY_ADDRESS", "RAY_TMPDIR", "ORCH_RANK_TOKEN")
+"""Variables of another run, which would lead this one to its nodes."""
 
 _SHELL = 'cd "$0" || exit 126\nexec "$@"'
 
@@ -30,7 +31,8 @@ class Ground:
 
     def variables(self, added: Mapping[str, str]) -> dict[str, str]:
         """All variables of a program: the job's, the environment's, and `added`."""
-        kept = {n: v for n, v in os.environ.items() if not self.foreign or n not in _OTHERS}
+        dropped = _FOREIGN + (_ORCHS if self.foreign else ())
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return {**kept, **self.env, **added}
 
     def command(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAGS, FLAT, NEWEST, VERSIONS, Options
 from backends.openrlhf.parse import read
-from orchestrator.errors import Fault, UnsupportedSetting
+from orchestrator.errors import Fault, SpecError, UnsupportedSetting
 from orchestrator.fingerprint import fingerprint
 from orchestrator.types import Cell, LaunchPlan
 from tests.backends.openrlhf.cells import PLACE, asked_of_library, base, cell_of, drawn, shipped
@@ -150,9 +150,25 @@ class TestSilentAcceptance:
             BACKEND.translate(cell_of(settings), PLACE)
         argv = (*BACKEND.translate(cell_of(base()), PLACE).argv, "--algo.kl.unbiased_gradient")
         assert "args" in asked_of_library(NEWEST, [argv])[0]
-        assert BACKEND.parse(
-            argv, BACKEND.translate(cell_of(base()), PLACE).files
-        ).kl.estimator == "k1"  # fmt: skip
+        files = BACKEND.translate(cell_of(base()), PLACE).files
+        with pytest.raises(
+            SpecError, match=r"unbiased_gradient is ignored without --algo\.kl\.use"
+        ):
+            BACKEND.parse(argv, files)
+
+    @pytest.mark.parametrize(("version", "flag", "other"), [
+        (NEWEST, "--train.async_queue_size", "--train.async_enable"),
+        (FLAT, "--async_queue_size", "--async_train"),
+    ])  # fmt: skip
+    def test_a_queue_without_asynchronous_training(
+        self, version: str, flag: str, other: str
+    ) -> None:
+        """Accepted and ignored: the run is synchronous."""
+        plan = BACKEND.translate(cell_of(base(backend={"version": version})), PLACE)
+        argv = (*plan.argv, flag, "3")
+        assert "args" in asked_of_library(version, [argv])[0]
+        with pytest.raises(SpecError, match=f"{flag} is ignored without {other}"):
+            BACKEND.parse(argv, plan.files)
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_kl_is_on_unless_turned_off(self, version: str) -> None:

@@ -84,8 +84,11 @@ class Site:
 
 
 @pytest.fixture
-def site(cluster: Cluster, folder: RunFolder, fake: object) -> Iterator[Site]:
+def site(
+    cluster: Cluster, folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
     poll.forget()
+    monkeypatch.setattr(poll, "LONGEST_SECONDS", 4.0)  # a person would wait up to a minute
     yield Site(cluster, folder)
     poll.forget()
 
@@ -97,3 +100,9 @@ def many(cell: Callable[..., Cell]) -> Callable[..., list[Cell]]:
 
 
 ROOT = Path(__file__).parents[3]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)

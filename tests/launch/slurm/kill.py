@@ -21,7 +21,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.types import Cell
 
 OPERATIONS = {"open", "os.rename", "os.mkdir", "fcntl.flock", "subprocess.Popen"}
-DELAYS = (0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032)
+DELAYS = (0.003, 0.006, 0.012, 0.02, 0.03)
 
 
 def run(folder: Path, cells: list[Cell]) -> None:

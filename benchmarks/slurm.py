@@ -1,0 +1,88 @@
+"""Submitting and watching on a real cluster of this machine's own: what orch adds to SLURM.
+
+python benchmarks/slurm.py [cells]      needs SLURM's daemons, see tests/cluster
+
+Prints the client's time to submit so many cells, the time of `orch status` of them and how often
+it called the scheduler, and how fast they are drained beside an array of `true`.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measure import ORCH, grid_spec, measure
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from cluster import Cluster, missing, started, wait_for
+
+COUNTED = ("sbatch", "sacct", "squeue", "scontrol", "scancel")
+WRAPPER = '#!/bin/sh\necho {name} >> "{log}"\nexec {real} "$@"\n'
+
+
+def main() -> None:
+    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    if fault := missing():
+        sys.exit(fault)
+    with started() as cluster, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ |= cluster.env
+        calls = count_calls(folder)
+        spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
+        site = ["site.kind=slurm", "+site.options.extra=[--hold]"]
+        empty = measure([ORCH, "plan", spec, *site], cwd=folder, codes=(2,))
+        sent = measure([ORCH, "run", spec, *site], cwd=folder)
+        called = calls()
+        each = (sent.cpu_seconds - empty.cpu_seconds) / cells * 1000
+        spent = f"{sent.wall_seconds:.2f} s, {sent.cpu_seconds:.2f} CPU s"
+        print(f"orch run of {cells} cells: {spent}, beyond orch plan {each:.2f} ms a cell (bar 2)")
+        print(f"  calls: {called}")
+        job = cluster.run("squeue", "-h", "-o", "%F").split()[0]
+        wait_for(lambda: cluster.run("sacct", "-X", "-n", "-j", job), 30, "sacct to know the job")
+        status = min((measure([ORCH, "status"], cwd=folder) for _ in range(3)),
+                     key=lambda cost: cost.wall_seconds)  # fmt: skip
+        assert f"{cells} pending" in status.output, status.output[:500]
+        called = calls()
+        print(f"orch status: {status.wall_seconds:.2f} s (bar 1), calls of three: {called}")
+        again = measure([ORCH, "run", spec, *site], cwd=folder)
+        print(f"orch run again: {again.wall_seconds:.2f} s, nothing sent: {calls()}")
+        cluster.run("scancel", "--user", str(os.geteuid()))
+        drain(cluster, min(cells, 200))
+
+
+def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
+    """Puts wrappers before SLURM's commands; the result gives what was called since last asked."""
+    log, place = folder / "calls", folder / "bin"
+    place.mkdir()
+    for name in COUNTED:
+        path = place / name
+        path.write_text(WRAPPER.format(name=name, log=log, real=shutil.which(name)))
+        path.chmod(0o755)
+    os.environ["PATH"] = f"{place}:{os.environ['PATH']}"
+
+    def asked() -> dict[str, int]:
+        lines = log.read_text().split() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return {name: lines.count(name) for name in COUNTED if name in lines}
+
+    return asked
+
+
+def drain(cluster: Cluster, count: int) -> None:
+    """An array of `true`, and one of Pythons that end at once: the floor of any Python job."""
+    for what, line in (("true", "true"), ("python -c pass", f"{sys.executable} -c pass")):
+        wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
+        began = time.monotonic()
+        cluster.run("sbatch", "-o", "/dev/null", f"--array=0-{count - 1}", "--mem=100M",
+                    f"--wrap={line}")  # fmt: skip
+        wait_for(lambda: not cluster.run("squeue", "-h"), 600, "the array to end")
+        rate = count / (time.monotonic() - began)
+        print(f"  {count} jobs of `{what}`: {rate:.1f} a second")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Each part of a dialect, against numbers worked out by hand, and in a trained cell."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from backends.micro import BACKEND, optimizer
+from backends.micro.experience import lag
+from backends.micro.force import beta_effective
+from backends.micro.objective import Experience, aggregate, objective, shaped_advantages
+from backends.micro.policy import initial, norms, weights
+from backends.micro.version import VERSION, version_for
+from orchestrator.dialect import PLAIN, Dialect, parse
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.fingerprint import fingerprint
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Kl,
+    Loss,
+    Optimizer,
+    Settings,
+)
+from orchestrator.types import Place
+
+REWARD = torch.tensor([[1.0, 0.0, 1.0]])
+LOST = torch.tensor([[[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]])
+CENTRED = torch.tensor([[0.5, -1.0, 0.5]])
+"""rloo of REWARD."""
+
+
+def dialect(**fields: Any) -> Dialect:
+    return PLAIN.model_copy(update=fields)
+
+
+def test_where_the_kl_of_a_reward_goes() -> None:
+    def shaped(kind: str) -> torch.Tensor:
+        return shaped_advantages("rloo", REWARD, 0.1, LOST, dialect(kl_reward=kind))
+
+    sums = LOST.sum(-1)
+    inside = REWARD - 0.1 * sums
+    torch.testing.assert_close(shaped("inside")[..., 0], (inside - inside.mean()) * 1.5)
+    torch.testing.assert_close(shaped("outside")[..., 0], CENTRED - 0.1 * sums)
+    to_go = torch.tensor([[[3.0, 2.0], [1.0, 1.0], [3.0, 0.0]]])
+    torch.testing.assert_close(shaped("to_go"), CENTRED[..., None] - 0.1 * to_go)
+    torch.testing.assert_close(shaped("token"), CENTRED[..., None] - 0.1 * LOST)
+
+
+def test_what_means_are_taken_over() -> None:
+    per_token = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 100.0]], [[6.0, 0, 0], [7.0, 8.0, 9.0]]])
+    mask = torch.tensor([[[1.0, 1, 1], [1, 1, 0]], [[1, 0, 0], [1, 1, 1]]])
+    by_two = aggregate(Loss(), per_token, mask, dialect(micro_batch=2))
+    assert by_two.item() == pytest.approx((15 / 5 + 30 / 4) / 2)
+    whole = aggregate(Loss(), per_token, mask, dialect(micro_batch=4))
+    assert whole.item() == pytest.approx(45 / 9)
+    constant = Loss(aggregation="constant", constant_tokens=6)
+    tokens = aggregate(constant, per_token, mask, dialect(constant_is_tokens=True))
+    assert tokens.item() == pytest.approx(45 / 9)
+
+
+def batch_of(x: float, ratio: float = 1.0) -> tuple[torch.Tensor, Experience]:
+    """Two rollouts of 2 and 4 tokens, log pi / pi_ref = x, advantages 1."""
+    mask = torch.tensor([[[1.0, 1, 0, 0], [1, 1, 1, 1]]])
+    logp = torch.full((1, 2, 4), -1.0) * mask
+    old = logp - torch.tensor(ratio).log() * mask
+    made = Experience(
+        mask, mask, mask, old, (logp - x) * mask, torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2),
+        torch.ones(1, 2, 1),
+    )  # fmt: skip
+    return logp.requires_grad_(), made
+
+
+def slope(kl: Kl, told: Dialect, x: float, ratio: float = 1.0, loss: Loss | None = None) -> Any:
+    """Gradient of the KL alone."""
+    logp, batch = batch_of(x, ratio)
+    loss = loss or Loss(clip=None)
+    whole = objective(loss, kl, logp, batch, told).loss
+    alone = objective(loss, Kl(estimator="none"), logp, batch, told).loss
+    return torch.autograd.grad(whole - alone, logp)[0]
+
+
+def test_a_clamp_stops_the_gradient_beyond_it_and_not_within() -> None:
+    kl, held = Kl(estimator="k3", placement="loss", beta=1.0), dialect(kl_clamp=(20.0, 10.0))
+    assert slope(kl, held, -4.0).abs().sum() == 0  # k3(-4) = 49.6
+    torch.testing.assert_close(slope(kl, held, 1.0), slope(kl, PLAIN, 1.0))
+    other = dialect(kl_clamp=(20.0, 10.0), kl_clamp_of=("k1",))
+    torch.testing.assert_close(slope(kl, other, -4.0), slope(kl, PLAIN, -4.0))
+
+
+def test_the_ratio_that_weighs_a_kl_is_bounded() -> None:
+    kl = Kl(estimator="rho_k3", placement="loss", beta=1.0)
+    free, held = slope(kl, PLAIN, 0.5, 20.0), slope(kl, dialect(kl_ratio_max=10.0), 0.5, 20.0)
+    torch.testing.assert_close(held * 2, free)  # both are the ratio times x
+    near = slope(kl, dialect(kl_ratio_max=10.0), 0.5, 2.0)
+    torch.testing.assert_close(near, slope(kl, PLAIN, 0.5, 2.0))
+
+
+def test_a_kl_by_sequences_weighs_tokens_of_short_responses_more() -> None:
+    kl = Kl(estimator="k1", placement="loss", beta=1.0)
+    found = slope(kl, dialect(kl_loss_mean="sequence_mean"), 0.5)[0, :, 0]
+    assert found.tolist() == pytest.approx([1 / 4, 1 / 8])
+    assert slope(kl, PLAIN, 0.5)[0, :, 0].tolist() == pytest.approx([1 / 6, 1 / 6])
+
+
+def test_the_log_ratio_of_the_policy_loss_is_bounded() -> None:
+    logp, batch = batch_of(0.0, 1e9)
+    loss = Loss(clip=None)
+    told = objective(loss, Kl(estimator="none"), logp, batch, dialect(ratio_bound=2.0))
+    assert told.ratio.max().item() == pytest.approx(7.389, rel=1e-3)
+    assert torch.autograd.grad(told.loss, logp)[0].abs().sum() == 0
+
+
+def test_decay_of_matrices_leaves_norms_alone() -> None:
+    flat = initial(0)
+    settings = Optimizer(learning_rate=1e-2, weight_decay=0.5)
+    moments = optimizer.Moments.zeros(flat)
+    optimizer.update(flat, torch.zeros_like(flat), moments, settings, 1, 1e-2,
+                     dialect(decay_of="matrices"))  # fmt: skip
+    was = initial(0)
+    kept = norms(flat.device)
+    assert torch.equal(flat[kept], was[kept])
+    torch.testing.assert_close(flat[~kept], was[~kept] * (1 - 1e-2 * 0.5))
+    assert kept.sum() == sum(
+        x.numel() for x in (weights(flat).norm, *(
+            n for layer in weights(flat).layers for n in (layer.attention_norm, layer.mlp_norm)))
+    )  # fmt: skip
+
+
+def test_learning_rates_by_hand(embedded: Callable[..., Settings]) -> None:
+    def rates(told: Dialect, **changed: Any) -> list[float]:
+        settings = embedded(
+            optimizer=Optimizer(learning_rate=1.0, schedule="linear", num_warmup_steps=2),
+            num_train_steps=6, **changed,
+        )  # fmt: skip
+        return [optimizer.rate_of(settings, step, told) for step in range(1, 7)]
+
+    assert rates(PLAIN) == [0.5, 1, 1, 0.75, 0.5, 0.25]
+    assert rates(dialect(warmup_from_zero=True)) == [0, 0.5, 1, 0.75, 0.5, 0.25]
+    twice = Batch(num_prompts=4, num_minibatches=2)
+    held = dialect(schedule_per_batch=True)
+    assert rates(held, batch=twice) == [0.5, 0.5, 1, 1, 0.5, 0.5]
+    assert rates(held, batch=twice, max_staleness_steps=2) == rates(PLAIN, batch=twice)
+
+
+def test_a_lag_up_to_a_bound_reaches_it_and_0_and_is_the_seeds(
+    embedded: Callable[..., Settings],
+) -> None:
+    settings, told = embedded(max_staleness_steps=3), dialect(staleness="up_to")
+    drawn = [lag(settings, told, number) for number in range(60)]
+    assert set(drawn) == {0, 1, 2, 3}
+    assert drawn == [lag(settings, told, number) for number in range(60)]
+    assert {lag(settings, PLAIN, number) for number in range(9)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("advantage", "placement", "fields", "expected"),
+    [
+        ("rloo", "reward", {}, 0.3), ("rloo", "loss", {}, 0.3),
+        ("rloo", "reward", {"kl_reward": "outside"}, 0.3),
+        ("dr_grpo", "reward", {"kl_reward": "outside"}, 0.6),  # groups of two hold half back
+        ("dr_grpo", "reward", {}, 0.3), ("dr_grpo", "loss", {}, 0.6),
+        ("grpo", "loss", {}, 0.6 * 0.5**0.5), ("grpo", "reward", {}, 0.3),
+        ("rloo", "loss", {"kl_loss_mean": "sequence_mean"}, 0.3),  # 1/4, 1/8 against 1/6
+    ],
+)  # fmt: skip
+def test_beta_effective_by_hand(
+    embedded: Callable[..., Settings], advantage: Any, placement: Any, fields: dict[str, Any],
+    expected: float,
+) -> None:  # fmt: skip
+    settings = embedded("k1", placement, 0.3, advantage=Advantage(estimator=advantage))
+    logp, batch = batch_of(0.5)
+    found = beta_effective(settings, dialect(**fields), logp.detach(), batch)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_beta_effective_of_a_constant_normaliser_and_of_a_clamp(
+    embedded: Callable[..., Settings],
+) -> None:
+    """A policy loss over 12 constant tokens and a KL by sequences of 2 and 4: 6 and 3 times as
+    hard a pull, 4 times over the 6 tokens."""
+    logp, batch = batch_of(0.5)
+    constant = embedded("k1", "loss", 0.3, loss=Loss(aggregation="constant", constant_tokens=12))
+    told = dialect(kl_loss_mean="sequence_mean")
+    assert beta_effective(constant, told, logp.detach(), batch) == pytest.approx(1.2, rel=1e-5)
+    far, beyond = batch_of(-4.0)
+    k3 = embedded("k3", "loss", 0.3)
+    held = dialect(kl_clamp=(20.0, 10.0))
+    assert beta_effective(k3, held, far.detach(), beyond) == 0
+    assert beta_effective(embedded(), held, far.detach(), beyond) is None
+
+
+def test_a_version_names_its_dialect_and_refuses_what_it_is_not(
+    embedded: Callable[..., Settings], cell_of: Any
+) -> None:
+    settings = embedded("k1", "reward", 0.3)
+    told = dialect(kl_reward="to_go", kl_clamp=(None, 10.0), micro_batch=None)
+    version = version_for(told, settings)
+    assert version == "1+kl_clamp=-/10+kl_reward=to_go"
+    assert BACKEND.semantics(version).dialect == parse("kl_clamp=-/10+kl_reward=to_go")
+    assert version_for(told, embedded()) == VERSION, "nothing of it matters without a KL"
+    for wrong in ("2", "1+nonsense=1", "verl@0.9.1"):
+        with pytest.raises(UnsupportedSetting, match=r"backend\.version"):
+            BACKEND.semantics(wrong)
+
+
+def test_a_rehearsal_has_the_id_of_its_mathematics(
+    embedded: Callable[..., Settings], cell_of: Any, place: Place
+) -> None:
+    asked = cell_of(embedded("k1", "reward", 0.3).model_copy(
+        update={"backend": BackendRef(name="verl", version="0.9.1")}))  # fmt: skip
+    plain, other = BACKEND.rehearse(asked), BACKEND.rehearse(asked, dialect(kl_reward="to_go"))
+    assert plain is not None
+    assert other is not None
+    assert plain.id != other.id == fingerprint(other.settings)
+    assert plain.settings.backend.version == VERSION
+    notes = {e.field: e.note for e in BACKEND.translate(other, place).ledger}
+    assert "after the group's baseline" in notes["kl.placement"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["kl_reward=to_go+kl_reward_policy=batch_start", "ratio_to=batch_start+staleness=up_to",
+     "kl_clamp=20/10+ratio_bound=20+decay_of=matrices"],
+)  # fmt: skip
+def test_cells_train_in_a_dialect_and_otherwise_than_plainly(
+    embedded: Callable[..., Settings], trained: Any, lines: Any, text: str
+) -> None:
+    base = embedded(
+        "k3", "reward_and_loss", 0.3, batch=Batch(num_prompts=4, num_minibatches=2),
+        max_staleness_steps=3, num_train_steps=8,
+        optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.1),
+    )  # fmt: skip
+    spoken = base.model_copy(update={"backend": BackendRef(name="micro", version=f"1+{text}")})
+    (outcome, place), (_, plain) = trained(spoken), trained(base)
+    assert outcome is not None
+    assert lines(place)[-1]["values"] != lines(plain)[-1]["values"]
+    again = trained(spoken)[1]
+    assert lines(again) == lines(place)

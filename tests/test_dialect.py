@@ -1,0 +1,143 @@
+"""Dialects as text, and which of their parts can change a cell."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import registry
+from orchestrator.causes import CAUSES, differing, said, taking
+from orchestrator.dialect import ESTIMATES, PLAIN, Dialect, parse, relevant
+from orchestrator.errors import EnvironmentFault
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
+)
+
+NUMBERS = st.none() | st.floats(1e-3, 1e6)
+DIALECTS = st.builds(
+    Dialect,
+    kl_clamp=st.tuples(NUMBERS, NUMBERS),
+    kl_clamp_of=st.sets(st.sampled_from(ESTIMATES), min_size=1).map(lambda x: tuple(sorted(x))),
+    kl_ratio_max=NUMBERS,
+    kl_reward=st.sampled_from(["inside", "outside", "to_go", "token"]),
+    kl_reward_policy=st.sampled_from(["rollout", "batch_start"]),
+    kl_loss_mean=st.sampled_from(["as_policy", "token_mean", "sequence_mean"]),
+    ratio_to=st.sampled_from(["rollout", "batch_start"]),
+    ratio_bound=NUMBERS,
+    std_epsilon=st.floats(1e-12, 1.0),
+    micro_batch=st.none() | st.integers(1, 64),
+    constant_is_tokens=st.booleans(),
+    decay_of=st.sampled_from(["all", "matrices"]),
+    warmup_from_zero=st.booleans(),
+    schedule_per_batch=st.booleans(),
+    staleness=st.sampled_from(["exact", "up_to"]),
+)
+LIBRARIES = [
+    (name, version)
+    for name in registry.names()
+    if name != "micro"
+    for version in registry.load(name).versions
+]
+
+
+def settings(estimator: str = "none", placement: str | None = None, beta: float = 0.0,
+             **changed: object) -> Settings:  # fmt: skip
+    plain: dict[str, object] = {
+        "model": Model(name="m", path="x/y"), "data": Data(name="math", path="x/y"),
+        "advantage": Advantage(estimator="rloo"), "loss": Loss(),
+        "kl": Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]
+        "rollout": Rollout(group_size=4, max_response_tokens=100),
+        "batch": Batch(num_prompts=8), "optimizer": Optimizer(learning_rate=1e-6),
+        "num_train_steps": 8, "backend": BackendRef(name="verl"),
+    }  # fmt: skip
+    return Settings(**{**plain, **changed})  # type: ignore[arg-type]
+
+
+@given(DIALECTS)
+def test_a_dialect_reads_back_from_its_text(dialect: Dialect) -> None:
+    assert parse(dialect.text) == dialect
+    assert " " not in dialect.text
+
+
+def test_the_plain_dialect_is_the_empty_text() -> None:
+    assert PLAIN.text == ""
+    assert parse("") == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("text", "said_of_it"),
+    [("kl_rewrd=to_go", "did you mean 'kl_reward'"), ("kl_reward=x", "'to_go'"),
+     ("micro_batch=-1", "micro_batch"), ("kl_clamp=1", "kl_clamp")],
+)  # fmt: skip
+def test_a_text_that_is_no_dialect_is_told(text: str, said_of_it: str) -> None:
+    with pytest.raises(EnvironmentFault, match=said_of_it):
+        parse(text)
+
+
+@given(DIALECTS, DIALECTS)
+def test_taking_every_cause_in_turn_leads_from_one_dialect_to_the_other(
+    one: Dialect, other: Dialect
+) -> None:
+    on_the_way = one
+    for cause in differing(one, other):
+        on_the_way = taking(on_the_way, cause, other)
+    assert on_the_way == other
+    assert differing(on_the_way, other) == ()
+
+
+def test_every_field_is_part_of_one_cause_and_has_words() -> None:
+    fields = list(itertools.chain.from_iterable(cause.fields for cause in CAUSES.values()))
+    assert sorted(fields) == sorted(Dialect.model_fields)
+    for name, version in LIBRARIES:
+        found = registry.load(name).semantics(version)
+        assert all(said(found.dialect, cause) for cause in CAUSES)
+        assert found.dialect != PLAIN
+        assert all(found.omits)
+
+
+@given(DIALECTS)
+def test_a_cell_without_kl_on_policy_knows_nothing_of_kl(dialect: Dialect) -> None:
+    for kl in (settings(), settings("k3", "reward", 0.0)):
+        found = relevant(dialect, kl)
+        fields = [f for f in Dialect.model_fields if f.startswith("kl_")]
+        assert all(getattr(found, f) == getattr(PLAIN, f) for f in fields)
+        assert (found.ratio_to, found.ratio_bound, found.staleness) == ("rollout", None, "exact")
+
+
+def test_a_clamp_matters_where_the_estimate_is_held_and_differentiated_or_rewarded() -> None:
+    verl = registry.load("verl").semantics(None).dialect
+    assert relevant(verl, settings("k3", "loss", 0.1)).kl_clamp == (20, 10)
+    assert relevant(verl, settings("k1", "loss", 0.1)) == PLAIN
+    assert relevant(verl, settings("k3+", "loss", 0.1)) == PLAIN, "its gradient is not clamped"
+    assert relevant(verl, settings("k3+", "reward", 0.1)).kl_clamp == (20, 10)
+
+
+def test_a_mean_that_is_the_policys_anyway_is_no_difference() -> None:
+    newest = registry.load("openrlhf").semantics(None).dialect
+    assert relevant(newest, settings("k1", "loss", 0.1)).kl_loss_mean == "as_policy"
+    by_sequence = settings("k1", "loss", 0.1, loss=Loss(aggregation="sequence_mean"))
+    assert relevant(newest, by_sequence).kl_loss_mean == "token_mean"
+    skyrl = registry.load("skyrl").semantics(None).dialect
+    assert relevant(skyrl, by_sequence).kl_loss_mean == "as_policy"
+
+
+@pytest.mark.parametrize(("name", "version"), LIBRARIES)
+def test_what_is_relevant_stays_relevant(name: str, version: str) -> None:
+    dialect = registry.load(name).semantics(version).dialect
+    several: dict[str, object] = {"batch": Batch(num_prompts=8, num_minibatches=4)}
+    for kl in (("k3", "reward", 0.1), ("rho_k3", "loss", 0.1), ("none", None, 0.0)):
+        for more in ({}, {"max_staleness_steps": 4}, several):
+            cell = settings(*kl, **more)  # type: ignore[arg-type]
+            found = relevant(dialect, cell)
+            assert relevant(found, cell) == found
+            assert parse(found.text) == found
