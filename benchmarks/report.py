@@ -34,7 +34,13 @@ METRICS = (
     "train/beta_effective",
 )  # fmt: skip
 TASKS = (("math500", "in"), ("math2", "in"), ("mmlu_college_biology", "out"))
-KLS = [("k1", "reward"), ("k1", "loss"), ("k3", "reward"), ("k3", "loss"), ("k1", "reward_and_loss")]
+KLS = [
+    ("k1", "reward"),
+    ("k1", "loss"),
+    ("k3", "reward"),
+    ("k3", "loss"),
+    ("k1", "reward_and_loss"),
+]
 PER_STUDY = 50
 
 
@@ -58,8 +64,12 @@ def one(configurations: int, page: Path) -> None:
 
     records, scores = made(configurations)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    spec = Spec(name="bench", question="Does the page stay small?", studies=(), claims={
-        "wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"})
+    spec = Spec(
+        name="bench",
+        question="Does the page stay small?",
+        studies=(),
+        claims={"wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"},
+    )
     marks = [time.process_time()]
     comparison = compare(spec, records, scores)
     marks.append(time.process_time())

@@ -1,96 +1,61 @@
-"""Scoring 16,000 samples of MATH: 500 problems, 32 responses each, about 1.5 kB of reasoning.
+"""Scoring 500 problems × 32 responses: the bar is 30 s on two cores.
 
-The answers are of the kinds MATH500 has; of the 32 responses to a problem half have the right
-answer (as written, or in another notation) and half one of six others: about 3,500 different pairs
-of answers are compared, by a second process where algebra is needed.
-    python benchmarks/scoring.py
+python benchmarks/scoring.py [PROCESSES]    answers from tests/scoring/pairs.yaml: right, wrong, and
+one in ten a new expression, so far more algebra than MATH asks for
 """
 
-import importlib.util
-import os
 import random
-import resource
+import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-from orchestrator.evaluate import task_files
+import yaml
 
-BAR_SECONDS = 30.0
-"""Wall-clock time on two cores."""
+from orchestrator.scoring import judge, math_answers
+
 PROBLEMS, REPEATS = 500, 32
+STEPS = "We compute $x$ as follows, and so on. " * 60
 
-KINDS = (
-    ("{a}", "{a}.0"),
-    ("\\frac{{{a}}}{{{b}}}", "{a}/{b}"),
-    ("{a}\\sqrt{{{b}}}", "\\sqrt{{{b}}}\\cdot {a}"),
-    ("({a}, {b})", "\\left({a},\\,{b}\\right)"),
-    ("x^2+{a}x-{b}", "x^2 - {b} + {a}x"),
-    ("[{a}, \\infty)", "x \\ge {a}"),
-    ("{a}\\pi", "\\pi \\cdot {a}"),
-    ("{a}^\\circ", "{a}"),
-)
+
+def samples() -> list[tuple[str, str]]:
+    """(response, answer), the responses of a problem together."""
+    pairs = yaml.safe_load(
+        (Path(__file__).parents[1] / "tests" / "scoring" / "pairs.yaml").read_text("utf-8")
+    )
+    known = [(row[0], row[1]) for name, rows in pairs.items() if name != "misses" for row in rows]
+    draw = random.Random(0)  # noqa: S311
+    made = []
+    for _ in range(PROBLEMS):
+        answer, other = draw.choice(known)
+        for _ in range(REPEATS):
+            u = draw.random()
+            given = answer if u < 0.4 else other if u < 0.6 else draw.choice(known)[1]
+            given += f"+{draw.randrange(50)}" if u > 0.9 else ""
+            made.append((f"{STEPS}\\boxed{{{given}}}.", answer))
+    return made
+
+
+def scored(part: list[tuple[str, str]]) -> tuple[float, float]:
+    """Sum of the scores; CPU seconds of this process and its judge."""
+    start = time.process_time()
+    total = sum(math_answers.score(response, answer) for response, answer in part)
+    child = Path(f"/proc/{judge._child().pid}/stat").read_text().split()  # noqa: SLF001
+    return total, time.process_time() - start + (int(child[13]) + int(child[14])) / 100
 
 
 def main() -> None:
-    score = scorer()
-    generator = random.Random(0)  # noqa: S311
-    work = [problem(generator, number) for number in range(PROBLEMS)]
-    score({"target": "1"}, [["\\boxed{x+1}"]])  # starts what compares
-    started = time.perf_counter()
-    before = cpu_seconds()
-    told = [score({"target": target}, [responses]) for target, responses in work]
-    wall, cpu = time.perf_counter() - started, cpu_seconds() - before
-    child = judge_seconds()
-    mean = sum(one["mean@k"] for one in told) / PROBLEMS
-    distinct = sum(one["distinct@k"] for one in told) / PROBLEMS
-    print(
-        f"{PROBLEMS * REPEATS} samples: {wall:.1f} s of wall, {cpu:.1f} CPU s, {child:.1f} in its "
-        f"judge   bar {BAR_SECONDS} s   (mean@32 {mean:.3f}, {distinct:.1f} distinct answers)"
-    )
-
-
-def scorer() -> Any:
-    """`score` of the task files of MATH."""
-    path = task_files.find_task("math500", (task_files.OWN_TASKS,)).parent / "math_task.py"
-    spec = importlib.util.spec_from_file_location("math_task", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.score
-
-
-def problem(generator: random.Random, number: int) -> tuple[str, list[str]]:
-    plain, other = KINDS[number % len(KINDS)]
-
-    def answer(form: str) -> str:
-        return form.format(a=generator.randint(2, 99), b=generator.choice((3, 5, 7, 11, 13)))
-
-    state = generator.getstate()
-    target = answer(plain)
-    generator.setstate(state)
-    same = answer(other)
-    wrong = [answer(form) for form in (plain, other) for _ in range(3)]
-    prose = "We expand, collect the terms and see that $x = 3$ holds as well. " * 22
-    responses = [
-        f"{prose}Therefore the final answer is $\\boxed{{{text}}}$."
-        for text in (*[target] * 8, *[same] * 8, *(wrong[i % 6] for i in range(16)))
-    ]
-    generator.shuffle(responses)
-    return target, responses
-
-
-def judge_seconds() -> float:
-    """CPU seconds of the processes that this one started, so far."""
-    here = os.getpid()
-    children = Path(f"/proc/{here}/task/{here}/children").read_text().split()
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in children]
-    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds() -> float:
-    return sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    processes = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    made = samples()
+    size = -(-len(made) // processes)
+    parts = [made[at : at + size] for at in range(0, len(made), size)]
+    start = time.perf_counter()
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        done = list(pool.map(scored, parts))
+    wall = time.perf_counter() - start
+    print(f"{len(made)} responses, {processes} processes: {wall:.1f} s, "
+          f"{sum(cpu for _, cpu in done):.1f} CPU s, mean {sum(t for t, _ in done) / len(made):.3f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def main() -> None:
                      key=lambda cost: cost.wall_seconds)  # fmt: skip
         assert f"{cells} pending" in status.output, status.output[:500]
         called = calls()
-        print(f"orch status: {status.wall_seconds:.2f} s (bar 1), calls of three: {called}")
+        spent = f"{status.wall_seconds:.2f} s, {status.cpu_seconds:.2f} CPU s"
+        print(f"orch status: {spent} (bar 1), calls of three: {called}")
         again = measure([ORCH, "run", spec, *site], cwd=folder)
         print(f"orch run again: {again.wall_seconds:.2f} s, nothing sent: {calls()}")
         cluster.run("scancel", "--user", str(os.geteuid()))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from orchestrator.report.markdown import MARKS, map_text
-from orchestrator.report.model import Card, Entry, Figure, Map, MapCell, Section, Table
+from orchestrator.report.model import Card, Entry, Figure, Map, MapCell, Section, Table, Text
 
 
 def tag(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
@@ -51,7 +51,8 @@ def facts(found: Iterable[tuple[str, str]]) -> str:
 
 def block(section: Section) -> str:
     """One section of the page."""
-    inner = [tag("h2", section.title), *(tag("p", text) for text in section.text)]
+    loud = tag("p", section.note, {"class": "loud", "role": "note"}) if section.note else ""
+    inner = [tag("h2", section.title), loud, *(tag("p", text) for text in section.text)]
     if section.points:
         inner.append(f"<ul>{''.join(tag('li', point) for point in section.points)}</ul>")
     inner += [_figure(figure) for figure in section.figures]
@@ -76,7 +77,8 @@ def _figure(figure: Figure) -> str:
 
 def _table(table: Table) -> str:
     head = "".join(tag("th", name, {"scope": "col"}) for name in table.columns)
-    rows = "".join(f"<tr>{''.join(tag('td', text) for text in row)}</tr>" for row in table.rows)
+    names = table.anchors or ("",) * len(table.rows)
+    rows = "".join(map(_row, table.rows, names))
     region = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": table.caption}
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     scroll = f"<div{_attributes(region)}>{body}</div>"
@@ -89,6 +91,18 @@ def _table(table: Table) -> str:
     )
     title = f"{table.caption} ({len(table.rows):,} rows)"
     return f'<details class="table">{tag("summary", title)}{search}{scroll}</details>'
+
+
+def _row(row: Sequence[Text], name: str) -> str:
+    start = f'<tr id="{escape(name)}" tabindex="-1">' if name else "<tr>"
+    return f"{start}{''.join(map(_field, row))}</tr>"
+
+
+def _field(field: Text) -> str:
+    if isinstance(field, str):
+        return f"<td>{escape(field)}</td>"
+    links = " ".join(tag("a", link.text, {"href": link.href}) for link in field)
+    return f"<td>{links}</td>"
 
 
 def _map(found: Map) -> str:
@@ -118,4 +132,6 @@ def _map_cell(cell: MapCell | None) -> str:
 
 def _entry(entry: Entry) -> str:
     summary = tag("summary", entry.title)
-    return f'<details class="entry">{summary}{tag("pre", entry.lines, {"tabindex": "0"})}</details>'
+    link = tag("a", "its row in Provenance", {"href": f"#cell-{entry.cell}"}) if entry.cell else ""
+    lines = tag("pre", entry.lines, {"tabindex": "0"})
+    return f'<details class="entry">{summary}{lines}{link}</details>'

@@ -138,9 +138,10 @@ def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
 
 
 def refuse_slurm(experiment: Experiment) -> None:
-    """Launching on a cluster is not part of this release."""
+    """Raises EnvironmentFault for what runs on this machine only."""
     if experiment.where == "slurm":
         raise EnvironmentFault(
-            f"site '{experiment.spec.site.kind}' means SLURM here, and this orch launches on this "
-            "machine only. Run the same grid at micro scale with site=local."
+            f"site '{experiment.spec.site.kind}' means SLURM here, and a search runs on this "
+            "machine only. Search at micro scale with site=local, or run a grid on the cluster "
+            "with `orch run`."
         )

@@ -27,7 +27,7 @@ def test_a_rehearsed_cell_has_its_own_identity_and_keeps_what_was_asked() -> Non
                 assert getattr(cell.settings, name) == getattr(asked.settings, name)
 
 
-def test_one_cell_asked_of_four_libraries_is_trained_once_and_says_so() -> None:
+def test_libraries_that_mean_the_same_by_a_cell_share_one_run_that_says_so() -> None:
     declared = expand(load(EXPERIMENTS / "cross_library.yaml"))
     small = rehearse(declared)
     assert len(small) < len(declared)
@@ -36,3 +36,29 @@ def test_one_cell_asked_of_four_libraries_is_trained_once_and_says_so() -> None:
     assert merged
     for cell in merged:
         assert len(set(cell.axes["backend"].split(" | "))) > 1
+
+
+def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
+    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]"]))
+    told = {
+        (cell.axes["backend"], cell.axes["kl"], cell.axes["beta"]): rehearse([cell])[0]
+        for cell in declared
+    }
+    k1 = {name: told[name, "k1.reward", "0.3"] for name in ("verl", "openrlhf", "prime_rl", "micro")}
+    assert k1["verl"].id == k1["micro"].id, "its KL in the reward is plain"
+    assert len({cell.id for cell in k1.values()}) == 3
+    assert "kl_reward=to_go" in (k1["openrlhf"].settings.backend.version or "")
+    assert k1["verl"].settings.backend.version == "1"
+
+
+def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:
+    """Ids that were given before there were dialects."""
+    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]"]))
+    own = {
+        (cell.axes["kl"], cell.axes["beta"]): rehearse([cell])[0].id
+        for cell in declared
+        if cell.settings.backend.name == "micro"
+    }
+    assert own["none", "0"] == "17f4fb49429c"
+    assert own["k1.reward", "0.05"] == "17c3485c0bfc"
+    assert own["k3.loss", "0.05"] == "f35cd8def60d"

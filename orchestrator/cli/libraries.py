@@ -257,7 +257,7 @@ def _print_side(side: Mapping[str, Any], title: str) -> None:
         if curve["samples"]:
             click.echo(f"\n{curve['question']}: {curve['metric']} by rollouts seen")
             print_table(
-                ("library", *curve["samples"]),
+                ("library", *map(str, curve["samples"])),
                 [(lib, *(f"{v:.3f}" for v in vs)) for lib, vs in curve["curves"].items()],
             )
     click.echo(f"\nDifference to {side['base']}, {title}")

@@ -1,8 +1,9 @@
-"""Launching on this machine.
+"""Launching: on this machine here, on a cluster in slurm/, what runs on its nodes in node/.
 
     local     decides which cell starts when, in the process of `orch run`
     nursery   a process that imported the trainers once and forks a worker for each cell
-    worker    one cell in one process: claim, attempt, training, how it ended
+    worker    one cell in one process: claim, attempt, training, how it ended; on a cluster too
+    check     cells that cannot be launched, before anything is
     channel   the line of JSON between them
     system    what is asked of the operating system: cores, deaths of parents, signals
 

@@ -55,7 +55,7 @@ CURVE = np.round(np.arange(-3000, 3001) / 100, 2)
 """log pi / pi_ref of tokens, past every bound."""
 
 
-NEAR = CURVE[np.abs(CURVE) <= 1.5]  # noqa: PLR2004
+NEAR = CURVE[np.abs(CURVE) <= 1.5]
 """... within every bound of k1, k2, k3 and abs at 10."""
 
 

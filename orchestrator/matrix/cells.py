@@ -1,12 +1,11 @@
 """The cells that libraries are asked about: one small run, and every KL term it could have."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import get_args
 
 from orchestrator import registry
-from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import (
     Advantage,
     AdvantageEstimator,
@@ -52,7 +51,19 @@ def settings(
 
     Off-policy it has `num_minibatches`, or, where that is 1, a staleness of one step.
     """
-    minibatches = 1 if on_policy else num_minibatches
+    base = _base(
+        library, version, advantage, aggregation, group_size, 1 if on_policy else num_minibatches,
+        0 if on_policy or num_minibatches > 1 else 1,
+    )  # fmt: skip
+    return base.model_copy(update={"kl": kl})
+
+
+@lru_cache(maxsize=512)
+def _base(
+    library: str, version: str, advantage: AdvantageEstimator, aggregation: LossAggregation,
+    group_size: int, minibatches: int, staleness: int,
+) -> Settings:  # fmt: skip
+    """The run without a KL term."""
     return Settings(
         model=Model(name="policy", path="org/policy"),
         data=Data(name="math", path="org/math", num_prompts=64_000),
@@ -61,24 +72,29 @@ def settings(
             aggregation=aggregation, clip=None,
             constant_tokens=CONSTANT_TOKENS if aggregation == "constant" else None,
         ),
-        kl=kl,
+        kl=Kl(estimator="none"),
         rollout=Rollout(group_size=group_size, max_response_tokens=8),
         batch=Batch(num_prompts=256, num_minibatches=minibatches),
         optimizer=Optimizer(learning_rate=1e-6),
         num_train_steps=250 * minibatches,
         backend=BackendRef(name=library, version=version),
-        max_staleness_steps=0 if on_policy or minibatches > 1 else 1,
+        max_staleness_steps=staleness,
     )  # fmt: skip
 
 
 def translated(wanted: Settings) -> LaunchPlan:
     """The launch of those settings. Raises UnsupportedSetting."""
-    identity = fingerprint(wanted)
-    cell = Cell(
-        id=identity, slug="probe", studies=("probe",), axes={}, settings=wanted,
+    cell = _cell().model_copy(update={"settings": wanted})
+    return registry.load(wanted.backend.name).translate(cell, _PLACE)
+
+
+@cache
+def _cell() -> Cell:
+    wanted = _base("probe", "1", "rloo", "token_mean", 2, 1, 0)
+    return Cell(
+        id="probe0000000", slug="probe", studies=("probe",), axes={}, settings=wanted,
         resources=_RESOURCES,
     )  # fmt: skip
-    return registry.load(wanted.backend.name).translate(cell, _PLACE)
 
 
 @lru_cache(maxsize=256)

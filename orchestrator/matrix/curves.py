@@ -84,7 +84,7 @@ def _bound_of_weight(gradient: Mapping[str, Table]) -> float | None:
     """The weight of the gradient where pi / pi_rollout is large, if it is not that ratio."""
     on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
     found = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
-    return None if found > 0.9 * largest else found  # noqa: PLR2004
+    return None if found > 0.9 * largest else found
 
 
 def _bound(value: Table, whose: str) -> float | None:

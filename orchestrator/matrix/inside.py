@@ -62,6 +62,9 @@ class Sources:
         self.folder = folder
         self.used: dict[str, dict[str, Any]] = {}
         """`file:function` -> its first line and the hash of its text."""
+        self._texts: dict[str, str] = {}
+        self._trees: dict[str, ast.Module] = {}
+        self._code: dict[tuple[object, ...], tuple[types.CodeType, list[str]]] = {}
 
     def load(
         self, file: str, only: Sequence[str] | None = None, *, as_main: bool = False, **within: Any
@@ -71,46 +74,57 @@ class Sources:
         `within` gives it names it would import, or replaces functions of its own. Annotations are
         not evaluated. Raises LookupError if the file has no such definition.
         """
-        text = (self.folder / file).read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        body = tree.body if only is None else [_find(tree, name, file) for name in only]
         module = types.ModuleType(Path(file).stem)
         sys.modules[f"_asked.{id(module)}"] = module
         module.__name__ = f"_asked.{id(module)}"  # dataclasses look their module up
         module.__dict__.update(within, **({"__name__": "__main__"} if as_main else {}))
-        kept: list[ast.stmt] = []
-        for node in body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                kept += _real_imports(node, module.__dict__)
-            elif getattr(node, "name", None) not in within:
-                kept.append(node)
-        flags = __future__.annotations.compiler_flag
-        made = ast.Module(body=kept, type_ignores=[])
-        code = compile(made, str(self.folder / file), "exec", flags=flags)
+        code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
+        module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
         exec(code, module.__dict__)  # noqa: S102
-        self._note(text, tree, file, only)
+        for name in only or ():
+            self.uses(file, name)
         return module
+
+    def _compiled(
+        self, file: str, only: tuple[str, ...], given: frozenset[str]
+    ) -> tuple[types.CodeType, list[str]]:
+        """What is to be executed, and the names it would import in vain."""
+        key = (file, only, given)
+        if key not in self._code:
+            tree = self._tree(file)
+            body = [_find(tree, name, file) for name in only] if only else tree.body
+            kept: list[ast.stmt] = []
+            absent: list[str] = []
+            for node in body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    kept += _real_imports(node, given, absent)
+                elif getattr(node, "name", None) not in given:
+                    kept.append(node)
+            flags = __future__.annotations.compiler_flag
+            made = ast.Module(body=kept, type_ignores=[])
+            self._code[key] = (compile(made, str(self.folder / file), "exec", flags=flags), absent)
+        return self._code[key]
+
+    def _tree(self, file: str) -> ast.Module:
+        if file not in self._trees:
+            self._texts[file] = (self.folder / file).read_text(encoding="utf-8")
+            self._trees[file] = ast.parse(self._texts[file])
+        return self._trees[file]
 
     def assigned(self, file: str, method: str, attribute: str, within: Mapping[str, Any]) -> Any:
         """What `self.attribute = ...` in a method evaluates to."""
-        text = (self.folder / file).read_text(encoding="utf-8")
-        for node in ast.walk(_find(ast.parse(text), method, file)):
+        for node in ast.walk(_find(self._tree(file), method, file)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
                 code = compile(ast.Expression(node.value), file, "eval")
                 return eval(code, dict(within))  # noqa: S307
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
-    def _note(self, text: str, tree: ast.Module, file: str, only: Sequence[str] | None) -> None:
-        for name in only or ():
-            self.uses(file, name, text, tree)
-
-    def uses(
-        self, file: str, name: str, text: str | None = None, tree: ast.Module | None = None
-    ) -> None:
-        """Put a definition on record as the one an answer came from."""
-        text = text or (self.folder / file).read_text(encoding="utf-8")
-        node = _find(tree or ast.parse(text), name, file)
-        segment = ast.get_source_segment(text, node) or ""
+    def uses(self, file: str, name: str) -> None:
+        """Put a definition on record as one that answers came from."""
+        if f"{file}:{name}" in self.used:
+            return
+        node = _find(self._tree(file), name, file)
+        segment = ast.get_source_segment(self._texts[file], node) or ""
         digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
         self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
 
@@ -126,20 +140,22 @@ def _find(tree: ast.Module, name: str, file: str) -> Any:
     return found
 
 
-def _real_imports(node: ast.Import | ast.ImportFrom, names: dict[str, Any]) -> Iterator[ast.stmt]:
-    """The import, if it can be had; else stand-ins for its names that are not given."""
+def _real_imports(
+    node: ast.Import | ast.ImportFrom, given: frozenset[str], absent: list[str]
+) -> Iterator[ast.stmt]:
+    """The imports that can be had; other names that are not given are added to `absent`."""
     module = node.module if isinstance(node, ast.ImportFrom) else None
     relative = isinstance(node, ast.ImportFrom) and node.level
     for alias in node.names:
         package = (module or alias.name).split(".")[0]
         bound = alias.asname or (alias.name if module or relative else package)
-        if bound in names:
+        if bound in given:
             continue
         if package in KNOWN and not relative:
             one = ast.ImportFrom(module, [alias], 0) if module else ast.Import([alias])
             yield ast.fix_missing_locations(ast.copy_location(one, node))
         else:
-            names[bound] = type(bound, (StandIn,), {})
+            absent.append(bound)
 
 
 def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any]) -> Iterator[Any]:

@@ -4,17 +4,31 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.compare import Comparison, reason, statement
 from orchestrator.compare.phrases import counted, listed
-from orchestrator.report.data import data
+from orchestrator.compare.side import Side
+from orchestrator.evaluate import ScoredBaseline
+from orchestrator.report.baselines import data as before_training
+from orchestrator.report.capability import capability
+from orchestrator.report.cost import cost
+from orchestrator.report.data import data as drawing
 from orchestrator.report.gradients import gradients, laboratory
+from orchestrator.report.libraries import data as by_library
+from orchestrator.report.libraries import libraries
 from orchestrator.report.limits import is_micro, limits
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Card, Section
 from orchestrator.report.model import Report as Report
-from orchestrator.report.provenance import failures, methods, provenance, staleness
+from orchestrator.report.printed import data as numbers_of
+from orchestrator.report.printed import printed
+from orchestrator.report.provenance import Origin as Origin
+from orchestrator.report.provenance import effective, failures, methods, provenance, staleness
 from orchestrator.report.results import collapse, curves, finals, predicted, reference
+from orchestrator.report.steadiness import data as how_steady
+from orchestrator.report.steadiness import steadiness
 from orchestrator.types import ExitRecord, Record, Score, Spec
 
 AGGREGATES = ("in_domain", "out_of_domain")
@@ -25,6 +39,22 @@ BANNER = (
 )
 
 
+@dataclass(frozen=True)
+class Context:
+    """What the page shows beside the comparison, read elsewhere."""
+
+    baselines: Sequence[ScoredBaseline] = ()
+    sides: Sequence[Side] = ()
+    """Of a comparison of libraries; none where one library was asked."""
+    base: str = ""
+    """The library the others are set against."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """By cell id."""
+    home: str = ""
+    """The folder the page will lie in."""
+    written: str = ""
+
+
 def report(
     comparison: Comparison,
     records: Sequence[Record],
@@ -33,25 +63,37 @@ def report(
     *,
     last_lines: Mapping[str, str] | None = None,
     created: str = "",
+    context: Context | None = None,
+    sections: Sequence[Section] = (),
+    data: Mapping[str, Any] | None = None,
 ) -> Report:
     """Everything the page and the Markdown say.
 
     `last_lines`: cell id -> the end of what a failed cell printed. `created`: when, as text.
+    `sections` stand before the one on failures, with their own `data` for figures.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
+    other = context or Context()
     lab = laboratory()
     found = (
         limited(comparison, scores, spec),
-        finals(comparison),
+        finals(comparison, other.baselines),
+        printed(comparison, spec),
         curves(comparison),
         collapse(comparison),
+        steadiness(comparison),
         reference(comparison),
         predicted(comparison),
+        libraries(other.sides, other.base, spec.source or spec.name) if other.sides else None,
         gradients(comparison, lab),
+        capability(comparison),
         staleness(comparison),
+        effective(comparison),
+        *sections,
+        cost(comparison, records),
         failures(records, last_lines or {}),
         methods(),
-        provenance(records, scores),
+        provenance(records, scores, other.origins, other.home),
     )
     return Report(
         name=spec.name,
@@ -62,9 +104,21 @@ def report(
         facts=_facts(comparison, records),
         cards=tuple(_cards(comparison)),
         sections=tuple(section for section in found if section is not None),
-        data=data(comparison.configurations) | {"laboratory": lab["rows"]},
+        data=_data(comparison, spec, other) | {"laboratory": lab["rows"]} | dict(data or {}),
         created=created,
+        written=other.written,
     )
+
+
+def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
+    studies = {s.name: {"title": s.title, "figure": s.figure} for s in spec.studies}
+    main = (comparison.in_domain, comparison.out_of_domain)
+    return drawing(comparison.configurations, main, studies) | {
+        "baselines": before_training(other.baselines),
+        "stability": how_steady(comparison),
+        "published": numbers_of(comparison),
+        "libraries": by_library(other.sides),
+    }
 
 
 def limited(comparison: Comparison, scores: Sequence[Score], spec: Spec) -> Section:

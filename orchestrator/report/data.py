@@ -1,14 +1,17 @@
 """What the figures draw, as small JSON: values rounded, step grids stored once.
 
-    {"metrics": {name: label},
+    {"metrics": {name: label}, "main": [in domain, out of domain],
+     "studies": {name: {"title", "figure"}},
      "grids": [[step, ...], ...],
      "configurations": [{
         "study", "setting", "kl", "beta": number or null, "name", "seeds": declared,
-        "finals": {metric: [mean, low, high, [value of each seed]]},
+        "model", "backend", "cells": [[seed, cell id], ...],
+        "finals": {metric: [mean, low, high, {seed: value}, low over items, high over items]},
         "curves": {metric: {"g": grid, "s": {seed: [...]}, "m": [...], "l": [...], "h": [...]}},
         "collapsed": [count, ended], "predicted": number or null}]}
 
 `l` and `h` are left out with one seed, `m` too (it is that seed). What is no number is null.
+Sections add their own entries: baselines, stability, published, libraries, laboratory, tune.
 """
 
 import math
@@ -26,21 +29,32 @@ CURVES = (
     "eval/in_domain/mean", "eval/out_of_domain/mean", "eval/accuracy_in_domain",
     "eval/accuracy_out_of_domain", "train/reward_mean", "train/kl_reference", "eval/kl_reverse",
     "eval/kl_forward", "eval/entropy", "train/entropy", "train/grad_norm",
-    "rollout/response_tokens",
+    "rollout/response_tokens", "rollout/staleness_mean", "train/beta_effective",
 )  # fmt: skip
 """The curves a reader can choose from, in this order."""
+MAX_VALUES, MIN_POINTS = 340_000, 40
+"""Curves of all seeds together hold no more values than this, unless that left them fewer points
+than MIN_POINTS each: steps are then left out evenly, the first and the last kept."""
 
 
-def data(found: Sequence[Configuration]) -> dict[str, Any]:
+def data(
+    found: Sequence[Configuration], main: Sequence[str | None] = (),
+    studies: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """See above."""
     grids: dict[tuple[int, ...], int] = {}
     settings = setting_names(found)
+    curves = [(c, m) for c in found for m in CURVES if drawn(c, m)]
+    seeds = sum(len(c.curves[m].seeds) for c, m in curves)
+    points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     plain = [
         {
             "study": c.study, "setting": setting, "kl": c.kl, "beta": c.beta, "name": c.name,
-            "seeds": len(c.runs),
+            "seeds": len(c.runs), "model": c.traits.get("model", ""),
+            "backend": c.traits.get("backend", ""),
+            "cells": [[run.seed, run.record.cell.id] for run in c.runs],
             "finals": {m: _final(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")},
-            "curves": {m: _curve(c.curves[m], grids) for m in CURVES if drawn(c, m)},
+            "curves": {m: _curve(c.curves[m], grids, points) for m in CURVES if drawn(c, m)},
             "collapsed": [c.collapse.count, c.collapse.n],
             "predicted": rounded(c.predicted),
         }
@@ -49,7 +63,10 @@ def data(found: Sequence[Configuration]) -> dict[str, Any]:
     used = {m for c in found for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"}
     return {
         "metrics": {m: label(m) for m in sorted(used)},
+        "main": [m for m in main if m],
+        "studies": dict(studies or {}),
         "grids": [list(steps) for steps in grids],
+        "thinned": _thinned_from(curves, points),
         "configurations": plain,
     }
 
@@ -68,14 +85,14 @@ def label(metric: str) -> str:
 
 def setting_names(found: Sequence[Configuration]) -> list[str]:
     """What tells each configuration's setting from the others of its study: `qwen2.5-7b`."""
-    return [_setting_name(c, [other for other in found if other.study == c.study]) for c in found]
+    values: dict[str, dict[str, set[str]]] = {}
+    for c in found:
+        for trait, value in c.traits.items():
+            values.setdefault(c.study, {}).setdefault(trait, set()).add(value)
+    return [_setting_name(c, values.get(c.study, {})) for c in found]
 
 
-def _setting_name(c: Configuration, siblings: Iterable[Configuration]) -> str:
-    values: dict[str, set[str]] = {}
-    for other in siblings:
-        for trait, value in other.traits.items():
-            values.setdefault(trait, set()).add(value)
+def _setting_name(c: Configuration, values: Mapping[str, set[str]]) -> str:
     named = {
         trait: v for trait, v in c.traits.items() if trait == "model" or len(values[trait]) > 1
     }
@@ -89,19 +106,40 @@ def _rest(traits: Mapping[str, str]) -> str:
 
 
 def _final(c: Configuration, metric: str, found: Estimate) -> list[Any]:
-    seeds = [rounded(value) for value in c.by_seed(metric).values()]
-    return [rounded(found.mean), rounded(found.low), rounded(found.high), seeds]
+    seeds = {str(seed): rounded(value) for seed, value in c.by_seed(metric).items()}
+    items = c.finals_over_items.get(metric)
+    wide = (items.low, items.high) if items else (None, None)
+    return [*map(rounded, (found.mean, found.low, found.high)), seeds, *map(rounded, wide)]
 
 
-def _curve(curve: Curve, grids: dict[tuple[int, ...], int]) -> dict[str, Any]:
+def _curve(curve: Curve, grids: dict[tuple[int, ...], int], points: int) -> dict[str, Any]:
+    at = kept(len(curve.steps), points)
+    steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {
-        "g": grids.setdefault(curve.steps, len(grids)),
-        "s": {str(seed): [rounded(v) for v in values] for seed, values in curve.seeds.items()},
+        "g": grids.setdefault(steps, len(grids)),
+        "s": {str(seed): [rounded(v[i]) for i in at] for seed, v in curve.seeds.items()},
     }
     if len(curve.seeds) > 1:
         for key, values in (("m", curve.mean), ("l", curve.low), ("h", curve.high)):
-            plain[key] = [rounded(v) for v in values]
+            plain[key] = [rounded(values[i]) for i in at]
     return plain
+
+
+def kept(count: int, most: int) -> list[int]:
+    """Which of `count` points are drawn: all, or `most` evenly spaced ones with both ends."""
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:
+    """Train steps of the longest curve that was measured, and the points that are drawn of it."""
+    most = max(
+        (max((len(run.series.get(m, ())) for run in c.runs), default=0) for c, m in curves),
+        default=0,
+    )
+    shown = max((min(points, len(c.curves[m].steps)) for c, m in curves), default=0)
+    return [most, shown] if shown < most else None
 
 
 def rounded(value: float | None) -> float | int | None:
@@ -110,3 +148,9 @@ def rounded(value: float | None) -> float | int | None:
         return None
     rounded = float(f"{value:.{DIGITS}g}")
     return int(rounded) if rounded.is_integer() else rounded
+
+
+def names_of(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
+    """Each configuration with the name of its setting."""
+    every = list(found)
+    return list(zip(every, setting_names(every), strict=True))

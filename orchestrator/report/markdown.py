@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from orchestrator.report.model import Card, Map, MapCell, Report, Section, Table
+from orchestrator.report.model import Card, Map, MapCell, Report, Section, Table, text_of
 
 MARKS = {"supported": "✓", "contradicted": "✗", "underpowered": "…", "not testable": "–"}
 MAX_ROWS = 200
@@ -37,6 +37,8 @@ def _card(card: Card) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     yield f"## {plain(section.title)}\n"
+    if section.note:
+        yield f"> **{plain(section.note)}**\n"
     for paragraph in section.text:
         yield f"{plain(paragraph)}\n"
     if section.points:
@@ -70,7 +72,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "| " + " | ".join(map(plain, table.columns)) + " |"
     yield "|" + " --- |" * len(table.columns)
     for row in table.rows[:MAX_ROWS]:
-        yield "| " + " | ".join(map(plain, row)) + " |"
+        yield "| " + " | ".join(plain(text_of(field)) for field in row) + " |"
     if len(table.rows) > MAX_ROWS:
         yield f"\n{len(table.rows) - MAX_ROWS:,} more rows are on the page."
     yield ""

@@ -6,7 +6,20 @@ from typing import Any, Literal
 
 from orchestrator.compare.judge import Verdict
 
-FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients", "trials"]
+FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients", "stability",
+                     "published", "libraries", "trials"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Link:
+    """Text that leads somewhere: `#cell-<id>` on the page, a relative path, an address."""
+
+    text: str
+    href: str
+
+
+Text = str | tuple[Link, ...]
+"""What stands in a field of a table."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +42,11 @@ class Table:
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Text, ...], ...]
     searchable: bool = False
     """Long: the page gives it a search box and folds it."""
+    anchors: tuple[str, ...] = ()
+    """What links call each row; empty where nothing links to rows."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +73,10 @@ class Figure:
 
     finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
     configuration; measures: curves, one panel a metric; predicted: observed over predicted;
-    gradients: the laboratory's Fig. 1, from `data["laboratory"]`; trials: the panels of searches
-    in `data["tune"]`.
+    gradients: the laboratory's Fig. 1, from `data["laboratory"]`; stability: dots, one panel a
+    measure of `data["stability"]`; published: intervals of ours beside the paper's numbers, from
+    `data["published"]`; libraries: curves by library, one panel a question, from
+    `data["libraries"]`; trials: the panels of searches in `data["tune"]`.
     """
 
     id: str
@@ -76,6 +93,8 @@ class Entry:
 
     title: str
     lines: str
+    cell: str = ""
+    """Id of the cell it is of."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,8 @@ class Section:
     maps: tuple[Map, ...] = ()
     tables: tuple[Table, ...] = ()
     entries: tuple[Entry, ...] = ()
+    note: str = ""
+    """Said loudly above everything else of the section."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +131,15 @@ class Report:
     data: Mapping[str, Any] = field(default_factory=dict)
     """What figures draw, as JSON: see report/data.py."""
     created: str = ""
+    written: str = ""
+    """By what: orch's version, and the commit of the spec's folder where there is one."""
+
+
+def text_of(field: Text) -> str:
+    """A field without its links."""
+    return field if isinstance(field, str) else ", ".join(link.text for link in field)
+
+
+def cell_link(cell_id: str, text: str = "") -> Link:
+    """To the row of a cell in the table of provenance."""
+    return Link(text or cell_id, f"#cell-{cell_id}")

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from orchestrator.compare import Comparison, Configuration, versus_none
 from orchestrator.compare.phrases import told
 from orchestrator.compare.words import metric as name_of
-from orchestrator.report.data import CURVES, drawn, setting_names
+from orchestrator.evaluate import ScoredBaseline
+from orchestrator.report.baselines import table as before_training
+from orchestrator.report.data import CURVES, drawn, names_of, setting_names
 from orchestrator.report.model import Figure, Map, MapCell, Section, Table
+from orchestrator.report.rows import WHO, cells, final, final_over_items, who
 
+TITLE = "Final accuracy"
 COLLAPSED = (
     "Runs that collapsed, of those that ended: the reward fell to nothing, a number became NaN, or "
     "responses ran to the limit. A collapse is a result, not a failed job."
@@ -15,23 +19,33 @@ COLLAPSED = (
 DISTANCE = ("eval/kl_forward", "eval/kl_reverse", "eval/entropy")
 
 
-def finals(comparison: Comparison) -> Section:
-    """Final accuracy in and out of domain, with intervals over seeds (Fig. 5, 6, 8, 9, 10)."""
+def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
+    """Final accuracy in and out of domain, with intervals, beside the models before training
+    (Fig. 5, 6, 8, 9, 10)."""
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
+    before = before_training(baselines, metrics)
     if not metrics:
-        return Section("finals", "Final accuracy", ("No cell has finished yet.",))
-    tasks = sorted({m for c in comparison.configurations for m in c.finals if _is_task(m)})
-    figure = Figure(
-        "finals", "finals", "Final accuracy in and out of domain",
+        return Section("finals", TITLE, ("No cell has finished yet.",),
+                       tables=(before,) if before else ())  # fmt: skip
+    found = comparison.configurations
+    tasks = sorted({m for c in found for m in c.finals if _is_task(m)})
+    over_items = any(c.finals_over_items.get(m) for c in found for m in metrics)
+    caption = (
         "Mean over seeds with its 95 % interval (Student's t); small marks are single seeds. "
-        "A configuration without a bar has one seed.",
+        "A configuration without a bar has one seed."
+    )
+    if over_items:
+        caption += " The wide light bar is the interval over seeds and items."
+    if any(one.scores for one in baselines):
+        caption += " Stars, and the dotted lines below them: the model before training."
+    figure = Figure(
+        "finals", "finals", "Final accuracy in and out of domain", caption,
         f"Dots with intervals: {' and '.join(map(name_of, metrics))} of each configuration; the "
         "table below holds the numbers.",
         (*metrics, *tasks),
     )  # fmt: skip
-    return Section(
-        "finals", "Final accuracy", figures=(figure,), tables=(_finals_table(comparison),)
-    )
+    tables = (before, _finals_table(comparison, over_items=over_items))
+    return Section("finals", TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
 
 
 def _is_task(metric: str) -> bool:
@@ -41,26 +55,26 @@ def _is_task(metric: str) -> bool:
     )  # fmt: skip
 
 
-def _finals_table(comparison: Comparison) -> Table:
+def _finals_table(comparison: Comparison, *, over_items: bool) -> Table:
     found, inside, outside = (
         comparison.configurations, comparison.in_domain, comparison.out_of_domain,
     )  # fmt: skip
     differences = versus_none(found, inside) if inside else {}
     rows = [
-        (c.study, setting, c.name, f"{c.num_finished} of {len(c.runs)}",
-         _told(c, inside), told(differences[i], signed=True) if i in differences else "",
-         _told(c, outside), f"{c.collapse.count} of {c.collapse.n}")
-        for i, (c, setting) in enumerate(zip(found, setting_names(found), strict=True))
+        (*who(c, setting), f"{c.num_finished} of {len(c.runs)}",
+         final(c, inside), *([final_over_items(c, inside)] if over_items else []),
+         told(differences[i], signed=True) if i in differences else "",
+         final(c, outside), *([final_over_items(c, outside)] if over_items else []),
+         f"{c.collapse.count} of {c.collapse.n}", cells(c))
+        for i, (c, setting) in enumerate(names_of(found))
     ]  # fmt: skip
-    columns = ("study", "setting", "configuration", "seeds finished",
-               name_of(inside) if inside else "", "difference to no KL, same seeds",
-               name_of(outside) if outside else "out of domain", "collapsed")  # fmt: skip
+    more = ("... over seeds and items",) if over_items else ()
+    columns = (*WHO, "seeds finished", name_of(inside) if inside else "", *more,
+               "difference to no KL, same seeds",
+               name_of(outside) if outside else "out of domain", *more, "collapsed",
+               "cells")  # fmt: skip
     return Table("Every configuration: mean and 95 % interval over seeds", columns, tuple(rows),
                  searchable=True)  # fmt: skip
-
-
-def _told(c: Configuration, metric: str | None) -> str:
-    return told(c.finals[metric]) if metric is not None and metric in c.finals else ""
 
 
 def curves(comparison: Comparison) -> Section | None:
@@ -70,9 +84,10 @@ def curves(comparison: Comparison) -> Section | None:
         return None
     figure = Figure(
         "curves", "curves", "Learning curves",
-        "Mean over seeds, with its 95 % interval as a band; nothing is smoothed. Curves of a "
-        "configuration are cut to the train steps that all of its seeds have reached. A cross "
-        "marks configurations of which a seed collapsed.",
+        "Mean over seeds, with its 95 % interval as a band. Nothing is smoothed unless the box is "
+        "ticked, and then the figure says so. Curves of a configuration are cut to the train steps "
+        "that all of its seeds have reached. A cross marks configurations of which a seed "
+        "collapsed.",
         "Learning curves, one panel a KL configuration; the final values are in the table of the "
         "section before.",
         metrics,
@@ -124,14 +139,12 @@ def reference(comparison: Comparison) -> Section | None:
         metrics,
     )  # fmt: skip
     rows = [
-        (c.study, setting, c.name, *(_told(c, m) for m in metrics))
-        for c, setting in zip(
-            comparison.configurations, setting_names(comparison.configurations), strict=True
-        )
+        (*who(c, setting), *(final(c, m) for m in metrics), cells(c))
+        for c, setting in names_of(comparison.configurations)
         if any(m in c.finals for m in metrics)
     ]
     table = Table("Final values: mean and 95 % interval over seeds",
-                  ("study", "setting", "configuration", *map(name_of, metrics)), tuple(rows),
+                  (*WHO, *map(name_of, metrics), "cells"), tuple(rows),
                   searchable=True)  # fmt: skip
     return Section("reference", "Distance from the reference policy", figures=(figure,),
                    tables=(table,))  # fmt: skip
@@ -142,9 +155,7 @@ def predicted(comparison: Comparison) -> Section | None:
     accuracy = "eval/accuracy_in_domain"
     pairs = [
         (c, setting)
-        for c, setting in zip(
-            comparison.configurations, setting_names(comparison.configurations), strict=True
-        )
+        for c, setting in names_of(comparison.configurations)
         if c.predicted is not None and accuracy in c.finals
     ]
     if not pairs:
@@ -158,10 +169,11 @@ def predicted(comparison: Comparison) -> Section | None:
         (accuracy,),
     )  # fmt: skip
     rows = [
-        (c.study, setting, c.name, f"{c.predicted:.3f}", _told(c, accuracy),
-         f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"))
+        (*who(c, setting), f"{c.predicted:.3f}", final(c, accuracy),
+         f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"), cells(c))
         for c, setting in pairs
     ]  # fmt: skip
-    columns = ("study", "setting", "configuration", "predicted", "observed", "difference")
-    table = Table("Predicted and observed final accuracy", columns, tuple(rows))
+    columns = (*WHO, "predicted", "observed", "difference", "cells")
+    table = Table("Predicted and observed final accuracy", columns, tuple(rows),
+                  searchable=len(rows) > 12)  # fmt: skip
     return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))

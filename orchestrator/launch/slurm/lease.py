@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from orchestrator.files import read_json
+from orchestrator.launch import system
 from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.launch.endings import Ending
 from orchestrator.rundir import AttemptDir, CellDir
@@ -45,7 +47,7 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
 def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
     """Returns when no earlier attempt can be writing any more."""
     for earlier in cell_dir.attempts():
-        while earlier.number < mine.number and not earlier.exit.exists():
+        while earlier.number < mine.number and not (earlier.exit.exists() or _is_dead(earlier)):
             mine.beat.touch()
             try:
                 silent = mine.beat.stat().st_mtime - earlier.beat.stat().st_mtime
@@ -54,6 +56,14 @@ def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
             if silent > SILENT_SECONDS:
                 break
             time.sleep(min(1.0, BEAT_SECONDS))
+
+
+def _is_dead(attempt: AttemptDir) -> bool:
+    """Whether it ran on this very node and its process is gone."""
+    job = read_json(attempt.job) or {}
+    if not job.get("birth") or job.get("host") != system.node_name():
+        return False
+    return system.birth(int(job.get("pid", 0))) != job["birth"]
 
 
 class Lease:

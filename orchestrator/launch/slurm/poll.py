@@ -18,6 +18,8 @@ from orchestrator.types import ExitRecord, State
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 _YOUNG_SECONDS = 120.0
 """How long accounting may not know of a job that was just submitted."""
+_SKEW_SECONDS = 3600.0
+"""How far the clocks of a login node and of the controller may be apart."""
 
 Seen = tuple[State, ExitRecord | None, str]
 """State, how it ended, and why it is unknown."""
@@ -59,6 +61,8 @@ class Snapshot:
     def seen(self, job: str, index: int, sent: float, log: Path) -> Seen:
         """One element."""
         found = self.accounted().get((job, index))
+        if found is not None and 0 < found.submitted < sent - _SKEW_SECONDS:
+            found = None  # of another job: ids begin again when a controller loses its state
         if found is not None and not words.is_over(found.word):
             return words.state_of(found), None, ""
         queue = self.queued()

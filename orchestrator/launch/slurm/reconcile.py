@@ -71,7 +71,8 @@ def reconcile(folder: RunFolder) -> list[str]:
         else:
             book.note(folder, book.SENT, left.id, job=job, found=True)
             told.append(f"submission {left.id} was cut short after sbatch; it is job {job}")
-    poll.forget()
+    if told:
+        poll.forget()
     return told
 
 

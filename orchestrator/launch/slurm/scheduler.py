@@ -36,6 +36,8 @@ class Element(NamedTuple):
     reason: str = ""
     started: float = 0.0
     ended: float = 0.0
+    submitted: float = 0.0
+    """0 where it is not told."""
 
 
 Answer = Mapping[tuple[str, int], Element]
@@ -119,14 +121,15 @@ def accounting(jobs: Iterable[str]) -> Answer:
         return {}
     try:
         listed = call(["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(ids)}",
-                       "--format=JobID,State,ExitCode,NodeList,Reason,Start,End"])  # fmt: skip
+                       "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason"])  # fmt: skip
     except Refused as error:
         raise Away(str(error)) from error  # there is no accounting: the queue is asked
     found = {}
     for line in listed.splitlines():
-        id_, state, code, node, reason, start, end = line.split("|", 6)
+        id_, state, code, node, start, end, sent, reason = line.split("|", 7)
         job, _, which = id_.partition("_")
-        element = Element(state.split()[0], code, node, reason, _seconds(start), _seconds(end))
+        times = _seconds(start), _seconds(end), _seconds(sent)
+        element = Element(state.split()[0], code, node, reason, *times)
         for index in indices(which):
             found[job, index] = element
     return found

@@ -9,7 +9,6 @@ For every array, in this order, so that a kill between any two is mended by the 
     5  the array's id goes into the ledger
 """
 
-import json
 import os
 import secrets
 import socket
@@ -103,12 +102,12 @@ def _send(
     follower = secrets.token_hex(8) if evaluate else ""
     name = _intend(folder, submission, "train", len(chunk.cells))
     elements = []
-    for index, cell in enumerate(chunk.cells):
-        cell_dir = folder.cell(cell)
+    # all found before any is made: making one has the folder read again
+    places = [(cell, folder.cell(cell)) for cell in chunk.cells]
+    for index, (cell, cell_dir) in enumerate(places):
         cell_dir.make(cell)
-        order = json.dumps({
-            "submission": submission, "index": index, "cell": json.loads(cell.model_dump_json())
-        })  # fmt: skip
+        head = f'"submission": "{submission}", "index": {index}'
+        order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
         elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
     job = script.Job(name, len(elements), chunk.shape, throttle, exclude=chunk.exclude)
     _write(folder, submission, {"kind": "train", "elements": elements, "evaluate": follower},

@@ -1,6 +1,5 @@
 """What happens to cells when the cluster misbehaves: real jobs, real faults."""
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -141,7 +140,7 @@ def test_a_cancelled_cell_ends_though_the_scheduler_is_away(site: Site, many: Ma
     cell = many(1, "slow", 600)[0]
     site.start(cell)
     site.until_units(cell, 3)
-    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    site.cluster.stop_daemon("slurmctld")
     (done,) = cancel([cell], site.folder)
     assert "could not be told" in done.note
     deadline = time.monotonic() + 20
@@ -167,7 +166,7 @@ def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> Non
     first, second = many(2, "slow", 100)
     site.start(first)
     site.until_units(first, 3)
-    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    site.cluster.stop_daemon("slurmctld")
     back = threading.Timer(3, site.cluster.start_daemon, ["slurmctld"])
     back.start()
     assert site.submit(second).cells == (second,)

@@ -1,0 +1,56 @@
+"""CPU seconds of the capability matrix, of drift, and of measuring every release again.
+
+    python benchmarks/probes.py [--environments DIR]
+
+Bar: `orch matrix` in 0.5 CPU seconds. Releases whose source is not here are left out of the last
+part; Prime-RL's is taken from the repository that ORCH_PRIME_RL_CHECKOUT names.
+"""
+
+import sys
+from pathlib import Path
+
+from measure import ORCH, measure
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.matrix.capability import releases
+from orchestrator.matrix.where import sources
+
+ROOT = Path(__file__).parents[1]
+GRID = ROOT / "experiments" / "comedy_full.yaml"
+
+
+def main() -> None:
+    """Prints one line a command."""
+    within = Path(sys.argv[2]) if sys.argv[1:2] == ["--environments"] else None
+    drift = ["drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", GRID]
+    for name, arguments in {
+        "matrix (bar 0.5)": ["matrix"],
+        "matrix --format md": ["matrix", "--format", "md"],
+        "matrix --json": ["matrix", "--json"],
+        "drift, 153 cells": drift,
+    }.items():
+        cost = min(measure([ORCH, *arguments], codes=(0, 2)) for _ in range(3))
+        print(f"{name:<32} {cost.cpu_seconds:6.2f} CPU s  {cost.peak_mib:6.0f} MiB")
+    for library, version in releases():
+        name = f"{library}@{version}"
+        try:
+            with sources(library, version, within=within) as found:
+                folder = found.where.folder
+                cost = measure([sys.executable, "-c", _MEASURE, library, version, folder], cwd=ROOT)
+        except EnvironmentFault as fault:
+            print(f"measuring {name:<22} not here: {fault}")
+            continue
+        print(f"measuring {name:<22} {cost.cpu_seconds:6.2f} CPU s  {cost.peak_mib:6.0f} MiB")
+
+
+_MEASURE = """
+import sys
+from pathlib import Path
+from orchestrator.matrix.asking import Where
+from orchestrator.matrix.measure import measure
+library, version, folder = sys.argv[1:]
+measure(library, version, Where(Path(sys.executable), Path(folder)))
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""GPU-hours used and left, and which cells a budget still pays."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.budget import afford, remaining, used
+from orchestrator.plan import Plan, Row
+from orchestrator.rundir import RunFolder
+from orchestrator.settings import Resources
+from orchestrator.types import Cell, ExitRecord
+
+FOUR_HOURS = Resources(num_nodes=1, gpus_per_node=4, hours=1)
+
+
+@pytest.fixture
+def rows(synthetic: object, tmp_path: Path) -> Callable[..., Plan]:
+    """Rows of declared cells of 4 GPU-hours each, in these states."""
+    folder = RunFolder(tmp_path / "x")
+
+    def made(*states: str) -> Plan:
+        found = []
+        for seed, state in enumerate(states):
+            cell: Cell = synthetic.run(seed=seed, micro=False).records[0].cell  # type: ignore[attr-defined]
+            cell = cell.model_copy(update={"resources": FOUR_HOURS})
+            cell_dir = folder.cell(cell)
+            cell_dir.make(cell)
+            reason = {"planned": "new", "failed": "failed"}.get(state, "running")
+            if state == "succeeded":
+                reason = "unchanged"
+            found.append(Row(cell_dir, state, reason, cell))  # type: ignore[arg-type]
+        return Plan(tuple(found))
+
+    return made
+
+
+def test_a_budget_pays_cells_in_order_and_says_what_is_left(rows: Callable[..., Plan]) -> None:
+    plan = rows("running", "planned", "planned", "planned")
+    afforded = afford(plan, 10, plan)
+    assert [c.settings.seed for c in afforded.paid] == [1]
+    assert [c.settings.seed for c in afforded.unpaid] == [2, 3]
+    assert "budget of 10 GPU-hours" in afforded.told
+    assert "4 with the scheduler, 4 to be submitted" in afforded.told
+    assert "2 cells are left, which want 8 GPU-hours more" in afforded.told
+    assert afford(plan, 16, plan).told == ""
+
+
+def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[..., Plan]) -> None:
+    plan = rows("running")
+    cell_dir = plan.rows[0].directory
+    first = cell_dir.new_attempt()
+    first.write_exit(ExitRecord(state="preempted", started=0, ended=3600, gpu_hours=4))
+    second = cell_dir.new_attempt()
+    second.job.write_text(json.dumps({"started": 1000.0}))
+    second.beat.touch()
+    os.utime(second.beat, (2800.0, 2800.0))
+    assert used(plan.rows) == pytest.approx(4 + 0.5 * 4)
+
+
+def test_remaining_goes_down_with_the_steps(rows: Callable[..., Plan]) -> None:
+    row = rows("running").rows[0]
+    assert row.cell is not None
+    attempt = row.directory.new_attempt()
+    half = row.cell.settings.num_train_steps // 2
+    attempt.metrics.write_text(json.dumps({"step": half, "values": {}}) + "\n")
+    assert remaining(row.cell, row.directory, None) == pytest.approx(2)
