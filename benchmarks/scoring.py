@@ -54,8 +54,9 @@ def main() -> None:
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
         done = list(pool.map(scored, parts))
     wall = time.perf_counter() - start
-    print(f"{len(made)} responses, {processes} processes: {wall:.1f} s, "
-          f"{sum(cpu for _, cpu in done):.1f} CPU s, mean {sum(t for t, _ in done) / len(made):.3f}")  # fmt: skip
+    total, cpu = (sum(column) for column in zip(*done, strict=True))
+    print(f"{len(made)} responses, {processes} processes: {wall:.1f} s, {cpu:.1f} CPU s")
+    print(f"mean score {total / len(made):.3f}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dashboards.packing import packed
 from dashboards.parts import block, cards, facts, navigation, tag
 from orchestrator.report import Report
 
@@ -32,7 +33,7 @@ def html(report: Report) -> str:
         *_sections(report),
         "</main>",
         f"<footer>{tag('p', _footer(report))}</footer>",
-        f'<script type="application/json" id="data">{_json(report.data)}</script>',
+        f'<script type="application/json" id="data">{_json(packed(report.data))}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]
@@ -68,8 +69,11 @@ def _answer(report: Report) -> str:
 
 
 def _footer(report: Report) -> str:
-    when = f" on {report.created}" if report.created else ""
-    return f"Written by orch{when}. Every number can be traced below: Provenance."
+    when = f" Its newest result is of {report.created}." if report.created else ""
+    return (
+        f"Written by {report.written or 'orch'}.{when} Every number can be traced: its row's "
+        "`cells`, or a click on its mark, lead to the row of each cell in Provenance."
+    )
 
 
 @cache

@@ -1,12 +1,10 @@
 """Every KL estimator, once, for NumPy arrays and torch tensors alike.
 
 x = log pi_theta - log pi_ref of a sampled token (so log r = -x); w = pi_theta / pi_rollout, of the
-token or of its whole sequence.
+token or of its whole sequence. NumPy is imported by what needs it: backends name their bounds here.
 """
 
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
 
 from orchestrator.settings import Estimator
 
@@ -112,6 +110,8 @@ def clamped_value(plain: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
 
 def slope(form: Form, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
     """d estimate / d log pi_theta, the ratio's own gradient left out; 0 where a clamp binds."""
+    import numpy as np
+
     plain, _, straight_through = shape(form)
     if straight_through:
         return x
@@ -159,8 +159,16 @@ def _bounded(x: Array, bound: float | None) -> Array:
 
 
 def _exp(x: Array) -> Array:
-    return x.exp() if hasattr(x, "exp") else np.exp(x)
+    if hasattr(x, "exp"):
+        return x.exp()
+    import numpy as np
+
+    return np.exp(x)
 
 
 def _expm1(x: Array) -> Array:
-    return x.expm1() if hasattr(x, "expm1") else np.expm1(x)
+    if hasattr(x, "expm1"):
+        return x.expm1()
+    import numpy as np
+
+    return np.expm1(x)

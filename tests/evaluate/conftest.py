@@ -1,13 +1,14 @@
 """A runs folder with cells whose checkpoints are the shipped policies, and a stand-in backend."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from orchestrator import registry
+from orchestrator.errors import OrchError
 from orchestrator.fingerprint import fingerprint
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import (
@@ -75,6 +76,25 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder.of(tmp_path / "ru ns'\"\n ü", "ex", "micro")
     made.open()
     return made
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done in this process, which has imported the harness: another takes seconds."""
+    from orchestrator.evaluate import harness, pool
+    from orchestrator.evaluate.results import Job
+
+    def work(jobs: Sequence[Job], _workers: int) -> Generator[tuple[int, str]]:
+        for place, job in enumerate(jobs):
+            try:
+                harness.answer(Job.model_validate_json(job.model_dump_json()))
+            except OrchError as error:
+                yield place, str(error)
+            else:
+                yield place, ""
+
+    harness.torch.set_num_threads(1)
+    monkeypatch.setattr(pool, "work", work)
 
 
 @pytest.fixture

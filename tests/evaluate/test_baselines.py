@@ -72,6 +72,7 @@ def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, a
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
 def test_baselines_are_scored_once_and_told_twice(
     folder: RunFolder, train: Train, ask: AskFor
 ) -> None:
@@ -125,6 +126,7 @@ def line(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
 def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNamespace) -> None:
     done = CliRunner().invoke(
         command.command, ["spec.yaml", "--watch", "--every", "0.1", "--json"],

@@ -14,7 +14,7 @@ from orchestrator.evaluate import UnscoredError, evaluate, known
 from orchestrator.rundir import RunFolder
 from orchestrator.types import Divergence, DivergenceTask, Evaluation, Record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 Train = Callable[..., Record]

@@ -15,7 +15,7 @@ from orchestrator.evaluate import UnscoredError, evaluate
 from orchestrator.rundir import RunFolder
 from orchestrator.types import Engine, Evaluation, Record, Sampling
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 Train = Callable[..., Record]
 AskFor = Callable[..., Evaluation]

@@ -16,6 +16,7 @@ from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.types import ExitRecord, State
 
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
+_FRESH_SECONDS = 1.0
 _YOUNG_SECONDS = 120.0
 """How long accounting may not know of a job that was just submitted."""
 _SKEW_SECONDS = 3600.0
@@ -70,7 +71,8 @@ class Snapshot:
             return words.state_of(queue[job, index]), None, ""
         if found is not None and queue is not None:
             ended = words.ending_of(found, _last_words(log))
-            return (ended.state if ended else "running"), ended, ""
+            waiting: State = "pending" if found.word in words.STOPPED else "running"
+            return (ended.state if ended else waiting), ended, ""
         if queue is None:
             return "unknown", None, f"{self.fault}; ask again when it does"
         if not self.fault and time.time() - sent < _YOUNG_SECONDS:
@@ -87,6 +89,13 @@ def forget() -> None:
     """Asks again at the next look: something was submitted or cancelled."""
     _snapshots.clear()
     _gaps.clear()
+
+
+def refresh(folder: RunFolder) -> None:
+    """Asks again at the next look, unless the answer is of this moment: before a decision."""
+    held = _snapshots.get(folder.path)
+    if held is not None and time.monotonic() - held.made > _FRESH_SECONDS:
+        del _snapshots[folder.path]
 
 
 def snapshot(folder: RunFolder) -> Snapshot:
@@ -140,6 +149,8 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
         return state, record, ""
     if taken.queued() is None:
         return "unknown", ended, fault  # it may be in the queue again
+    if time.time() - ended.ended < words.LATE_SECONDS:
+        return "pending", None, ""  # it puts itself back into the queue
     return ended.state, ended, ""
 
 

@@ -120,8 +120,9 @@ def accounting(jobs: Iterable[str]) -> Answer:
     if not ids:
         return {}
     try:
+        fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason"
         listed = call(["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(ids)}",
-                       "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason"])  # fmt: skip
+                       fields])  # fmt: skip
     except Refused as error:
         raise Away(str(error)) from error  # there is no accounting: the queue is asked
     found = {}

@@ -70,6 +70,7 @@ def submit(
         for line in reconcile(folder):
             tell(line)
         close_books(folder)
+        poll.refresh(folder)
         looks = [(cell, look(folder.cell(cell))) for cell in cells]
         todo = [(cell, seen) for cell, seen in looks if seen.state in RESUMABLE]
         expressible([cell for cell, _ in todo], folder)

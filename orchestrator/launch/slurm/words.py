@@ -17,7 +17,9 @@ WAITING = frozenset({
 AT_WORK = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED"})
 
 LATE_SECONDS = 60.0
-"""How long after a job's end its last words may take to appear on a shared file system."""
+"""How long after a job's end its last words may take to appear on a shared file system, and how
+long a job that was stopped may be on its way back into the queue, where nobody lists it."""
+STOPPED = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNORECASE)
 """Without cgroups SLURM says FAILED of a job that it killed for its memory, and this in its log."""
@@ -39,7 +41,7 @@ def ending_of(element: Element, log: str, now: float | None = None) -> ExitRecor
     """
     now = time.time() if now is None else now
     ended = element.ended or now
-    if element.word == "COMPLETED" and now - ended < LATE_SECONDS:
+    if element.word in {"COMPLETED", *STOPPED} and now - ended < LATE_SECONDS:
         return None
     state, failure, message = _meaning(element)
     if failure == "lost" and _MEMORY.search(log):

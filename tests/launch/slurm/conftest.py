@@ -9,7 +9,7 @@ from cluster import Cluster
 from cluster.fixture import cluster as cluster
 from cluster.fixture import slurm as slurm
 
-from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm import poll, words
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.submit import Submitted, submit
 from orchestrator.launch.slurm.wait import Request, start, wait
@@ -89,6 +89,7 @@ def site(
 ) -> Iterator[Site]:
     poll.forget()
     monkeypatch.setattr(poll, "LONGEST_SECONDS", 4.0)  # a person would wait up to a minute
+    monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()
 

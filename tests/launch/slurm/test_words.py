@@ -28,8 +28,9 @@ def test_an_end_without_a_last_word(
     assert ended.host == "n1"
 
 
-def test_a_job_that_ended_just_now_may_still_be_heard() -> None:
-    assert words.ending_of(Element("COMPLETED", "0:0", "n1", "", 10, 990), "", now=1000) is None
+@pytest.mark.parametrize("word", ["COMPLETED", "NODE_FAIL", "PREEMPTED"])
+def test_a_job_that_ended_just_now_may_still_be_heard_or_come_back(word: str) -> None:
+    assert words.ending_of(Element(word, "0:0", "n1", "", 10, 990), "", now=1000) is None
 
 
 @pytest.mark.parametrize("word", sorted(words.WAITING | words.AT_WORK))
