@@ -7,3 +7,4 @@ a spec, a log or a cell's name can.
 """
 
 from dashboards.page import html as html
+from dashboards.pictures import pictures as pictures

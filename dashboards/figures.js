@@ -1,17 +1,19 @@
 "use strict";
 // Pictures of the data. Each function fills a figure's `.panels`; page.js says what is chosen.
 
-// Okabe and Ito's palette; its blue and black are told by the theme, to be seen on a dark ground.
-const OKABE_ITO = [null, "#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#009E73"];
+// Okabe and Ito's palette, darkened or lightened by the theme to be seen on its ground.
+const PALETTE = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down"];
 const USUAL = ["k1.reward", "k3.loss", "k1.loss", "k3.reward", "k1.both", "k3.both"];
+const WINDOW = 5;  // points of the running mean, where smoothing is asked for
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const rgba = (hex, alpha) =>
   `rgba(${[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join(",")},${alpha})`;
 const told = (value) => (value === null || value === undefined ? "–" : value.toPrecision(3));
+const percent = (value) => (value === null || value === undefined ? null : 100 * value);
 const unique = (values) => [...new Set(values)];
 const element = (name, text, attributes = {}) => {
   const made = document.createElement(name);
@@ -24,21 +26,77 @@ const element = (name, text, attributes = {}) => {
 function looks(values) {
   const known = values.filter((value) => value !== "none");
   const places = known.some((value) => USUAL.includes(value)) ? [...unique([...USUAL, ...known])] : known;
-  const of = (value) => {
+  return (value) => {
     if (value === "none" || value === null) {
       return { color: css("--none"), dash: "solid", symbol: "circle-open", width: 1.6 };
     }
     const i = places.indexOf(value);
     return {
-      color: OKABE_ITO[i % OKABE_ITO.length] || css("--blue"), symbol: SYMBOLS[i % SYMBOLS.length], width: 2.2,
-      dash: DASHES[(i < OKABE_ITO.length ? i : i + 1) % DASHES.length],
+      color: css(PALETTE[i % PALETTE.length]), symbol: SYMBOLS[i % SYMBOLS.length], width: 2.2,
+      dash: DASHES[(i < PALETTE.length ? i : i + 1) % DASHES.length],
     };
   };
-  return of;
+}
+
+// Values with an order (betas): one ramp of falling darkness, so that the order is seen.
+function ramp(values) {
+  const stops = ["--r0", "--r1", "--r2", "--r3"].map(css).map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  const plain = looks(["none"]);
+  return (value) => {
+    if (value === "none" || value === null) return plain("none");
+    const i = values.indexOf(value), at = (values.length > 1 ? i / (values.length - 1) : 0) * (stops.length - 1);
+    const from = stops[Math.floor(at)], to = stops[Math.ceil(at)], share = at - Math.floor(at);
+    const mixed = from.map((v, k) => Math.round(v + share * (to[k] - v)).toString(16).padStart(2, "0"));
+    return { color: `#${mixed.join("")}`, dash: DASHES[i % DASHES.length], symbol: SYMBOLS[i % SYMBOLS.length], width: 2.2 };
+  };
+}
+
+// ---------------------------------------------------------------- curves, as packing.py wrote them
+
+const POWERS = Array.from({ length: 20 }, (_, e) => 10 ** e);
+
+function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return Array.from({ length: bytes.length / 2 }, (_, i) => {
+    const code = bytes[2 * i] + 256 * bytes[2 * i + 1];
+    if (code === 65535) return null;
+    const m = (code >> 5) - 999, e = (code & 31) - 12;
+    return e < 0 ? m / POWERS[-e] : m * POWERS[e];
+  });
+}
+
+// Seeds, and over them the mean and its interval by Student's t, cut to [0, 1] for shares.
+function curveOf(data, configuration, metric) {
+  const curve = configuration.curves[metric];
+  if (curve.mean) return curve;
+  curve.x = data.grids[curve.g];
+  curve.seeds = Object.entries(curve.s).map(([seed, text]) => [seed, unpacked(text)]);
+  const n = curve.seeds.length, share = data.shares.includes(metric), cut = (v) => (share ? Math.min(1, Math.max(0, v)) : v);
+  curve.low = [];
+  curve.high = [];
+  curve.mean = curve.x.map((_, i) => {
+    const at = curve.seeds.map(([, values]) => values[i]), known = !at.includes(null);
+    const mean = known ? at.reduce((a, b) => a + b, 0) / n : null;
+    const sd = known && n > 1 ? Math.sqrt(at.reduce((sum, v) => sum + (v - mean) ** 2, 0) / (n - 1)) : null;
+    const half = sd === null ? null : data.t[n] * sd / Math.sqrt(n);
+    curve.low.push(half === null ? null : cut(mean - half));
+    curve.high.push(half === null ? null : cut(mean + half));
+    return mean;
+  });
+  return curve;
+}
+
+// A centred running mean; at the ends over the points that are there.
+function smoothed(values) {
+  const half = (WINDOW - 1) / 2;
+  return values.map((v, i) => {
+    const near = values.slice(Math.max(0, i - half), i + half + 1).filter((each) => each !== null);
+    return v === null || !near.length ? null : near.reduce((a, b) => a + b, 0) / near.length;
+  });
 }
 
 // Between the controls of a figure and its panels.
-function legend(place, items) {
+function legend(place, items, marks = false) {
   const list = element("ul", undefined, { class: "legend" });
   const svg = (name, attributes) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -49,7 +107,8 @@ function legend(place, items) {
   for (const [name, look] of items) {
     const item = element("li");
     const picture = svg("svg", { width: 30, height: 12, "aria-hidden": "true" });
-    picture.append(svg("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: look.color, "stroke-width": 2.5,
+    if (marks) picture.append(svg("path", { fill: look.color, d: look.symbol === "diamond" ? "M15 0l6 6-6 6-6-6z" : "M10 6a5 5 0 1 0 10 0a5 5 0 1 0-10 0" }));
+    else picture.append(svg("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: look.color, "stroke-width": 2.5,
       "stroke-dasharray": strokes[look.dash] }));
     item.append(picture, element("span", name));
     list.append(item);
@@ -76,34 +135,41 @@ function draw(plot, traces, layout) {
     hoverlabel: { bgcolor: css("--raised"), bordercolor: css("--line"), font: { color: css("--text") } },
     ...layout, xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
   };
-  return Plotly.newPlot(plot, traces, whole, { displayModeBar: false, responsive: true, scrollZoom: false });
+  const drawn = Plotly.newPlot(plot, traces, whole, { displayModeBar: false, responsive: true, scrollZoom: false });
+  plot.on("plotly_click", ({ points: [point] }) => {
+    const of = point.data.meta || [], at = of.length > 1 ? of[point.pointNumber] : of[0];
+    if (at !== undefined) plot.dispatchEvent(new CustomEvent("wherefrom", { bubbles: true, detail: at }));
+  });
+  return drawn;
 }
 
 function lines(data, configuration, metric, look, options) {
-  const name = configuration.kl === "none" ? "no KL" : configuration.name;
-  const curve = configuration.curves[metric];
-  const x = data.grids[curve.g];
+  const name = configuration.kl === "none" ? "no KL" : configuration.name, meta = [data.configurations.indexOf(configuration)];
+  const { x, seeds, mean, low, high } = curveOf(data, configuration, metric), one = seeds.length < 2;
   const keep = (values) => (options.log ? values.map((v) => (v > 0 ? v : null)) : values);
-  const seeds = Object.entries(curve.s);
-  const mean = keep(curve.m || seeds[0][1]);
+  const hovertemplate = "step %{x}: %{y:.3g} %{customdata}<extra>%{fullData.name}</extra>";
+  const stroke = (width, opacity) => ({ mode: "lines", opacity, meta, line: { color: look.color, width, dash: look.dash } });
   const traces = [];
-  const quiet = { hoverinfo: "skip", mode: "lines", line: { width: 0, color: look.color } };
-  if (curve.l && !options.seeds) {
-    traces.push({ x, y: keep(curve.h), ...quiet });
-    traces.push({ x, y: keep(curve.l), ...quiet, fill: "tonexty", fillcolor: rgba(look.color, 0.16) });
-  }
-  if (options.seeds && seeds.length > 1) {
-    for (const [seed, values] of seeds) {
-      traces.push({ x, y: keep(values), mode: "lines", opacity: 0.55, name: safe(`${name}, seed ${seed}`),
-        line: { color: look.color, width: 1, dash: look.dash } });
+  if (options.seeds !== "mean") {
+    const chosen = seeds.filter(([seed]) => options.seeds === "each" || seed === options.seeds);
+    for (const [seed, values] of chosen) {
+      traces.push({ x, y: keep(options.smooth ? smoothed(values) : values), name: safe(`${name}, seed ${seed}`),
+        ...stroke(options.seeds === "each" ? 1.1 : look.width, options.seeds === "each" ? 0.75 : 1),
+        customdata: x.map(() => ""), hovertemplate });
     }
+    return traces;
   }
-  const range = curve.l ? curve.l.map((low, i) => `[${told(low)}, ${told(curve.h[i])}]`) : mean.map(() => "one seed");
-  traces.push({ x, y: mean, mode: x.length > 1 ? "lines" : "markers", name: safe(name), customdata: range,
-    line: { color: look.color, width: look.width, dash: look.dash }, marker: { color: look.color, symbol: look.symbol },
-    hovertemplate: "step %{x}: %{y:.4g} %{customdata}<extra>%{fullData.name}</extra>" });
+  const quiet = { hoverinfo: "skip", mode: "lines", line: { width: 0, color: look.color }, meta };
+  if (!one) {
+    traces.push({ x, y: keep(high), ...quiet });
+    traces.push({ x, y: keep(low), ...quiet, fill: "tonexty", fillcolor: rgba(look.color, 0.15) });
+  }
+  const range = one ? x.map(() => "(one seed)") : low.map((l, i) => `[${told(l)}, ${told(high[i])}]`);
+  if (options.smooth) traces.push({ x, y: keep(mean), ...stroke(1, 0.35), hoverinfo: "skip" });
+  traces.push({ x, y: keep(options.smooth ? smoothed(mean) : mean), ...stroke(look.width, 1),
+    name: safe(name + (options.smooth ? ", smoothed" : "")), customdata: range, hovertemplate });
   if (configuration.collapsed[0]) {
-    traces.push({ x: x.slice(-1), y: mean.slice(-1), mode: "markers", hoverinfo: "skip",
+    traces.push({ x: x.slice(-1), y: keep(mean).slice(-1), mode: "markers", hoverinfo: "skip", meta,
       marker: { symbol: "x", size: 10, color: look.color } });
   }
   return traces;
@@ -129,26 +195,38 @@ function sharedRange(panels, log) {
   return [low - air, high + air];
 }
 
-// Mean and interval of each configuration, and a small mark for each seed.
-function dots(configurations, metric, look) {
-  const traces = configurations.map((c) => {
-    const [mean, low, high, seeds] = c.finals[metric], { color, symbol } = look(c.kl);
-    const interval = low === null ? "(one seed: no interval)" : `[${told(low)}, ${told(high)}]`;
-    return { x: [mean], y: [safe(c.name)], mode: "markers", marker: { color, symbol, size: 9 },
-      error_x: { type: "data", symmetric: false, array: [low === null ? 0 : high - mean],
-        arrayminus: [low === null ? 0 : mean - low], color, thickness: 1.8, width: 4, visible: low !== null },
-      hovertemplate: safe(`${c.name}: ${told(mean)} ${interval}, ${seeds.length} of ${c.seeds} seeds`) + "<extra></extra>" };
-  });
-  const marks = configurations.flatMap((c) => c.finals[metric][3].map((value) => [value, safe(c.name), look(c.kl).color]));
-  return [...traces, { x: marks.map((m) => m[0]), y: marks.map((m) => m[1]), mode: "markers", hoverinfo: "skip",
-    marker: { color: marks.map((m) => m[2]), symbol: "line-ns-open", size: 8, opacity: 0.6 } }];
+const errors = (low, value, high, more) => ({ type: "data", symmetric: false, array: [low === null ? 0 : high - value],
+  arrayminus: [low === null ? 0 : value - low], visible: low !== null, ...more });
+
+// A value and its interval a row. `rows`: {name, value, low, high, wide: [low, high], look, told, at}.
+function dots(rows) {
+  const wide = rows.filter((r) => r.wide && r.wide[0] !== null).map((r) => ({
+    x: [r.value], y: [safe(r.name)], mode: "markers", hoverinfo: "skip", meta: [r.at], opacity: 0.3, name: "over items",
+    marker: { color: r.look.color, size: 1 },
+    error_x: errors(r.wide[0], r.value, r.wide[1], { color: r.look.color, thickness: 8, width: 0 }) }));
+  return [...wide, ...rows.map(({ name, value, low, high, look, told: text, at }) => ({
+    x: [value], y: [safe(name)], mode: "markers", marker: { color: look.color, symbol: look.symbol, size: 9 }, meta: [at],
+    error_x: errors(low, value, high, { color: look.color, thickness: 1.8, width: 4 }),
+    hovertemplate: safe(text) + "<extra></extra>" }))];
 }
 
-function rangeOf(configurations, metric) {
-  const values = configurations.flatMap((c) => (c.finals[metric] || []).flat()).filter((v) => v !== null);
-  const low = Math.min(...values), high = Math.max(...values), air = Math.max(0.03, 0.06 * (high - low));
+function finalRow(data, configuration, metric, look) {
+  const [value, low, high, seeds, from, to] = configuration.finals[metric];
+  const interval = low === null ? "(one seed: no interval)" : `[${told(low)}, ${told(high)}]`;
+  const items = from === null ? "" : `, over items [${told(from)}, ${told(to)}]`;
+  return { name: configuration.name, value, low, high, wide: [from, to], look: look(configuration.kl), at: data.configurations.indexOf(configuration),
+    told: `${configuration.name}: ${told(value)} ${interval}${items}, ${Object.keys(seeds).length} of ${configuration.seeds} seeds` };
+}
+
+function rangeOf(values) {
+  const known = values.filter((v) => v !== null && v !== undefined && Number.isFinite(v));
+  if (!known.length) return undefined;
+  const low = Math.min(...known), high = Math.max(...known), air = Math.max(0.03 * (Math.abs(high) || 1), 0.06 * (high - low));
   return [low - air, high + air];
 }
+
+const rowsAxis = (names) => ({ categoryorder: "array", categoryarray: names.map(safe), tickfont: { size: 11.5 },
+  range: [-0.7, names.length - 0.3] });
 
 const FIGURES = {
   curves(place, { data, shown, state, alt }) {
@@ -157,7 +235,7 @@ const FIGURES = {
     const panelOf = (c) => (byKl ? c.kl : c.beta), lineOf = (c) => (byKl ? c.beta : c.kl);
     const sorted = (values, numbers) => (numbers ? unique(values).sort((a, b) => a - b) : unique(values));
     const baseline = own.filter((c) => c.kl === "none"), rest = own.filter((c) => c.kl !== "none");
-    const kinds = sorted(rest.map(lineOf), byKl), look = looks(kinds);
+    const kinds = sorted(rest.map(lineOf), byKl), look = byKl ? ramp(kinds) : looks(kinds);
     const panels = sorted(rest.map(panelOf), !byKl).map((value) => ({
       title: byKl ? value : `β ${value}`, members: [...baseline, ...rest.filter((c) => panelOf(c) === value)],
     }));
@@ -173,6 +251,8 @@ const FIGURES = {
       return () => draw(plot, drawn[i], overSteps(range, state));
     });
   },
+
+  // ------------------------------------------------------------ measures, finals, stability
 
   measures(place, { data, shown, state, metrics, alt }) {
     const kinds = unique(shown.map((c) => c.kl)), look = looks(kinds);
@@ -195,17 +275,79 @@ const FIGURES = {
     if (!wanted.length) return nothing(place);
     place.classList.add("wide");
     const look = looks(unique(shown.map((c) => c.kl)));
-    const rows = shown.filter((c) => wanted.some((m) => c.finals[m])).reverse();
-    const height = 60 + 24 * rows.length;
+    const own = shown.filter((c) => wanted.some((m) => c.finals[m])).reverse();
+    const before = data.baselines.filter((b) => shown.some((c) => c.model === b.model)).reverse();
+    const names = [...before.map((b) => b.name), ...own.map((c) => c.name)];
     return wanted.map((m) => {
-      const plot = panel(place, data.metrics[m], alt, height);
-      return () => draw(plot, dots(rows.filter((c) => c.finals[m]), m, look), {
-        margin: { l: 110, r: 12, t: 6, b: 34 }, xaxis: { zeroline: false, range: rangeOf(rows, m) },
-        yaxis: { categoryorder: "array", categoryarray: rows.map((c) => safe(c.name)), tickfont: { size: 11.5 },
-          range: [-0.7, rows.length - 0.3] },
-      });
+      const plot = panel(place, data.metrics[m], alt, 60 + 24 * names.length);
+      const base = before.filter((b) => b.finals[m] !== undefined), rows = own.filter((c) => c.finals[m]);
+      const seeds = rows.flatMap((c) => Object.values(c.finals[m][3]).map((value) => [value, safe(c.name), look(c.kl).color]));
+      const traces = [...dots(rows.map((c) => finalRow(data, c, m, look))),
+        ...base.map((b) => ({ x: [b.finals[m]], y: [safe(b.name)], mode: "markers", name: "baseline",
+          marker: { color: css("--none"), symbol: "star", size: 10 },
+          hovertemplate: safe(`${b.name}: ${told(b.finals[m])}${b.note ? `. ${b.note}` : ""}`) + "<extra></extra>" })),
+        { x: seeds.map((s) => s[0]), y: seeds.map((s) => s[1]), mode: "markers", hoverinfo: "skip", name: "seeds",
+          marker: { color: seeds.map((s) => s[2]), symbol: "line-ns-open", size: 8, opacity: 0.6 } }];
+      const range = rangeOf([...rows.flatMap((c) => [...c.finals[m].slice(0, 3), ...Object.values(c.finals[m][3]), ...c.finals[m].slice(4)]),
+        ...base.map((b) => b.finals[m])]);
+      const shapes = base.map((b) => ({ type: "line", x0: b.finals[m], x1: b.finals[m], yref: "paper", y0: 0, y1: 1,
+        line: { color: css("--none"), width: 1, dash: "dot" } }));
+      return () => draw(plot, traces, { margin: { l: 110, r: 12, t: 6, b: 34 }, shapes,
+        xaxis: { zeroline: false, range }, yaxis: rowsAxis(names) });
     });
   },
+
+  stability(place, { data, all, shown, alt }) {
+    const index = new Map(all.map((c, i) => [c, i])), look = looks(unique(shown.map((c) => c.kl)));
+    const measures = Object.values(data.stability).filter(({ values }) => shown.some((c) => values[index.get(c)]));
+    if (!measures.length) return nothing(place);
+    return measures.map(({ title, values }) => {
+      const rows = shown.filter((c) => values[index.get(c)]).reverse().map((c) => {
+        const [value, low, high] = values[index.get(c)];
+        return { name: c.name, value, low, high, look: look(c.kl), at: index.get(c),
+          told: `${c.name}: ${told(value)}${low === null ? "" : ` [${told(low)}, ${told(high)}]`}` };
+      });
+      const plot = panel(place, title, alt, 60 + 24 * rows.length);
+      return () => draw(plot, dots(rows), { margin: { l: 110, r: 12, t: 6, b: 34 }, yaxis: rowsAxis(rows.map((r) => r.name)),
+        xaxis: { zeroline: false, rangemode: "tozero" } });
+    });
+  },
+
+  // ------------------------------------------------------------ beside the paper, across libraries
+
+  published(place, { data, alt }) {
+    const found = data.published.filter((p) => p.ours).reverse();
+    if (!found.length) return nothing(place);
+    place.classList.add("one");
+    const ours = { color: css("--c0"), symbol: "circle" };
+    legend(place, [["ours, with 95 % interval", { ...ours, dash: "solid" }], ["published", { color: css("--c2"), symbol: "diamond" }]], true);
+    const rows = found.map((p) => {
+      const [value, low, high] = p.ours.map(percent);
+      return { name: p.name, value, low, high, look: ours, at: undefined,
+        told: `${p.statement} Ours ${told(value)} %${low === null ? "" : ` [${told(low)}, ${told(high)}]`}` };
+    });
+    const plot = panel(place, "relative improvement (%)", alt, 80 + 34 * rows.length);
+    const theirs = { x: found.map((p) => percent(p.published)), y: found.map((p) => safe(p.name)), mode: "markers", name: "published",
+      marker: { color: css("--c2"), symbol: "diamond", size: 11 }, text: found.map((p) => safe(`${p.where}: ${told(percent(p.published))} %`)),
+      hovertemplate: "published, %{text}<extra></extra>" };
+    return [() => draw(plot, [...dots(rows), theirs], { margin: { l: 150, r: 12, t: 6, b: 34 }, yaxis: rowsAxis(rows.map((r) => r.name)) })];
+  },
+
+  libraries(place, { data, alt }) {
+    if (!data.libraries.length) return nothing(place);
+    const names = unique(data.libraries.flatMap((p) => Object.keys(p.libraries))), look = looks(names);
+    legend(place, names.map((name) => [name, look(name)]));
+    const drawn = data.libraries.map((p) => Object.entries(p.libraries).map(([name, y]) => ({ x: p.x, y, mode: "lines", name: safe(name),
+      line: { color: look(name).color, dash: look(name).dash, width: 2.2 }, hovertemplate: "%{x} rollouts: %{y:.4g}<extra>%{fullData.name}</extra>" })));
+    const range = sharedRange(drawn, false);
+    return data.libraries.map((p, i) => {
+      const plot = panel(place, p.title, `${p.label}. ${alt}`);
+      return () => draw(plot, drawn[i], { xaxis: { title: { text: "rollouts seen", font: { size: 11 } } },
+        yaxis: { range, title: { text: safe(p.label), font: { size: 11 } } } });
+    });
+  },
+
+  // ------------------------------------------------------------ the laboratory, theory, searches
 
   gradients(place, { data, alt }) {
     place.classList.add("wide");
@@ -219,7 +361,7 @@ const FIGURES = {
         return { x: own.map((r) => r[p][key]), y: own.map((r) => safe(r.label)), mode: "markers",
           name: open ? "sampled" : "exact",
           marker: { size: open ? 10 : 7, symbol: open ? "circle-open" : "circle",
-            color: own.map((r) => (r.paper ? css("--blue") : css("--none"))) },
+            color: own.map((r) => (r.paper ? css("--c0") : css("--none"))) },
           hovertemplate: "%{y}: %{x:.3g}<extra>%{fullData.name}</extra>" };
       };
       return () => draw(plot, [marks(kind, false), marks(`sampled_${kind}`, true)], {
@@ -237,6 +379,7 @@ const FIGURES = {
     const kinds = unique(own.map((c) => c.kl)), look = looks(kinds);
     legend(place, kinds.map((kl) => [kl, { ...look(kl), dash: "solid" }]));
     const values = own.flatMap((c) => [c.predicted, ...c.finals[metric].slice(0, 3)]).filter((v) => v !== null);
+    const index = new Map(all.map((c, i) => [c, i]));
     const low = Math.min(...values) - 0.03, high = Math.max(...values) + 0.03;
     const plot = panel(place, data.metrics[metric], alt, 430);
     return [() => draw(plot, [
@@ -244,7 +387,7 @@ const FIGURES = {
       ...kinds.map((kl) => {
         const members = own.filter((c) => c.kl === kl), ends = members.map((c) => c.finals[metric]);
         return { x: members.map((c) => c.predicted), y: ends.map((e) => e[0]), mode: "markers",
-          marker: { color: look(kl).color, symbol: look(kl).symbol, size: 10 },
+          meta: members.map((c) => index.get(c)), marker: { color: look(kl).color, symbol: look(kl).symbol, size: 10 },
           error_y: { type: "data", symmetric: false, color: look(kl).color, thickness: 1.4, width: 4,
             array: ends.map((e) => (e[2] === null ? 0 : e[2] - e[0])), arrayminus: ends.map((e) => (e[1] === null ? 0 : e[0] - e[1])) },
           text: members.map((c) => safe(`${c.study}, ${c.setting}, ${c.name}`)),

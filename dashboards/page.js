@@ -1,7 +1,8 @@
 "use strict";
-// Choices, tables and themes. Nothing is fetched or stored.
+// Choices, tables, where a number comes from, themes, printing. Nothing is fetched or stored.
 
 (() => {
+  const root = document.documentElement;
   const data = JSON.parse(document.getElementById("data").textContent);
   const all = data.configurations || [];
   const figures = [...document.querySelectorAll("figure")].map((figure) => {
@@ -9,9 +10,9 @@
     return { figure, place, kind: place.dataset.kind, alt: place.dataset.alt,
       metrics: place.dataset.metrics.split(" ").filter(Boolean) };
   });
-  const state = { study: null, setting: null, beta: "all", seeds: false, log: false, tasks: false,
-    panels: "kl", metric: null };
-  const inStudy = () => all.filter((c) => c.study === state.study);
+  const state = { study: null, setting: null, backend: "all", beta: "all", seeds: "mean", log: false, smooth: false,
+    tasks: false, panels: "kl", metric: null };
+  const inStudy = () => all.filter((c) => c.study === state.study && (state.backend === "all" || c.backend === state.backend));
   const kinds = unique(["none", ...USUAL, ...all.map((c) => c.kl)]);
   const shown = () => inStudy().filter((c) => c.setting === state.setting
     && (state.beta === "all" || c.beta === null || String(c.beta) === state.beta))
@@ -36,61 +37,127 @@
     place.append(label);
   }
 
+  const named = (study) => {
+    const { title, figure } = (data.studies || {})[study] || {};
+    return [study, [study, title].filter(Boolean).join(": ") + (figure ? ` (${figure})` : "")];
+  };
+
   function filters() {
     const form = document.getElementById("filters");
     if (!form) return;
     form.replaceChildren();
     form.hidden = !figures.length || !all.length;
     if (form.hidden) return;
+    const valid = (key, values, other) => { if (!values.includes(state[key])) state[key] = other; };
+    const backends = unique(all.filter((c) => c.study === state.study).map((c) => c.backend));
+    valid("backend", backends, "all");
     const settings = unique(inStudy().map((c) => c.setting));
-    if (!settings.includes(state.setting)) state.setting = settings[0];
-    const betas = unique(inStudy().map((c) => c.beta).filter((b) => b !== null)).sort((a, b) => a - b).map(String);
-    if (!betas.includes(state.beta)) state.beta = "all";
+    valid("setting", settings, settings[0]);
+    const own = inStudy().filter((c) => c.setting === state.setting);
+    const betas = unique(own.map((c) => c.beta).filter((b) => b !== null)).sort((a, b) => a - b).map(String);
+    valid("beta", betas, "all");
+    const seeds = unique(own.flatMap((c) => c.cells.map(([seed]) => seed))).sort((a, b) => a - b).map(String);
+    valid("seeds", ["each", ...seeds], "mean");
     const same = (values) => values.map((value) => [value, value]);
-    choice(form, "Study", "study", same(unique(all.map((c) => c.study))));
+    choice(form, "Study", "study", unique(all.map((c) => c.study)).map(named));
+    if (backends.length > 1) choice(form, "Backend", "backend", same(["all", ...backends]));
     choice(form, "Setting", "setting", same(settings));
     choice(form, "β", "beta", same(["all", ...betas]));
-    tick(form, "each seed", "seeds");
+    choice(form, "Seeds", "seeds", [["mean", "mean and interval"], ["each", "each"], ...seeds.map((s) => [s, `only ${s}`])]);
   }
 
   function controls({ place, figure, kind, metrics }) {
     const bar = figure.querySelector(".controls");
     bar.replaceChildren();
-    figure.querySelectorAll(".legend").forEach((list) => list.remove());
+    figure.querySelectorAll(".legend, .from").forEach((part) => part.remove());
     place.replaceChildren();
-    place.classList.remove("wide", "square");
+    place.classList.remove("wide", "square", "one");
     if (kind === "curves") {
       const measured = metrics.filter((m) => inStudy().some((c) => c.curves[m]));
       if (!measured.includes(state.metric)) state.metric = measured[0] || metrics[0];
       choice(bar, "Measure", "metric", measured.map((m) => [m, data.metrics[m]]));
       choice(bar, "One panel per", "panels", [["kl", "KL configuration"], ["beta", "β"]]);
     }
-    if (kind === "curves" || kind === "measures") tick(bar, "log scale", "log");
+    if (kind === "curves" || kind === "measures") {
+      tick(bar, "log scale", "log");
+      tick(bar, `smoothed (running mean of ${WINDOW} points)`, "smooth");
+    }
     if (kind === "finals" && metrics.length > 2) tick(bar, "each task", "tasks");
   }
 
   // -------------------------------------------------------------- drawing
 
-  // Controls are made anew with each choice; the keyboard stays where it was.
-  let turn = 0;
-  function redraw() {
+  // Controls are made anew with each choice; the keyboard stays where it was. Panels are drawn one
+  // at a time, the nearest to the eye first; `data-ready` says when all of them are.
+  let turn = 0, waiting = [];
+  const distance = ({ place }) => {
+    const { top, bottom } = place.getBoundingClientRect();
+    return Math.max(0, top - innerHeight, -bottom);
+  };
+
+  function prepare() {
     const active = document.activeElement, figure = active && active.closest("figure, form");
-    const mine = ++turn;
-    document.documentElement.dataset.ready = "no";
+    root.dataset.ready = "no";
     document.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
     filters();
-    const jobs = figures.flatMap((f) => {
+    waiting = figures.flatMap((f) => {
       controls(f);
-      return FIGURES[f.kind](f.place, { data, all, state, shown: shown(), ...f });
+      const jobs = FIGURES[f.kind](f.place, { data, all, state, shown: shown(), ...f });
+      const plots = f.place.querySelectorAll(".plot");
+      return jobs.map((job, i) => ({ job, place: plots[i] || f.place }));
     });
     if (figure && active.name) figure.querySelector(`[name="${active.name}"]`)?.focus({ preventScroll: true });
+  }
+
+  function redraw() {
+    const mine = ++turn;
+    prepare();
     const next = () => {
       if (mine !== turn) return;  // another choice was made meanwhile
-      const job = jobs.shift();
-      if (job) { job(); setTimeout(next); } else document.documentElement.dataset.ready = "yes";
+      if (!waiting.length) { root.dataset.seen = root.dataset.ready = "yes"; return; }
+      const far = waiting.map(distance), at = far.indexOf(Math.min(...far));
+      if (far[at] > 0) root.dataset.seen = "yes";
+      waiting.splice(at, 1)[0].job();
+      setTimeout(next);
     };
-    setTimeout(next);
+    requestAnimationFrame(() => setTimeout(next));
   }
+
+  function drawNow() {
+    turn += 1;
+    prepare();
+    waiting.splice(0).forEach(({ job }) => job());
+    root.dataset.ready = "yes";
+  }
+
+  // -------------------------------------------------------------- where a number comes from
+
+  addEventListener("wherefrom", ({ target, detail }) => {
+    const figure = target.closest("figure"), configuration = all[detail];
+    if (!figure || !configuration) return;
+    figure.querySelectorAll(".from").forEach((old) => old.remove());
+    const box = element("p", undefined, { class: "from", role: "status" });
+    box.append(element("strong", `${configuration.study}, ${configuration.setting}, ${configuration.name}`), " rests on ");
+    configuration.cells.forEach(([seed, id], i) => {
+      if (i) box.append(", ");
+      box.append(element("a", `cell ${id} (seed ${seed})`, { href: `#cell-${id}` }));
+    });
+    figure.querySelector("figcaption").before(box);
+  });
+
+  // A link to a row opens the table it is in, and shows it if a search had hidden it.
+  function reveal() {
+    const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!row) return;
+    row.hidden = false;
+    for (let at = row.parentElement; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    if (row.tagName === "TR") { row.scrollIntoView({ block: "center" }); row.focus({ preventScroll: true }); }
+  }
+  addEventListener("hashchange", reveal);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest('a[href^="#cell-"]');
+    if (link && link.getAttribute("href") === location.hash) reveal();
+  });
 
   // -------------------------------------------------------------- tables
 
@@ -112,16 +179,30 @@
   // -------------------------------------------------------------- start, theme, print
 
   document.querySelectorAll(".waiting").forEach((note) => note.remove());
+  if (data.thinned) {
+    const [most, drawn] = data.thinned;
+    document.querySelectorAll("#figure-curves figcaption").forEach((caption) => {
+      caption.append(` Of up to ${most} train steps, ${drawn} are drawn, evenly spaced.`);
+    });
+  }
   const finished = all.find((c) => Object.keys(c.finals).length) || all.find((c) => Object.keys(c.curves).length) || all[0];
   if (finished) Object.assign(state, { study: finished.study, setting: finished.setting });
   redraw();
+  reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  matchMedia("print").addEventListener("change", redraw);
+
+  // Timers stand still while a page is printed: everything is drawn before, in the paper's width.
   const opened = [];
   addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details.table:not([open])")) {
       if (details.querySelectorAll("tr").length <= 80) { details.open = true; opened.push(details); }
     }
+    root.dataset.print = "yes";
+    drawNow();
   });
-  addEventListener("afterprint", () => opened.splice(0).forEach((details) => { details.open = false; }));
+  addEventListener("afterprint", () => {
+    delete root.dataset.print;
+    opened.splice(0).forEach((details) => { details.open = false; });
+    redraw();
+  });
 })();

@@ -13,8 +13,13 @@ from dashboards.parts import block, cards, facts, navigation, tag
 from orchestrator.report import Report
 
 
-def html(report: Report) -> str:
-    """The whole page as text. It fetches nothing and needs nothing beside it."""
+Pictures = Mapping[str, Sequence[str]]
+"""Figure id -> names of its pictures below figures/, without their endings."""
+
+
+def html(report: Report, pictures: Pictures | None = None) -> str:
+    """The whole page as text. It fetches nothing and needs nothing beside it; with `pictures`, it
+    links to those files."""
     scripts = (_plotly(), _own("figures.js"), _own("page.js"))
     head = [
         '<meta charset="utf-8">',
@@ -30,7 +35,7 @@ def html(report: Report) -> str:
         navigation(report.sections),
         "<main>",
         _answer(report),
-        *_sections(report),
+        *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{tag('p', _footer(report))}</footer>",
         f'<script type="application/json" id="data">{_json(packed(report.data))}</script>',
@@ -40,14 +45,14 @@ def html(report: Report) -> str:
     return "\n".join([*lines, "</body>", "</html>", ""])
 
 
-def _sections(report: Report) -> Iterator[str]:
+def _sections(report: Report, pictures: Pictures) -> Iterator[str]:
     """Every section; what chooses the figures' content stands before the first that has any."""
     filters = '<form id="filters" aria-label="What the figures show" hidden></form>'
     for section in report.sections:
         if section.figures and filters:
             yield filters
             filters = ""
-        yield block(section)
+        yield block(section, pictures)
 
 
 def _masthead(report: Report) -> str:
@@ -61,8 +66,8 @@ def _answer(report: Report) -> str:
     told = [
         tag("h2", "The answer"),
         tag("p", report.answer, {"class": "lead"}),
-        cards(report.cards),
         facts(report.facts),
+        cards(report.cards),
         tag("p", report.description, {"class": "description"}) if report.description else "",
     ]
     return f'<section id="answer">{"".join(told)}</section>'

@@ -1,10 +1,14 @@
 """The parts of the page, from a report's plain data. Everything is escaped here, once."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from orchestrator.report.markdown import MARKS, map_text
 from orchestrator.report.model import Card, Entry, Figure, Map, MapCell, Section, Table, Text
+
+LONG = 44
+"""Characters from which on a field's text is broken into lines."""
 
 
 def tag(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
@@ -24,7 +28,16 @@ def navigation(sections: Iterable[Section]) -> str:
 
 
 def cards(found: Sequence[Card]) -> str:
-    """The claims with their verdicts."""
+    """The claims with their verdicts; those that could not be tested are folded."""
+    tested = [card for card in found if card.verdict != "not testable"]
+    rest = [card for card in found if card.verdict == "not testable"]
+    if not tested or len(rest) < 3:
+        return _cards(found)
+    summary = tag("summary", f"{len(rest)} claims that cannot be tested here, and why")
+    return f'{_cards(tested)}<details class="untested">{summary}{_cards(rest)}</details>'
+
+
+def _cards(found: Sequence[Card]) -> str:
     return f'<ul class="claims">{"".join(map(_card, found))}</ul>' if found else ""
 
 
@@ -34,7 +47,8 @@ def _card(card: Card) -> str:
     badge += f"{escape(card.verdict)}</span>"
     trace = [tag("code", card.source)]
     if card.cells:
-        trace.append(tag("p", f"Judged on {len(card.cells)} cells: {', '.join(card.cells)}"))
+        links = ", ".join(tag("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells)
+        trace.append(f"<p>Judged on {len(card.cells)} cells: {links}</p>")
     head = f'<p class="verdict">{badge}{tag("span", card.name, {"class": "claim"})}</p>'
     return (
         f'<li class="card {kind}">{head}{tag("p", card.statement, {"class": "statement"})}'
@@ -49,13 +63,14 @@ def facts(found: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="facts">{pairs}</dl>'
 
 
-def block(section: Section) -> str:
+def block(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
     """One section of the page."""
     loud = tag("p", section.note, {"class": "loud", "role": "note"}) if section.note else ""
-    inner = [tag("h2", section.title), loud, *(tag("p", text) for text in section.text)]
+    inner = [tag("h2", section.title), loud, *(_paragraph("p", text) for text in section.text)]
     if section.points:
-        inner.append(f"<ul>{''.join(tag('li', point) for point in section.points)}</ul>")
-    inner += [_figure(figure) for figure in section.figures]
+        inner.append(f"<ul>{''.join(_paragraph('li', point) for point in section.points)}</ul>")
+    names = pictures or {}
+    inner += [_figure(figure, names.get(figure.id, ())) for figure in section.figures]
     if section.maps:
         inner.append(f'<div class="maps">{"".join(map(_map, section.maps))}</div>')
     inner += [_table(table) for table in section.tables]
@@ -63,7 +78,28 @@ def block(section: Section) -> str:
     return f'<section id="{escape(section.id)}">{"".join(inner)}</section>'
 
 
-def _figure(figure: Figure) -> str:
+def _paragraph(name: str, text: str) -> str:
+    """An element with text in it, in which `...` is code."""
+    return f"<{name}>{re.sub('`([^`]+)`', _CODE, escape(text))}</{name}>"
+
+
+_CODE = r"<code>\1</code>"
+
+
+def _pictures(names: Sequence[str]) -> str:
+    """Links to a figure's pictures, folded where there are many."""
+    each = [
+        f"{escape(name)}: "
+        + " ".join(tag("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
+        for name in names
+    ]
+    if len(each) < 3:
+        return f'<p class="pictures">{" · ".join(each)}</p>' if each else ""
+    listed = "".join(f"<li>{one}</li>" for one in each)
+    return f'<details class="pictures"><summary>As PNG and PDF</summary><ul>{listed}</ul></details>'
+
+
+def _figure(figure: Figure, pictures: Sequence[str]) -> str:
     attributes = {"data-kind": figure.kind, "data-metrics": " ".join(figure.metrics),
                   "data-alt": figure.alt}  # fmt: skip
     drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
@@ -72,7 +108,7 @@ def _figure(figure: Figure) -> str:
     caption = (
         f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
     )
-    return f'<figure id="figure-{escape(figure.id)}">{drawing}{waiting}{caption}</figure>'
+    return f'<figure id="figure-{escape(figure.id)}">{drawing}{waiting}{caption}{_pictures(pictures)}</figure>'
 
 
 def _table(table: Table) -> str:
@@ -100,7 +136,8 @@ def _row(row: Sequence[Text], name: str) -> str:
 
 def _field(field: Text) -> str:
     if isinstance(field, str):
-        return f"<td>{escape(field)}</td>"
+        start = '<td class="long">' if len(field) > LONG else "<td>"
+        return f"{start}{escape(field)}</td>"
     links = " ".join(tag("a", link.text, {"href": link.href}) for link in field)
     return f"<td>{links}</td>"
 

@@ -18,9 +18,12 @@ from orchestrator.cli import options, stages
               default="html", show_default=True,
               help="html: index.html (self-contained) and report.md. md: Markdown on stdout, for a "
               "pull request. csv, parquet: finals, curves and scores, a row a value.")  # fmt: skip
+@click.option("--figures/--no-figures", default=True, show_default=True,
+              help="With html: each figure as PNG and PDF beside the page.")  # fmt: skip
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], output: Path | None, kind: str
-) -> int:
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], output: Path | None, kind: str,
+    figures: bool,
+) -> int:  # fmt: skip
     """Write the report from what is on disk. Prints the paths written, or the Markdown."""
     from orchestrator.experiment import open_experiment
 
@@ -38,5 +41,6 @@ def command(
     if kind == "md":
         click.echo(stages.markdown_of(experiment, comparison, records, scores), nl=False)
     else:
-        click.echo(stages.write_report(experiment, comparison, records, scores, output))
+        click.echo(stages.write_report(experiment, comparison, records, scores, output,
+                                       figures=figures))  # fmt: skip
     return stages.tell_faults(records)

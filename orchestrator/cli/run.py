@@ -97,7 +97,13 @@ def review(whole: Experiment, chosen: Experiment) -> int:
     records = stages.gather(whole)
     code = stages.tell_faults(records)
     ids = {cell.id for cell in chosen.cells}
-    code = max(code, stages.score(chosen, [r for r in records if r.cell.id in ids]))
+    mine = [r for r in records if r.cell.id in ids]
+    if whole.where == "slurm":  # a login node is no place for models of full size
+        mine = [r for r in mine if r.cell.scale == "micro"]
+        if len(mine) < len(ids):
+            say("checkpoints of full size are scored by jobs, beside their training; `orch eval` "
+                "scores where it is called what those left out")  # fmt: skip
+    code = max(code, stages.score(chosen, mine))
     scores = stages.known_scores(whole)
     comparison = stages.contrast(whole, records, scores)
     page = stages.write_report(whole, comparison, records, scores)

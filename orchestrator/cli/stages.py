@@ -1,11 +1,13 @@
 """The stages after launch, as commands call them: each reads the run directories and goes on."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import number, print_table, say
+from orchestrator.errors import OrchError
 from orchestrator.experiment import Experiment
+from orchestrator.files import read_tail
 from orchestrator.types import Record, Score
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.compare import Estimate
     from orchestrator.evaluate import ScoredBaseline
     from orchestrator.report import Report as Report
+    from orchestrator.report.model import Section
 
 
 def gather(experiment: Experiment) -> list[Record]:
@@ -105,25 +108,36 @@ def mirror(
 def contrast(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
 ) -> "Comparison":
-    """The statistics of what is on disk."""
+    """The statistics of what is on disk, with intervals over items where single answers are."""
+    from orchestrator.cli.reporting import MAX_ITEM_BYTES
     from orchestrator.compare import compare
+    from orchestrator.evaluate.answers import answers
 
-    return compare(experiment.spec, records, scores)
+    found = answers(records, scores, MAX_ITEM_BYTES)
+    if found.left_out:
+        say(f"single answers of {found.left_out / 2**20:,.0f} MiB were not read: their scores have "
+            "no interval over items")  # fmt: skip
+    return compare(experiment.spec, records, scores, found.items)
 
 
 def write_report(
     experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], target: Path | None = None,
+    scores: Sequence[Score], target: Path | None = None, *, figures: bool = False,
+    sections: "Sequence[Section]" = (), data: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
-    """index.html and report.md; returns the page. Its date is that of the newest result, so that
-    the same results give the same page."""
+    """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF.
+
+    `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
+    date is that of the newest result, so that the same results give the same page.
+    """
     import dashboards
     from orchestrator.report import markdown
     from orchestrator.rundir import write_text
 
-    made = told(experiment, comparison, records, scores)
     folder = target or experiment.folder.report
-    write_text(folder / "index.html", dashboards.html(made))
+    made = told(experiment, comparison, records, scores, home=folder, sections=sections, data=data)
+    pictures = dashboards.pictures(made, folder / "figures") if figures else {}
+    write_text(folder / "index.html", dashboards.html(made, pictures))
     write_text(folder / "report.md", markdown(made))
     return folder / "index.html"
 
@@ -140,17 +154,20 @@ def markdown_of(
 
 def told(
     experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score],
+    scores: Sequence[Score], *, home: Path | None = None, sections: "Sequence[Section]" = (),
+    data: Mapping[str, Any] | None = None,
 ) -> "Report":  # fmt: skip
     """The report as plain data, dated by the newest result."""
     from datetime import UTC, datetime
 
+    from orchestrator.cli.reporting import context
     from orchestrator.report import report
 
     ended = [end.ended for record in records for end in record.attempts if end is not None]
     newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
-    return report(comparison, records, scores, experiment.spec,
-                  last_lines=_last_lines(records), created=newest)  # fmt: skip
+    beside = context(experiment, records, scores, home or experiment.folder.report)
+    return report(comparison, records, scores, experiment.spec, last_lines=_last_lines(records),
+                  created=newest, context=beside, sections=sections, data=data)  # fmt: skip
 
 
 def print_claims(comparison: "Comparison") -> None:
@@ -182,7 +199,16 @@ def _interval(estimate: "Estimate | None") -> str:
 
 
 def _last_lines(records: Sequence[Record]) -> dict[str, str]:
-    return {r.cell.id: r.last.message for r in records if r.last is not None and r.last.message}
+    """Cell id -> what a failed cell said at its end: its message, and the end of its stderr."""
+    found = {}
+    for r in records:
+        if r.state in ("failed", "timed_out") and r.attempts:
+            path = r.directory / "attempts" / str(len(r.attempts)) / "stderr"
+            try:
+                found[r.cell.id] = read_tail(path, 65_536).decode("utf-8", errors="replace")
+            except (OSError, OrchError):
+                continue
+    return found
 
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:

@@ -15,6 +15,7 @@ from orchestrator.types import Record
 
 if TYPE_CHECKING:
     from orchestrator.report import Report
+    from orchestrator.tune.controller import Controller
     from orchestrator.tune.design import Search
     from orchestrator.tune.journal import Journal
     from orchestrator.tune.results import Found
@@ -37,20 +38,27 @@ if TYPE_CHECKING:
 @click.option("--max-gpu-hours", type=float, help="Budget of each search.")
 @click.option("--sampler", help="tpe, gp (needs PyTorch), random or qmc.")
 @click.option("--pruner", help="none, hyperband, median or wilcoxon.")
+@click.option("--cancel", is_flag=True, help="Stop the cells of trials that are under way. End "
+              "`orch tune` first: it would ask for others.")  # fmt: skip
 @click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
 @click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")
 @options.as_json
 def command(
-    spec: str, overrides: tuple[str, ...], report_only: bool, dry_run: bool, as_json: bool,
-    **flags: Any,
+    spec: str, overrides: tuple[str, ...], cancel: bool, report_only: bool, dry_run: bool,
+    as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
     """Search as the `tune` block of SPEC says; flags replace its entries.
 
     Trials are ordinary cells: `orch logs`, `errors`, `show` and MLflow know them. Stop with Ctrl-C
     and go on with the same command; several may run on one folder at once. A front of several
     objectives has no pruning: Optuna prunes for one only.
+
+    On a SLURM cluster trials are jobs, evaluated by jobs; this command asks, follows and tells, and
+    has to live while new trials are to be asked: keep it in tmux or screen on a login node, or
+    --submit it as a small job of its own. Ctrl-C, a kill or its time limit leave the jobs of trials
+    at work; the same command goes on, from this login node or another.
     """
-    from orchestrator.experiment import open_experiment, refuse_slurm
+    from orchestrator.experiment import open_experiment
     from orchestrator.tune.design import design
     from orchestrator.tune.journal import Journal
 
@@ -63,10 +71,12 @@ def command(
         _show(searches)
         return 0
     journal = Journal(experiment.folder, block.name)
+    if cancel:
+        return _cancel(experiment, searches, journal)
     code = 0
     if not report_only:
-        refuse_slurm(experiment)
-        code = _search(experiment, searches, journal)
+        search = _search_there if experiment.where == "slurm" else _search_here
+        code = search(experiment, searches, journal)
     return max(code, _review(experiment, searches, journal, as_json))
 
 
@@ -113,30 +123,80 @@ def _show(searches: "Sequence[Search]") -> None:
     print_table(("search", "space", "objective", "trials", "a trial costs"), rows)
 
 
-def _search(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
     """130 after Ctrl-C, else 0."""
+    from orchestrator.cli.run import keep_spec
     from orchestrator.progress import watch
-    from orchestrator.rundir import write_text
-    from orchestrator.tracking.secrets import hide_userinfo
     from orchestrator.tune.controller import Controller
     from orchestrator.tune.here import search_here
-    from orchestrator.tune.reuse import reuse
     from orchestrator.tune.scorer import Scorer
 
     folder, spec = experiment.folder, experiment.spec
-    folder.open()
     if not folder.spec.exists():
-        write_text(folder.spec, hide_userinfo(spec.model_dump_json(indent=1)) + "\n")
+        keep_spec(experiment)
     with Scorer(spec.evaluation, folder, spec.site.workers) as scorer, watch([]) as display:
         controller = Controller(searches, journal, scorer, say)
-        if searches[0].tune.block.reuse:
-            for search in searches:
-                if added := reuse(search, journal, controller.studies[search.name]):
-                    say(f"{search.name}: {added} trials taken from the grid's results")
+        _reuse(controller)
         ended = search_here(controller, workers=spec.site.workers, on_event=display.show)
     if not ended:
         say("stopped; nothing is lost. Go on with the same command.")
     return 0 if ended else 130
+
+
+def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+    """The same on a cluster."""
+    from orchestrator.cli.run import keep_spec
+    from orchestrator.launch.slurm.options import slurm_options
+    from orchestrator.progress import watch
+    from orchestrator.tune.controller import Controller
+    from orchestrator.tune.jobs import JobScorer
+    from orchestrator.tune.there import on_cluster, search_there
+
+    folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
+    keep_spec(experiment)  # evaluation jobs read what is asked there
+    objectives = searches[0].objectives
+    scorer = JobScorer(objectives, folder, options, say)
+    with watch([]) as display:
+        controller = Controller(searches, journal, scorer, say, on_cluster(options, say))
+        _reuse(controller)
+        ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives),
+                             on_event=display.show)  # fmt: skip
+    if not ended:
+        say("stopped asking; jobs that were submitted go on. Go on with the same command; "
+            f"`orch cancel` and `scancel` stop jobs, `orch status {experiment.spec.source}` "
+            "shows them.")  # fmt: skip
+    return 0 if ended else 130
+
+
+def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+    """Stops the cells of open trials; whoever searches next tells those trials as failed."""
+    from orchestrator import operations
+    from orchestrator.tune.results import found
+
+    studies, grid = journal.studies(), {cell.id for cell in experiment.cells}
+    cells = {
+        cell.id: cell
+        for search in searches if search.name in studies
+        for trial in found(search, studies[search.name]).trials
+        if trial.state == "RUNNING" and trial.params
+        for cell in search.cells_at(trial.params, search.tune.seeds)
+        if cell.id not in grid
+    }  # fmt: skip
+    done = operations.cancel(cells.values(), experiment.folder) if cells else []
+    for one in done:
+        say(f"{one.directory.slug}: {one.note}")
+    say(f"{sum(one.done for one in done)} cells of trials cancelled")
+    return 0
+
+
+def _reuse(controller: "Controller") -> None:
+    from orchestrator.tune.reuse import reuse
+
+    for search in controller.searches:
+        if not search.tune.block.reuse:
+            continue
+        if added := reuse(search, controller.journal, controller.studies[search.name]):
+            say(f"{search.name}: {added} trials taken from the grid's results")
 
 
 def _review(

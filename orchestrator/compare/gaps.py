@@ -10,6 +10,7 @@ from statistics import fmean
 
 from orchestrator.compare.estimates import ALPHA, Estimate, estimate, holm, seeds_needed, tails
 from orchestrator.compare.libraries import Question
+from orchestrator.compare.phrases import counted
 from orchestrator.compare.runs import Run
 
 MARGIN = 0.03
@@ -56,7 +57,7 @@ class Gap:
             return "2 seeds or more are needed"
         apart = max(abs(effect.mean), MARGIN - abs(effect.mean))
         needed = seeds_needed(apart, effect.sd)
-        return f"about {max(1, needed - effect.n)} more seeds" if needed else ""
+        return f"about {counted(max(1, needed - effect.n), 'more seed')}" if needed else ""
 
 
 def gaps(found: Sequence[Question], base: str, value: Value) -> list[Gap]:

@@ -76,7 +76,7 @@ def report(
     other = context or Context()
     lab = laboratory()
     found = (
-        limited(comparison, scores, spec),
+        limited(comparison, scores, spec, other.baselines),
         finals(comparison, other.baselines),
         printed(comparison, spec),
         curves(comparison),
@@ -121,9 +121,15 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
     }
 
 
-def limited(comparison: Comparison, scores: Sequence[Score], spec: Spec) -> Section:
+def limited(
+    comparison: Comparison, scores: Sequence[Score], spec: Spec,
+    baselines: Sequence[ScoredBaseline],
+) -> Section:  # fmt: skip
     """What the experiment cannot show."""
-    return Section("limits", "What this cannot show", points=limits(comparison, scores, spec))
+    known = [f"{one.baseline.model} (chat template: {one.baseline.chat_template})"
+             for one in baselines if one.scores]  # fmt: skip
+    return Section("limits", "What this cannot show",
+                   points=limits(comparison, scores, spec, known))  # fmt: skip
 
 
 def _cards(comparison: Comparison) -> list[Card]:

@@ -1,6 +1,6 @@
 """What an experiment cannot show, from what it is made of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 
 from orchestrator.compare import Comparison, Run
@@ -13,14 +13,17 @@ UNCORRECTED = (
 )
 
 
-def limits(comparison: Comparison, scores: Sequence[Score], spec: Spec) -> tuple[str, ...]:
-    """One sentence each, the weightiest first."""
+def limits(
+    comparison: Comparison, scores: Sequence[Score], spec: Spec, baselines: Collection[str] = ()
+) -> tuple[str, ...]:
+    """One sentence each, the weightiest first. `baselines`: those that are scored, as
+    `model (chat template: default)`."""
     return (
         *_scale(comparison.runs),
         *_seeds(comparison),
         *_unfinished(comparison),
         *_evaluation(scores, spec),
-        *_baselines(spec),
+        *_baselines(spec, baselines),
         UNCORRECTED,
     )
 
@@ -37,18 +40,19 @@ def _scale(runs: Sequence[Run]) -> Iterator[str]:
     libraries = {name for run in runs for name in run.traits.get("backend", "").split(" | ")}
     if named := sorted(libraries - {"", "micro"}):
         yield (
-            f"The cells are declared for {listed(named)}; the embedded trainer trained them and "
-            "does not imitate libraries, so nothing here tells one library from another."
+            f"The cells are declared for {listed(named)}; the embedded trainer trained each in the "
+            "dialect of its library, as far as it imitates it. A difference between libraries here "
+            "is a prediction; none of their code ran."
         )
 
 
-def _baselines(spec: Spec) -> Iterator[str]:
-    if declared := spec.evaluation.baselines:
-        names = listed(f"{b.model} (chat template: {b.chat_template})" for b in declared)
+def _baselines(spec: Spec, scored: Collection[str]) -> Iterator[str]:
+    declared = [f"{b.model} (chat template: {b.chat_template})" for b in spec.evaluation.baselines]
+    if missing := [name for name in declared if name not in scored]:
         yield (
-            f"The baselines the spec declares ({names}) are evaluated beside the cells and listed "
-            "by `orch eval`; no figure here shows them. Curves start at train step 0, which is the "
-            "base policy."
+            f"Of the baselines the spec declares, {listed(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not evaluated: `orch eval` does. Curves start "
+            "at train step 0, which is the base policy."
         )
 
 

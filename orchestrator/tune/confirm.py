@@ -3,11 +3,12 @@
 from typing import Any
 
 from orchestrator.collect import collect
-from orchestrator.state import RESUMABLE, look
+from orchestrator.state import look
 from orchestrator.tune.design import Search
 from orchestrator.tune.journal import Journal
+from orchestrator.tune.launching import Launching
 from orchestrator.tune.results import confirm_cells, found
-from orchestrator.tune.scorer import Scorer
+from orchestrator.tune.scorer import Scoring
 from orchestrator.types import Cell
 
 CONFIRMING = -1
@@ -17,8 +18,11 @@ CONFIRMING = -1
 class Confirmation:
     """One search's, from the end of its last trial on."""
 
-    def __init__(self, search: Search, journal: Journal, scorer: Scorer):
+    def __init__(
+        self, search: Search, journal: Journal, scorer: Scoring, launching: Launching
+    ) -> None:
         self.search, self.journal, self.scorer = search, journal, scorer
+        self.launching = launching
         self.done = not search.tune.block.confirm_seeds
         self._cells: list[Cell] | None = None
 
@@ -30,12 +34,12 @@ class Confirmation:
             self._cells = [] if winner is None else confirm_cells(self.search, winner)
             for cell in self._cells:
                 self.journal.note_cell(cell.id, self.search.name, CONFIRMING)
-        looks = [(cell, look(folder.cell(cell)).state) for cell in self._cells]
-        wanted = [cell for cell, state in looks
-                  if state in RESUMABLE | {"running"} and cell.id not in lost]  # fmt: skip
-        if wanted:
-            return wanted
-        ended = [cell for cell, state in looks if state == "succeeded"]
+        looks = [(cell, look(folder.cell(cell))) for cell in self._cells]
+        words = {cell.id: self.launching.verdict(folder.cell(cell), seen)
+                 for cell, seen in looks if cell.id not in lost}  # fmt: skip
+        if {"train", "wait"} & set(words.values()):
+            return [cell for cell, _ in looks if words.get(cell.id) == "train"]
+        ended = [cell for cell, seen in looks if seen.state == "succeeded"]
         if ended and any(each.is_scored for each in self.search.objectives):
             records = collect(ended, folder)
             self.scorer.ask(records)

@@ -15,14 +15,15 @@ from orchestrator import operations
 from orchestrator.collect import collect
 from orchestrator.errors import SpecError
 from orchestrator.rundir import RunFolder
-from orchestrator.state import RESUMABLE, look
+from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.tune import early
 from orchestrator.tune.budget import overdrawn
 from orchestrator.tune.confirm import Confirmation
 from orchestrator.tune.design import Search
 from orchestrator.tune.journal import Journal
+from orchestrator.tune.launching import HERE, Launching, Verdict
 from orchestrator.tune.samplers import pruner, sampler
-from orchestrator.tune.scorer import Scorer
+from orchestrator.tune.scorer import Scoring
 from orchestrator.tune.space import distributions
 from orchestrator.tune.trial import OpenTrial, counts, handle_of, measured_values
 from orchestrator.types import Cell, Record
@@ -39,10 +40,11 @@ class Controller:
     """One process that drives the searches of a journal; others may drive them too."""
 
     def __init__(
-        self, searches: Sequence[Search], journal: Journal, scorer: Scorer,
-        tell: Tell = lambda _: None,
+        self, searches: Sequence[Search], journal: Journal, scorer: Scoring,
+        tell: Tell = lambda _: None, launching: Launching = HERE,
     ) -> None:  # fmt: skip
         self.searches, self.journal, self.scorer, self.tell = searches, journal, scorer, tell
+        self.launching = launching
         self.block = searches[0].tune.block
         self.folder: RunFolder = searches[0].experiment.folder
         self.grid = {cell.id: cell for cell in searches[0].experiment.cells}
@@ -56,7 +58,7 @@ class Controller:
         self._dry: set[str] = set()
         """Searches whose budget is used up."""
         self._adopted = -math.inf
-        self._confirmations = [Confirmation(s, journal, scorer) for s in searches]
+        self._confirmations = [Confirmation(s, journal, scorer, launching) for s in searches]
 
     @property
     def done(self) -> bool:
@@ -65,7 +67,8 @@ class Controller:
         return not busy and all(c.done or self._is_open(c.search) for c in self._confirmations)
 
     def turn(self) -> list[Cell]:
-        """One look at everything. Cells to be trained, each told once."""
+        """One look at everything. Cells to be trained."""
+        self.journal.beat()
         self._adopt()
         wanted: dict[str, Cell] = {}
         for trial in list(self.open.values()):
@@ -78,6 +81,8 @@ class Controller:
             if not confirmation.done and self._is_over(confirmation.search):
                 study = self.studies[confirmation.search.name]
                 wanted.update((c.id, c) for c in confirmation.turn(study, self.lost))
+        if not self.launching.once:
+            return list(wanted.values())
         fresh = [cell for cell in wanted.values() if cell.id not in self._handed]
         self._handed.update(cell.id for cell in fresh)
         return fresh
@@ -174,8 +179,9 @@ class Controller:
     def _follow(self, trial: OpenTrial) -> Iterator[Cell]:
         """One look at a trial: told if it has ended, else its cells that want training."""
         looks = [(cell, look(self.folder.cell(cell))) for cell in trial.staged()]
+        verdicts = {cell.id: self._verdict(cell, seen) for cell, seen in looks}
         for cell, seen in looks:
-            if cell.id in self.lost or seen.state in ("failed", "cancelled", "unknown"):
+            if verdicts[cell.id] == "over" and seen.state != "succeeded":
                 self._end_badly(trial, cell, seen.state)
                 return
         ended = [cell for cell, seen in looks if seen.state == "succeeded"]
@@ -185,8 +191,12 @@ class Controller:
         if len(ended) == len(trial.cells):
             self._settle(trial, records)
             return
-        yield from (cell for cell, seen in looks if seen.state in RESUMABLE or
-                    seen.state == "running")  # fmt: skip
+        yield from (cell for cell, _ in looks if verdicts[cell.id] == "train")
+
+    def _verdict(self, cell: Cell, seen: Look) -> Verdict:
+        if cell.id in self.lost:
+            return "over"
+        return self.launching.verdict(self.folder.cell(cell), seen)
 
     def _records(self, trial: OpenTrial, ended: Sequence[Cell]) -> list[Record]:
         """Records of a trial's cells that have ended, each read once."""
@@ -214,7 +224,7 @@ class Controller:
         left = [
             cell for cell in trial.staged()
             if cell.id not in self.grid and cell.id not in others
-            and look(self.folder.cell(cell)).state in RESUMABLE | {"running"}
+            and self._verdict(cell, look(self.folder.cell(cell))) != "over"
         ]  # fmt: skip
         operations.cancel(left, self.folder)
 
@@ -243,6 +253,8 @@ class Controller:
         told = {"failed": f"`orch logs {cell.id}` says why",
                 "cancelled": "`orch retry` makes it run again"}.get(state, "")  # fmt: skip
         what = "its process was killed again and again" if cell.id in self.lost else state
+        if state in RESUMABLE and cell.id not in self.lost:
+            what = f"was {state} more often than the site allows"
         self._stop_cells(trial)
         self._fail(trial, f"cell {cell.slug} ({cell.id}) {what}" + (f"; {told}" if told else ""))
 

@@ -79,6 +79,12 @@ class Search:
             "scale": cell.scale,
         }  # fmt: skip
 
+    def plain(self) -> dict[str, Any]:
+        """The block of this search alone, as JSON: `read_back` makes it a search again."""
+        alone = {"each": {}, "fixed": dict(self.fixed), "study": self.tune.study,
+                 "seeds": list(self.tune.seeds)}  # fmt: skip
+        return self.tune.block.model_copy(update=alone).model_dump(mode="json")
+
     def check(self, metrics: Iterable[str]) -> list[Fault]:
         """What is wrong with the ends of the space and with the objectives, without running."""
         faults: dict[str, Fault] = {}
@@ -153,6 +159,14 @@ def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> li
         file = Path(source) if experiment.spec.source else None
         raise SpecError(source, [replace(fault, file=file) for fault in faults.values()])
     return searches
+
+
+def read_back(experiment: Experiment, name: str, plain: Mapping[str, Any]) -> Search:
+    """The search that `Search.plain` told. Raises SpecError if the spec has no room for it."""
+    spec = experiment.spec.model_copy(update={"tune": None})
+    bare = replace(experiment, spec=spec)
+    (search,) = design(bare, plain)
+    return replace(search, name=name, experiment=experiment)
 
 
 def _name(row: Iterable[Any]) -> str:

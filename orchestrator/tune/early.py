@@ -11,7 +11,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.state import look
 from orchestrator.tune.design import Search
 from orchestrator.tune.objective import Objective
-from orchestrator.tune.scorer import Scorer
+from orchestrator.tune.scorer import Scoring
 from orchestrator.tune.trial import OpenTrial
 from orchestrator.types import Record, Score
 
@@ -50,7 +50,7 @@ def lost(rewards: Sequence[float]) -> bool:
     return max(sums) >= HAD * WINDOW and sums[-1] <= LOST * max(sums)
 
 
-def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scorer) -> str:
+def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, scorer: Scoring) -> str:
     """A sentence if the pruner gives the trial up, after telling it what is new."""
     search = trial.search
     known = list(records)

@@ -4,7 +4,9 @@ runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
   <name>/journal.log          Optuna's journal: all searches of this name
          <search>.json        what may not change while the journal lasts
-         lock, alive/         locks of the kernel's: they end with the process that holds them
+         blocks/<search>.json the block it was last driven with, to be read back
+         lock                 a lock of the kernel's: it ends with the process that holds it
+         alive/<controller>   the same, and touched at each turn, for where locks do not reach
          report/
 """
 
@@ -12,13 +14,15 @@ import fcntl
 import json
 import os
 import secrets
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json, telling
+from orchestrator.files import read_json, telling, write_text
 from orchestrator.fingerprint import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.tune.design import Search
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
 
 _LONGEST_LINE = 1 << 20
+BEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
+"""How often a controller says that it lives, and after which silence one of another machine is
+given up, where its lock cannot be seen. A controller may be busy submitting for a while."""
 
 
 class Journal:
@@ -40,6 +47,7 @@ class Journal:
         self.me = secrets.token_hex(6)
         self._storage: Any = None
         self._alive: IO[str] | None = None
+        self._beaten = -BEAT_SECONDS
 
     @property
     def storage(self) -> Any:
@@ -86,12 +94,23 @@ class Journal:
         with telling(place, passing=()):
             place.parent.mkdir(parents=True, exist_ok=True)
             self._alive = place.open("a")
-            fcntl.flock(self._alive, fcntl.LOCK_EX)
+            with suppress(OSError):  # no locks here: the beat speaks
+                fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._alive.write(socket.gethostname())
+            self._alive.flush()
         try:
             yield
         finally:
             self._alive.close()
+            self._alive = None
             place.unlink(missing_ok=True)
+
+    def beat(self) -> None:
+        """Says that this controller lives; to be called at each turn."""
+        if self._alive is not None and time.monotonic() > self._beaten + BEAT_SECONDS:
+            self._beaten = time.monotonic()
+            with suppress(OSError):
+                os.utime(self._alive.fileno())
 
     def is_alive(self, controller: str | None) -> bool:
         """Whether the controller of this name is at work."""
@@ -100,11 +119,24 @@ class Journal:
         if controller == self.me:
             return True
         with suppress(FileNotFoundError), (self.path / "alive" / controller).open() as file:
+            host = file.read()
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
+            except OSError:
+                return self._silence(file) < SILENT_SECONDS
+            elsewhere = host not in ("", socket.gethostname())
+            return elsewhere and self._silence(file) < SILENT_SECONDS
         return False
+
+    def _silence(self, file: IO[str]) -> float:
+        """Seconds since a controller's last beat, by the file system's clock."""
+        last = os.fstat(file.fileno()).st_mtime
+        if self._alive is None:
+            return time.time() - last
+        os.utime(self._alive.fileno())
+        return os.fstat(self._alive.fileno()).st_mtime - last
 
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
         """Says, before it is launched, that a cell is a trial's: `prune` keeps it."""
@@ -124,6 +156,16 @@ class Journal:
         found = read_json(target)
         if found != json.loads(json.dumps(wanted)):
             raise RunFolderError(_difference(target, found or {}, wanted))
+        write_text(self.block_of(search.name), json.dumps(search.plain(), indent=1) + "\n")
+
+    def block_of(self, name: str) -> Path:
+        """The file of a search's block."""
+        return self.path / "blocks" / f"{name}.json"
+
+    def is_of(self, search: Search) -> bool:
+        """Whether the journal holds this very search: its spec may have changed since."""
+        found = read_json(self.path / f"{search.name}.json")
+        return bool(found == json.loads(json.dumps(search.declared())))
 
 
 def _difference(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -4,10 +4,27 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Protocol
 
 from orchestrator.evaluate import UnscoredError, evaluate
 from orchestrator.rundir import RunFolder
 from orchestrator.types import Evaluation, Record, Score
+
+
+class Scoring(Protocol):
+    """Who has records scored: a thread here, or jobs on a cluster."""
+
+    def ask(self, records: Sequence[Record]) -> None:
+        """Has the scores of these records made, unless that was asked for already."""
+
+    def has(self, records: Sequence[Record]) -> bool:
+        """Whether all of them have been scored, or could not be."""
+
+    def fault(self, records: Sequence[Record]) -> str:
+        """Why some of them cannot be scored; empty where they can."""
+
+    def scores(self, records: Sequence[Record]) -> list[Score]:
+        """What there is of these records' scores."""
 
 
 class Scorer(AbstractContextManager["Scorer"]):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from orchestrator import registry
@@ -88,11 +89,13 @@ DOCUMENTS = st.recursive(
 )
 
 
+@settings_of_hypothesis(max_examples=30)
 @given(DOCUMENTS)
 def test_a_document_does_not_differ_from_itself(document: Any) -> None:
     assert evidence.differences(document, json.loads(json.dumps(document))) == []
 
 
+@settings_of_hypothesis(max_examples=30)
 @given(st.dictionaries(st.text(min_size=1, max_size=8), DOCUMENTS, min_size=1))
 def test_what_is_stored_is_what_is_read(document: dict[str, Any]) -> None:
     assert json.loads(evidence.as_text(document)) == document

@@ -63,7 +63,7 @@ def _is_dead(attempt: AttemptDir) -> bool:
     job = read_json(attempt.job) or {}
     if not job.get("birth") or job.get("host") != system.node_name():
         return False
-    return system.birth(int(job.get("pid", 0))) != job["birth"]
+    return system.birth(int(job.get("pid", 0))) != str(job["birth"])
 
 
 class Lease:

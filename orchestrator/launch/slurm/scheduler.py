@@ -18,11 +18,11 @@ MAX_ARGUMENTS = 500
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 
 
-class Away(Exception):
+class Away(EnvironmentFault):
     """The scheduler, or its accounting, does not answer. Nothing is wrong with the request."""
 
 
-class Refused(Exception):
+class Refused(EnvironmentFault):
     """It answered, and said no: in its own words."""
 
 
@@ -68,6 +68,11 @@ def call(argv: Sequence[str], cwd: Path | None = None, patient: bool = False) ->
     if done.returncode == 0:
         return done.stdout
     words = (done.stderr or done.stdout).strip()
+    if "configuration source" in words:
+        raise EnvironmentFault(
+            f"{argv[0]} finds no cluster: no slurm.conf ($SLURM_CONF, /etc/slurm), and "
+            "none is announced. Run orch on a login node; site=local rehearses here"
+        )
     if not patient and told(words, {}).passing:
         raise Away(words)
     raise Refused(words)

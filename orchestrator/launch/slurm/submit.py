@@ -132,6 +132,29 @@ def _send_evaluation(
     _sbatch(folder, submission, name, options, tell)
 
 
+def evaluate_alone(
+    cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions,
+    tell: Callable[[str], None] = lambda _: None,
+) -> str:  # fmt: skip
+    """Submits the evaluation of cells that are trained already, as one array; its id.
+
+    Asks not whether there is one already. Raises as `submit` does.
+    """
+    with submitting(folder):
+        for line in reconcile(folder):
+            tell(line)
+        submission = secrets.token_hex(8)
+        places = [folder.cell(cell) for cell in cells]
+        elements = [[place.path.name, place.attempts()[-1].number] for place in places]
+        name = _intend(folder, submission, "evaluate", len(elements))
+        gpus = max(script.shape_of(cell).gpus_per_node for cell in cells)
+        job = script.Job(name, len(elements), script.Shape(1, gpus))
+        _write(folder, submission, {"kind": "evaluate", "elements": elements}, job, options)
+        array = _sbatch(folder, submission, name, options, tell)
+        poll.forget()
+        return array
+
+
 def _follow_up(folder: RunFolder, options: SlurmOptions, tell: Callable[[str], None]) -> None:
     """Submits evaluations that a kill kept from being submitted after their training."""
     known = book.read(folder)

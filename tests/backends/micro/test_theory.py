@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from backends.micro.theory import optimum, predicted
-from orchestrator.settings import Advantage, Batch, Optimizer, Rollout, Settings
+from backends.micro.theory import has_closed_form, optimum, predicted
+from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
 
 Make = Callable[..., Settings]
 
@@ -109,3 +109,23 @@ def test_a_biased_configuration_does_not(
     (accuracy,), (divergence,) = finals(trained, lines, biased, range(1))
     assert accuracy > exact.accuracy + 0.15
     assert accuracy - divergence < exact.accuracy - exact.kl_reverse - 0.3, "and pays for it"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "dialect", "holds"),
+    [
+        ("rloo", "kl_reward=outside", True), ("rloo", "kl_reward=to_go", True),
+        ("rloo", "kl_reward=token", False), ("dr_grpo", "kl_reward=outside", False),
+        ("grpo", "kl_reward=to_go", False), ("grpo", "", True), ("dr_grpo", "", True),
+        ("rloo", "kl_clamp=-/10+kl_reward=to_go+decay_of=matrices", True),
+    ],
+)  # fmt: skip
+def test_a_closed_form_holds_in_dialects_that_weigh_kl_and_reward_alike(
+    embedded: Callable[..., Settings], estimator: Any, dialect: str, holds: bool
+) -> None:
+    version = f"1+{dialect}" if dialect else "1"
+    settings = embedded(
+        "k1", "reward", 1.0, advantage=Advantage(estimator=estimator),
+        backend=BackendRef(name="micro", version=version),
+    )  # fmt: skip
+    assert has_closed_form(settings) == holds

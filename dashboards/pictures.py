@@ -1,0 +1,338 @@
+"""Each figure of a report as PNG and PDF, from the same data as the page's.
+
+Figures of single settings are one picture a study and setting; the others are one picture each.
+Colours are Okabe and Ito's; marks and dashes tell the same apart.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dashboards.marks import FONT, Look, looks, ramp
+from orchestrator.report import Report
+from orchestrator.report.model import Figure
+
+FORMATS = ("png", "pdf")
+WIDTH, DPI = 10.0, 110
+Data = Mapping[str, Any]
+Drawn = tuple[str, Any]
+"""A file's name without its ending, and a matplotlib figure."""
+
+
+def pictures(report: Report, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Writes them to `folder`; figure id -> names without endings. Older pictures there go."""
+    from orchestrator.files import write_bytes
+
+    written: dict[str, tuple[str, ...]] = {}
+    for section in report.sections:
+        for figure in section.figures:
+            names = []
+            for name, drawn in draw(figure, report):
+                for ending in FORMATS:
+                    held = io.BytesIO()
+                    stamp = {"Creator": None, "Producer": None, "CreationDate": None}
+                    drawn.savefig(held, format=ending, dpi=DPI,
+                                  metadata=stamp if ending == "pdf" else {"Software": None})  # fmt: skip
+                    write_bytes(folder / f"{name}.{ending}", held.getvalue())
+                names.append(name)
+            written[figure.id] = tuple(names)
+    kept = {
+        f"{name}.{ending}" for names in written.values() for name in names for ending in FORMATS
+    }
+    for path in folder.glob("*"):
+        if path.suffix[1:] in FORMATS and path.name not in kept:
+            path.unlink()
+    return written
+
+
+def draw(figure: Figure, report: Report) -> Iterator[Drawn]:
+    """The pictures of one figure; none where it has nothing to show."""
+    from matplotlib import rc_context
+
+    with rc_context(FONT):
+        if figure.kind in _OF_SETTING:
+            yield from _by_setting(figure, report)
+        else:
+            made = _WHOLE[figure.kind](report.data, figure)
+            if made is not None:
+                _titled(made, figure.title, report)
+                yield figure.id, made
+
+
+def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
+    data = report.data
+    every = data["configurations"]
+    taken: set[str] = set()
+    for study, setting in dict.fromkeys((c["study"], c["setting"]) for c in every):
+        own = [c for c in every if (c["study"], c["setting"]) == (study, setting)]
+        made = _OF_SETTING[figure.kind](data, figure, own)
+        if made is None:
+            continue
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{figure.id}-{study}-{setting}").strip("-.")[:100]
+        while name in taken:
+            name += "-"
+        taken.add(name)
+        where = data.get("studies", {}).get(study, {})
+        paper = f" ({where['figure']})" if where.get("figure") else ""
+        _titled(made, f"{figure.title}: {study}{paper}, {setting}", report)
+        yield name, made
+
+
+def _titled(made: Any, title: str, report: Report) -> None:
+    made.suptitle(_plain(title), fontsize=10)
+    if report.banner:
+        made.text(0.5, 0.004, _plain(report.banner), ha="center", fontsize=6.5, color="#7a4b00")
+
+
+def _plain(text: str) -> str:
+    """Text matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _panels(count: int, columns: int = 3, height: float = 2.7, *, tall: float = 0.0) -> Any:
+    from matplotlib.figure import Figure as Canvas
+
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    size = (WIDTH * (1 if columns > 1 else 0.7), 0.7 + rows * max(height, tall))
+    made = Canvas(figsize=size, layout="constrained")
+    made.get_layout_engine().set(rect=(0, 0.03, 1, 0.97))  # type: ignore[union-attr]
+    axes = list(made.subplots(rows, columns, squeeze=False).flat)
+    for extra in axes[count:]:
+        extra.remove()
+    return made, axes[:count]
+
+
+# ---------------------------------------------------------------- of one setting
+
+
+def _curves(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+    metric = next((m for m in figure.metrics if any(m in c["curves"] for c in own)), None)
+    if metric is None:
+        return None
+    own = [c for c in own if metric in c["curves"]]
+    base = [c for c in own if c["kl"] == "none"]
+    kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
+    betas = sorted({c["beta"] for c in own if c["beta"] is not None})
+    look = ramp(betas)
+    made, axes = _panels(len(kinds) or 1)
+    for at, kl in zip(axes, kinds or ["none"], strict=True):
+        for c in [*base, *(c for c in own if c["kl"] == kl and kl != "none")]:
+            name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
+            _line(at, data, c["curves"][metric], look(c["beta"]), name)
+        at.set_title(_plain("no KL" if kl == "none" else kl))
+        at.set_xlabel("train step")
+    axes[0].set_ylabel(_plain(data["metrics"][metric]))
+    _share_y(axes)
+    _legend(made, axes)
+    return made
+
+
+def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+    metrics = [m for m in figure.metrics if any(m in c["curves"] for c in own)]
+    if not metrics:
+        return None
+    look = looks([c["kl"] for c in own])
+    betas = sorted({c["beta"] for c in own if c["beta"] is not None})
+    dashes = {beta: style for beta, style in zip(betas, ("-", "--", ":", "-.") * 9, strict=False)}
+    made, axes = _panels(len(metrics))
+    for at, metric in zip(axes, metrics, strict=True):
+        for c in own:
+            if metric in c["curves"]:
+                style = look(c["kl"])._replace(dash=dashes.get(c["beta"], "-"))
+                _line(at, data, c["curves"][metric], style, c["name"])
+        at.set_title(_plain(data["metrics"][metric]))
+        at.set_xlabel("train step")
+    _legend(made, axes)
+    return made
+
+
+def _finals(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+    metrics = [m for m in figure.metrics[:2] if any(m in c["finals"] for c in own)]
+    if not metrics:
+        return None
+    before = [b for b in data["baselines"] if any(b["model"] == c["model"] for c in own)]
+    look = looks([c["kl"] for c in own])
+    made, axes = _panels(len(metrics), 2, tall=0.5 + 0.2 * (len(own) + len(before)))
+    for at, metric in zip(axes, metrics, strict=True):
+        rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
+        _dots(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
+              [(b["name"], b["finals"].get(metric)) for b in before])  # fmt: skip
+        at.set_title(_plain(data["metrics"][metric]))
+    return made
+
+
+def _stability(data: Data, _figure: Figure, own: Sequence[Data]) -> Any:
+    index = {id(c): i for i, c in enumerate(data["configurations"])}
+    look = looks([c["kl"] for c in own])
+    found = {
+        m["title"]: [(c["name"], m["values"][index[id(c)]], look(c["kl"]), None) for c in own]
+        for m in data["stability"].values()
+    }
+    found = {title: rows for title, rows in found.items() if any(r[1] for r in rows)}
+    if not found:
+        return None
+    made, axes = _panels(len(found), tall=0.5 + 0.2 * len(own))
+    for at, (title, rows) in zip(axes, found.items(), strict=True):
+        _dots(at, rows)
+        at.set_title(title)
+    return made
+
+
+# ---------------------------------------------------------------- of the whole experiment
+
+
+def _predicted(data: Data, figure: Figure) -> Any:
+    (metric,) = figure.metrics
+    own = [
+        c for c in data["configurations"] if c["predicted"] is not None and metric in c["finals"]
+    ]
+    if not own:
+        return None
+    look = looks([c["kl"] for c in own])
+    made, (at,) = _panels(1, height=5)
+    for kl in dict.fromkeys(c["kl"] for c in own):
+        members = [c for c in own if c["kl"] == kl]
+        x, ends = [c["predicted"] for c in members], [c["finals"][metric] for c in members]
+        at.errorbar(x, [e[0] for e in ends], yerr=_errors([e[:3] for e in ends]), fmt=look(kl).mark,
+                    color=look(kl).color, capsize=2, lw=1, label=_plain(kl))  # fmt: skip
+    low, high = min(at.get_xlim()[0], at.get_ylim()[0]), max(at.get_xlim()[1], at.get_ylim()[1])
+    at.plot([low, high], [low, high], "--", color="#777777", lw=1)
+    at.set(xlabel="predicted", ylabel="observed")
+    at.legend(fontsize=7)
+    return made
+
+
+def _gradients(data: Data, _figure: Figure) -> Any:
+    rows = data["laboratory"][::-1]
+    made, axes = _panels(4, 2, tall=0.5 + 0.19 * len(rows))
+    panels = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
+    for at, (kind, p) in zip(axes, panels, strict=True):
+        for key, face in ((kind, "#0072b2"), (f"sampled_{kind}", "none")):
+            own = [(r[p][key], i) for i, r in enumerate(rows) if r[p][key] and r[p][key] > 0]
+            at.scatter([v for v, _ in own], [i for _, i in own], facecolors=face,
+                       edgecolors="#0072b2", s=28)  # fmt: skip
+        at.set_xscale("log")
+        at.set_yticks(range(len(rows)), [r["label"] for r in rows])
+        at.set_title(f"{kind} of the gradient, d/d{p}")
+    return made
+
+
+def _published(data: Data, _figure: Figure) -> Any:
+    rows = [p for p in data["published"] if p["ours"]][::-1]
+    if not rows:
+        return None
+    look = Look("#0072b2", "o", "-")
+    made, (at,) = _panels(1, height=1 + 0.4 * len(rows))
+    scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
+    _dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
+    at.plot([100 * p["published"] for p in rows], range(len(rows)), "D", color="#d55e00")
+    at.set_xlabel("relative improvement (%): circles ours, diamonds published")
+    return made
+
+
+def _libraries(data: Data, _figure: Figure) -> Any:
+    panels = data["libraries"]
+    if not panels:
+        return None
+    look = looks([name for p in panels for name in p["libraries"]])
+    made, axes = _panels(len(panels))
+    for at, p in zip(axes, panels, strict=True):
+        for name, values in p["libraries"].items():
+            style = look(name)
+            at.plot(p["x"], _numbers(values), style.dash, color=style.color, lw=1.4, label=name)
+        at.set_title(_plain(p["title"]))
+        at.set_xlabel("rollouts seen")
+    axes[0].set_ylabel(_plain(panels[0]["label"]))
+    _share_y(axes)
+    _legend(made, axes)
+    return made
+
+
+def _trials(data: Data, _figure: Figure) -> Any:
+    panels = [p for p in data.get("tune", ()) if p["series"]]
+    if not panels:
+        return None
+    look = looks([s["name"] for p in panels for s in p["series"]])
+    made, axes = _panels(len(panels))
+    for at, p in zip(axes, panels, strict=True):
+        for s in p["series"]:
+            style = look(s["name"])
+            dash = style.dash if "lines" in s["mode"] else ""
+            steps = {"drawstyle": "steps-post"} if p.get("step") else {}
+            at.plot(s["x"], _numbers(s["y"]), dash, marker=style.mark, color=style.color, ms=4,
+                    lw=1.2, label=_plain(s["name"]), **steps)  # fmt: skip
+        if p.get("log"):
+            at.set_xscale("log")
+        at.set(title=_plain(p["title"]), xlabel=_plain(p["xtitle"]), ylabel=_plain(p["ytitle"]))
+    _legend(made, axes)
+    return made
+
+
+_OF_SETTING: Mapping[str, Callable[[Data, Figure, Sequence[Data]], Any]] = {
+    "curves": _curves, "measures": _measures, "finals": _finals, "stability": _stability,
+}  # fmt: skip
+_WHOLE: Mapping[str, Callable[[Data, Figure], Any]] = {
+    "predicted": _predicted, "gradients": _gradients, "published": _published,
+    "libraries": _libraries, "trials": _trials,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- lines and dots
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if v is None else v for v in values]
+
+
+def _line(at: Any, data: Data, curve: Data, look: Look, name: str) -> None:
+    x = data["grids"][curve["g"]]
+    mean = _numbers(curve.get("m") or next(iter(curve["s"].values())))
+    if "l" in curve:
+        at.fill_between(x, _numbers(curve["l"]), _numbers(curve["h"]), color=look.color, alpha=0.14,
+                        lw=0)  # fmt: skip
+    at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=_plain(name))
+
+
+def _errors(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    below = [0.0 if r[1] is None or r[0] is None else max(0.0, r[0] - r[1]) for r in rows]
+    above = [0.0 if r[2] is None or r[0] is None else max(0.0, r[2] - r[0]) for r in rows]
+    return [below, above]
+
+
+def _dots(
+    at: Any, rows: Sequence[tuple[str, Any, Look, Any]],
+    before: Sequence[tuple[str, float | None]] = (),
+) -> None:  # fmt: skip
+    """The first row on top; models before training below them, as stars."""
+    names = [*(name for name, *_ in rows), *(name for name, _ in before)]
+    for i, (_, found, look, wide) in enumerate(rows):
+        place = len(names) - 1 - i
+        if found is None or found[0] is None:
+            continue
+        if wide and wide[0] is not None:
+            at.plot(wide, [place, place], color=look.color, lw=6, alpha=0.25, solid_capstyle="butt")
+        at.errorbar([found[0]], [place], xerr=_errors([found]), fmt=look.mark, color=look.color,
+                    ms=5, capsize=2, lw=1.2)  # fmt: skip
+    for i, (_, value) in enumerate(before):
+        if value is not None:
+            at.plot([value], [len(before) - 1 - i], "*", color="#5b626b", ms=8)
+            at.axvline(value, color="#5b626b", lw=0.8, ls=":")
+    at.set_yticks(range(len(names)), [_plain(name) for name in reversed(names)])
+    at.set_ylim(-0.7, len(names) - 0.3)
+
+
+def _share_y(axes: Sequence[Any]) -> None:
+    low, high = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
+    for at in axes:
+        at.set_ylim(low, high)
+
+
+def _legend(made: Any, axes: Sequence[Any]) -> None:
+    known: dict[str, Any] = {}
+    for at in axes:
+        for handle, name in zip(*at.get_legend_handles_labels(), strict=True):
+            known.setdefault(name, handle)
+    made.legend(known.values(), known.keys(), loc="outside right upper", fontsize=7)
