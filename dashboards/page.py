@@ -12,7 +12,6 @@ from dashboards.packing import packed
 from dashboards.parts import block, cards, facts, navigation, tag
 from orchestrator.report import Report
 
-
 Pictures = Mapping[str, Sequence[str]]
 """Figure id -> names of its pictures below figures/, without their endings."""
 

@@ -108,7 +108,8 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
     caption = (
         f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
     )
-    return f'<figure id="figure-{escape(figure.id)}">{drawing}{waiting}{caption}{_pictures(pictures)}</figure>'
+    inner = f"{drawing}{waiting}{caption}{_pictures(pictures)}"
+    return f'<figure id="figure-{escape(figure.id)}">{inner}</figure>'
 
 
 def _table(table: Table) -> str:

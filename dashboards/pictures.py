@@ -14,7 +14,10 @@ from dashboards.marks import FONT, Look, looks, ramp
 from orchestrator.report import Report
 from orchestrator.report.model import Figure
 
-FORMATS = ("png", "pdf")
+FORMATS: Mapping[str, dict[str, Any]] = {
+    "png": {"Software": None}, "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+}  # fmt: skip
+"""Ending -> what matplotlib would write into the file of itself and the time."""
 WIDTH, DPI = 10.0, 110
 Data = Mapping[str, Any]
 Drawn = tuple[str, Any]
@@ -81,7 +84,7 @@ def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
 
 
 def _titled(made: Any, title: str, report: Report) -> None:
-    made.suptitle(_plain(title), fontsize=10)
+    made.suptitle(_plain(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
     if report.banner:
         made.text(0.5, 0.004, _plain(report.banner), ha="center", fontsize=6.5, color="#7a4b00")
 
@@ -91,18 +94,28 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _panels(count: int, columns: int = 3, height: float = 2.7, *, tall: float = 0.0) -> Any:
+def _panels(
+    count: int, columns: int = 3, height: float = 2.4, *, rows_of: int = 0, side: float = 0.45
+) -> Any:
+    """A figure with `count` axes. `rows_of`: the rows of a dot plot; `side`: inches left of each
+    axes, for its labels. Places are fixed: finding them by drawing costs more than drawing."""
     from matplotlib.figure import Figure as Canvas
 
     columns = min(columns, count)
     rows = -(-count // columns)
-    size = (WIDTH * (1 if columns > 1 else 0.7), 0.7 + rows * max(height, tall))
-    made = Canvas(figsize=size, layout="constrained")
-    made.get_layout_engine().set(rect=(0, 0.03, 1, 0.97))  # type: ignore[union-attr]
-    axes = list(made.subplots(rows, columns, squeeze=False).flat)
-    for extra in axes[count:]:
-        extra.remove()
-    return made, axes[:count]
+    tall = max(height, 0.35 + 0.19 * rows_of)
+    width = WIDTH if columns > 1 else 0.72 * WIDTH
+    top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 0.95, 0.62
+    total = top + bottom + rows * tall + (rows - 1) * between
+    made = Canvas(figsize=(width, total))
+    each = (width - right - columns * side) / columns
+    axes = []
+    for i in range(count):
+        row, column = divmod(i, columns)
+        left = side + column * (each + side)
+        low = bottom + (rows - 1 - row) * (tall + between)
+        axes.append(made.add_axes((left / width, low / total, each / width, tall / total)))
+    return made, axes
 
 
 # ---------------------------------------------------------------- of one setting
@@ -136,7 +149,7 @@ def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
         return None
     look = looks([c["kl"] for c in own])
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
-    dashes = {beta: style for beta, style in zip(betas, ("-", "--", ":", "-.") * 9, strict=False)}
+    dashes = dict(zip(betas, ("-", "--", ":", "-.") * 9, strict=False))
     made, axes = _panels(len(metrics))
     for at, metric in zip(axes, metrics, strict=True):
         for c in own:
@@ -155,7 +168,7 @@ def _finals(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
         return None
     before = [b for b in data["baselines"] if any(b["model"] == c["model"] for c in own)]
     look = looks([c["kl"] for c in own])
-    made, axes = _panels(len(metrics), 2, tall=0.5 + 0.2 * (len(own) + len(before)))
+    made, axes = _panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
     for at, metric in zip(axes, metrics, strict=True):
         rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
         _dots(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
@@ -174,7 +187,7 @@ def _stability(data: Data, _figure: Figure, own: Sequence[Data]) -> Any:
     found = {title: rows for title, rows in found.items() if any(r[1] for r in rows)}
     if not found:
         return None
-    made, axes = _panels(len(found), tall=0.5 + 0.2 * len(own))
+    made, axes = _panels(len(found), rows_of=len(own), side=1.25)
     for at, (title, rows) in zip(axes, found.items(), strict=True):
         _dots(at, rows)
         at.set_title(title)
@@ -207,7 +220,7 @@ def _predicted(data: Data, figure: Figure) -> Any:
 
 def _gradients(data: Data, _figure: Figure) -> Any:
     rows = data["laboratory"][::-1]
-    made, axes = _panels(4, 2, tall=0.5 + 0.19 * len(rows))
+    made, axes = _panels(4, 2, rows_of=len(rows), side=1.25)
     panels = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
     for at, (kind, p) in zip(axes, panels, strict=True):
         for key, face in ((kind, "#0072b2"), (f"sampled_{kind}", "none")):
@@ -225,7 +238,7 @@ def _published(data: Data, _figure: Figure) -> Any:
     if not rows:
         return None
     look = Look("#0072b2", "o", "-")
-    made, (at,) = _panels(1, height=1 + 0.4 * len(rows))
+    made, (at,) = _panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
     scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
     _dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
     at.plot([100 * p["published"] for p in rows], range(len(rows)), "D", color="#d55e00")
@@ -335,4 +348,5 @@ def _legend(made: Any, axes: Sequence[Any]) -> None:
     for at in axes:
         for handle, name in zip(*at.get_legend_handles_labels(), strict=True):
             known.setdefault(name, handle)
-    made.legend(known.values(), known.keys(), loc="outside right upper", fontsize=7)
+    if known:
+        made.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)

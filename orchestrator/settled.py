@@ -52,6 +52,10 @@ def _digest(experiment: Experiment, made: Plan) -> str:
                 [path.name, _entries(path / "eval")]
                 for path in sorted((experiment.folder.path / "baselines").glob("*"))
             ],
+            [
+                [path.parent.name, path.stat().st_size]
+                for path in sorted((experiment.folder.path / "tune").glob("*/journal.log"))
+            ],
         ]
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the report says beside the comparison, read from disk: who trained, where from, elsewhere."""
+"""What the report says beside the comparison, read from disk."""
 
 import contextlib
 import os

@@ -147,7 +147,6 @@ def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal:
     """The same on a cluster."""
     from orchestrator.cli.run import keep_spec
     from orchestrator.launch.slurm.options import slurm_options
-    from orchestrator.progress import watch
     from orchestrator.tune.controller import Controller
     from orchestrator.tune.jobs import JobScorer
     from orchestrator.tune.there import on_cluster, search_there
@@ -156,15 +155,12 @@ def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal:
     keep_spec(experiment)  # evaluation jobs read what is asked there
     objectives = searches[0].objectives
     scorer = JobScorer(objectives, folder, options, say)
-    with watch([]) as display:
-        controller = Controller(searches, journal, scorer, say, on_cluster(options, say))
-        _reuse(controller)
-        ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives),
-                             on_event=display.show)  # fmt: skip
+    controller = Controller(searches, journal, scorer, say, on_cluster(options, say))
+    _reuse(controller)
+    ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives))
     if not ended:
-        say("stopped asking; jobs that were submitted go on. Go on with the same command; "
-            f"`orch cancel` and `scancel` stop jobs, `orch status {experiment.spec.source}` "
-            "shows them.")  # fmt: skip
+        say("stopped asking; jobs that were submitted go on. Go on with the same command; with "
+            "--cancel it stops them, and `orch status` without a spec shows them.")  # fmt: skip
     return 0 if ended else 130
 
 
@@ -206,6 +202,7 @@ def _review(
     from orchestrator.cli import stages
     from orchestrator.cli.output import print_json, print_table
     from orchestrator.evaluate import read_scores
+    from orchestrator.tune.known import keep_links
     from orchestrator.tune.links import links
     from orchestrator.tune.results import found
     from orchestrator.tune.section import best_table, plain, report
@@ -221,6 +218,7 @@ def _review(
         scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
         stages.mirror(experiment, records, scores)
         runs = links(folder, uri, {record.cell.id for record in records})
+        keep_links(journal, runs)
     except EnvironmentFault as error:
         say(str(error))
         code = 1

@@ -16,6 +16,8 @@ LEGEND = (
     "≈ approximated, † through an extension of orch's, – refused, ! the verdict of `orch explain` "
     "says otherwise."
 )
+OWN = "The KL terms of this experiment, on samples of the policy itself"
+OLDER = "... and on samples of an older policy (minibatches, staleness)"
 MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
 
 
@@ -32,13 +34,13 @@ def capability(comparison: Comparison) -> Section | None:
     labels = list(dict.fromkeys(row.label for row in rows))
     off = any(run.asked.batch.num_minibatches > 1 or run.asked.max_staleness_steps
               for run in comparison.runs)  # fmt: skip
-    tables = [_table("The KL terms of this experiment, on samples of the policy itself", rows,
-                     chosen, [label for label in labels if label in own], False)]  # fmt: skip
-    if off:
-        tables.append(_table("... and on samples of an older policy (minibatches, staleness)",
-                             rows, chosen, [label for label in labels if label in own], True))  # fmt: skip
+    mine = [label for label in labels if label in own]
     rest = [label for label in labels if label not in own]
-    tables.append(_table("Every other KL term", rows, chosen, rest, False, searchable=True))
+    tables = (
+        _table(OWN, rows, chosen, mine, False),
+        _table(OLDER, rows, chosen, mine if off else [], True),
+        _table("Every other KL term", rows, chosen, rest, False, searchable=True),
+    )
     return Section("capability", "What each library makes of it", (TEXT, LEGEND),
                    tables=tuple(table for table in tables if table.rows))  # fmt: skip
 

@@ -5,18 +5,21 @@ controller that ends leaves its jobs at work, and the next one goes on from what
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from orchestrator.compare.phrases import counted
 from orchestrator.errors import OrchError
-from orchestrator.launch import Event, system
+from orchestrator.launch import system
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.policy import goes_again
 from orchestrator.launch.slurm.reconcile import ELSEWHERE_SECONDS
+from orchestrator.launch.slurm.submit import Submitted
 from orchestrator.launch.slurm.wait import LOOK_SECONDS, Request, start
 from orchestrator.rundir import CellDir
-from orchestrator.state import RESUMABLE, Look
+from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.tune.controller import Controller
 from orchestrator.tune.launching import Launching, Verdict
 from orchestrator.types import ENDED
@@ -25,6 +28,8 @@ T = TypeVar("T")
 
 SLOWEST_SECONDS = 10.0
 """Between two looks at run directories when nothing happens; the scheduler is asked less often."""
+QUIET_SECONDS = 120.0
+"""After which silence the controller says what it waits for."""
 
 
 def on_cluster(options: SlurmOptions, tell: Callable[[str], None]) -> Launching:
@@ -43,13 +48,7 @@ def on_cluster(options: SlurmOptions, tell: Callable[[str], None]) -> Launching:
     return Launching(verdict, once=False)
 
 
-def search_there(
-    controller: Controller,
-    options: SlurmOptions,
-    *,
-    evaluate: bool,
-    on_event: Callable[[Event], None] = lambda _: None,
-) -> bool:
+def search_there(controller: Controller, options: SlurmOptions, *, evaluate: bool) -> bool:
     """Drives the searches to their end; False if a person stopped it first: jobs go on.
 
     evaluate: every cell's evaluation is a job that follows its training. Raises OrchError as
@@ -58,19 +57,46 @@ def search_there(
     controller.folder.open()
     request = Request((), controller.folder, options, evaluate, controller.tell)
     refused = Refused(controller.tell)
-    pause = LOOK_SECONDS
+    pause, quiet = LOOK_SECONDS, time.monotonic()
     with system.Stop().listening() as stop, controller.journal.controlling():
         while not stop.asked:
             before = len(controller.open)
             wanted = refused.unless(controller.turn)
             if wanted:
-                refused.unless(partial(start, request._replace(cells=wanted)))
+                sent = refused.unless(partial(start, request._replace(cells=wanted)))
+                _tell_sent(sent, controller.tell)
             elif wanted is not None and controller.done:
                 break
             stirs = bool(wanted) or len(controller.open) != before
             pause = LOOK_SECONDS if stirs else min(pause * 1.2, SLOWEST_SECONDS)
-            _rest(pause, stop, on_event)
+            if stirs:
+                quiet = time.monotonic()
+            elif time.monotonic() > quiet + QUIET_SECONDS:
+                quiet = time.monotonic()
+                controller.tell(_standing(controller))
+            deadline = time.monotonic() + pause
+            while time.monotonic() < deadline and not stop.asked:
+                time.sleep(0.25)
         return not stop.asked
+
+
+def _tell_sent(sent: Submitted | None, tell: Callable[[str], None]) -> None:
+    if sent and sent.cells:
+        tell(f"submitted {counted(len(sent.cells), 'cell')} as "
+             f"{counted(len(sent.jobs), 'job array')}: {', '.join(sent.jobs)}")  # fmt: skip
+    if sent and sent.left:
+        tell(f"{counted(len(sent.left), 'cell')} left for when the queue has room "
+             "(site.options.max_submit_jobs)")  # fmt: skip
+
+
+def _standing(controller: Controller) -> str:
+    """What is under way, in a line."""
+    states = Counter(
+        look(controller.folder.cell(cell)).state
+        for trial in controller.open.values() for cell in trial.cells
+    )  # fmt: skip
+    listed = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    return f"{counted(len(controller.open), 'trial')} under way; cells: {listed or 'none'}"
 
 
 class Refused:
@@ -95,10 +121,3 @@ class Refused:
             return None
         self._since = 0.0
         return given
-
-
-def _rest(seconds: float, stop: system.Stop, on_event: Callable[[Event], None]) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not stop.asked:
-        time.sleep(0.25)
-        on_event(Event("tick"))

@@ -173,8 +173,7 @@ def test_countdown_is_scored_as_in_training(harness: ModuleType, tmp_path: Path)
     ]
 
     def answers(prompt: str, repeat: int) -> str:
-        numbers = [int(n) for n in re.findall(r"\d+", prompt.partition(" exactly")[0])]
-        target = int(re.findall(r"equals (\d+)", prompt)[0])
+        target, *numbers = map(int, re.findall(r"\d+", prompt))
         one = next(p for p in problems if p["numbers"] == numbers and p["target"] == target)
         return f"<answer>{one['solution']}</answer>" if repeat else "<answer>1 + 1</answer>"
 
@@ -191,6 +190,18 @@ def test_the_held_out_problems_are_different_and_can_be_solved() -> None:
     for problem in problems:
         given = f"<answer>{problem['solution']}</answer>"
         assert countdown.score(given, problem["numbers"], problem["target"]) == 1
+
+
+def test_the_held_out_problems_are_those_of_the_evaluation_seed() -> None:
+    """Made again by the generator, where it is installed; none is trained on."""
+    pytest.importorskip("reasoning_gym")
+    from orchestrator.data import generate
+
+    train = generate.problems(generate.NUM_TRAIN, generate.TRAIN_SEED)
+    lines = (path_of("countdown").parent / "held_out.jsonl").read_text().splitlines()
+    kept = [(tuple(p["numbers"]), p["target"]) for p in map(json.loads, lines)]
+    again = generate.problems(len(kept), generate.EVALUATION_SEED, train)
+    assert [tuple(problem) for problem in again] == kept
 
 
 def test_the_chat_template_is_on_or_off(harness: ModuleType, local: Path, tmp_path: Path) -> None:

@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from orchestrator.data.generate import Problem
 from orchestrator.evaluate import items, task_data
 from orchestrator.scoring import countdown
 
 PROBLEMS = Path(__file__).parent / "held_out.jsonl"
 """One line a problem: numbers, target, and a solution (which is not shown)."""
-
-PROMPT = (
-    "Using each of the numbers {numbers} exactly once, write an arithmetic expression that equals "
-    "{target}. You may use +, -, *, / and parentheses. Think step by step, then give the "
-    "expression, without an equals sign, within <answer> and </answer>."
-)
 
 
 def dataset(**_: object) -> dict[str, task_data.Items]:
@@ -24,9 +19,10 @@ def dataset(**_: object) -> dict[str, task_data.Items]:
 
 
 def _item(problem: dict[str, Any]) -> dict[str, Any]:
-    numbers, target = problem["numbers"], problem["target"]
-    prompt = PROMPT.format(numbers=", ".join(map(str, numbers)), target=target)
-    return {"prompt": prompt, "target": json.dumps({"numbers": numbers, "target": target})}
+    """Asked in the words of training."""
+    asked = Problem(tuple(problem["numbers"]), problem["target"])
+    target = {"numbers": asked.numbers, "target": asked.target}
+    return {"prompt": asked.question, "target": json.dumps(target)}
 
 
 def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
