@@ -1,10 +1,10 @@
 """One try at a cell: attempts/<n>/ of its run directory.
 
-    order.json     on a cluster: the submission that may start it; there from the first moment
-    job.json       made when it starts: by whom, where
-    beat           on a cluster: touched every few seconds while it lives
-    stdout, stderr, metrics.jsonl
-    exit.json      how it ended, written once
+order.json     on a cluster: the submission that may start it; there from the first moment
+job.json       made when it starts: by whom, where
+beat           on a cluster: touched every few seconds while it lives
+stdout, stderr, metrics.jsonl
+exit.json      how it ended, written once
 """
 
 from dataclasses import dataclass

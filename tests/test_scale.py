@@ -44,7 +44,9 @@ def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
         (cell.axes["backend"], cell.axes["kl"], cell.axes["beta"]): rehearse([cell])[0]
         for cell in declared
     }
-    k1 = {name: told[name, "k1.reward", "0.3"] for name in ("verl", "openrlhf", "prime_rl", "micro")}
+    k1 = {
+        name: told[name, "k1.reward", "0.3"] for name in ("verl", "openrlhf", "prime_rl", "micro")
+    }
     assert k1["verl"].id == k1["micro"].id, "its KL in the reward is plain"
     assert len({cell.id for cell in k1.values()}) == 3
     assert "kl_reward=to_go" in (k1["openrlhf"].settings.backend.version or "")

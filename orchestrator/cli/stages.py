@@ -166,8 +166,22 @@ def told(
     ended = [end.ended for record in records for end in record.attempts if end is not None]
     newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
     beside = context(experiment, records, scores, home or experiment.folder.report)
+    searches, drawn = _searches(experiment)
     return report(comparison, records, scores, experiment.spec, last_lines=_last_lines(records),
-                  created=newest, context=beside, sections=sections, data=data)  # fmt: skip
+                  created=newest, context=beside, sections=[*sections, *searches],
+                  data={**drawn, **(data or {})})  # fmt: skip
+
+
+def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
+    """Of `orch tune`, where it was used."""
+    if not any((experiment.folder.path / "tune").glob("*/journal.log")):
+        return [], {}
+    from orchestrator.tune.known import searched
+
+    section, drawn, faults = searched(experiment)
+    for fault in faults:
+        say(fault)
+    return ([] if section is None else [section]), drawn
 
 
 def print_claims(comparison: "Comparison") -> None:

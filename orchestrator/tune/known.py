@@ -95,6 +95,7 @@ def _read(experiment: Experiment, journal: Journal, faults: list[str]) -> list[F
         if journal.is_of(search):
             shown.append(found(search, study))
         else:
-            faults.append(f"{journal.path}: search {name} is of an earlier wording of the spec, so "
-                          "it is not shown; `orch tune` with another --name searches anew")  # fmt: skip
+            faults.append(f"{journal.path}: search {name} is of another wording of the spec, so it "
+                          "is not shown; `orch tune` with another --name searches anew"
+                          )  # fmt: skip
     return shown
