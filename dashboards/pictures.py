@@ -33,17 +33,13 @@ def pictures(report: Report, folder: Path) -> dict[str, tuple[str, ...]]:
         for figure in section.figures:
             names = []
             for name, drawn in draw(figure, report):
-                for ending in FORMATS:
+                for ending, stamp in FORMATS.items():
                     held = io.BytesIO()
-                    stamp = {"Creator": None, "Producer": None, "CreationDate": None}
-                    drawn.savefig(held, format=ending, dpi=DPI,
-                                  metadata=stamp if ending == "pdf" else {"Software": None})  # fmt: skip
+                    drawn.savefig(held, format=ending, dpi=DPI, metadata=stamp)
                     write_bytes(folder / f"{name}.{ending}", held.getvalue())
                 names.append(name)
             written[figure.id] = tuple(names)
-    kept = {
-        f"{name}.{ending}" for names in written.values() for name in names for ending in FORMATS
-    }
+    kept = {f"{name}.{ending}" for each in written.values() for name in each for ending in FORMATS}
     for path in folder.glob("*"):
         if path.suffix[1:] in FORMATS and path.name not in kept:
             path.unlink()

@@ -60,6 +60,8 @@ def audit(launch: Launch) -> Reading | None:
     dotted = any("." in name for name in flags)
     names = DOTTED if dotted else FLAT
     keys = Keys({names[k]: v for k, v in DEFAULTS.items()}, flags)
+    if launch.more:
+        keys.opaque = launch.more
     version, because = _release(launch, keys, dotted)
     return _Judge(keys, names, entry, version, because).reading()
 

@@ -5,7 +5,7 @@ A flag that is not given has the library's default; a flag that orch does not kn
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     flags = read(argv, faults)
     faults += ignored(flags)
     needs = _needs(files, faults)
+    if not faults or flags.given:
+        faults += uncounted(flags, needs)
     if faults:
         raise SpecError(MODULE, faults)
     try:
@@ -76,6 +78,51 @@ _WITHOUT: Mapping[str, str] = {
     "algo.kl.unbiased_gradient": "algo.kl.use_loss", "train.async_queue_size": "train.async_enable",
 }  # fmt: skip
 """Flags that the library takes and ignores without another one."""
+
+
+def uncounted(flags: Flags, needs: Mapping[str, Any]) -> Iterator[Fault]:
+    """Where its loop would make another number of train steps than the flags seem to say, or
+    train on something that no cell has. It takes all of this without a word."""
+    version = flags.version
+    rows, batch = flags["data.max_samples"], flags["rollout.batch_size"]
+    per_step = flags["train.batch_size"]
+    name = {n: spelled(n, version) for n in FLAGS}
+    if "data.max_samples" not in flags.given:
+        yield Fault(f"the number of train steps cannot be told: give {name['data.max_samples']}")
+    elif rows % batch:
+        yield Fault(
+            f"{name['data.max_samples']} {rows} is no multiple of {name['rollout.batch_size']} "
+            f"{batch}: the last batch is cut short or left out; give {rows - rows % batch}"
+        )
+    elif (there := _there(flags, needs)) is not None and there < rows:
+        yield Fault(
+            f"the files of {name['data.prompt_dataset']} hold {there} prompts together, and "
+            f"{name['data.max_samples']} {rows} makes no more of them: training ends early; name "
+            "the file more often"
+        )
+    if batch * flags["rollout.n_samples_per_prompt"] % per_step:
+        yield Fault(
+            f"{name['rollout.batch_size']} x {name['rollout.n_samples_per_prompt']} = "
+            f"{batch * flags['rollout.n_samples_per_prompt']} rollouts are no multiple of "
+            f"{name['train.batch_size']} {per_step}: what is left over makes no train step"
+        )
+    if flags["train.max_epochs"] != 1:
+        yield Fault(
+            f"{name['train.max_epochs']} {flags['train.max_epochs']}: no cell trains on a rollout "
+            "batch more than once; give 1"
+        )
+    if flags["actor.entropy_coef"]:
+        yield Fault(
+            f"{name['actor.entropy_coef']} {flags['actor.entropy_coef']:g}: no cell has an entropy "
+            "bonus; give 0, which logs the entropy"
+        )
+
+
+def _there(flags: Flags, needs: Mapping[str, Any]) -> int | None:
+    """Prompts in all files named, where the launch says how many one has."""
+    known = needs.get("prompts", {}).get("num_prompts")
+    files = flags["data.prompt_dataset"] or ""
+    return known * len(files.split(",")) if isinstance(known, int) else None
 
 
 def ignored(flags: Flags) -> list[Fault]:

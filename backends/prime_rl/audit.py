@@ -80,7 +80,17 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
         key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
         for key in values
     )
-    return not foreign and (bool(heads & _MARKS) or _is_sft(values))
+    return not foreign and (
+        bool(heads & _MARKS) or _is_sft(values) or _is_orchestrator(values)
+        or {"model", "optim", "loss"} <= heads
+    )  # fmt: skip
+
+
+def _is_orchestrator(values: Mapping[str, object]) -> bool:
+    """Whether it is the orchestrator's file of a run whose trainer has one of its own."""
+    heads = {key.partition(".")[0] for key in values}
+    groups = {"rollouts_per_example", "group_size"} & values.keys()
+    return bool(groups) and "batch_size" in values and bool(heads & {"environment", "env", "train"})
 
 
 def _is_sft(values: Mapping[str, object]) -> bool:
@@ -113,6 +123,8 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         for part in key.split("."):
             if not part.isdigit():
                 parts[part.replace("-", "_")] = [Given("", mark="")]
+    if any(key.startswith("environment.") for key in keys.given) and "name_model" not in keys.given:
+        return 2, "its [environment] is that of July to October 2025", [2]
     if "kl_coef" in keys.given or "name_model" in keys.given:
         return 0, "its top-level keys are those of April 2025", [0]
     fitting, _ = told.accepting(parts)
@@ -149,6 +161,8 @@ class _Judge:
             self._rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
+        elif _is_orchestrator(keys.given) and not self.launch.words:
+            self._half()
         else:
             in_loss, rollout = self._tau()
         group = self._find("orchestrator.rollouts_per_example", "orchestrator.group_size",
@@ -162,7 +176,16 @@ class _Judge:
             )
         )
         sft = _is_sft(keys.given) and not self.launch.words
-        whole = "sft" if sft else "zeroband/train.py" if self.at <= OLD else "rl"
+        half = _is_orchestrator(keys.given) and not self.launch.words
+        whole = (
+            "sft"
+            if sft
+            else "orchestrator"
+            if half
+            else "zeroband/train.py"
+            if self.at <= OLD
+            else "rl"
+        )
         return Reading(
             library="prime_rl", version=self.version, version_because=self.because,
             entry_point=self.entry or whole, in_reward=in_reward,
@@ -184,6 +207,17 @@ class _Judge:
         builds = [b for d in self.launch.documents for b in d.builds_on]
         for name in (*self.launch.missing, *builds):
             yield f"{name}, which is not here, leaves the KL alone"
+
+    def _half(self) -> None:
+        """The orchestrator's file alone."""
+        if any(key.startswith("environment.") for key in self.keys.given):
+            self._rule("no release with [environment] has a KL (October 2025 and before)",
+                       "trainer/rl/loss.py")  # fmt: skip
+            return
+        self.unknown.append(
+            "this is the orchestrator's half of a run; a KL can only be in the trainer's file, "
+            "which is not here"
+        )
 
     def _zeroband(self) -> tuple[InLoss, str, float | None]:
         """Up to 0.1: kl_coef is a KL to a frozen reference, without gradient."""

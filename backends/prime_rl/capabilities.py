@@ -71,23 +71,23 @@ def check(cell: Cell, leaves: Mapping[str, object]) -> None:
     """Raises UnsupportedSetting for the first field that Prime-RL cannot express."""
     for field, advice in _ADVICE.items():
         if leaves[field] not in CAPABILITIES[field]:
-            raise refuse(field, leaves[field], CAPABILITIES[field], advice)
+            raise refuse(cell, field, leaves[field], CAPABILITIES[field], advice)
     if leaves["backend.version"] == CURRENT:
         for field, advice in _OF_CURRENT.items():
             if leaves[field] not in OF_CURRENT[field]:
-                raise refuse(field, leaves[field], OF_CURRENT[field], advice, CURRENT)
+                raise refuse(cell, field, leaves[field], OF_CURRENT[field], advice)
     _check_optimizer(cell)
     _check_gpus(cell)
     settings = cell.settings
     if settings.kl.estimator != "none" and settings.rollout.temperature != 1.0:
         raise refuse(
-            "rollout.temperature", settings.rollout.temperature, (1.0,),
+            cell, "rollout.temperature", settings.rollout.temperature, (1.0,),
             "Its reference log-probabilities are always of temperature 1, the policy's of the "
             "rollout's: their difference would be no KL. Set rollout.temperature=1.0.",
         )  # fmt: skip
     if settings.advantage.estimator == "grpo" and settings.kl.placement not in (None, "loss"):
         raise refuse(
-            "kl.placement", settings.kl.placement, (None, "loss"),
+            cell, "kl.placement", settings.kl.placement, (None, "loss"),
             "Its advantage hook sees no log-probabilities, so grpo would divide the reward by the "
             "group's standard deviation and the KL by none. Set advantage.estimator=dr_grpo or "
             "rloo, or kl.placement=loss.",
@@ -95,7 +95,7 @@ def check(cell: Cell, leaves: Mapping[str, object]) -> None:
     if settings.data.path.startswith("micro:") or settings.model.path.startswith("micro:"):
         field = "data.path" if settings.data.path.startswith("micro:") else "model.path"
         raise refuse(
-            field, leaves[field], ("a Hugging Face id", "a file"),
+            cell, field, leaves[field], ("a Hugging Face id", "a file"),
             "Embedded policies and skills exist for backend=micro only.",
         )  # fmt: skip
 
@@ -104,17 +104,17 @@ def _check_optimizer(cell: Cell) -> None:
     optimizer, steps = cell.settings.optimizer, cell.settings.num_train_steps
     if optimizer.max_grad_norm is not None and optimizer.max_grad_norm >= NO_CLIP_NORM:
         raise refuse(
-            "optimizer.max_grad_norm", optimizer.max_grad_norm, (f"less than {NO_CLIP_NORM:g}",),
+            cell, "optimizer.max_grad_norm", optimizer.max_grad_norm, (f"less than {NO_CLIP_NORM:g}",),
             "Set it to null: no clipping.",
         )  # fmt: skip
     if optimizer.num_warmup_steps >= steps and optimizer.num_warmup_steps:
         raise refuse(
-            "optimizer.num_warmup_steps", optimizer.num_warmup_steps, (f"0 to {steps - 1}",),
+            cell, "optimizer.num_warmup_steps", optimizer.num_warmup_steps, (f"0 to {steps - 1}",),
             "Its schedule must leave a step after the warm-up.",
         )  # fmt: skip
     if optimizer.schedule == "linear" and steps - optimizer.num_warmup_steps < 2:
         raise refuse(
-            "optimizer.schedule", "linear", ("constant", "cosine"),
+            cell, "optimizer.schedule", "linear", ("constant", "cosine"),
             "Its linear decay divides by the decay steps less one. Train at least two steps after "
             "the warm-up.",
         )  # fmt: skip
@@ -124,7 +124,7 @@ def _check_gpus(cell: Cell) -> None:
     nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
     if nodes > 2:
         raise refuse(
-            "resources.num_nodes", nodes, (1, 2),
+            cell, "resources.num_nodes", nodes, (1, 2),
             "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
         )  # fmt: skip
     current = cell.settings.backend.version == CURRENT
@@ -134,10 +134,13 @@ def _check_gpus(cell: Cell) -> None:
             "The trainer, the rollout policy and the reference policy each need a GPU (the same "
             "split is kept without KL, so that the lag of the policies compares)."
         )  # fmt: skip
-        raise refuse("resources.gpus_per_node", gpus, (f"{least} or more",), why)
+        raise refuse(cell, "resources.gpus_per_node", gpus, (f"{least} or more",), why)
 
 
 def refuse(
-    field: str, value: object, offered: Sequence[object], advice: str, version: str = VERSIONS[0]
+    cell: Cell, field: str, value: object, offered: Sequence[object], advice: str
 ) -> UnsupportedSetting:
-    return UnsupportedSetting(f"{NAME} {version}", field, value, offered, advice)
+    """In the name of the release that the cell would train in; of the library, for another."""
+    version = cell.settings.backend.version or VERSIONS[0]
+    name = f"{NAME} {version}" if version in VERSIONS else NAME
+    return UnsupportedSetting(name, field, value, offered, advice)

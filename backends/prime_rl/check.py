@@ -124,6 +124,13 @@ def _traps(tree: Tree) -> Iterator[Fault]:
             "nccl broadcasts only work at max_async_level 1 (the trainer would refuse after it has "
             f"started), got {tree['max_async_level']}; set it to filesystem", "$.weight_broadcast",
         )  # fmt: skip
+    level, most = tree.get("max_async_level", 1), orchestrator.get("max_off_policy_steps", 8)
+    if most < level:
+        yield Fault(
+            f"cancels rollouts that live through more than {most} updates, the long ones first, "
+            f"though max_async_level is {level}; set it to {level}",
+            "$.orchestrator.max_off_policy_steps",
+        )
     yield from _loss_traps(tree, trainer.get("loss", {}))
     if "seed" in orchestrator:
         yield Fault("is read by nothing; set orchestrator.buffer.seed", "$.orchestrator.seed")
@@ -186,3 +193,10 @@ def _loss_traps(tree: Tree, loss: Tree) -> Iterator[Fault]:
             f"estimator '{kwargs['estimator']}' needs a reference policy: set "
             "deployment.num_teacher_gpus or orchestrator.teacher_model", "$.trainer.loss.kwargs",
         )  # fmt: skip
+    temperature = tree.get("orchestrator", {}).get("sampling", {}).get("temperature", 1.0)
+    if kwargs.get("estimator", "none") != "none" and temperature != 1.0:
+        yield Fault(
+            "the reference log-probabilities are always of temperature 1, the policy's of this "
+            f"one: their difference is no KL; set it to 1.0, got {temperature}",
+            "$.orchestrator.sampling.temperature",
+        )

@@ -18,6 +18,7 @@ from orchestrator.audit.types import (
     Note,
     Reading,
     Rule,
+    Verdict,
     Word,
 )  # fmt: skip
 
@@ -47,6 +48,9 @@ _ENTRY = re.compile(
 _OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generator)\.[\w.]+=")
 _NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
 OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
+DISTILLS = re.compile(r"on_policy_distill")
+"""examples/on_policy_distillation: the KL to the reference model, which is the teacher, takes the
+place of the reward, token by token, whatever the estimator and the coefficient."""
 NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 1340)"
 
 
@@ -67,6 +71,8 @@ def audit(launch: Launch) -> Reading | None:
             keys.add(*found)
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
+    if launch.more:
+        keys.opaque = launch.more
     version, because = _release(launch, keys)
     return _Judge(keys, entry, version, because, launch).reading()
 
@@ -138,6 +144,9 @@ class _Judge:
                 f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: {USE_LOSS} is "
                 "true unless it is set to false", keys.lines(USE_REWARD, USE_LOSS)))  # fmt: skip
         dead = self._dead() if loss.active else ""
+        told = self._distilled(reward, loss)
+        if told is not None:
+            reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         return Reading(
             library="skyrl", version=self.version, version_because=self.because,
@@ -147,8 +156,27 @@ class _Judge:
             contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
             rules=tuple(self._rules(reward, loss)), change=tuple(self._change(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)), unknown=tuple(self.unknown),
-            no_gradient=dead,
+            no_gradient=dead, told=told,
         )  # fmt: skip
+
+    def _distilled(self, reward: InReward, loss: InLoss) -> tuple[Verdict, str] | None:
+        """What an entry point makes of the KL in the reward that is not SkyRL's trainer alone."""
+        if reward.active is not True or loss.active is not False:
+            return None
+        advantage = self.keys.text(ADVANTAGE) or ""
+        if DISTILLS.search(self.entry or "") and advantage == "no_op":
+            why = (
+                "its entry point puts log teacher - log policy in place of the reward of each token "
+                "(k1, weight 1): the reverse KL of each token to the teacher, which stands in the "
+                f"place of the reference model; {TYPE} and {COEFFICIENT} are not read"
+            )
+            return "token_reverse_kl", why
+        if advantage.endswith("no_op"):
+            self.unknown.append(
+                f"the advantage '{advantage}' is not SkyRL's: {self.entry or 'its entry point'} says "
+                "what is made of the reward and of the KL in it"
+            )
+        return None
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
@@ -156,7 +184,9 @@ class _Judge:
             yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
 
     def _newer(self, loss: InLoss) -> Iterator[str]:
-        """What the release is taken to be, where an older one would answer otherwise."""
+        """What the release is taken to be, where another one would answer otherwise."""
+        if loss.active and self.old and self.because.startswith("its"):
+            yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):
             yield (
                 f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 the same KL in the loss "

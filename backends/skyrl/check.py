@@ -9,16 +9,14 @@ from backends.skyrl.releases import (
     NEWEST,
     SCHEDULES,
     VERSIONS,
+    before,
 )
 from backends.skyrl.topology import Topology
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Settings
 
-REWARDS = ("math_boxed", "countdown")
-
 CAPABILITIES: Mapping[str, Sequence[object]] = {
     "backend.version": (None, *VERSIONS),
-    "data.reward": REWARDS,
     "advantage.estimator": tuple(ADVANTAGES),
     "loss.aggregation": tuple(AGGREGATIONS),
     "kl.estimator": ("none", *ESTIMATORS),
@@ -30,7 +28,6 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
 
 _ADVICE = {
     "backend.version": f"Leave the version out for {NEWEST}.",
-    "data.reward": "Set data.reward=math_boxed or countdown.",
     "kl.estimator": "Its loss is computed in SkyRL's workers, which no registry reaches. On policy "
     "kl.estimator=k2, kl.placement=loss has the gradient of k1+, k2+, k3+, rho_k3 and sg_rho_k2; "
     "backend verl runs them all.",
@@ -44,7 +41,6 @@ def check(settings: Settings) -> str:
     """The release to drive. Raises UnsupportedSetting for the first field it cannot express."""
     values: Mapping[str, object] = {
         "backend.version": settings.backend.version,
-        "data.reward": settings.data.reward,
         "kl.estimator": settings.kl.estimator,
         "kl.reset_reference_every_steps": settings.kl.reset_reference_every_steps,
         "optimizer.epsilon": settings.optimizer.epsilon,
@@ -58,13 +54,21 @@ def check(settings: Settings) -> str:
                 "skyrl", field, path, ("a Hugging Face id", "a path"),
                 "That is shipped with orch for its embedded trainer; use backend micro.",
             )  # fmt: skip
+    known, batch = settings.data.num_prompts, settings.batch.num_prompts
+    version = settings.backend.version or NEWEST
+    if known is not None and known < batch and not before(version, "0.3.0"):
+        raise UnsupportedSetting(
+            "skyrl", "batch.num_prompts", batch, (f"1 to {known}",),
+            f"SkyRL drops a batch that its data cannot fill: of {known} prompts it would make none "
+            f"and end without a train step. Set batch.num_prompts={known} or less.",
+        )  # fmt: skip
     if settings.max_staleness_steps and settings.batch.num_minibatches > 1:
         raise UnsupportedSetting(
             "skyrl", "batch.num_minibatches", settings.batch.num_minibatches, (1,),
             "SkyRL's asynchronous trainer makes one update a rollout batch. Set "
             "batch.num_minibatches=1, or max_staleness_steps=0.",
         )  # fmt: skip
-    return settings.backend.version or NEWEST
+    return version
 
 
 def check_shards(settings: Settings, top: Topology) -> int:

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from pydantic import ValidationError
 
+from backends.skyrl import silent
 from backends.skyrl.lines import NEEDS, clip_of
 from backends.skyrl.overrides import read
 from backends.skyrl.releases import (
@@ -36,11 +37,14 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """What a launch asks for. Raises SpecError with every fault found."""
     given = read(argument for argument in argv if "=" in argument)
     values = {**DEFAULTS, **given}
+    needed = _needed(files)
     faults = list(_faults(values, given))
+    known = needed.get("data", {}).get("num_prompts")
+    faults += silent.faults(values, given, " ".join(argv), known)
     if faults:
         raise SpecError("SkyRL launch", faults)
     try:
-        return Settings.model_validate(_settings(values, given, _needed(files)))
+        return Settings.model_validate(_settings(values, given, needed))
     except ValidationError as error:
         raise SpecError(
             "SkyRL launch",
@@ -135,7 +139,7 @@ def _settings(
     minibatches = prompts // _int(values, "trainer.policy_mini_batch_size")
     steps = "trainer.max_training_steps"
     batches = _int(values, steps if given.get(steps) else "orch.max_training_steps")
-    asynchronous = given.get(f"{ASYNC}.enabled", given.get("orch.asynchronous", False))
+    asynchronous = silent.is_asynchronous(given)
     betas = values[f"{OPTIMIZER}.adam_betas"]
     first, second = betas if isinstance(betas, list) and len(betas) == 2 else (None, None)
     schedules = {**{theirs: ours for ours, theirs in SCHEDULES.items()}, "constant": "constant"}

@@ -1,6 +1,6 @@
 """What a launch of verl written by anybody asks of its KL, release by release.
 
-Read in verl 0.1 to 0.9.0: trainer/config/*.yaml, trainer/ppo/ray_trainer.py, trainer/ppo/
+Read in verl 0.1 to 0.9.1: trainer/config/*.yaml, trainer/ppo/ray_trainer.py, trainer/ppo/
 core_algos.py, workers/actor/dp_actor.py, workers/utils/losses.py, recipe/*. keys.json beside this
 file: which release's configuration has which key.
 """
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, is_ours
+from backends.verl import easyr1
+from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
 from orchestrator.audit.keys import (
     Keys,
     Releases,
@@ -62,6 +63,8 @@ def releases() -> Releases:
 
 def audit(launch: Launch) -> Reading | None:
     """What verl makes of it; None where it is not a launch of verl."""
+    if easyr1.is_easyr1(launch):
+        return easyr1.reading(launch)
     entry, rest = _entry(launch)
     if launch.words and entry is None:
         return None
@@ -78,7 +81,9 @@ def audit(launch: Launch) -> Reading | None:
     at, because, spread = _release(launch, keys)
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
-    config = _config_name(rest)
+    if launch.more:
+        keys.opaque = launch.more
+    config = config_name(rest)
     if config and config not in STOCK and not launch.documents:
         told = shown(config) or "that a variable names"
         keys.opaque = f"it comes from the configuration '{told}', which is not here"
@@ -111,16 +116,6 @@ def _configures(launch: Launch) -> bool:
     return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
         k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
     )
-
-
-def _config_name(words: tuple[Word, ...]) -> str | None:
-    texts = [word.text for word in words]
-    for i, text in enumerate(texts):
-        name, _, value = text.partition("=")
-        if name in ("--config-name", "-cn", "--config_name"):
-            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
-            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
-    return None
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
@@ -212,6 +207,8 @@ class _Judge:
             else ("verl/workers/actor/dp_actor.py: update_policy")
         )
         self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
+        if on is None and keys.has(LOSS_COEFFICIENT) and keys.number(LOSS_COEFFICIENT) == 0:
+            return InLoss(False, None, 0.0), None
         if on is None:
             self.unknown.append(keys.why_unknown(USE_LOSS))
             return InLoss(None), None
@@ -258,6 +255,8 @@ class _Judge:
             self._rule(
                 f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source
             )
+            if on is None and keys.has(COEFFICIENT) and keys.number(COEFFICIENT) == 0:
+                return InReward(False, None, 0.0), None
             if on is None:
                 self.unknown.append(keys.why_unknown(USE_REWARD))
                 return InReward(None), None

@@ -3,6 +3,7 @@
 Of all faults below verl's own validate_config finds one, an unknown loss_agg_mode.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -26,6 +27,13 @@ from backends.verl.arguments import (
 )
 from orchestrator.errors import Fault, did_you_mean
 
+KL_KEYS = (
+    "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl.type",
+    "algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl",
+    f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef",
+    f"{ACTOR}.policy_loss.kl_cov_ratio", f"{ACTOR}.policy_loss.ppo_kl_coef",
+)  # fmt: skip
+_LIKE_KL = re.compile(rf"(?:algorithm|{re.escape(ACTOR)})\.(?:\w+\.)*\w*kl_?\w*")
 EXTERNAL = f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES"
 Found = Iterator[tuple[str, str]]
 """Keys and what is wrong with them."""
@@ -93,6 +101,14 @@ def _reward(launch: Launch) -> Found:
     for key in launch.given:
         if key.startswith(OUTDATED_REWARD_KEYS) and launch.version == NEWEST:
             yield key, f"is ignored by verl {launch.version}: write reward.{key}"
+
+
+def _named_kl(launch: Launch) -> Found:
+    """Names that look like its KL's and are none: Hydra's `+` adds them, and nothing reads them."""
+    for key in launch.given:
+        if _LIKE_KL.match(key) and key not in KL_KEYS:
+            hint = did_you_mean(key, KL_KEYS)
+            yield key, f"verl {launch.version} has no such key and would read none{hint}"
 
 
 def _batches(launch: Launch) -> Found:
@@ -196,5 +212,5 @@ def _separate(launch: Launch) -> Found:
 
 
 _RULES: tuple[Callable[[Launch], Found], ...] = (
-    _loggers, _reward, _batches, _steps, _constant, _clips, _both_places, _correction, _separate,
+    _loggers, _reward, _named_kl, _batches, _steps, _constant, _clips, _both_places, _correction, _separate,
 )  # fmt: skip

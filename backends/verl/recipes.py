@@ -2,6 +2,8 @@
 
 import re
 
+from orchestrator.audit.types import Word
+
 _MODULE = re.compile(
     r"^(verl\.(trainer|experimental)\.[\w.]*main\w*|verl\.experimental\.[\w.]*_main"
     r"|recipe\.[\w.]*main_\w+)$"
@@ -36,3 +38,14 @@ STOCK = frozenset({
 def is_ours(text: str) -> bool:
     """Whether a word is an entry point of verl or of its recipes."""
     return bool(_MODULE.match(text) or _FILE.search(text))
+
+
+def config_name(words: tuple[Word, ...]) -> str | None:
+    """The configuration a command names, without folder and ending."""
+    texts = [word.text for word in words]
+    for i, text in enumerate(texts):
+        name, _, value = text.partition("=")
+        if name in ("--config-name", "-cn", "--config_name"):
+            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
+            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
+    return None

@@ -1,5 +1,6 @@
 """From what a library makes of a launch to a verdict, through the laboratory's table."""
 
+from dataclasses import replace
 from typing import cast
 
 from orchestrator.audit.types import Edit, Finding, Launch, Note, Reading, Verdict
@@ -37,7 +38,7 @@ def judged(reading: Reading, launch: Launch, name: str) -> Finding:
         advantage_estimator=reading.advantage_estimator,
         reference_policy_loaded=reading.reference_policy_loaded,
         group_size=reading.group_size, inactive_flags=reading.inactive,
-        contradictions=_contradictions(reading), verdict=found, why=why, lines=tuple(lines),
+        contradictions=(*_contradictions(reading), *_lost(launch)), verdict=found, why=why, lines=tuple(lines),
         rollout_kl=reading.rollout_kl, settings=reading.settings, rules=reading.rules,
         measured=_measured(measured), change=_change(reading, found),
         change_note=reading.change_note,
@@ -46,12 +47,29 @@ def judged(reading: Reading, launch: Launch, name: str) -> Finding:
 
 
 def _contradictions(reading: Reading) -> tuple[Note, ...]:
-    """The library's, and a KL that is switched on and has no gradient."""
+    """The library's, a KL with a negative weight, and one without gradient."""
+    for each in (reading.in_reward, reading.in_loss):
+        if each.active and (each.beta or 0) < 0:
+            told = f"β = {each.beta:g} is negative: it pays for leaving the reference policy"
+            reading = replace(reading, contradictions=(*reading.contradictions, Note(told)))
     if not reading.no_gradient or not reading.in_loss.active:
         return reading.contradictions
     lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
     told = f"a KL in the loss is asked for, and {reading.no_gradient}"
     return (*reading.contradictions, Note(told, tuple(lines)))
+
+
+def _lost(launch: Launch) -> tuple[Note, ...]:
+    """Flags behind a broken continuation."""
+    if launch.lost is None:
+        return ()
+    line, flags = launch.lost
+    named = ", ".join([f for f in flags if "kl" in f.lower()][:3])
+    told = (
+        f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks its "
+        "continuation, and the flags that follow are not handed to it"
+    )
+    return (Note(f"{told} ({named} among them)" if named else told, (line,)),)
 
 
 def _change(reading: Reading, found: Verdict) -> tuple[Edit, ...]:
@@ -63,6 +81,8 @@ def _verdict(reading: Reading) -> tuple[Verdict, str, Measured | None]:
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
         return "undetermined", "; ".join(reading.unknown), None
+    if reading.told is not None:
+        return *reading.told, None
     if reward.active and loss.active and not reading.no_gradient:
         return _both(reading)
     if loss.active and reading.no_gradient:
@@ -92,7 +112,7 @@ def _nothing(reading: Reading) -> str:
         if each.beta == 0
     ]  # fmt: skip
     if zero:
-        return f"the KL in the {zero[0]} is switched on and multiplied by 0"
+        return f"the KL in the {zero[0]} is multiplied by 0"
     return "no KL term is switched on: nothing keeps the policy near a reference policy"
 
 

@@ -193,8 +193,11 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def nearest(versions: Sequence[str], asked: str) -> int:
-    """The index of the listed release of the same minor, else the newest that is not newer."""
+    """The index of the release itself, else of the listed one of the same minor, else of the newest
+    that is not newer."""
     wanted = numbers(asked)
+    if wanted in (known := [numbers(each) for each in versions]):
+        return known.index(wanted)
     same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
     older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
     return (same or older or [0])[-1]

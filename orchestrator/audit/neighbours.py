@@ -23,7 +23,9 @@ class Beside(Mapping[str, str]):
         self.folders = list(_folders(script))
 
     def __getitem__(self, path: str) -> str:
-        if not re.fullmatch(r"[\w./ @+=-]{1,300}\.(toml|ya?ml)", path) or path.startswith("/"):
+        if not re.fullmatch(
+            r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)", path
+        ) or path.startswith("/"):
             raise KeyError(path)
         for folder in self.folders:
             text = _text(folder / path)

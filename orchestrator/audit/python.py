@@ -1,44 +1,223 @@
-"""Commands that a Python file would start: strings and lists of strings, read and never run."""
+"""What a Python file would start: commands in strings and lists, configurations in dictionaries. The
+file is read and never run: names that are assigned once stand for their value, and an argument of
+argparse for its default."""
 
 import ast
 import warnings
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from orchestrator.audit.bash.commands import STARTS
 from orchestrator.audit.bash.nested import HINT
-from orchestrator.audit.types import UNKNOWN, UnreadableScript, Word
+from orchestrator.audit.types import UNKNOWN, Document, Given, UnreadableScript, Word
+
+PUT_IN = "a value put in by Python"
+_GROWS = ("append", "extend", "insert", "update", "setdefault")
+_HEADS = ("actor_rollout_ref", "algorithm")
+MOST_VALUES = 20_000
 
 
-def commands(text: str) -> Iterator[tuple[int, str | tuple[Word, ...]]]:
-    """Line and command; a list or tuple of strings is a command line already split."""
+@dataclass(slots=True)
+class Command:
+    """A command line; `open`: why there may be more words to it."""
+
+    line: int
+    words: tuple[Word, ...]
+    open: str = ""
+
+
+@dataclass(slots=True)
+class File:
+    """What a file holds. `texts`: command lines that are one string, with their lines."""
+
+    texts: list[tuple[int, str]] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    documents: list[tuple[int, Document]] = field(default_factory=list)
+
+
+def read(text: str, name: str) -> File:
+    """Commands and configurations. Raises UnreadableScript where it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
+        return _Reader(tree, name).file()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
-    inside: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.List | ast.Tuple):
-            words = tuple(_word(each) for each in node.elts)
-            if any(HINT.search(w.text) for w in words):
-                inside |= {id(child) for child in ast.walk(node)}
-                yield node.lineno, words
-        elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in inside:
-            if isinstance(node, ast.JoinedStr):
-                inside |= {id(child) for child in ast.walk(node)}
-            word = _word(node)
-            text = word.text
-            if " " in text.strip() and HINT.search(text) and STARTS.search(text):
-                yield node.lineno, text.replace(UNKNOWN, "$__unknown")
 
 
-def _word(node: ast.expr) -> Word:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return Word(node.value.replace("\x00", ""), (node.lineno,))
-    if isinstance(node, ast.JoinedStr):
-        text = "".join(
-            str(part.value) if isinstance(part, ast.Constant) else UNKNOWN for part in node.values
-        )
-        return Word(text, (node.lineno,), ("a value put in by Python",))
-    return Word(UNKNOWN, (node.lineno,), ("a value put in by Python",))
+class _Reader:
+    def __init__(self, tree: ast.Module, name: str) -> None:
+        self.name = name
+        self.nodes = list(ast.walk(tree))
+        self.values: dict[str, list[ast.expr | None]] = {}
+        self.grown: dict[str, int] = {}
+        self.defaults: dict[str, ast.expr] = {}
+        self.changed: dict[str, int] = {}
+        self.left = MOST_VALUES
+        for node in self.nodes:
+            self._note(node)
+        self.names = {id(value): name for name, given in self.values.items() for value in given}
+
+    def _note(self, node: ast.AST) -> None:
+        """Assignments, lists that grow, arguments' defaults, keys set one by one."""
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    self.values.setdefault(target.id, []).append(node.value)
+                elif path := _path(target):
+                    self.changed.setdefault(path, node.lineno)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            self.grown[node.target.id] = node.lineno
+        elif isinstance(node, ast.arg):
+            self.values.setdefault(node.arg, []).append(None)
+        elif isinstance(node, ast.For | ast.comprehension):
+            for each in ast.walk(node.target):
+                if isinstance(each, ast.Name):
+                    self.values.setdefault(each.id, []).append(None)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if isinstance(node.func.value, ast.Name) and node.func.attr in _GROWS:
+                self.grown[node.func.value.id] = node.lineno
+            elif node.func.attr == "add_argument":
+                self._argument(node)
+
+    def _argument(self, node: ast.Call) -> None:
+        names = [a.value for a in node.args
+                 if isinstance(a, ast.Constant) and isinstance(a.value, str)]  # fmt: skip
+        default = next((k.value for k in node.keywords if k.arg == "default"), None)
+        for each in names:
+            if each.startswith("--") and default is not None:
+                self.defaults[each[2:].replace("-", "_")] = default
+
+    def file(self) -> File:
+        found, inside = File(), set[int]()
+        for node in self.nodes:
+            if id(node) in inside:
+                continue
+            if isinstance(node, ast.List | ast.Tuple | ast.BinOp):
+                command = self._command(node)
+                if command is not None:
+                    inside |= {id(child) for child in ast.walk(node)}
+                    found.commands.append(command)
+            elif isinstance(node, ast.Dict):
+                document = self._document(node)
+                if document is not None:
+                    inside |= {id(child) for child in ast.walk(node)}
+                    found.documents.append((node.lineno, document))
+            elif isinstance(node, ast.Constant | ast.JoinedStr):
+                inside |= {id(child) for child in ast.walk(node)}
+                text = self._word(node).text
+                if " " in text.strip() and HINT.search(text) and STARTS.search(text):
+                    found.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
+        return found
+
+    def _command(self, node: ast.expr) -> Command | None:
+        """A list of words in which a launch may be."""
+        words, more = self._list(node, 0)
+        if not any(HINT.search(word.text) for word in words):
+            return None
+        parent = self.names.get(id(node))
+        if parent in self.grown:
+            more = more or f"Python adds words to it at line {self.grown[parent]}"
+        return Command(node.lineno, tuple(words), more)
+
+    def _list(self, node: ast.expr | None, depth: int) -> tuple[list[Word], str]:
+        """The words of a list, of `[*a, ...]` and of `a + b`, and why there may be more."""
+        self.left -= 1
+        if self.left < 0:
+            return [], "Python puts more words into it than are followed"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
+            left, right = self._list(node.left, depth + 1), self._list(node.right, depth + 1)
+            return left[0] + right[0], left[1] or right[1]
+        if isinstance(node, ast.Name) and depth < 20:
+            given = self.values.get(node.id, [])
+            if len(given) == 1 and given[0] is not None and node.id not in self.grown:
+                return self._list(given[0], depth + 1)
+            line = self.grown.get(node.id, node.lineno)
+            return [], f"Python puts words into '{node.id}' (line {line})"
+        if not isinstance(node, ast.List | ast.Tuple):
+            line = getattr(node, "lineno", 0)
+            return [], f"Python puts more words into it (line {line})"
+        words: list[Word] = []
+        more = ""
+        for each in node.elts:
+            if isinstance(each, ast.Starred):
+                inner, why = self._list(each.value, depth + 1)
+                words += inner
+                more = more or why
+            else:
+                words.append(self._word(each))
+        return words, more
+
+    def _document(self, node: ast.Dict) -> Document | None:
+        """A dictionary with verl's sections: keys over those of its default configuration."""
+        values: dict[str, Given] = {}
+        self._flatten(node, "", values)
+        heads = {key.partition(".")[0] for key in values}
+        if not set(_HEADS) <= heads:
+            return None
+        for path, line in self.changed.items():
+            if path in values:
+                values[path] = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
+        return Document(self.name, values, ("ppo_trainer",))
+
+    def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                continue
+            self.left -= 1
+            name = f"{path}.{key.value}" if path else key.value
+            if isinstance(value, ast.Dict) and path.count(".") < 20 and self.left > 0:
+                self._flatten(value, name, values)
+            else:
+                word = self._word(value)
+                values[name] = Given(word.text, (value.lineno,), word.why)
+
+    def _word(self, node: ast.expr, depth: int = 0) -> Word:
+        """One word: constants, f-strings, `str(x)`, and names and arguments that are known."""
+        line = (node.lineno,)
+        self.left -= 1
+        if self.left < 0:
+            depth = 20
+        if isinstance(node, ast.Constant):
+            told = "null" if node.value is None else str(node.value)
+            return Word(told.replace("\x00", "").replace("\x01", ""), line)
+        if isinstance(node, ast.JoinedStr) and depth < 20:
+            parts = [self._word(
+                part.value if isinstance(part, ast.FormattedValue) else part, depth + 1
+            ) for part in node.values]  # fmt: skip
+            why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
+            return Word("".join(part.text for part in parts), line, why)
+        if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
+            if isinstance(node.func, ast.Name) and node.func.id in ("str", "float", "int"):
+                return self._word(node.args[0], depth + 1)
+        known = self._known(node)
+        if known is not None and depth < 20:
+            word = self._word(known, depth + 1)
+            return Word(word.text, (*line, *word.lines), word.why)
+        return Word(UNKNOWN, line, (PUT_IN,))
+
+    def _known(self, node: ast.expr) -> ast.expr | None:
+        if isinstance(node, ast.Name):
+            given = self.values.get(node.id, [])
+            return given[0] if len(given) == 1 and node.id not in self.grown else None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in ("args", "opt", "opts", "options", "cli_args"):
+                return self.defaults.get(node.attr)
+        return None
+
+
+def _path(target: ast.expr) -> str:
+    """`config["actor_rollout_ref"]["actor"]["use_kl_loss"]` as a dotted key."""
+    parts: list[str] = []
+    node: ast.expr = target
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+        elif isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            parts.append(node.slice.value)
+        else:
+            return ""
+        node = node.value
+    parts.reverse()
+    at = next((i for i, part in enumerate(parts) if part in _HEADS), None)
+    return "" if at is None else ".".join(parts[at:])

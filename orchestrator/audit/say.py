@@ -33,7 +33,7 @@ def as_json(found: Finding) -> dict[str, Any]:
     rest = {key: value for key, value in whole.items() if key not in ("file", "line", "case")}
     rest["inactive_because"] = {e.flag: e.why for e in found.inactive_flags}
     return {"file": found.file, "line": found.line, "case": found.case, **told, **rest,
-            "problem": found.problem}  # fmt: skip
+            "confidence": found.confidence, "problem": found.problem}  # fmt: skip
 
 
 def lines_of(found: Finding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,10 @@ class Launch:
     caveats: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     """Configuration files it names that could not be read."""
+    lost: tuple[int, tuple[str, ...]] | None = None
+    """The line from which flags follow that the shell does not hand to it, and those flags."""
+    more: str = ""
+    """Why there may be words that are not in `words`; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,8 @@ class Reading:
     """Why the KL cannot be determined; empty where it can."""
     no_gradient: str = ""
     """Why the term in the loss has no gradient in this release, if it has none."""
+    told: tuple[Verdict, str] | None = None
+    """The verdict and its reason, where an entry point makes something else of the term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,14 @@ class Finding:
     change_note: str = ""
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def confidence(self) -> Literal["certain", "assumed", "none"]:
+        """`none`: undetermined; `assumed`: it hangs on what `assumes` says; `certain`: on the file
+        and the release alone."""
+        if self.verdict == "undetermined":
+            return "none"
+        return "assumed" if self.assumes else "certain"
 
     @property
     def problem(self) -> bool:

@@ -75,7 +75,7 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
         yield from _of_yaml(text, name, files)
         return
     if suffix == "py":
-        yield from _of_python(text, files)
+        yield from _of_python(text, name, files)
         return
     yield from _shell(text, files, 1, {})
 
@@ -83,7 +83,9 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
 def _shell(
     text: str, files: Mapping[str, str], first_line: int, environment: Mapping[str, str]
 ) -> Iterator[Launch]:
-    found, written = shell_launches(text, first_line=first_line, environment=environment)
+    found, written = shell_launches(
+        text, first_line=first_line, environment=environment, files=files
+    )
     for launch in found:
         yield _configured(launch, {**written} if written else {}, files)
 
@@ -115,7 +117,7 @@ def _elsewhere(document: Document) -> Document:
 
 
 def _named(words: Sequence[Word]) -> Iterator[str]:
-    """TOML files after `@`, and Hydra's --config-name in --config-path."""
+    """TOML files after `@`, Hydra's --config-name in --config-path, and `config=FILE`."""
     folder = name = ""
     for i, word in enumerate(words):
         following = words[i + 1].text if i + 1 < len(words) else ""
@@ -126,6 +128,8 @@ def _named(words: Sequence[Word]) -> Iterator[str]:
         key, _, value = word.text.partition("=")
         if key in ("--config-path", "--config-dir", "-cd", "-cp"):
             folder = (value or following).strip("'\"")
+        elif key == "config" and value.endswith((".yaml", ".yml")):
+            yield value
         elif key in ("--config-name", "-cn"):
             name = (value or following).strip("'\"").removesuffix(".yaml")
     if name:
@@ -181,15 +185,19 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
         yield _alone(_built(yaml_document(node, name), files))
 
 
-def _of_python(text: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Commands that a Python file holds as strings or as lists of strings."""
-    from orchestrator.audit.python import commands
+def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Commands that a Python file holds as strings or lists, and configurations it holds."""
+    from orchestrator.audit.python import read
 
-    for line, words in commands(text):
-        if isinstance(words, str):
-            yield from _shell(words, files, line, {})
-        else:
-            yield _configured(Launch(words=words, line=line), {}, files)
+    found = read(text, name)
+    for line, told in found.texts:
+        yield from _shell(told, files, line, {})
+    for command in found.commands:
+        caveats = (f"{command.open}: none of them changes the KL",) if command.open else ()
+        launch = Launch(command.words, line=command.line, more=command.open, caveats=caveats)
+        yield _configured(launch, {}, files)
+    for line, document in found.documents:
+        yield Launch(documents=(document,), line=line)
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:

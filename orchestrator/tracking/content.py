@@ -58,6 +58,16 @@ class Marks(NamedTuple):
             return None
 
 
+class Dataset(NamedTuple):
+    """A data set as MLflow knows them."""
+
+    name: str
+    digest: str
+    source_type: str
+    source: str
+    """JSON, with `uri` or `path`."""
+
+
 @dataclass(frozen=True)
 class Content:
     """One MLflow run. Times in milliseconds; names of metrics are orch's own."""
@@ -78,6 +88,8 @@ class Content:
     """Artifact path -> file."""
     parent: str = ""
     """Key of the parent run."""
+    dataset: Dataset | None = None
+    """What it was trained on."""
 
     @property
     def cell_id(self) -> str | None:
@@ -96,7 +108,7 @@ class Content:
         """Changes whenever anything in here does."""
         return digest([
             self.key, self.name, self.status, self.started, self.ended, self.parent,
-            dict(self.tags), dict(self.params), self.marks.text,
+            dict(self.tags), dict(self.params), self.marks.text, self.dataset,
         ])  # fmt: skip
 
     def _artifacts_digest(self) -> str:

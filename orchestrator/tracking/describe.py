@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.rundir import RunFolder
 from orchestrator.semantics.verdict import verdict_of
+from orchestrator.tracking.views import listed, view_key, views
 from orchestrator.types import Record, Score, Spec, Study
 
 MICRO_NOTE = (
@@ -25,7 +26,9 @@ def cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
         _outcome(record),
         _scores(scores),
         "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
-        f"Studies: {', '.join(made.studies)}. Run directory: `{record.directory}`",
+        f"Studies: {', '.join(made.studies)}. [The report](orch:report), "
+        f"[all runs with this KL term](orch:{view_key(f'kl-{made.settings.kl.label}')}). "
+        f"Run directory: `{record.directory}`",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -34,7 +37,8 @@ def study(name: str, declared: Study | None, spec: Spec, records: Sequence[Recor
     """One study: its title and figure, the question, the claims, how far its cells are."""
     title = declared.title if declared and declared.title else name
     figure = f" ({declared.figure})" if declared and declared.figure else ""
-    parts = [f"## {title}{figure}", spec.question, _claims(spec), _progress(records)]
+    links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
+    parts = [f"## {title}{figure}", spec.question, links, _claims(spec), _progress(records)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -46,9 +50,12 @@ def summary(spec: Spec, records: Sequence[Record], folder: RunFolder) -> str:
         MICRO_NOTE if micro else "",
         spec.question,
         spec.description,
+        "[The report](orch:report), an artifact of the run [summary](orch:summary)"
+        if (folder.report / "index.html").is_file()
+        else "The report is an artifact of the run `summary`, once `orch report` has made it.",
+        listed(views(records)),
         _claims(spec),
         _progress(records),
-        "The report is an artifact of the run `summary`, once `orch report` has made it.",
         f"Run directories: `{folder.path}`",
     ]
     return "\n\n".join(part for part in parts if part)

@@ -11,11 +11,20 @@ from typing import Any
 
 from orchestrator.fingerprint import digest
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.content import Content, Mark, Marks, digest_to, milliseconds
+from orchestrator.tracking.content import (
+    Content,
+    Dataset,
+    Mark,
+    Marks,
+    digest_to,
+    milliseconds,
+)
 from orchestrator.tracking.mark import noted
-from orchestrator.tracking.names import allowed_name
+from orchestrator.tracking.names import allowed_name, tag_text
 from orchestrator.tracking.runs import runs
+from orchestrator.tracking.pruned import Gone, pruned
 from orchestrator.tracking.store import Store, connected, store_of
+from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
 from orchestrator.types import MetricPoint, Record, Score, Spec
 
 KEY = "orch.key"
@@ -42,6 +51,8 @@ class MirrorReport:
     unchanged: int = 0
     replaced: int = 0
     """Of the created ones, those whose history was rewritten on disk."""
+    deleted: int = 0
+    """Runs of cells that were pruned."""
     rows: int = 0
     """Metric values logged."""
 
@@ -59,7 +70,8 @@ def mirror(
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
-    are not among the records, or not among `only`, are left as they are. What `folder.report`
+    were pruned are deleted, those of other cells that are not among the records, or not among
+    `only`, are left as they are. What `folder.report`
     holds becomes artifacts of the run `summary`. Raises EnvironmentFault if MLflow does not answer.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
@@ -67,15 +79,17 @@ def mirror(
     wanted = runs(records, scores, spec, folder)
     if only is not None:
         wanted = [run for run in wanted if run.cell_id is None or run.cell_id in only]
+    gone = pruned(folder)
     if not wanted:
         return report
-    content = digest([run.digest for run in wanted])
+    ready = views(records)
+    content = digest([[run.digest for run in wanted], ready, sorted(gone)])
     with noted(folder, store) as note:
         if note.says(content):
             report.unchanged = len(wanted)
             return report
         with connected(store) as client:
-            _Mirror(client, store, report).make(wanted, on_progress)
+            _Mirror(client, store, report, ready).make(wanted, gone, on_progress)
         note.write(content)
     return report
 
@@ -83,20 +97,25 @@ def mirror(
 class _Mirror:
     """One pass over one experiment."""
 
-    def __init__(self, client: Any, store: Store, report: MirrorReport):
-        self.client, self.store, self.report = client, store, report
+    def __init__(self, client: Any, store: Store, report: MirrorReport, ready: Sequence[View]):
+        self.client, self.store, self.report, self.ready = client, store, report, ready
+        self.experiment_id = self.summary_id = ""
 
-    def make(self, wanted: Sequence[Content], on_progress: Progress) -> None:
-        experiment_id = self._experiment(wanted[0])
+    def make(self, wanted: Sequence[Content], gone: Gone, on_progress: Progress) -> None:
+        self.experiment_id = self._experiment(wanted[0])
         if self.store.is_server:
-            self.report.view = f"{self.store.address}/#/experiments/{experiment_id}"
-        present = self._present(experiment_id)
+            self.report.view = f"{self.store.address}/{runs_page(self.experiment_id)}"
+        present = self._present(self.experiment_id)
+        self._delete(present, gone, {content.key for content in wanted})
         run_ids: dict[str, str] = {}
         for done, content in enumerate(wanted):
             on_progress(done, len(wanted))
             parent = {PARENT: run_ids[content.parent]} if content.parent else {}
-            tags = {**content.tags, **parent}
-            run_ids[content.key] = self._run(experiment_id, present.get(content.key), content, tags)
+            run = present.get(content.key)
+            run_ids[content.key] = self._run(run, content, {**content.tags, **parent})
+            if not done:
+                self.summary_id = run_ids[content.key]
+                self._describe(wanted[0])
         on_progress(len(wanted), len(wanted))
 
     def _experiment(self, summary: Content) -> str:
@@ -115,13 +134,39 @@ class _Mirror:
             found = None
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
-        tags = {**_KIND, NOTE: summary.tags[NOTE], "scale": summary.tags["scale"]}
         if found is None:
+            tags = {**_KIND, "scale": summary.tags["scale"]}
             return str(self.client.create_experiment(name, location, tags))
-        for key, value in tags.items():
-            if found.tags.get(key) != value:
-                self.client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
+
+    def _describe(self, summary: Content) -> None:
+        """The experiment's own tags: its description, and the views."""
+        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: self._noted(summary.tags[NOTE]),
+                **dict(view.tag for view in self.ready)}  # fmt: skip
+        before = self.client.get_experiment(self.experiment_id).tags
+        for key, value in tags.items():
+            if before.get(key) != value:
+                self.client.set_experiment_tag(self.experiment_id, key, value)
+        for key in before.keys() - tags.keys():
+            if key.startswith(VIEW_TAG + PREFIX):
+                self.client.delete_experiment_tag(self.experiment_id, key)
+
+    def _noted(self, note: str, summary_id: str = "") -> str:
+        return tag_text(resolved(note, self.experiment_id, summary_id or self.summary_id))
+
+    def _delete(self, present: dict[str, Any], gone: Gone, wanted: Collection[str]) -> None:
+        """Runs of pruned cells, and of studies that have no other."""
+        for key in [f"cell/{id_}" for id_ in gone if f"cell/{id_}" not in wanted]:
+            if (run := present.pop(key, None)) is None:
+                continue
+            self.client.delete_run(run.info.run_id)
+            self.report.deleted += 1
+            parent = run.data.tags.get(PARENT)
+            if any(other.data.tags.get(PARENT) == parent for other in present.values()):
+                continue
+            for key_ in [k for k, run in present.items() if run.info.run_id == parent]:
+                if key_ not in wanted:
+                    self.client.delete_run(present.pop(key_).info.run_id)
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
         """Our runs by key. A twin, made by another machine at the same time, is deleted."""
@@ -142,12 +187,15 @@ class _Mirror:
             if not token:
                 return found
 
-    def _run(self, experiment_id: str, run: Any, content: Content, tags: dict[str, str]) -> str:
+    def _run(self, run: Any, content: Content, tags: dict[str, str]) -> str:
         """Makes one run hold its content. Returns its id."""
         if run is not None and _is_rewritten(run, content):
             self.client.delete_run(run.info.run_id)
             self.report.replaced += 1
             run = None
+        run_id = run.info.run_id if run is not None else ""
+        own = run_id if content.cell_id is None and not content.parent else ""
+        tags[NOTE] = self._noted(content.tags[NOTE], self.summary_id or own)
         if run is not None and _is_equal(run, content, tags, self._has_artifacts(run, content)):
             self.report.unchanged += 1
             return str(run.info.run_id)
@@ -155,8 +203,11 @@ class _Mirror:
         if run is None:
             self.report.created += 1
             run = self.client.create_run(
-                experiment_id, content.started, {**tags, **intent}, content.name
+                self.experiment_id, content.started, {**tags, **intent}, content.name
             )
+            if not self.summary_id:  # its note links to itself
+                note = self._noted(content.tags[NOTE], run.info.run_id)
+                self.client.set_tag(run.info.run_id, NOTE, note)
         else:
             self.report.updated += 1
             self._retag(run, content, {**tags, **intent})
@@ -183,6 +234,8 @@ class _Mirror:
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
         params = [Param(k, v) for k, v in content.params.items() if k not in run.data.params]
         self.client.log_batch(run_id, params=params)
+        if content.dataset is not None and not _has_dataset(run, content):
+            self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
         self._log(run_id, content.curves, done.curves)
         self._log(run_id, content.scores, done.scores)
         if not self._has_artifacts(run, content):
@@ -234,12 +287,28 @@ def _is_equal(run: Any, content: Content, tags: dict[str, str], has_artifacts: b
     before = run.data.tags
     return (
         has_artifacts
+        and _has_dataset(run, content)
         and before.get(INGESTED) == content.marks.text
         and all(before.get(name) == value for name, value in tags.items())
         and run.info.run_name == content.name
         and run.info.status == content.status
         and content.ended in (None, run.info.end_time)
     )
+
+
+def _has_dataset(run: Any, content: Content) -> bool:
+    known = [given.dataset for given in run.inputs.dataset_inputs] if run.inputs else []
+    wanted = content.dataset
+    return wanted is None or (wanted.name, wanted.digest) in [(d.name, d.digest) for d in known]
+
+
+def _input(wanted: Dataset) -> Any:
+    """MLflow's own, in the role of training data."""
+    from mlflow.entities import Dataset as Known
+    from mlflow.entities import DatasetInput, InputTag
+
+    known = Known(wanted.name, wanted.digest, wanted.source_type, wanted.source)
+    return DatasetInput(known, [InputTag("mlflow.data.context", "training")])
 
 
 def _rows(points: Iterable[MetricPoint]) -> Iterator[Any]:

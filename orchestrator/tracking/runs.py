@@ -22,7 +22,9 @@ from orchestrator.tracking.content import (
     safe_params,
     safe_tags,
 )
+from orchestrator.tracking.dataset import dataset_of
 from orchestrator.tracking.secrets import hide
+from orchestrator.tracking.views import study_tag
 from orchestrator.types import MetricPoint, Record, Score, Spec, State, Study
 
 STATUS: Mapping[State, Status] = {
@@ -79,6 +81,7 @@ def _cell(
         "outcome": record.outcome.kind if record.outcome else "",
         "collapse": record.outcome.cause if record.outcome else "",
         **_study_tags(cell.studies, studies),
+        **{study_tag(name): "yes" for name in cell.studies},
         "orch.key": f"cell/{cell.id}",
         "orch.kind": "cell",
         "orch.cell_id": cell.id,
@@ -101,6 +104,7 @@ def _cell(
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
         parent=_study_key(cell.studies[0]) if cell.studies else "",
+        dataset=dataset_of(record),
     )
 
 

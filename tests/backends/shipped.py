@@ -8,10 +8,12 @@ from pathlib import Path
 
 from orchestrator.types import LaunchPlan
 
-LABELS = {"math_boxed": r"\frac{\sqrt{2}}{2}", "countdown": '{"numbers": [2, 3], "target": 6}'}
-RIGHT = {"math_boxed": r"so \boxed{\frac{1}{\sqrt{2}}}", "countdown": "<answer>3*2</answer>"}
-WRONG = {"math_boxed": r"so \boxed{3}", "countdown": "no"}
-WORTH = {"math_boxed": [1.0, 0.0], "countdown": [1.0, 0.01]}
+LABELS = {"math_boxed": r"\frac{\sqrt{2}}{2}", "countdown": '{"numbers": [2, 3], "target": 6}',
+          "exact": "yes"}  # fmt: skip
+RIGHT = {"math_boxed": r"so \boxed{\frac{1}{\sqrt{2}}}", "countdown": "<answer>3*2</answer>",
+         "exact": " yes\n"}  # fmt: skip
+WRONG = {"math_boxed": r"so \boxed{3}", "countdown": "no", "exact": "no"}
+WORTH = {"math_boxed": [1.0, 0.0], "countdown": [1.0, 0.01], "exact": [1.0, 0.0]}
 
 
 def write(plan: LaunchPlan, folder: Path) -> None:

@@ -35,6 +35,8 @@ SILENT = frozenset({
     "pushd", "popd", "trap", "hash", "alias", "local", "log", "info", "usage", "die", "[", "test",
     "command", "huggingface-cli", "hf", "read", "wandb", "export", "unset", "ray stop",
 })  # fmt: skip
+MOST_OPENED, LONGEST_BESIDE = 6, 60_000
+"""Other scripts that are opened, and the characters of one."""
 SHELLS = ("bash", "sh", "zsh", "sbatch", "/bin/bash", "/bin/sh", "dash")
 STARTS = re.compile(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh")
 ACTIVATES = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|set_env\.sh|\.zshrc")
@@ -126,7 +128,7 @@ def invoke(
         return None
     if name in SILENT:
         return None
-    if name is not None and _script(run, name, values):
+    if _script(run, name or _told(head) if not isinstance(head, Spread) else "", values, line):
         return None
     if stdin is not None and _hints(stdin):
         run_text(run, stdin)
@@ -152,7 +154,7 @@ def _kept(run: "Run", target: Value | None, stdin: Value | None) -> None:
         run.files[name] = stdin
 
 
-def _script(run: "Run", name: str, values: Sequence[Element]) -> bool:
+def _script(run: "Run", name: str, values: Sequence[Element], line: int) -> bool:
     """`bash -c '...'`, and scripts that this one has written itself."""
     texts = [None if isinstance(v, Spread) else plain(v) for v in values]
     if name in SHELLS and "-c" in texts[:4]:
@@ -165,7 +167,34 @@ def _script(run: "Run", name: str, values: Sequence[Element]) -> bool:
         if text is not None and text in run.files and (name in SHELLS or text == name):
             run_text(run, run.files.pop(text))
             return True
+    return _beside(run, name, values, line)
+
+
+def _beside(run: "Run", name: str, values: Sequence[Element], line: int) -> bool:
+    """`bash other.sh ...`, where the other script can be had: read in its own scope."""
+    for i, each in enumerate(values[:2] if name in SHELLS else values[:1]):
+        text = None if isinstance(each, Spread) else _opened(run, each)
+        if text is not None:
+            before = run.scope.copy()
+            run_text(run, (Text(text, line),), arguments=tuple(values[i + 1 :]))
+            run.scope.become(before)
+            return True
     return False
+
+
+def _opened(run: "Run", path: Value) -> str | None:
+    """The text of a script beside this one; a folder that is not known is left out of its path."""
+    known = ""
+    for piece in flat(path, {}):
+        known = "" if isinstance(piece, Hole) else known + piece.text
+    known = known.lstrip("./")
+    if not known.endswith((".sh", ".bash", ".slurm", ".sbatch")) or run.opened >= MOST_OPENED:
+        return None
+    text = run.beside.get(known)
+    if text is None or len(text) > LONGEST_BESIDE or not text.strip():
+        return None
+    run.opened += 1
+    return text
 
 
 def _strings(run: "Run", values: Sequence[Element]) -> bool:
@@ -224,7 +253,7 @@ def _eval(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
     return None
 
 
-def _source(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
+def _source(run: "Run", arguments: tuple[Element, ...], line: int) -> Flow:
     first = arguments[0] if arguments else EMPTY
     if isinstance(first, Spread):
         return None
@@ -232,6 +261,10 @@ def _source(run: "Run", arguments: tuple[Element, ...], _line: int) -> Flow:
     if name is not None and name in run.files:
         run_text(run, run.files.pop(name))
     elif not ACTIVATES.search(_told(first)):
+        text = _opened(run, first)
+        if text is not None:
+            run_text(run, (Text(text, line),), arguments=arguments[1:])
+            return None
         run.sourced.append(_told(first))
     return None
 

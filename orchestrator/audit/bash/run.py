@@ -1,10 +1,10 @@
 """Reading a script from its first line to its last without running any of it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
 from orchestrator.audit.bash import commands
-from orchestrator.audit.bash.conditions import Condition, condition
+from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition
 from orchestrator.audit.bash.forks import case_statement, if_statement, list_statement
 from orchestrator.audit.bash.loops import c_style, for_statement, while_statement
 from orchestrator.audit.bash.state import Branch, Command, Node, Scope, Source
@@ -35,8 +35,10 @@ class TooDeep(Exception):
 class Run:
     """A reading in progress."""
 
-    def __init__(self, parse: Callable[[bytes], Node]) -> None:
+    def __init__(self, parse: Callable[[bytes], Node], beside: Mapping[str, str]) -> None:
         self.parse = parse
+        self.beside = beside
+        self.every_way = False
         self.scope = Scope()
         self.branches: list[Branch] = []
         self.guard: tuple[tuple[int, int], ...] = ()
@@ -49,6 +51,7 @@ class Run:
         self.steps = 0
         self.depth = 0
         self.nested = 0
+        self.opened = 0
 
     def settled(self, elements: Iterable[Element]) -> list[Value]:
         """Elements, every branch going its first way."""
@@ -112,7 +115,7 @@ class Run:
             self.depth -= 1
 
     def condition(self, node: Node, src: Source) -> Condition:
-        return condition(self, node, src)
+        return NOT_KNOWN if self.every_way else condition(self, node, src)
 
 
 def _block(run: Run, node: Node, src: Source) -> Flow:

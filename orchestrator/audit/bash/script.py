@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.audit.bash.nested import HINT, run_text
+from orchestrator.audit.bash.recover import cut, is_flag, promises, restart
 from orchestrator.audit.bash.run import Run, TooDeep
 from orchestrator.audit.bash.state import Command, Source
 from orchestrator.audit.bash.values import (
@@ -42,27 +44,51 @@ def _tree(data: bytes) -> Any:
 
 
 def launches(
-    text: str, *, first_line: int = 1, environment: Mapping[str, str] | None = None
+    text: str,
+    *,
+    first_line: int = 1,
+    environment: Mapping[str, str] | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Launch], dict[str, str]]:
-    """The command lines, and the texts of files the script writes.
+    """The command lines, and the texts of files the script writes. `files`: scripts it may call.
 
     Raises UnreadableScript for a script nested or branching beyond all use.
     """
-    run = Run(_tree)
-    for name, given in (environment or {}).items():
+    run = _read(text, first_line, environment or {}, files, every_way=False)
+    if not any(promises(c) for c in run.commands) and HINT.search(text):
+        again = _read(text, first_line, environment or {}, files, every_way=True)
+        if any(promises(c) for c in again.commands):
+            run = again
+    run.guard = ()
+    written = {name: _text(value) for name, value in run.files.items()}
+    lost = cut(run.commands)
+    return [
+        each for i, command in enumerate(run.commands) if not is_flag(command)
+        for each in _cases(run, command, lost.get(i))
+    ], written  # fmt: skip
+
+
+def _read(
+    text: str, first_line: int, environment: Mapping[str, str], files: Mapping[str, str],
+    *, every_way: bool,
+) -> Run:  # fmt: skip
+    """Read it; `every_way`: conditions stay open, whatever is known of them."""
+    run = Run(_tree, files)
+    run.every_way = every_way
+    for name, given in environment.items():
         run.scope.variables[name] = (Text(given, first_line),)
     source = Source(text.encode("utf-8", "replace"), first_line=first_line)
+    tree = _tree(source.data)
     try:
-        run.statement(_tree(source.data), source)
+        run.statement(tree, source)
+        restart(run, text, tree, first_line)
         _leftovers(run)
     except (TooDeep, RecursionError) as error:
         why = str(error) if isinstance(error, TooDeep) else "it is nested deeper than any launch"
         if not run.commands:
             raise UnreadableScript(f"this script cannot be followed: {why}") from None
         run.bounded.add(f"what came before was looked at; then the script is left: {why}")
-    run.guard = ()
-    written = {name: _text(value) for name, value in run.files.items()}
-    return [each for command in run.commands for each in _cases(run, command)], written
+    return run
 
 
 def _leftovers(run: Run) -> None:
@@ -80,7 +106,9 @@ def _text(value: Value) -> str:
     return "".join(p.text for p in flat(value, {}) if isinstance(p, Text))
 
 
-def _cases(run: Run, command: Command) -> Iterator[Launch]:
+def _cases(
+    run: Run, command: Command, lost: tuple[int, tuple[str, ...]] | None
+) -> Iterator[Launch]:
     """The command in every case that could matter to its KL."""
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
@@ -94,7 +122,7 @@ def _cases(run: Run, command: Command) -> Iterator[Launch]:
         yield Launch(
             words=found, line=command.line, case=_label(run, command, ways),
             usual=_usual(run, ways),
-            caveats=tuple(sorted(run.bounded)) + _sourced(command),
+            caveats=tuple(sorted(run.bounded)) + _sourced(command), lost=lost,
         )  # fmt: skip
     run.guard = ()
 

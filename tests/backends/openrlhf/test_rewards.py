@@ -84,6 +84,8 @@ def test_math(response: str, label: str, reward: float, tmp_path: Path) -> None:
         ("<answer></answer>", 0.01),
         ("<answer>" + "(" * 300 + "</answer>", 0.01),
         ("61", 0.05),
+        ("(25 - 5) * 3 + 1<|im_end|>", 1.0),
+        ("(25 - 5) * 3 + 1<|end_of_text|></s>\n", 1.0),
         ("I say 61", 0.01),
     ],
 )
@@ -106,7 +108,7 @@ print(json.dumps([
 """
 
 
-@pytest.mark.parametrize("rule", WORTH)
+@pytest.mark.parametrize("rule", [rule for rule in WORTH if rule != "exact"])
 def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
     plan = BACKEND.translate(cell_of(base(data={"reward": rule})), PLACE)
     assert rewards(BARE, plan, tmp_path, rule) == WORTH[rule]

@@ -154,6 +154,8 @@ def test_drawn_cells_are_valid_for_prime_rl(prime_rl: Any, changed: Any) -> None
         ("strict_async_level = false", "strict_async_level = false\nseed = 7", True, "read by"),
         ("temperature = 1.0", "temperature = 1.0\nseed = 7", True, "same random numbers"),
         ("num_teacher_gpus = 1", "", True, "reference policy"),
+        ("max_off_policy_steps = 10\n", "", True, "cancels rollouts"),
+        ("temperature = 1.0", "temperature = 0.6", True, "no KL"),
         ('placement = "reward"', 'placement = "reward"\nclip_hihg = 0.2', True, "did you mean"),
         ("beta = 0.005", 'beta = 0.005\nestimater = "k3"', True, "did you mean"),
         ("betas1 = 0.9", "betas1 = 0.9\neps = 1e-5", True, "'eps' is no key"),

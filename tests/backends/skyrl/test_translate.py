@@ -124,8 +124,8 @@ def test_what_is_refused_names_its_field() -> None:
     assert refused(changed(cell, kl=reset)) == "kl.reset_reference_every_steps"
     epsilon = whole.optimizer.model_copy(update={"epsilon": 1e-5})
     assert refused(changed(cell, optimizer=epsilon)) == "optimizer.epsilon"
-    exact = whole.data.model_copy(update={"reward": "exact"})
-    assert refused(changed(cell, data=exact)) == "data.reward"
+    few = whole.data.model_copy(update={"num_prompts": 255})
+    assert refused(changed(cell, data=few)) == "batch.num_prompts"
     embedded = whole.model.model_copy(update={"path": "micro:amber"})
     assert refused(changed(cell, model=embedded)) == "model.path"
     minibatches = whole.batch.model_copy(update={"num_minibatches": 2})

@@ -1,0 +1,146 @@
+"""What a launch of EasyR1, a fork of verl with keys of its own, asks of its KL.
+
+Read in EasyR1 from 2025-02 to 2026-07: verl/trainer/{main,config,ray_trainer}.py, verl/workers/actor/
+{config,dp_actor}.py, examples/config.yaml. One estimator and one coefficient for both places:
+`use_kl_loss` says which, `disable_kl` switches both off.
+"""
+
+import re
+from collections.abc import Iterator
+
+from orchestrator.audit.keys import Keys, shown, split_override
+from orchestrator.audit.types import (
+    Edit,
+    InLoss,
+    InReward,
+    Launch,
+    Reading,
+    Rule,
+)  # fmt: skip
+
+DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
+PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
+ADVANTAGE, GROUP = "algorithm.adv_estimator", "worker.rollout.n"
+OLD_USE, OLD_COEFFICIENT = "worker.actor.use_kl_loss", "worker.actor.kl_loss_coef"
+OLD_TYPE = "worker.actor.kl_loss_type"
+OWN = {
+    DISABLE: "false", USE_LOSS: "false", PENALTY: "kl", COEFFICIENT: "0.001", ADVANTAGE: "grpo",
+    GROUP: "1",
+}  # fmt: skip
+"""The dataclass's own defaults."""
+STOCK = OWN | {USE_LOSS: "true", PENALTY: "low_var_kl", COEFFICIENT: "0.01", GROUP: "5"}
+"""Those of examples/config.yaml, on which nearly every launch builds."""
+OLD = {
+    OLD_USE: "true", OLD_TYPE: "low_var_kl", OLD_COEFFICIENT: "0.001", PENALTY: "kl",
+    COEFFICIENT: "0.001", ADVANTAGE: "grpo", GROUP: "5",
+}  # fmt: skip
+"""February and March 2025: examples/grpo_example.yaml and the dataclass of the actor."""
+ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+_ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
+_KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
+
+
+def is_easyr1(launch: Launch) -> bool:
+    """Whether it is one of its launches or configurations."""
+    if any(_ENTRY.search(word.text) for word in launch.words):
+        return True
+    if launch.words:
+        named = [w.text for w in launch.words if _KEYS.match(w.text)]
+        return len(named) > 1 and any(n.startswith("worker.") for n in named)
+    keys = {key for document in launch.documents for key in document.values}
+    return any(k.startswith("worker.actor.") for k in keys) and any(
+        k.startswith("algorithm.") for k in keys
+    )
+
+
+def reading(launch: Launch) -> Reading:
+    """What EasyR1 makes of it."""
+    words = launch.words
+    at = next((i for i, word in enumerate(words) if _ENTRY.search(word.text)), None)
+    if at is None:
+        at = next((i - 1 for i, w in enumerate(words) if _KEYS.match(w.text)), -1)
+    rest, entry = words[max(at + 1, 0) :], words[at].text if words and at >= 0 else None
+    config = next((w.text[7:] for w in rest if w.text.startswith("config=")), "")
+    keys = Keys(_defaults(config, launch))
+    keys.add_documents(launch.documents)
+    for word in rest:
+        found = split_override(word)
+        if found is not None:
+            keys.add(*found)
+    _unseen(keys, config, launch)
+    return _judged(keys, entry)
+
+
+def _defaults(config: str, launch: Launch) -> dict[str, str]:
+    if launch.documents or not config:
+        return OWN
+    return OLD if config.endswith("grpo_example.yaml") else STOCK
+
+
+def _unseen(keys: Keys, config: str, launch: Launch) -> None:
+    """What a configuration that is not here may hold."""
+    if not config or launch.documents:
+        return
+    name = config.strip("'\"").rpartition("/")[2]
+    if name in ("config.yaml", "grpo_example.yaml"):
+        keys.assumes.append(f"{shown(config)}, which is not here, is EasyR1's own")
+    else:
+        keys.opaque = f"it comes from the configuration '{shown(config)}', which is not here"
+
+
+def _judged(keys: Keys, entry: str | None) -> Reading:
+    old = OLD_USE in keys.defaults or keys.has(OLD_USE) or keys.has(OLD_COEFFICIENT)
+    if old:
+        keys.defaults = OLD | dict(keys.defaults)
+    off = False if old else keys.switch(DISABLE)
+    in_loss = keys.switch(OLD_USE if old else USE_LOSS)
+    kind = OLD_TYPE if old and in_loss else PENALTY
+    weight = OLD_COEFFICIENT if old and in_loss else COEFFICIENT
+    reward, loss, unknown, estimator = InReward(False), InLoss(False), [], None
+    beta = None if off else keys.number(weight)
+    zero = beta == 0
+    if off is None:
+        unknown.append(keys.why_unknown(DISABLE))
+    elif not off and not zero:
+        if in_loss is None:
+            unknown.append(keys.why_unknown(OLD_USE if old else USE_LOSS))
+        estimator = ESTIMATORS.get(keys.text(kind) or "")
+        unknown += [keys.why_unknown(kind)] if estimator is None else []
+        unknown += [keys.why_unknown(weight)] if beta is None else []
+    if off is None or (not off and (unknown or in_loss is None) and not zero):
+        reward, loss = InReward(None), InLoss(None)
+    elif not off and in_loss:
+        loss = InLoss(not zero, estimator, beta)
+    elif not off:
+        reward = InReward(not zero, estimator, beta)
+    inert = [
+        flag for key in (USE_LOSS, PENALTY, COEFFICIENT)
+        for flag in (keys.inert(key, f"{DISABLE} is true") if off else ())
+    ]  # fmt: skip
+    return Reading(
+        library="verl", version="EasyR1",
+        version_because="its entry point and its keys are those of this fork of verl",
+        entry_point=entry, in_reward=reward, in_loss=loss,
+        advantage_estimator=keys.text(ADVANTAGE), reference_policy_loaded=None if unknown else not off,
+        group_size=keys.integer(GROUP), inactive=tuple(inert),
+        contradictions=tuple(keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))),
+        settings=tuple(keys.settings), rules=tuple(_rules()),
+        change=tuple(_change(keys, old)), assumes=tuple(keys.assumes),
+        unknown=tuple(unknown),
+    )  # fmt: skip
+
+
+def _rules() -> Iterator[Rule]:
+    yield Rule(f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss or "
+               "in the reward", "EasyR1, verl/trainer/ray_trainer.py: fit")  # fmt: skip
+    yield Rule(f"{PENALTY} names the estimator in either place",
+               "EasyR1, verl/trainer/core_algos.py: compute_kl")  # fmt: skip
+
+
+def _change(keys: Keys, old: bool) -> Iterator[Edit]:
+    wanted = [(PENALTY, "kl")]
+    wanted.insert(0, (OLD_USE if old else USE_LOSS, "false"))
+    for key, value in wanted:
+        edit = keys.edit(key, value, f"{key}={value}")
+        if edit is not None:
+            yield edit

@@ -1,0 +1,249 @@
+"""The report over HTTP, to be looked at and nothing else.
+
+    /                     the page                    /version     what the page asks for, as JSON
+    /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
+    /<name>               a file of the report's folder, by its name there
+
+GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
+there are. Without a token only this machine can ask, and only by a name that is this machine's, so
+that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
+every request needs its cookie, which `/?token=...` sets.
+"""
+
+import hmac
+import ipaddress
+import json
+import mimetypes
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from dashboards.board import Board
+from orchestrator.errors import EnvironmentFault, OrchError
+
+FIRST_PORT = 8700
+_FIRST_PAGE_SECONDS = 600.0
+_IDLE_SECONDS = 30.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_DRAWN = frozenset({"image/png", "application/pdf"})
+_BYTES = "application/octet-stream"
+_PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
+<meta http-equiv="refresh" content="0;url=/"><a href="/">The report</a>
+"""
+
+
+@dataclass
+class Site:
+    """What is served."""
+
+    board: Board
+    files: Callable[[], Mapping[str, Path]]
+    """Files that may be read, by the name they are asked for with."""
+    cell: Callable[[str], str]
+    """The last lines of a cell, by its id or its folder's name. Raises OrchError for no cell."""
+    token: str = ""
+    status: dict[str, object] = field(default_factory=dict)
+    """More that the page is told with its version: `mlflow`, an address, once it answers."""
+
+
+class Served(ThreadingHTTPServer):
+    """A listening server; `address` is what to open."""
+
+    daemon_threads = True
+
+    def __init__(self, site: Site, host: str, port: int):
+        self.site, self.host = site, host
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.names = {host.lower(), *({"localhost"} if is_loopback(host) else _own_names())}
+        self.cookie = f"orch-{self.server_port}"
+
+    @property
+    def address(self) -> str:
+        """With the token, if there is one."""
+        shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
+        shown = f"[{shown}]" if ":" in shown else shown
+        query = f"?token={quote(self.site.token)}" if self.site.token else ""
+        return f"http://{shown}:{self.server_port}/{query}"
+
+
+def listen(site: Site, host: str, port: int | None) -> Served:
+    """Binds. `port` None: the first free one from FIRST_PORT on.
+
+    Raises EnvironmentFault for an address that cannot be had, and for one that others can reach
+    without a token.
+    """
+    if not is_loopback(host) and not site.token:
+        raise EnvironmentFault(f"{host} can be reached by others: it needs a token")
+    wanted = range(FIRST_PORT, FIRST_PORT + 100) if port is None else (port,)
+    for number in wanted:
+        try:
+            return Served(site, host, number)
+        except (OSError, OverflowError) as error:
+            fault = getattr(error, "strerror", None) or str(error)
+    advice = "choose another with --port" if port is not None else "choose one with --port"
+    raise EnvironmentFault(f"cannot listen on {host}, port {wanted[-1]}: {fault}; {advice}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """Nobody guesses it."""
+    return secrets.token_urlsafe(24)
+
+
+def _own_names() -> set[str]:
+    return {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Served
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "orch", ""
+    timeout = _IDLE_SECONDS
+
+    def do_GET(self) -> None:
+        """Answers one request."""
+        asked = urlsplit(self.path)
+        if not self._is_called_right():
+            self._say(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
+        elif self.server.site.token and not self._has_cookie():
+            self._enter(parse_qs(asked.query).get("token", [""])[0])
+        else:
+            self._answer(unquote(asked.path, errors="replace"))
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _answer(self, path: str) -> None:
+        board = self.server.site.board
+        if path == "/":
+            page = board.page(_FIRST_PAGE_SECONDS)
+            if page is None:
+                self._say(HTTPStatus.SERVICE_UNAVAILABLE, board.fault or "There is no page yet.")
+            else:
+                self._send(HTTPStatus.OK, page.html, "text/html; charset=utf-8",
+                           "frame-ancestors 'none'")  # fmt: skip
+        elif path == "/version":
+            self._version(board)
+        elif path == "/report.md" and (page := board.page(_FIRST_PAGE_SECONDS)) is not None:
+            self._send(HTTPStatus.OK, page.markdown, "text/plain; charset=utf-8")
+        elif path.startswith("/cells/"):
+            self._cell(path.removeprefix("/cells/").rstrip("/"))
+        else:
+            self._file(path.removeprefix("/"))
+
+    def _version(self, board: Board) -> None:
+        plain = {"version": board.version, "line": board.line, "live": board.live,
+                 "fault": board.fault, **self.server.site.status}  # fmt: skip
+        self._send(HTTPStatus.OK, json.dumps(plain).encode(), "application/json")
+
+    def _cell(self, id_: str) -> None:
+        try:
+            self._say(HTTPStatus.OK, self.server.site.cell(id_))
+        except OrchError as error:
+            self._say(HTTPStatus.NOT_FOUND, str(error))
+
+    def _file(self, name: str) -> None:
+        path = self.server.site.files().get(name)
+        try:
+            content = path.read_bytes() if path is not None else None
+        except OSError:
+            content = None
+        if content is None:
+            self._say(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            return
+        kind = mimetypes.guess_type(name)[0] or _BYTES
+        if kind not in _DRAWN:
+            kind = "text/plain; charset=utf-8" if kind.startswith("text/") else _BYTES
+        self._send(HTTPStatus.OK, content, kind)
+
+    def _is_called_right(self) -> bool:
+        """Whether the Host header is a name of this server. An IP address cannot be rebound."""
+        asked = urlsplit(f"//{self.headers.get('Host', '')}")
+        try:
+            host = (asked.hostname or "").lower()
+        except ValueError:
+            return False
+        if self.server.site.token:  # the cookie belongs to the name it was set under
+            return True
+        if host in self.server.names:
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def _has_cookie(self) -> bool:
+        jar = SimpleCookie()
+        try:
+            jar.load(self.headers.get("Cookie", ""))
+        except CookieError:
+            return False
+        found = jar.get(self.server.cookie)
+        return found is not None and self._is_token(found.value)
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.server.site.token.encode())
+
+    def _enter(self, token: str) -> None:
+        """Sets the cookie, and goes on by the page itself: a strict cookie is not sent along a
+        redirection that began on another site."""
+        if not self._is_token(token):
+            said = "Open the address that `orch dashboard` printed, with its token."
+            self._say(HTTPStatus.UNAUTHORIZED, said)
+            return
+        cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+        self._send(HTTPStatus.OK, _ENTRANCE, "text/html; charset=utf-8", _PLAIN_POLICY, cookie)
+
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, text.encode(errors="replace"), "text/plain; charset=utf-8")
+
+    def _send(
+        self, status: HTTPStatus, content: bytes, kind: str, policy: str = _PLAIN_POLICY,
+        cookie: str = "",
+    ) -> None:  # fmt: skip
+        self.send_response(status)
+        more = {"Set-Cookie": cookie} if cookie else {}
+        for name, value in {
+            "Content-Type": kind, "Content-Length": str(len(content)),
+            "Content-Security-Policy": policy, **_HEADERS, **more,
+        }.items():  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What is no request for something to read, in a sentence."""
+        self.close_connection = True
+        text = message or explain or HTTPStatus(code).phrase
+        self._send(HTTPStatus(code), f"{text}\n".encode(errors="replace"), "text/plain")
+
+    def log_message(self, *_: object) -> None:
+        """Requests are nobody's business, and one of them holds the token."""

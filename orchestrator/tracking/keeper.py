@@ -1,0 +1,55 @@
+"""Runs a program for as long as somebody holds the other end of this one's standard input.
+
+    python keeper.py PROGRAM ARGUMENT...
+
+When standard input is closed, however its holder ended, the program and all it started are asked
+to stop, and killed if they do not. Run as a file: it imports nothing of orch's.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_GRACE_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
+
+
+def main(argv: list[str]) -> int:
+    """Exit code of the program, or 0 if it was stopped."""
+    program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while program.poll() is None:
+            readable, _, _ = select.select([0], [], [], _LOOK_SECONDS)
+            if readable and not os.read(0, 4096):
+                return 0
+        return program.returncode
+    finally:
+        _end(program)
+
+
+def _end(program: "subprocess.Popen[bytes]") -> None:
+    """Ends the whole process group: the program may have children that outlive it."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    number = signal.SIGTERM
+    while True:
+        program.poll()
+        with contextlib.suppress(PermissionError):
+            try:
+                os.killpg(program.pid, number)
+            except ProcessLookupError:
+                return
+        if time.monotonic() > deadline:
+            number = signal.SIGKILL
+        if time.monotonic() > deadline + _GRACE_SECONDS:
+            return
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    for name in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""Ready views of an experiment in MLflow: filtered lists of runs with their curves, as links.
+
+MLflow keeps a shared view as a tag of the experiment, and `viewStateShareKey` in an address opens
+it (read in the page of MLflow 3.17.2, and seen there). The views sort by a metric: only sorted by
+time, MLflow folds runs below their parents, and folded runs have no curves.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+from orchestrator.fields import text_of
+from orchestrator.tracking.names import allowed_name
+from orchestrator.types import Record
+
+VIEW_TAG = "mlflow.sharedViewState."
+PREFIX = "orch-"
+MAX_VIEWS = 60
+MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
+
+SUMMARY_LINK, REPORT_LINK, RUNS_LINK = "orch:summary", "orch:report", "orch:runs"
+"""Stand in notes for what only MLflow knows the address of; see `resolved`."""
+
+_LINK = re.compile(r"\]\((orch:[\w:.+-]+)\)")
+
+
+class View(NamedTuple):
+    """A choice among the runs of cells."""
+
+    key: str
+    title: str
+    search: str
+    """In MLflow's search language."""
+    count: int
+    """How many runs it shows."""
+    metric: str
+    """It is sorted by this one, best first."""
+
+    @property
+    def tag(self) -> tuple[str, str]:
+        """As MLflow keeps it."""
+        state = {
+            "searchFilter": self.search,
+            "orderByKey": f"metrics.`{self.metric}`",
+            "orderByAsc": False,
+            "startTime": "ALL",
+            "lifecycleFilter": "Active",
+            "datasetsFilter": [],
+            "runsHiddenMode": "SHOWALL",
+            "hideEmptyCharts": True,
+            "autoRefreshEnabled": True,
+            "useGroupedValuesInCharts": True,
+            "groupBy": None,
+            "selectedColumns": ["tags.`kl`", "tags.`kl.beta`", "tags.`seed`", "tags.`outcome`",
+                                f"metrics.`{self.metric}`"],
+        }  # fmt: skip
+        return VIEW_TAG + self.key, json.dumps(state, separators=(",", ":"))
+
+
+def views(records: Sequence[Record]) -> list[View]:
+    """Of the cells that were launched, which are those that have runs."""
+    begun = [record for record in records if record.attempts]
+    names = {name for record in begun for point in record.metrics[-1:] for name in point.values}
+    metric = allowed_name(next((name for name in MAIN_METRICS if name in names), MAIN_METRICS[0]))
+    found = [
+        View(view_key(key), title, search, count, metric)
+        for key, title, search, count in _choices(begun)
+        if count
+    ]
+    return list({view.key: view for view in found}.values())[:MAX_VIEWS]
+
+
+def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
+    """Key, title, search and count of each."""
+    yield "all", "All cells", "tags.`orch.kind` = 'cell'", len(begun)
+    collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in begun)
+    yield "collapsed", "Collapsed runs", "tags.`outcome` = 'collapsed'", collapsed
+    failed = sum(r.state in ("failed", "timed_out") for r in begun)
+    yield "failed", "Failed runs", "attributes.status = 'FAILED'", failed
+    for name in dict.fromkeys(name for r in begun for name in r.cell.studies):
+        of = sum(name in r.cell.studies for r in begun)
+        yield f"study-{name}", f"Study {name}", _is(study_tag(name), "yes"), of
+    labels = [r.cell.settings.kl.label for r in begun]
+    for label in dict.fromkeys(labels):
+        yield f"kl-{label}", f"KL {label}", _is("kl", label), labels.count(label)
+    betas = [r.cell.settings.kl.beta for r in begun]
+    for beta in sorted(set(betas)):
+        text = text_of(beta)
+        yield f"beta-{text}", f"β = {text}", _is("kl.beta", text), betas.count(beta)
+    for tag, title in (("backend", "Library"), ("model", "Model")):
+        axes = [str(r.cell.axes.get(tag) or getattr(r.cell.settings, tag).name) for r in begun]
+        for value in dict.fromkeys(axes) if len(set(axes)) > 1 else ():
+            yield f"{tag}-{value}", f"{title} {value}", _is(tag, value), axes.count(value)
+
+
+def view_key(name: str) -> str:
+    """What a view is called in addresses: `orch-kl-k3.loss`."""
+    return PREFIX + re.sub(r"[^\w.+-]", "-", name)
+
+
+def study_tag(name: str) -> str:
+    """A cell carries it with the value `yes` for each study it belongs to."""
+    return allowed_name(f"study.{name}")
+
+
+def _is(tag: str, value: str) -> str:
+    quoted = value.replace("'", "\\'")
+    return f"tags.`{tag}` = '{quoted}' AND tags.`orch.kind` = 'cell'"
+
+
+def runs_page(experiment_id: str, key: str = PREFIX + "all") -> str:
+    """The address of a view below MLflow's."""
+    return (
+        f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+        f"&viewStateShareKey={quote(key, safe='')}&compareRunsMode=CHART"
+    )
+
+
+def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
+    """The address of a run, or of one of its artifacts, below MLflow's."""
+    page = f"#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{page}/artifacts/{quote(artifact)}" if artifact else page
+
+
+def listed(found: Sequence[View]) -> str:
+    """The views as Markdown."""
+    lines = [f"- [{view.title}](orch:{view.key}): {view.count} runs" for view in found]
+    return "\n".join(["Ready views (curves and list):", "", *lines]) if lines else ""
+
+
+def resolved(note: str, experiment_id: str, summary_id: str) -> str:
+    """A note with its links."""
+
+    def address(hit: re.Match[str]) -> str:
+        target = hit[1]
+        if target == SUMMARY_LINK:
+            page = run_page(experiment_id, summary_id)
+        elif target == REPORT_LINK:
+            page = run_page(experiment_id, summary_id, "report/index.html")
+        elif target == RUNS_LINK:
+            page = runs_page(experiment_id)
+        else:
+            page = runs_page(experiment_id, target.removeprefix("orch:"))
+        return f"]({page})"
+
+    return _LINK.sub(address, note)
