@@ -1,5 +1,6 @@
 """The page kept up to date: built in the background, given out at once as it last was."""
 
+import gzip
 import hashlib
 import threading
 import time
@@ -20,6 +21,8 @@ class Page(NamedTuple):
 
     html: bytes
     markdown: bytes
+    zipped: bytes = b""
+    """`html` compressed: plotly.js is megabytes, and many readers come through a tunnel."""
 
 
 class Seen(NamedTuple):
@@ -106,7 +109,11 @@ class Board:
             traceback.print_exc()
         else:
             self.fault = ""
-            self._page = page
-            self._version = hashlib.sha256(page.html).hexdigest()[:16]
+            version = hashlib.sha256(page.html).hexdigest()[:16]
+            if version != self._version:
+                head = b'<html lang="en"'
+                html = page.html.replace(head, head + f' data-version="{version}"'.encode(), 1)
+                self._page = page._replace(html=html, zipped=gzip.compress(html, 5, mtime=0))
+                self._version = version
         self.builds += 1
         self._there.set()

@@ -16,13 +16,13 @@ Pictures = Mapping[str, Sequence[str]]
 """Figure id -> names of its pictures below figures/, without their endings."""
 
 
-def html(report: Report, pictures: Pictures | None = None) -> str:
+def html(report: Report, pictures: Pictures | None = None, *, live: bool = False) -> str:
     """The whole page as text. It fetches nothing and needs nothing beside it; with `pictures`, it
-    links to those files."""
-    scripts = (_plotly(), _own("figures.js"), _own("page.js"))
+    links to those files; `live`, it asks the server it came from for newer versions of itself."""
+    scripts = (_plotly(), _own("figures.js"), _own("page.js"), *([_own("live.js")] if live else []))
     head = [
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, live)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         tag("title", f"{report.name}: {report.question}" if report.question else report.name),
@@ -95,11 +95,12 @@ def _plotly() -> str:
     return text.replace("\r\n", "\n")
 
 
-def _policy(scripts: Sequence[str]) -> str:
+def _policy(scripts: Sequence[str], live: bool) -> str:
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts)
+    asking = "connect-src 'self'; " if live else ""
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"{asking}base-uri 'none'; form-action 'none'"
     )
 
 

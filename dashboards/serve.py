@@ -147,8 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
             if page is None:
                 self._say(HTTPStatus.SERVICE_UNAVAILABLE, board.fault or "There is no page yet.")
             else:
-                self._send(HTTPStatus.OK, page.html, "text/html; charset=utf-8",
-                           "frame-ancestors 'none'")  # fmt: skip
+                zipped = "gzip" in self.headers.get("Accept-Encoding", "")
+                self._send(HTTPStatus.OK, page.zipped if zipped else page.html,
+                           "text/html; charset=utf-8", "frame-ancestors 'none'",
+                           {"Content-Encoding": "gzip"} if zipped else {})  # fmt: skip
         elif path == "/version":
             self._version(board)
         elif path == "/report.md" and (page := board.page(_FIRST_PAGE_SECONDS)) is not None:
@@ -219,20 +221,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.UNAUTHORIZED, said)
             return
         cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
-        self._send(HTTPStatus.OK, _ENTRANCE, "text/html; charset=utf-8", _PLAIN_POLICY, cookie)
+        self._send(HTTPStatus.OK, _ENTRANCE, "text/html; charset=utf-8", _PLAIN_POLICY,
+                   {"Set-Cookie": cookie})  # fmt: skip
 
     def _say(self, status: HTTPStatus, text: str) -> None:
         self._send(status, text.encode(errors="replace"), "text/plain; charset=utf-8")
 
     def _send(
         self, status: HTTPStatus, content: bytes, kind: str, policy: str = _PLAIN_POLICY,
-        cookie: str = "",
+        more: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.send_response(status)
-        more = {"Set-Cookie": cookie} if cookie else {}
         for name, value in {
             "Content-Type": kind, "Content-Length": str(len(content)),
-            "Content-Security-Policy": policy, **_HEADERS, **more,
+            "Content-Security-Policy": policy, **_HEADERS, **(more or {}),
         }.items():  # fmt: skip
             self.send_header(name, value)
         self.end_headers()

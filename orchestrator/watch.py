@@ -1,7 +1,7 @@
 """Where cells are, looked at again and again: only what was written since the last look is read.
 
-    tails = Tails()
-    while not (seen := look(experiment.cells, experiment.folder, tails)).over: ...
+tails = Tails()
+while not (seen := look(experiment.cells, experiment.folder, tails)).over: ...
 """
 
 import json
@@ -74,17 +74,16 @@ class Tails:
                 curve.read_at = now
                 self._ask(cell, attempt, curve)
             return curve
-        with telling(attempt.metrics):
-            with attempt.metrics.open("rb") as file:
-                end = file.seek(0, 2)
-                if end < curve.position:  # begun anew
-                    curve.position, curve.step = 0, 0
-                    curve.points.clear()
-                start = max(curve.position, end - _FIRST_BYTES)
-                if start == end:
-                    return curve
-                file.seek(start)
-                raw = file.read(end - start)
+        with telling(attempt.metrics), attempt.metrics.open("rb") as file:
+            end = file.seek(0, 2)
+            if end < curve.position:  # begun anew
+                curve.position, curve.step = 0, 0
+                curve.points.clear()
+            start = max(curve.position, end - _FIRST_BYTES)
+            if start == end:
+                return curve
+            file.seek(start)
+            raw = file.read(end - start)
         whole, newline, _ = raw.rpartition(b"\n")  # the last line may just be being written
         self.bytes_read += len(raw)
         curve.position = start + len(whole) + len(newline)

@@ -86,6 +86,8 @@ def uncounted(flags: Flags, needs: Mapping[str, Any]) -> Iterator[Fault]:
     version = flags.version
     rows, batch = flags["data.max_samples"], flags["rollout.batch_size"]
     per_step = flags["train.batch_size"]
+    if batch < 1 or per_step < 1:
+        return
     name = {n: spelled(n, version) for n in FLAGS}
     if "data.max_samples" not in flags.given:
         yield Fault(f"the number of train steps cannot be told: give {name['data.max_samples']}")

@@ -43,7 +43,8 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         version=version,
         argv=argv(options, version),
         files={
-            NEEDS: needs(settings, version), REWARD: reward_file(),
+            NEEDS: needs(settings, version),
+            REWARD: reward_file(),
             **scoring.files(settings.data.reward),
             **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },

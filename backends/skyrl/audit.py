@@ -36,9 +36,13 @@ NOT_KEYS = (f"{ALGORITHM}.init_kl_coef", f"{ALGORITHM}.kl_target", f"{ALGORITHM}
             f"{ALGORITHM}.kl_estimator", f"{ALGORITHM}.kl_loss_type")  # fmt: skip
 """Names that look like keys and are none: Hydra's `+` adds them and nothing reads them."""
 
-_OLD = re.compile(r"skyrl_train[./]|^generator\.(backend|num_inference_engines|run_engines_locally"
-                  r"|inference_engine_\w+|weight_sync_backend|async_engine|gpu_memory_utilization"
-                  r"|vllm_\w+|model_dtype|enforce_eager)=?")  # fmt: skip
+_OLD = re.compile(r"skyrl_train[./]|^examples\.(?!train\.)[\w.]+$")
+_OLD_KEYS = re.compile(
+    r"^generator\.(backend|num_inference_engines|run_engines_locally|inference_engine_\w+"
+    r"|weight_sync_backend|async_engine|gpu_memory_utilization|vllm_\w+|model_dtype"
+    r"|enforce_eager)=?"
+)
+"""skyrl-train's; skyrl 0.1.0 and 0.2.0 take them as well."""
 _NEW = re.compile(
     r"(^|/)skyrl[./](train|backends)|^generator\.inference_engine\.|examples\.train\."
 )
@@ -48,6 +52,7 @@ _ENTRY = re.compile(
 _OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generator)\.[\w.]+=")
 _NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
 OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
+LAST_WITH_OLD_KEYS = "0.2.0"
 DISTILLS = re.compile(r"on_policy_distill")
 """examples/on_policy_distillation: the KL to the reference model, which is the teacher, takes the
 place of the reward, token by token, whatever the estimator and the coefficient."""
@@ -102,7 +107,11 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
     if any(_NEW.search(text) for text in texts):
         return NEW_RELEASE, "the newest release; its entry point or keys are those of skyrl"
     if any(_OLD.search(text) for text in texts):
-        return OLD_RELEASE, "its entry point or keys are those of skyrl-train"
+        return OLD_RELEASE, "its entry point is one of skyrl-train"
+    if any(_OLD_KEYS.search(text) for text in texts):
+        if not launch.words:
+            return OLD_RELEASE, "its keys are those of skyrl-train"
+        return LAST_WITH_OLD_KEYS, "the newest release that takes its keys"
     if any(values[-1].mark == "+" for values in keys.given.values()):
         return OLD_RELEASE, "its keys have Hydra's `+`, which skyrl refuses"
     return NEW_RELEASE, "the newest release; nothing in it tells the release"
@@ -166,15 +175,15 @@ class _Judge:
         advantage = self.keys.text(ADVANTAGE) or ""
         if DISTILLS.search(self.entry or "") and advantage == "no_op":
             why = (
-                "its entry point puts log teacher - log policy in place of the reward of each token "
+                "its entry point puts log teacher - log policy in place of each token's reward "
                 "(k1, weight 1): the reverse KL of each token to the teacher, which stands in the "
                 f"place of the reference model; {TYPE} and {COEFFICIENT} are not read"
             )
             return "token_reverse_kl", why
         if advantage.endswith("no_op"):
             self.unknown.append(
-                f"the advantage '{advantage}' is not SkyRL's: {self.entry or 'its entry point'} says "
-                "what is made of the reward and of the KL in it"
+                f"the advantage '{advantage}' is not SkyRL's: {self.entry or 'its entry point'} "
+                "says what is made of the reward and of the KL in it"
             )
         return None
 
@@ -189,8 +198,8 @@ class _Judge:
             yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):
             yield (
-                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 the same KL in the loss "
-                "has no gradient"
+                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 and skyrl-train the same KL "
+                "in the loss has no gradient"
             )
 
     def _dead(self) -> str:

@@ -2,12 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 
-from backends.skyrl.releases import ALGORITHM, ASYNC, FIXED, PLACEMENT
+from backends.skyrl.releases import ALGORITHM, ASYNC, FIXED, PLACEMENT, SAMPLING
 from orchestrator.errors import Fault
 
 Values = Mapping[str, object]
-_OTHER = (ALGORITHM, "trainer.update_epochs_per_batch", "generator.")
-"""Where a key that orch always says the same of would change the training."""
+_HARMLESS = frozenset({
+    f"{ALGORITHM}.kl_ctrl.type", "generator.batched", "generator.eval_n_samples_per_prompt",
+    f"{SAMPLING}.logprobs",
+})  # fmt: skip
+_TRAINING: Values = {
+    key: value
+    for key, value in FIXED.items()
+    if key.startswith((ALGORITHM, "trainer.update_epochs_per_batch", "generator."))
+    and key not in _HARMLESS
+}
+"""Keys that would change what is trained on, and what orch always says of them."""
 
 
 def faults(values: Values, given: Values, argv: str, num_prompts: object) -> Iterator[Fault]:
@@ -25,8 +34,8 @@ def is_asynchronous(given: Values) -> bool:
 
 def _no_cell(given: Values) -> Iterator[Fault]:
     """Corrections, filters and bonuses that no cell has."""
-    for key, value in FIXED.items():
-        if key.startswith(_OTHER) and key in given and not _equal(given[key], value):
+    for key, value in _TRAINING.items():
+        if key in given and not _equal(given[key], value):
             yield Fault(
                 f"no cell has {given[key]!r}: it trains on something else; set it to "
                 f"{'null' if value is None else str(value).lower()}", key,

@@ -1,7 +1,7 @@
 """What a launch of EasyR1, a fork of verl with keys of its own, asks of its KL.
 
-Read in EasyR1 from 2025-02 to 2026-07: verl/trainer/{main,config,ray_trainer}.py, verl/workers/actor/
-{config,dp_actor}.py, examples/config.yaml. One estimator and one coefficient for both places:
+Read in EasyR1 from 2025-02 to 2026-07: verl/trainer/{main,config,ray_trainer}.py, verl/workers/
+actor/{config,dp_actor}.py, examples/config.yaml. One estimator and one coefficient for both places:
 `use_kl_loss` says which, `disable_kl` switches both off.
 """
 
@@ -121,7 +121,8 @@ def _judged(keys: Keys, entry: str | None) -> Reading:
         library="verl", version="EasyR1",
         version_because="its entry point and its keys are those of this fork of verl",
         entry_point=entry, in_reward=reward, in_loss=loss,
-        advantage_estimator=keys.text(ADVANTAGE), reference_policy_loaded=None if unknown else not off,
+        advantage_estimator=keys.text(ADVANTAGE),
+        reference_policy_loaded=None if unknown else not off,
         group_size=keys.integer(GROUP), inactive=tuple(inert),
         contradictions=tuple(keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))),
         settings=tuple(keys.settings), rules=tuple(_rules()),
@@ -131,8 +132,8 @@ def _judged(keys: Keys, entry: str | None) -> Reading:
 
 
 def _rules() -> Iterator[Rule]:
-    yield Rule(f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss or "
-               "in the reward", "EasyR1, verl/trainer/ray_trainer.py: fit")  # fmt: skip
+    yield Rule(f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
+               "or in the reward", "EasyR1, verl/trainer/ray_trainer.py: fit")  # fmt: skip
     yield Rule(f"{PENALTY} names the estimator in either place",
                "EasyR1, verl/trainer/core_algos.py: compute_kl")  # fmt: skip
 

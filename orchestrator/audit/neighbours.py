@@ -13,6 +13,7 @@ _VERSION_FILES = (
     ("skyrl-train", "skyrl-train/pyproject.toml"), ("skyrl-train", "skyrl_train/pyproject.toml"),
 )  # fmt: skip
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
+_PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)")
 _NUMBER = re.compile(r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M)
 
 

@@ -1,6 +1,8 @@
-"""What a Python file would start: commands in strings and lists, configurations in dictionaries. The
-file is read and never run: names that are assigned once stand for their value, and an argument of
-argparse for its default."""
+"""What a Python file would start: commands in strings and lists, configurations in dictionaries.
+
+The file is read and never run: names that are assigned once stand for their value, and an argument
+of argparse for its default.
+"""
 
 import ast
 import warnings
@@ -13,6 +15,7 @@ from orchestrator.audit.types import UNKNOWN, Document, Given, UnreadableScript,
 PUT_IN = "a value put in by Python"
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
+_PARSED = ("args", "opt", "opts", "options", "cli_args")
 MOST_VALUES = 20_000
 
 
@@ -75,12 +78,14 @@ class _Reader:
                 if isinstance(each, ast.Name):
                     self.values.setdefault(each.id, []).append(None)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if isinstance(node.func.value, ast.Name) and node.func.attr in _GROWS:
-                self.grown[node.func.value.id] = node.lineno
-            elif node.func.attr == "add_argument":
-                self._argument(node)
+            self._called(node, node.func)
 
-    def _argument(self, node: ast.Call) -> None:
+    def _called(self, node: ast.Call, func: ast.Attribute) -> None:
+        """`x.append(...)`, and `add_argument("--x", default=...)`."""
+        if isinstance(func.value, ast.Name) and func.attr in _GROWS:
+            self.grown[func.value.id] = node.lineno
+        if func.attr != "add_argument":
+            return
         names = [a.value for a in node.args
                  if isinstance(a, ast.Constant) and isinstance(a.value, str)]  # fmt: skip
         default = next((k.value for k in node.keywords if k.arg == "default"), None)
@@ -188,7 +193,8 @@ class _Reader:
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
             return Word("".join(part.text for part in parts), line, why)
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
-            if isinstance(node.func, ast.Name) and node.func.id in ("str", "float", "int"):
+            told = node.func.id if isinstance(node.func, ast.Name) else ""
+            if told in ("str", "float", "int"):
                 return self._word(node.args[0], depth + 1)
         known = self._known(node)
         if known is not None and depth < 20:
@@ -201,8 +207,7 @@ class _Reader:
             given = self.values.get(node.id, [])
             return given[0] if len(given) == 1 and node.id not in self.grown else None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("args", "opt", "opts", "options", "cli_args"):
-                return self.defaults.get(node.attr)
+            return self.defaults.get(node.attr) if node.value.id in _PARSED else None
         return None
 
 

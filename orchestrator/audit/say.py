@@ -82,7 +82,8 @@ def _term(term: InReward | InLoss) -> str:
     if not term.active:
         return "off" + (", multiplied by 0" if term.beta == 0 else "")
     straight = " (k2's gradient)" if isinstance(term, InLoss) and term.straight_through else ""
-    return f"{term.estimator}{straight}, β = {term.beta:g}"
+    beta = "not known" if term.beta is None else f"{term.beta:g}"
+    return f"{term.estimator or 'an estimator that is not known'}{straight}, β = {beta}"
 
 
 def _numbers(lines: Sequence[int]) -> str:

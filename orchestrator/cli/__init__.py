@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
     "report": "Write the report: one HTML page and Markdown.",
+    "dashboard": "The report, live, beside MLflow.",
     "tune": "Search over beta, or any other field, with Optuna.",
     "audit": "What a launch script by anybody really optimises.",
     "explain": "The objective a KL configuration really optimises.",

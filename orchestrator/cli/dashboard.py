@@ -1,5 +1,6 @@
 """orch dashboard: the report, live, beside MLflow."""
 
+import re
 import signal
 import sys
 import threading
@@ -69,16 +70,19 @@ class Shown:
 
     def __init__(self, experiment: Experiment, again: Callable[[], Experiment]):
         self.experiment = experiment
+        from orchestrator.watch import Tails
+
         self._again, self._spec_changed = again, self._changed()
+        self._tails = Tails()
 
     def look(self) -> "Seen":
         """How far it is, and whether a page would say something else than the last."""
         from dashboards.board import Seen
-        from orchestrator.watch import progress_line, traces
+        from orchestrator.watch import look, progress_line
 
         if (changed := self._changed()) != self._spec_changed:
             self.experiment, self._spec_changed = self._again(), changed
-        seen = traces(self.experiment)
+        seen = look(self.experiment.cells, self.experiment.folder, self._tails)
         return Seen(f"{seen.digest}{changed}", progress_line(seen), seen.live)
 
     def build(self) -> "Page":
@@ -116,10 +120,12 @@ class Shown:
             raise SelectionError(f"no launched cell is called '{name}'")
         seen = look(found[0])
         message = f": {seen.exit.message}" if seen.exit and seen.exit.message else ""
-        parts = [f"{found[0].path.name}\n{seen.state}{message or (seen.fault and ': ' + seen.fault)}"]
+        parts = [
+            f"{found[0].path.name}\n{seen.state}{message or (seen.fault and ': ' + seen.fault)}"
+        ]
         for stream in ("stdout", "stderr"):
             try:
-                text = logs(found[0], stream, lines=_LOG_LINES)  # type: ignore[arg-type]
+                text = logs(found[0], stream, lines=_LOG_LINES)
             except OrchError as error:
                 text = str(error)
             parts.append(f"---- last lines of {stream} ----\n{text}")
@@ -135,13 +141,12 @@ class Shown:
 def _token(token: str, alone: bool) -> str:
     from dashboards.serve import new_token
 
-    if token == "auto" or (not token and not alone):
+    if token == "auto" or not (token or alone):  # noqa: S105
         return new_token()
-    if token and (len(token) < _MIN_TOKEN or not token.isascii() or not token.replace("-", "")
-                  .replace("_", "").isalnum()):  # fmt: skip
+    if token and not re.fullmatch(rf"[A-Za-z0-9_-]{{{_MIN_TOKEN},}}", token):
         raise OrchError(
-            f"--token: at least {_MIN_TOKEN} letters, digits, - and _, not {len(token)} characters "
-            "like these; `auto` makes a good one"
+            f"--token: at least {_MIN_TOKEN} letters, digits, - and _; the one given is not. "
+            "`--token auto` makes a good one"
         )
     return token
 
@@ -183,7 +188,7 @@ def _tell_mlflow(experiment: Experiment, site: "Site", server: "Server", store: 
         site.status["mlflow"] = server.address
         return
     site.status["mlflow"] = f"{server.address}/{runs_page(known)}"
-    lines = [f"  {view.title} ({view.count})\n    {server.address}/{runs_page(known, view.key)}"
+    lines = [f"  {view.title} ({view.num_runs})\n    {server.address}/{runs_page(known, view.key)}"
              for view in views(collect(experiment.cells, experiment.folder))]  # fmt: skip
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]))
     sys.stdout.flush()

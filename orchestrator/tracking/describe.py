@@ -18,6 +18,7 @@ def cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
     """One cell: its place in the grid, what its KL term does, and what came of it."""
     made = record.cell
     axes = ", ".join(f"{name} `{value}`" for name, value in made.axes.items())
+    view = view_key(f"kl-{made.settings.kl.label}")
     parts = [
         axes,
         f"**KL term** {verdict_of(made.settings).summary}",
@@ -26,9 +27,8 @@ def cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
         _outcome(record),
         _scores(scores),
         "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
-        f"Studies: {', '.join(made.studies)}. [The report](orch:report), "
-        f"[all runs with this KL term](orch:{view_key(f'kl-{made.settings.kl.label}')}). "
-        f"Run directory: `{record.directory}`",
+        f"[The report](orch:report), [all runs with this KL term](orch:{view})",
+        f"Studies: {', '.join(made.studies)}. Run directory: `{record.directory}`",
     ]
     return "\n\n".join(part for part in parts if part)
 

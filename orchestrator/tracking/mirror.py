@@ -21,8 +21,8 @@ from orchestrator.tracking.content import (
 )
 from orchestrator.tracking.mark import noted
 from orchestrator.tracking.names import allowed_name, tag_text
-from orchestrator.tracking.runs import runs
 from orchestrator.tracking.pruned import Gone, pruned
+from orchestrator.tracking.runs import runs
 from orchestrator.tracking.store import Store, connected, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
 from orchestrator.types import MetricPoint, Record, Score, Spec

@@ -33,7 +33,7 @@ class View(NamedTuple):
     title: str
     search: str
     """In MLflow's search language."""
-    count: int
+    num_runs: int
     """How many runs it shows."""
     metric: str
     """It is sorted by this one, best first."""
@@ -65,9 +65,9 @@ def views(records: Sequence[Record]) -> list[View]:
     names = {name for record in begun for point in record.metrics[-1:] for name in point.values}
     metric = allowed_name(next((name for name in MAIN_METRICS if name in names), MAIN_METRICS[0]))
     found = [
-        View(view_key(key), title, search, count, metric)
-        for key, title, search, count in _choices(begun)
-        if count
+        View(view_key(key), title, search, num_runs, metric)
+        for key, title, search, num_runs in _choices(begun)
+        if num_runs
     ]
     return list({view.key: view for view in found}.values())[:MAX_VIEWS]
 
@@ -121,12 +121,14 @@ def runs_page(experiment_id: str, key: str = PREFIX + "all") -> str:
 def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
     """The address of a run, or of one of its artifacts, below MLflow's."""
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
-    return f"{page}/artifacts/{quote(artifact)}" if artifact else page
+    if artifact:
+        page += f"/artifacts/{quote(artifact)}"
+    return f"{page}?workflowType=machine_learning"
 
 
 def listed(found: Sequence[View]) -> str:
     """The views as Markdown."""
-    lines = [f"- [{view.title}](orch:{view.key}): {view.count} runs" for view in found]
+    lines = [f"- [{view.title}](orch:{view.key}): {view.num_runs} runs" for view in found]
     return "\n".join(["Ready views (curves and list):", "", *lines]) if lines else ""
 
 

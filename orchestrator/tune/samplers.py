@@ -16,7 +16,10 @@ def sampler(block: Block, trial: int) -> Any:
     from optuna import samplers
 
     seed = block.sampler_seed + 1_000_003 * trial
-    match block.sampler:
+    kind = block.sampler
+    if kind in ("tpe", "gp") and trial < _startup(block):
+        kind = "qmc"  # spread over the whole range, as few random ones may not be
+    match kind:
         case "random":
             return samplers.RandomSampler(seed=seed)
         case "qmc":
@@ -35,8 +38,8 @@ def sampler(block: Block, trial: int) -> Any:
 
 
 def _startup(block: Block) -> int:
-    """Trials at random before there is anything to go by."""
-    return max(3, min(10, block.trials // 4))
+    """Trials before there is anything to go by."""
+    return max(4, min(8, block.trials // 4))
 
 
 def _need_torch() -> None:

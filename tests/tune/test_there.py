@@ -21,9 +21,8 @@ from orchestrator.state import Look, look
 from orchestrator.tune.controller import Controller
 from orchestrator.tune.design import design
 from orchestrator.tune.jobs import JobScorer
-from orchestrator.tune.journal import Journal
 from orchestrator.tune.there import on_cluster
-from orchestrator.types import ExitRecord, Failure
+from orchestrator.types import ExitRecord
 from tests.cluster import Cluster
 from tests.tune.rehearsed import BLOCK, GOAL, House, theory, train
 from tests.tune.test_search import COLLAPSED
@@ -93,8 +92,8 @@ def cluster_house(tmp_path: Path, options: SlurmOptions, **block: object) -> Con
     house = House(opened, design(opened, {**BLOCK, **block}), [])
     house.folder.open()
     scorer = JobScorer(house.searches[0].objectives, house.folder, options)
-    journal = Journal(house.folder, "search")
-    return Controller(house.searches, journal, scorer, launching=on_cluster(options, print))
+    return Controller(house.searches, house.journal(), scorer,
+                      launching=on_cluster(options, print))  # fmt: skip
 
 
 def test_a_collapse_cancels_the_jobs_of_the_other_seeds(cluster: Cluster, tmp_path: Path) -> None:
@@ -143,10 +142,6 @@ def test_evaluation_is_a_job_and_is_asked_again_where_it_is_missing(
     assert len(list(cell.glob("attempts/*"))) == 1, "trained once"
 
 
-def failed(failure: Failure) -> Look:
-    return Look("failed", ExitRecord(state="failed", failure=failure, started=0, ended=1))
-
-
 def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
     options = SlurmOptions(retries={"error": 1})
     controller = cluster_house(tmp_path, options, trials=1)
@@ -161,6 +156,7 @@ def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
         assert verdict(place, look(place)) == "over"
         controller.turn()
     assert controller.done
-    assert verdict(place, failed("config")) == "over"
+    config = ExitRecord(state="failed", failure="config", started=0, ended=1)
+    assert verdict(place, Look("failed", config)) == "over"
     assert verdict(place, Look("unknown", fault="nobody answers")) == "wait"
     assert verdict(place, Look("pending")) == "wait"

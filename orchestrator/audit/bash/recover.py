@@ -1,4 +1,4 @@
-"""Scripts that the grammar cannot read whole, and launches that are only reached by somebody's wish."""
+"""Scripts that the grammar cannot read whole, and commands cut short by a broken continuation."""
 
 import re
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ def _error_row(tree: Node) -> int | None:
         node = todo.pop(0)
         if node.type == "ERROR" and node.end_point[0] > node.start_point[0]:
             opened = [c.start_point[0] for c in node.children if c.type in _OPENS]
-            return max(opened, default=node.start_point[0])
+            return int(max(opened, default=node.start_point[0]))
         todo += [c for c in node.children if c.has_error]
     return None
 

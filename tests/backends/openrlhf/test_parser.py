@@ -170,6 +170,29 @@ class TestSilentAcceptance:
         with pytest.raises(SpecError, match=f"{flag} is ignored without {other}"):
             BACKEND.parse(argv, plan.files)
 
+    @pytest.mark.parametrize(
+        ("flag", "value", "sentence"),
+        [
+            ("--data.max_samples", "63900", "is no multiple of --rollout.batch_size 256"),
+            ("--data.max_samples", None, "number of train steps cannot be told"),
+            ("--data.max_samples", "102400", "training ends early"),
+            ("--train.batch_size", "1000", "makes no train step"),
+            ("--train.max_epochs", "2", "more than once"),
+            ("--actor.entropy_coef", "0.01", "entropy bonus"),
+            ("--algo.kl.init_coef", "-0.1", "greater than or equal to 0"),
+        ],
+    )
+    def test_steps_and_terms_that_flags_hide(
+        self, flag: str, value: str | None, sentence: str
+    ) -> None:
+        """The parser takes each; the trainer makes other steps, or trains on something else."""
+        plan = BACKEND.translate(cell_of(base(num_train_steps=250)), PLACE)
+        at = plan.argv.index(flag)
+        argv = (*plan.argv[:at], *((flag, value) if value else ()), *plan.argv[at + 2 :])
+        assert "args" in asked_of_library(NEWEST, [argv])[0]
+        with pytest.raises(SpecError, match=sentence):
+            BACKEND.parse(argv, plan.files)
+
     @pytest.mark.parametrize("version", VERSIONS)
     def test_kl_is_on_unless_turned_off(self, version: str) -> None:
         """No KL flag at all is k1 in the reward at 0.01."""

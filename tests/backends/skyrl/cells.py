@@ -75,7 +75,7 @@ def drawn(draw: st.DrawFn) -> Cell:
         },
         "data": {
             "name": "d", "path": "p", "instruction": draw(_TEXT),
-            "reward": draw(st.sampled_from(["math_boxed", "countdown"])),
+            "reward": draw(st.sampled_from(["math_boxed", "countdown", "exact"])),
             "max_prompt_tokens": draw(st.integers(1, 9999)),
         },
         "advantage": {"estimator": draw(st.sampled_from(["rloo", "grpo", "dr_grpo", "reinforce"]))},
