@@ -6,6 +6,7 @@ const PALETTE = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down"];
 const USUAL = ["k1.reward", "k3.loss", "k1.loss", "k3.reward", "k1.both", "k3.both"];
+const MAX_BANDS = 8;  // more lines than this in one panel are drawn without their bands
 const WINDOW = 5;  // points of the running mean, where smoothing is asked for
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -160,7 +161,7 @@ function lines(data, configuration, metric, look, options) {
     return traces;
   }
   const quiet = { hoverinfo: "skip", mode: "lines", line: { width: 0, color: look.color }, meta };
-  if (!one) {
+  if (!one && !options.bare) {
     traces.push({ x, y: keep(high), ...quiet });
     traces.push({ x, y: keep(low), ...quiet, fill: "tonexty", fillcolor: rgba(look.color, 0.15) });
   }
@@ -264,7 +265,8 @@ const FIGURES = {
       ...(betas.length > 1 ? betas.map((beta, i) => [`β ${beta}`, { color: css("--none"), dash: DASHES[i % DASHES.length] }]) : [])]);
     return panels.map((m) => {
       const plot = panel(place, data.metrics[m], alt);
-      const traces = shown.filter((c) => c.curves[m]).flatMap((c) => lines(data, c, m, { ...look(c.kl), dash: dash(c) }, state));
+      const own = shown.filter((c) => c.curves[m]), options = { ...state, bare: own.length > MAX_BANDS };
+      const traces = own.flatMap((c) => lines(data, c, m, { ...look(c.kl), dash: dash(c) }, options));
       return () => draw(plot, traces, overSteps(sharedRange([traces], state.log), state));
     });
   },

@@ -19,6 +19,8 @@ FORMATS: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 """Ending -> what matplotlib would write into the file of itself and the time."""
 WIDTH, DPI = 10.0, 110
+MAX_BANDS = 8
+"""More lines than this in one panel are drawn without their bands, as on the page."""
 Data = Mapping[str, Any]
 Drawn = tuple[str, Any]
 """A file's name without its ending, and a matplotlib figure."""
@@ -101,7 +103,7 @@ def _panels(
     rows = -(-count // columns)
     tall = max(height, 0.35 + 0.19 * rows_of)
     width = WIDTH if columns > 1 else 0.72 * WIDTH
-    top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 0.95, 0.62
+    top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 1.5, 0.72
     total = top + bottom + rows * tall + (rows - 1) * between
     made = Canvas(figsize=(width, total))
     each = (width - right - columns * side) / columns
@@ -126,7 +128,7 @@ def _curves(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
     look = ramp(betas)
-    made, axes = _panels(len(kinds) or 1)
+    made, axes = _panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
     for at, kl in zip(axes, kinds or ["none"], strict=True):
         for c in [*base, *(c for c in own if c["kl"] == kl and kl != "none")]:
             name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
@@ -151,7 +153,7 @@ def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
         for c in own:
             if metric in c["curves"]:
                 style = look(c["kl"])._replace(dash=dashes.get(c["beta"], "-"))
-                _line(at, data, c["curves"][metric], style, c["name"])
+                _line(at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS)
         at.set_title(_plain(data["metrics"][metric]))
         at.set_xlabel("train step")
     _legend(made, axes)
@@ -296,10 +298,12 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if v is None else v for v in values]
 
 
-def _line(at: Any, data: Data, curve: Data, look: Look, name: str) -> None:
+def _line(
+    at: Any, data: Data, curve: Data, look: Look, name: str, *, band: bool = True
+) -> None:  # fmt: skip
     x = data["grids"][curve["g"]]
     mean = _numbers(curve.get("m") or next(iter(curve["s"].values())))
-    if "l" in curve:
+    if "l" in curve and band:
         at.fill_between(x, _numbers(curve["l"]), _numbers(curve["h"]), color=look.color, alpha=0.14,
                         lw=0)  # fmt: skip
     at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=_plain(name))

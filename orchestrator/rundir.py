@@ -4,7 +4,7 @@
     runs/<experiment>/                            `<name>`, or `<name>.micro` at micro scale
       format.json  spec.json  ledger.jsonl  report/
       cells/<slug>-<id>/
-        cell.json  claim  plan/  checkpoints/  eval/
+        cell.json  claim  plan/  checkpoints/  exports/  eval/
         attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}, see attemptdir
       slurm/<submission>/             the script and manifest of one job array
 
@@ -68,6 +68,10 @@ class CellDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
 
     @property
     def evaluations(self) -> Path:

@@ -4,12 +4,19 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.compare import compare
-from orchestrator.report import Report, markdown, report
-from orchestrator.report.data import setting_names
-from orchestrator.report.model import Section
+from orchestrator.compare.libraries import Asked
+from orchestrator.compare.side import Side, side
+from orchestrator.evaluate import ScoredBaseline
+from orchestrator.report import Context, Origin, Report, markdown, report
+from orchestrator.report.data import MIN_POINTS, kept, setting_names
+from orchestrator.report.model import Link, Section
+from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
 
 CLAIMS = {
     "unbiased_wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]",
@@ -54,8 +61,8 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
 def test_everything_is_there(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     assert names(found) == {
-        "limits", "finals", "curves", "collapse", "reference", "predicted", "gradients",
-        "staleness", "failures", "methods", "provenance",
+        "limits", "finals", "curves", "collapse", "stability", "reference", "predicted",
+        "gradients", "capability", "staleness", "cost", "failures", "methods", "provenance",
     }  # fmt: skip
 
 
@@ -97,7 +104,7 @@ def test_prediction_and_staleness_are_set_beside_what_was_observed(synthetic: An
     rows = section(found, "predicted").tables[0].rows
     assert {row[3] for row in rows} == {"0.830"}
     (stale,) = [r for r in section(found, "staleness").tables[0].rows if r[0] == "async10"]
-    assert stale[3:] == ("10", "9.000 [9.000, 9.000]", "10")
+    assert stale[3:6] == ("10", "9.000 [9.000, 9.000]", "10")
 
 
 def test_a_failure_shows_its_last_lines_and_no_more(synthetic: Any) -> None:
@@ -115,12 +122,46 @@ def test_a_failure_shows_its_last_lines_and_no_more(synthetic: Any) -> None:
 
 def test_every_cell_can_be_traced(synthetic: Any) -> None:
     done = full(synthetic)
-    (table,) = section(reported(synthetic, done), "provenance").tables
-    assert [row[0] for row in table.rows] == [record.cell.id for record in done.records]
-    collapsed = next(row for row in table.rows if "collapsed" in row[3])
-    assert collapsed[3] == "collapsed (reward at step 60)"
-    assert table.rows[0][6] == done.records[0].cell.directory
-    assert table.rows[0][8:] == ("lm-eval 0.4.13", "6")
+    first = done.records[0]
+    origin = Origin(job="4711_3", orch="0.1.0", commit="abcdef0123456789", mlflow="f00d",
+                    mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d")  # fmt: skip
+    context = Context(origins={first.cell.id: origin}, home="/runs/x.micro/report")
+    (table,) = section(reported(synthetic, done, context=context), "provenance").tables
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["cell"] for row in rows] == [record.cell.id for record in done.records]
+    assert table.anchors == tuple(f"cell-{record.cell.id}" for record in done.records)
+    collapsed = next(row for row in rows if "collapsed" in row["outcome"])
+    assert collapsed["outcome"] == "collapsed (reward at step 60)"
+    row = rows[0]
+    assert (row["scored by"], row["scores"]) == ("lm-eval 0.4.13", "6")
+    assert (row["job"], row["orch"], row["commit"]) == ("4711_3", "0.1.0", "abcdef012345")
+    assert row["MLflow run"] == (Link("f00d", origin.mlflow_url),)
+    assert row["directory"] == (Link(first.cell.directory, f"../cells/{first.cell.directory}/"),)
+    assert (row["trained by"], row["declared for"]) == ("micro on node1", "verl")
+
+
+def test_what_is_not_known_of_any_cell_has_no_column(synthetic: Any) -> None:
+    (table,) = section(reported(synthetic, full(synthetic)), "provenance").tables
+    assert not {"job", "commit", "MLflow run"} & set(table.columns)
+
+
+def test_rows_lead_to_the_cells_they_rest_on(synthetic: Any) -> None:
+    done = full(synthetic)
+    found = reported(synthetic, done)
+    known = {f"#{name}" for name in section(found, "provenance").tables[0].anchors}
+    links = [
+        link
+        for part in found.sections
+        for table in part.tables
+        for row in table.rows
+        for field in row
+        if not isinstance(field, str)
+        for link in field
+    ]
+    assert {link.href for link in links} == known
+    assert known == {f"#cell-{record.cell.id}" for record in done.records}
+    configuration = found.data["configurations"][0]
+    assert configuration["cells"] == [[0, done.records[0].cell.id], [1, done.records[1].cell.id]]
 
 
 @pytest.mark.parametrize("states", [[], ["planned"], ["running"], ["failed", "cancelled"]])
@@ -211,10 +252,151 @@ def test_data_is_small(synthetic: Any) -> None:
     done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data | {"laboratory": []})) < 2000 * 9
+    assert len(json.dumps(found.data | {"laboratory": []})) < 2200 * 9
     assert len(json.dumps(found.data["laboratory"])) < 6000
 
 
 def test_a_report_is_plain_data(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     assert json.loads(json.dumps(dataclasses.asdict(found), allow_nan=False))
+
+
+def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None:
+    done = full(synthetic)
+    scores = [
+        s.model_copy(update={"cell_id": "base", "step": 0, "value": 0.25 if s.domain == "in" else 0.5})
+        for s in done.scores[:6]
+    ]  # fmt: skip
+    declared = [Baseline(model="qwen2.5-7b"), Baseline(model="qwen2.5-7b", chat_template="none")]
+    spec = synthetic.spec(CLAIMS, evaluation=Evaluation(baselines=tuple(declared)))
+    scored = [ScoredBaseline(declared[0], "base", tuple(scores), "stands for it"),
+              ScoredBaseline(declared[1], "other", (), "")]  # fmt: skip
+    found = report(compare(spec, done.records, done.scores), done.records, done.scores, spec,
+                   context=Context(baselines=scored))  # fmt: skip
+    (one,) = found.data["baselines"]
+    assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)
+    assert one["finals"]["eval/out_of_domain/mean"] == pytest.approx(0.5)
+    assert (one["model"], one["name"]) == ("qwen2.5-7b", "base model")
+    rows = section(found, "finals").tables[0].rows
+    assert rows[0] == ("qwen2.5-7b", "its own", "0.250", "0.500", "stands for it")
+    assert rows[1][2:4] == ("not evaluated", "not evaluated")
+    assert any("qwen2.5-7b (chat template: none) is not evaluated" in p
+               for p in found.sections[0].points)  # fmt: skip
+
+
+def published(synthetic: Any, *, micro: bool) -> Report:
+    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+    numbers = (
+        PublishedNumber(name="small", claim=claim, relative_improvement=0.1, where="Fig. 5"),
+        PublishedNumber(name="other", claim=claim.replace("k3.loss", "k2.loss"),
+                        relative_improvement=0.2),
+    )  # fmt: skip
+    done = synthetic.grid({"k1.reward": [0.8, 0.81], "k3.loss": [0.7, 0.71]}, micro=micro)
+    spec = synthetic.spec({}, published=Published(source="A paper", numbers=numbers))
+    comparison = compare(spec, done.records, done.scores)
+    return report(comparison, done.records, done.scores, spec)
+
+
+def test_published_numbers_are_never_compared_across_scales(synthetic: Any) -> None:
+    part = section(published(synthetic, micro=True), "published")
+    assert part.note.startswith("NOT COMPARABLE")
+    assert {row[5] for row in part.tables[0].rows} == {"not comparable (micro scale)"}
+    full_scale = section(published(synthetic, micro=False), "published")
+    assert full_scale.note == ""
+    first, second = full_scale.tables[0].rows
+    assert first[2] == "+10.00 %"
+    assert first[3].startswith("+14.18 % [")
+    assert first[5] in ("inside our interval", "outside our interval")
+    assert second[3].startswith("none: ")
+
+
+def test_stability_is_told_with_intervals(synthetic: Any) -> None:
+    found = reported(synthetic, full(synthetic))
+    (table,) = section(found, "stability").tables
+    rows = {row[2]: row for row in table.rows if row[0] == "onpolicy"}
+    assert rows["k1.loss β=0.1"][5:7] == ("60.000 of 100", "60")
+    assert rows["k1.reward β=0.1"][3] == "0.000 [0.000, 0.000]"
+    assert rows["k1.reward β=0.1"][4].startswith("0.014 [0.006")
+    values = found.data["stability"]["spread"]["values"]
+    assert len(values) == len(found.data["configurations"])
+    assert values[1][0] == pytest.approx(0.01414, abs=1e-4)
+
+
+def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:
+    done = synthetic.run(study=("onpolicy", "async10")) + synthetic.run(seed=1)
+    (by_study, by_configuration) = section(reported(synthetic, done), "cost").tables
+    assert [row[:2] for row in by_study.rows] == [
+        ("onpolicy", "2"), ("async10", "1"), ("all together", "2"),
+    ]  # fmt: skip
+    assert by_study.rows[-1][4] == "10"
+    assert len(by_configuration.rows) == 2
+
+
+def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any) -> None:
+    own, other = section(reported(synthetic, full(synthetic)), "capability").tables
+    assert [row[0] for row in own.rows] == ["k1.reward", "k1.loss", "k3.reward", "k3.loss"]
+    assert own.columns[1].startswith("verl ")
+    assert dict(row for row in own.rows)["k1.loss"].startswith("nothing: zero-mean noise")
+    assert "k2.loss" in {row[0] for row in other.rows}
+    assert "capability" not in names(reported(synthetic, synthetic.run(backend="unheard")))
+
+
+def libraries(synthetic: Any) -> tuple[Any, list[Side]]:
+    done = synthetic.none
+    for library, accuracy in (("verl", 0.8), ("openrlhf", 0.7), ("skyrl", 0.8)):
+        for seed in (0, 1, 2):
+            done += synthetic.run("k1.reward", seed=seed, accuracy=accuracy + 0.01 * seed,
+                                  backend=library, micro=False)  # fmt: skip
+    asked = [Asked(record.cell, record.cell.id) for record in done.records]
+    return done, [side("observed", asked, done.records, done.scores)]
+
+
+def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
+    done, sides = libraries(synthetic)
+    found = reported(synthetic, done, context=Context(sides=sides, base="verl"))
+    part = section(found, "libraries")
+    tables = {table.caption.partition(",")[0].partition(":")[0]: table for table in part.tables}
+    differences = {row[1]: row for row in tables["Difference to verl"].rows}
+    assert differences["openrlhf"][4] == "differs"
+    assert differences["openrlhf"][2].startswith("−0.100")
+    assert any("Over all questions" in text for text in part.text)
+    (panel,) = found.data["libraries"]
+    assert set(panel["libraries"]) == {"verl", "openrlhf", "skyrl"}
+    assert len(panel["x"]) == len(panel["libraries"]["verl"]) > 1
+    assert "libraries" not in names(reported(synthetic, done))
+
+
+def test_others_may_add_sections_with_their_own_data(synthetic: Any) -> None:
+    extra = Section("tune", "Searches", ("Found.",))
+    found = reported(synthetic, full(synthetic), sections=(extra,), data={"tune": [1]})
+    order = [part.id for part in found.sections]
+    assert order.index("tune") < order.index("failures")
+    assert found.data["tune"] == [1]
+    assert "## Searches" in markdown(found)
+
+
+def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.5, 0.75], "none": [0.5, 0.5]})
+    items = {
+        record.cell.id: {
+            s.task: np.array([s.value] * 64 + [s.value] * 64)
+            for s in done.scores if s.cell_id == record.cell.id and s.metric == "mean@4"
+        }
+        for record in done.records
+    }  # fmt: skip
+    spec = synthetic.spec()
+    found = report(compare(spec, done.records, done.scores, items), done.records, done.scores, spec)
+    table = section(found, "finals").tables[-1]
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert row["... over seeds and items"].startswith("[")
+    low, high = found.data["configurations"][0]["finals"]["eval/in_domain/mean"][4:]
+    assert low is not None
+    assert low < 0.625 < high
+
+
+@given(st.integers(1, 500), st.integers(MIN_POINTS, 200))
+def test_thinned_steps_keep_both_ends(count: int, most: int) -> None:
+    at = kept(count, most)
+    assert at[0] == 0
+    assert at[-1] == count - 1
+    assert len(at) == len(set(at)) == min(count, most)

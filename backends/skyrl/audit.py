@@ -198,8 +198,8 @@ class _Judge:
             yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):
             yield (
-                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 and skyrl-train the same KL "
-                "in the loss has no gradient"
+                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 and skyrl-train the same "
+                "KL in the loss has no gradient"
             )
 
     def _dead(self) -> str:

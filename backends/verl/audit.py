@@ -125,7 +125,9 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     if pinned is not None:
         version, _, why = pinned.partition(" ")
         at = nearest(told.versions, version)
-        return at, f"{PINNED}{version}: {why}", [at]
+        given = keys.last(USE_REWARD)
+        if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
+            return at, f"{PINNED}{version}: {why}", [at]
     fitting, _ = told.accepting(keys.given)
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting

@@ -19,10 +19,11 @@ def audit(
     """One finding for each launch in the text and each case it can take, in file order. Pure.
 
     `name`: the file's path, shown in findings; its suffix helps to tell YAML and TOML from shell.
-    `files`: texts of files beside it, by the path a launch gives, for configurations that build on
-    others. `versions`: library -> release, where something outside the text says so.
+    `files`: texts of files beside it, by the path a launch gives: configurations it builds on,
+    scripts it calls. `versions`: library -> release, where something outside the text says so.
     Raises UnreadableScript, a sentence, where there is nothing that can be judged.
     """
     from orchestrator.audit.whole import findings
 
-    return findings(text, name, files or {}, versions or {})
+    beside = {} if files is None else files  # Beside has no length
+    return findings(text, name, beside, versions or {})

@@ -13,6 +13,7 @@ _VERSION_FILES = (
     ("skyrl-train", "skyrl-train/pyproject.toml"), ("skyrl-train", "skyrl_train/pyproject.toml"),
 )  # fmt: skip
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
+_VERL_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)")
 _NUMBER = re.compile(r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M)
 
@@ -52,6 +53,7 @@ def versions(script: Path) -> dict[str, str]:
             match = _NUMBER.search(text) if text else None
             if match is not None:
                 found.setdefault(library, f"{match[1]} {name} beside it says so")
+        found.update(_switched(folder, found))
         for name in _PIN_FILES:
             text = _text(folder / name)
             for library, told in pins(text) if text else ():
@@ -60,6 +62,20 @@ def versions(script: Path) -> dict[str, str]:
         if (folder / ".git").exists():
             break
     return found
+
+
+def _switched(folder: Path, found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What verl's own configuration says of a copy of verl: forks keep an old version file, and
+    0.2.0.dev was on it for months in which the KL's switch came."""
+    text = _text(folder / _VERL_CONFIG)
+    if text is None or "verl" not in found:
+        return
+    version, _, why = found["verl"].partition(" ")
+    before = tuple(int(n) for n in version.split(".")[:2]) < (0, 4)
+    if before and "use_kl_in_reward" in text:
+        yield "verl", f"0.4.0 {_VERL_CONFIG} beside it has use_kl_in_reward (though {why})"
+    elif not before and "algorithm:" in text and "use_kl_in_reward" not in text:
+        yield "verl", f"0.3.0 {_VERL_CONFIG} beside it has no use_kl_in_reward (though {why})"
 
 
 def _folders(script: Path) -> Iterator[Path]:

@@ -1,15 +1,19 @@
 """orch collect: run directories into MLflow."""
 
+from dataclasses import asdict
+
 import click
 
 from orchestrator.cli import options, stages
+from orchestrator.cli.output import print_json
 
 
 @click.command(short_help="Read the run directories into MLflow.")
 @options.spec
 @options.overrides
 @options.where
-def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...]) -> int:
+@options.as_json
+def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
     """Mirror what is on disk into MLflow. Doing it twice changes nothing.
 
     Exits 1 if some file could not be read; what could be read is mirrored all the same.
@@ -19,5 +23,8 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...]) -> in
     whole = open_experiment(spec, overrides)
     only = {cell.id for cell in whole.chosen(where).cells}
     records = stages.gather(whole)
-    stages.mirror(whole, records, stages.known_scores(whole), only if where else None)
+    scores = stages.known_scores(whole)
+    done = stages.mirror(whole, records, scores, only if where else None, quiet=as_json)
+    if as_json:
+        print_json(asdict(done))
     return stages.tell_faults([r for r in records if r.cell.id in only])

@@ -29,7 +29,8 @@ def command(
 
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.gather(experiment)
-    scores = stages.known_scores(experiment)
+    known = stages.known(experiment)
+    scores = known.scores
     if kind in ("csv", "parquet"):
         from orchestrator.results import write
 
@@ -37,7 +38,7 @@ def command(
         for path in write(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
             click.echo(path)
         return stages.tell_faults(records)
-    comparison = stages.contrast(experiment, records, scores)
+    comparison = stages.contrast(experiment, records, scores, known.items)
     if kind == "md":
         click.echo(stages.markdown_of(experiment, comparison, records, scores), nl=False)
     else:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.compare.side import Side
     from orchestrator.report import Context, Origin
 
-MAX_ITEM_BYTES = 2 * 2**30
-"""Single answers are read up to this size, as they are written: a gigabyte takes some seconds."""
-
 
 def context(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], home: Path

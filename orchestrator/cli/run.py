@@ -104,8 +104,9 @@ def review(whole: Experiment, chosen: Experiment) -> int:
             say("checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out")  # fmt: skip
     code = max(code, stages.score(chosen, mine))
-    scores = stages.known_scores(whole)
-    comparison = stages.contrast(whole, records, scores)
+    known = stages.known(whole)
+    scores = known.scores
+    comparison = stages.contrast(whole, records, scores, known.items)
     page = stages.write_report(whole, comparison, records, scores)
     try:
         stages.mirror(whole, records, scores)

@@ -12,10 +12,11 @@ from orchestrator.types import Record, Score
 
 if TYPE_CHECKING:
     from orchestrator.compare import Comparison as Comparison
-    from orchestrator.compare import Estimate
-    from orchestrator.evaluate import ScoredBaseline
+    from orchestrator.compare import Estimate, Items
+    from orchestrator.evaluate import Known, ScoredBaseline
     from orchestrator.report import Report as Report
     from orchestrator.report.model import Section
+    from orchestrator.tracking import MirrorReport
 
 
 def gather(experiment: Experiment) -> list[Record]:
@@ -33,15 +34,20 @@ def tell_faults(records: Sequence[Record]) -> int:
     return int(bool(faults))
 
 
-def known_scores(experiment: Experiment) -> list[Score]:
-    """Scores that are on disk, with the means over each domain's tasks; what keeps them from being
-    averaged or compared is told on stderr."""
-    from orchestrator.evaluate import known
+def known(experiment: Experiment) -> "Known":
+    """What evaluation has left on disk; what keeps it from being averaged or compared is told on
+    stderr."""
+    from orchestrator import evaluate
 
-    found = known(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    found = evaluate.known(experiment.cells, experiment.spec.evaluation, experiment.folder)
     for fault in found.faults:
         say(fault)
-    return found.scores
+    return found
+
+
+def known_scores(experiment: Experiment) -> list[Score]:
+    """Scores that are on disk, with the means over each domain's tasks."""
+    return known(experiment).scores
 
 
 def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
@@ -85,39 +91,42 @@ def score(
 
 def mirror(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score],
-    only: Collection[str] | None = None,
-) -> None:  # fmt: skip
-    """Brings MLflow up to date (`only`: the runs of these cells) and says where to look."""
+    only: Collection[str] | None = None, *, quiet: bool = False,
+) -> "MirrorReport":  # fmt: skip
+    """Brings MLflow up to date (`only`: the runs of these cells) and, unless `quiet`, says where
+    to look."""
     from orchestrator import tracking
 
     every = _milestones()
 
     def tell(done: int, total: int) -> None:
-        if every(done, total):
+        if not quiet and every(done, total):
             say(f"mirrored {done} of {total} runs")
 
     done = tracking.mirror(
         records, scores, experiment.spec, experiment.folder, on_progress=tell, only=only
     )
-    say(
-        f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} updated, "
-        f"{done.unchanged} unchanged\n  {done.view}"
-    )
+    removed = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
+    if not quiet:
+        say(
+            f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} "
+            f"updated, {done.unchanged} unchanged{removed}\n  {done.view}"
+        )
+    return done
 
 
 def contrast(
-    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
-) -> "Comparison":
-    """The statistics of what is on disk, with intervals over items where single answers are."""
-    from orchestrator.cli.reporting import MAX_ITEM_BYTES
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score],
+    items: "Items | None" = None,
+) -> "Comparison":  # fmt: skip
+    """The statistics of what is on disk. `items` as evaluate.Known has them; None: read here."""
     from orchestrator.compare import compare
-    from orchestrator.evaluate.answers import answers
 
-    found = answers(records, scores, MAX_ITEM_BYTES)
-    if found.left_out:
-        say(f"single answers of {found.left_out / 2**20:,.0f} MiB were not read: their scores have "
-            "no interval over items")  # fmt: skip
-    return compare(experiment.spec, records, scores, found.items)
+    if items is None:
+        from orchestrator.evaluate import known
+
+        items = known(experiment.cells, experiment.spec.evaluation, experiment.folder).items
+    return compare(experiment.spec, records, scores, items)
 
 
 def write_report(

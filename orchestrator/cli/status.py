@@ -1,7 +1,6 @@
 """orch status: where everything stands."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,9 @@ _LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted"
 @click.option(
     "--all", "everything", is_flag=True, help="List every cell, also those that are done."
 )
-@click.option("--watch", is_flag=True, help="Show it again every two seconds.")
+@click.option(
+    "--watch", is_flag=True, help="Keep showing it, with curves, until every cell has ended."
+)
 @options.as_json
 @options.runs_dir
 def command(
@@ -38,18 +39,18 @@ def command(
     """
     from orchestrator.experiment import open_experiment, saved_experiments
 
-    while True:
-        if spec is None:
-            experiments = saved_experiments(runs_dir)
-        else:
-            experiments = [open_experiment(spec, overrides)]
-        _show(experiments, where, everything, as_json)
-        if not experiments:
-            click.echo(f"no experiment has run yet below {runs_dir}", err=True)
-        if not watch:
-            return
-        time.sleep(2)
-        click.clear()
+    if spec is None:
+        experiments = saved_experiments(runs_dir)
+    else:
+        experiments = [open_experiment(spec, overrides)]
+    if not experiments:
+        click.echo(f"no experiment has run yet below {runs_dir}", err=True)
+    if watch and experiments and not as_json:
+        from orchestrator.cli.watching import watch as keep_showing
+
+        keep_showing(experiments, where, _hours_told)
+        return
+    _show(experiments, where, everything, as_json)
 
 
 def _show(
@@ -89,6 +90,16 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
     listed = [row for row in made.rows if everything or row.state in _LISTED]
     if listed:
         print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
+
+
+def _hours_told(experiment: Experiment) -> str:
+    """GPU-hours used and remaining, where cells take GPUs."""
+    from orchestrator.plan import plan
+
+    if experiment.scale == "micro":
+        return ""
+    hours = _gpu_hours(plan(experiment.cells, experiment.folder))
+    return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
 def _gpu_hours(made: "Plan") -> tuple[float, float] | None:

@@ -20,11 +20,17 @@ NAMED = 3
 """Cells a sentence names before it counts the rest."""
 
 
+Shares = dict[str, tuple[float, ...]]
+"""Task -> share of right responses of each item, over evaluation seeds."""
+
+
 class Known(NamedTuple):
     """Scores, means over domains last, and a sentence for each thing that is wrong with them."""
 
     scores: list[Score]
     faults: list[str]
+    items: dict[str, Shares]
+    """Cell id -> single items at its last step, of tasks scored with every seed that is asked."""
 
 
 def known(cells: Sequence[Cell], evaluation: Evaluation, folder: RunFolder) -> Known:
@@ -39,7 +45,23 @@ def known(cells: Sequence[Cell], evaluation: Evaluation, folder: RunFolder) -> K
         *_missing(cells, results, evaluation),
         *_differences(results, slugs),
     ]
-    return Known([*finite, *aggregate(finite, exams)], faults)
+    items = {cell: _shares(of_cell, len(evaluation.seeds)) for cell, of_cell in results.items()}
+    return Known([*finite, *aggregate(finite, exams)], faults, items)
+
+
+def _shares(results: Sequence[Result], seeds: int) -> Shares:
+    """The items of each task at the last step that has any."""
+    last = max((one.asked.step for one in results if one.shares), default=0)
+    tasks: dict[str, list[Result]] = defaultdict(list)
+    for one in results:
+        if one.asked.step == last and one.shares:
+            tasks[one.asked.task.name].append(one)
+    return {
+        task: tuple(math.fsum(item) / len(item) for item in zip(*(one.shares for one in same),
+                                                                strict=True))
+        for task, same in tasks.items()
+        if len(same) == seeds and len({one.items for one in same}) == 1
+    }  # fmt: skip
 
 
 def _asked(cell: Cell, evaluation: Evaluation, folder: RunFolder) -> list[Result]:

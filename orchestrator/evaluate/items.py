@@ -49,6 +49,12 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Mean:
     return Mean(middle, None if rest.stderr is None else rest.stderr / level)
 
 
+def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
+    """The mean@k of each item, in order; empty where the task has none."""
+    name = next((name for name in items[0]["metrics"] if name.startswith("mean@")), None)
+    return () if name is None else tuple(round(item["metrics"][name], 6) for item in items)
+
+
 def fingerprint_of(items: Iterable[Item]) -> str:
     """What was asked: a hash of the prompts and targets, in order."""
     return digest([[item["prompt"], str(item["target"])] for item in items])

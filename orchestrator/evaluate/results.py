@@ -97,6 +97,8 @@ class Result(Frozen):
     """Package -> version, of what generated the responses."""
     items: str = ""
     """Hash of the prompts and targets; empty in results of an older orch."""
+    shares: tuple[float, ...] = Field(default=(), strict=False)
+    """Share of right responses of each item, in order; empty for divergences."""
 
 
 Kind = tuple[int, str, int, str]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import CheckpointError, RunFolderError
-from orchestrator.evaluate.items import Item, Mean, fingerprint_of
+from orchestrator.evaluate.items import Item, Mean, fingerprint_of, shares_of
 from orchestrator.evaluate.results import Asked, Job, Result
 from orchestrator.files import read_json, write_text
 from orchestrator.types import Score
@@ -82,6 +82,7 @@ class Shards:
         )  # fmt: skip
         result = Result(
             asked=asked, files=job.files, scores=scores, items=fingerprint_of(items),
+            shares=shares_of(items),
             cpu_seconds=sum(part["cpu_seconds"] for part in made), versions=dict(versions),
         )  # fmt: skip
         lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)

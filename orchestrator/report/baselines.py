@@ -44,9 +44,8 @@ def data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
 
 
 def short(one: ScoredBaseline) -> str:
-    """`before training`, `before training, no chat template`."""
-    plain = one.baseline.chat_template == "none"
-    return f"before training{', no chat template' if plain else ''}"
+    """`base model`, `base, no template`."""
+    return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
 def table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> Table | None:

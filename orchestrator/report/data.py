@@ -32,7 +32,7 @@ CURVES = (
     "rollout/response_tokens", "rollout/staleness_mean", "train/beta_effective",
 )  # fmt: skip
 """The curves a reader can choose from, in this order."""
-MAX_VALUES, MIN_POINTS = 340_000, 40
+MAX_VALUES, MIN_POINTS = 240_000, 40
 """Curves of all seeds together hold no more values than this, unless that left them fewer points
 than MIN_POINTS each: steps are then left out evenly, the first and the last kept."""
 

@@ -100,7 +100,7 @@ def _of_side(side: Side, page: Mapping[str, Any]) -> Iterator[Table]:
         for s in page["scores"]
     )  # fmt: skip
     yield Table(f"Scores, {title}: {metric}",
-                ("cell", "library", "in domain", "out of domain", "β", "effective β", "", "cells"),
+                ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared", "cells"),
                 rows, searchable=True)  # fmt: skip
     yield Table(f"Difference to {page['base']}, {title}",
                 ("cell", "library", "difference", "p (Holm)", "verdict"),

@@ -32,7 +32,7 @@ def printed(comparison: Comparison, spec: Spec) -> Section | None:
         "Our relative improvement with its interval and the published number, a row a claim.",
     )  # fmt: skip
     rows = tuple(_row(one, micro) for one in comparison.published)
-    columns = ("claim", "where", "published", "ours", "seeds", "")
+    columns = ("claim", "where", "published", "ours", "seeds", "published lies")
     return Section(
         "published", "Beside the paper's numbers", tuple(filter(None, (TEXT, source))),
         figures=(figure,) if any(one.ours for one in comparison.published) else (),

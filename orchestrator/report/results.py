@@ -35,9 +35,9 @@ def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> 
         "A configuration without a bar has one seed."
     )
     if over_items:
-        caption += " The wide light bar is the interval over seeds and items."
+        caption += " The thick light bar is the interval over seeds and items."
     if any(one.scores for one in baselines):
-        caption += " Stars, and the dotted lines below them: the model before training."
+        caption += " Stars, and the dotted lines through them: the model before training."
     figure = Figure(
         "finals", "finals", "Final accuracy in and out of domain", caption,
         f"Dots with intervals: {' and '.join(map(name_of, metrics))} of each configuration; the "
@@ -134,7 +134,8 @@ def reference(comparison: Comparison) -> Section | None:
     figure = Figure(
         "reference", "measures", "Distance from the reference policy",
         "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
-        "what the reference policy does; reverse KL is what the penalty is meant to bound.",
+        "what the reference policy does; reverse KL is what the penalty is meant to bound. "
+        "Panels with more than 8 lines leave their bands out: choose a β to see them.",
         "Curves of forward KL, reverse KL and entropy, one panel each.",
         metrics,
     )  # fmt: skip

@@ -59,7 +59,9 @@ def test_verl_without_a_hint_of_its_release_is_not_guessed() -> None:
     ("more", "version"),
     [
         ("actor_rollout_ref.actor.fsdp_config.grad_offload=False", "0.2.0"),
-        ("trainer.use_v1=True", "0.9.0"),
+        ("trainer.use_v1=True", "0.9.1"),
+        ("trainer.checkpoint_callback_class=x", "0.9.1"),
+        ("data.continuous_token.enable=True", "0.9.0"),
         ("+trainer.val_before_train=False", "0.3.0"),
     ],
 )

@@ -103,11 +103,22 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
     listed = list(client.search_runs([found.experiment_id], max_results=10_000))
     keys = {run.info.run_id: run.data.tags["orch.key"] for run in listed}
     assert len(set(keys.values())) == len(keys), "a run is there twice"
-    runs: dict[str, Any] = {"": {"note": found.tags["mlflow.note.content"]}}
+
+    def without_ids(text: str) -> str:
+        """Links of notes name what they lead to."""
+        for run_id, key in keys.items():
+            text = text.replace(run_id, key)
+        return text.replace(f"#/experiments/{found.experiment_id}/", "#/experiments/E/")
+
+    views = {k: v for k, v in found.tags.items() if k.startswith("mlflow.sharedViewState")}
+    runs: dict[str, Any] = {
+        "": {"note": without_ids(found.tags["mlflow.note.content"]), "views": views}
+    }
     for run in listed:
         tags = dict(run.data.tags)
         if "mlflow.parentRunId" in tags:
             tags["mlflow.parentRunId"] = keys[tags["mlflow.parentRunId"]]
+        tags["mlflow.note.content"] = without_ids(tags["mlflow.note.content"])
         points = {
             name: sorted(
                 (m.step, m.timestamp, repr(m.value))
@@ -126,6 +137,7 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
         runs[keys[run.info.run_id]] = {
             "name": run.info.run_name, "status": run.info.status, "start": run.info.start_time,
             "end": run.info.end_time, "tags": tags, "params": dict(run.data.params),
+            "datasets": [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs],
             "latest": {k: repr(v) for k, v in run.data.metrics.items()},
             "points": points, "artifacts": artifacts,
         }  # fmt: skip

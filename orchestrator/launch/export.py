@@ -1,0 +1,194 @@
+"""A library's own checkpoint as a Hugging Face directory: evaluation reads nothing else.
+
+    cells/<cell>/exports/<name>/{export.json, huggingface/}   one checkpoint, whole or not there
+    cells/<cell>/exports/<name>.log                           what the last failed try printed
+
+The name carries the step and a digest of the checkpoint's files, so that a checkpoint is converted
+once, and again only if it was written anew.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+
+from orchestrator import registry
+from orchestrator.errors import CheckpointError, OrchError
+from orchestrator.files import NO_ROOM, read_object, read_tail, telling, write_text
+from orchestrator.fingerprint import digest
+from orchestrator.launch import program, system
+from orchestrator.launch.failures import failure_of
+from orchestrator.launch.node.environment import Ground, ground_for, ground_of, missing
+from orchestrator.launch.node.options import NodeOptions
+from orchestrator.launch.node.secret import secrets
+from orchestrator.rundir import CellDir
+from orchestrator.types import Cell, Checkpoint, LaunchPlan
+
+WEIGHTS = (".safetensors", ".bin")
+_LAST_LINES = 5
+
+
+class ExportError(CheckpointError):
+    """A checkpoint that could not be converted. Training is not at fault; nothing is left over."""
+
+
+def export(
+    cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, options: NodeOptions | None = None
+) -> Checkpoint:
+    """The checkpoint in Hugging Face format: itself, if it is; as converted before; or converted
+    by the library's own command in the library's own environment, which takes minutes.
+
+    options: what the site says of environments. Raises ExportError.
+    """
+    if not checkpoint.needs_export:
+        return checkpoint
+    name = _name(checkpoint)
+    whole = cell_dir.exports / name
+    done = Checkpoint(checkpoint.step, whole / "huggingface")
+    if (whole / "export.json").exists():
+        return done
+    nascent = cell_dir.exports / f".new-{name}-{system.node_name()}-{os.getpid()}"
+    _clear(cell_dir.exports)
+    try:
+        with telling(nascent, passing=()):
+            nascent.mkdir(parents=True)
+        _convert(cell, checkpoint, cell_dir, nascent, options or NodeOptions())
+        _take(nascent, whole)
+    finally:
+        rmtree(nascent, ignore_errors=True)
+    for older in cell_dir.exports.glob(f"step{checkpoint.step}-*"):
+        if older != whole:  # of a checkpoint that is not there any more
+            rmtree(older, ignore_errors=True)
+            older.unlink(missing_ok=True)
+    return done
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    files = [p for p in sorted(checkpoint.path.rglob("*")) if p.is_file()]
+    if not files:
+        raise ExportError(f"checkpoint {checkpoint.path} is not there; `orch retry` trains the "
+                          "cell again")  # fmt: skip
+    stats = [(str(p.relative_to(checkpoint.path)), p.stat()) for p in files]
+    told = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return f"step{checkpoint.step}-{digest(told)}"
+
+
+def _convert(
+    cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, nascent: Path, options: NodeOptions
+) -> None:
+    """Runs the library's command into nascent/huggingface, and writes what was done beside it."""
+    backend = registry.load(cell.settings.backend.name)
+    target = nascent / "huggingface"
+    argv = backend.export_command(checkpoint, target)
+    if argv is None:
+        raise ExportError(f"backend '{backend.name}' has no command that converts "
+                          f"{checkpoint.path}")  # fmt: skip
+    plan = _plan(cell, cell_dir)
+    ground = ground_for(plan, options)
+    began = time.time()
+    log = cell_dir.exports / f"{_name(checkpoint)}.log"
+    fault = _run(argv, ground, cell_dir, log, options)
+    if fault:
+        raise ExportError(_sentence(checkpoint, plan, fault, log, options))
+    if fault := _incomplete(target):
+        raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
+    record = {
+        "checkpoint": str(checkpoint.path), "step": checkpoint.step, "argv": list(argv),
+        "backend": plan.backend, "version": plan.version, "environment": ground.record,
+        "seconds": round(time.time() - began, 1), "host": system.node_name(),
+    }  # fmt: skip
+    write_text(nascent / "export.json", json.dumps(record) + "\n")
+    log.unlink(missing_ok=True)
+
+
+def _plan(cell: Cell, cell_dir: CellDir) -> LaunchPlan:
+    """What the cell was trained with: the environment is that of its library's release."""
+    plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
+    if plan is None:
+        raise ExportError(f"{cell_dir.plan}/plan.json is missing: it says which release wrote the "
+                          "checkpoint. Restore it, or `orch retry` the cell")  # fmt: skip
+    return plan
+
+
+def _run(
+    argv: tuple[str, ...], ground: Ground, cell_dir: CellDir, log: Path, options: NodeOptions
+) -> str:
+    """Runs the command to its end; what went wrong, or an empty text."""
+    with telling(log, passing=()):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        out = log.open("wb")
+    with out:
+        try:
+            env = ground.variables({**options.env, **secrets(options.secrets)})
+            command = ground.command(argv, cell_dir.exports, (cell_dir.path,), sorted(options.env))
+            process = subprocess.Popen(
+                command, cwd=cell_dir.exports, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=out, start_new_session=True,
+                preexec_fn=partial(system.die_with, os.getpid()),
+            )  # fmt: skip
+        except OrchError as error:
+            return str(error)
+        except OSError as error:
+            return f"{argv[0]} cannot be run: {error.strerror}"
+        try:
+            code = process.wait()
+        finally:
+            program.end(process, 2)
+    if code == 0:
+        return ""
+    how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+    last = read_tail(log, 1 << 14).decode(errors="replace").rstrip().splitlines()[-_LAST_LINES:]
+    return "\n".join([how, *last])
+
+
+def _sentence(
+    checkpoint: Checkpoint, plan: LaunchPlan, fault: str, log: Path, options: NodeOptions
+) -> str:
+    name = f"{plan.backend}@{plan.version}"
+    advice = f"{log} has all it printed"
+    if failure_of(fault) == "config" and ground_of(plan.backend, plan.version, options) is None:
+        advice = missing(plan.backend, plan.version, options)
+    elif failure_of(fault) == "disk":
+        advice = "free some room and evaluate again"
+    elif failure_of(fault) == "out_of_memory" or "SIGKILL" in fault:
+        advice = "it may want more memory (site.options.evaluation.memory_gib)"
+    return (f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
+            f"fault): {fault}\n{advice}")  # fmt: skip
+
+
+def _incomplete(target: Path) -> str:
+    """What is missing of a Hugging Face directory; empty if it is whole."""
+    if not (target / "config.json").is_file():
+        return "left no config.json"
+    weights = [p for p in target.glob("*") if p.suffix in WEIGHTS and p.stat().st_size]
+    if not weights:
+        return "left no weights"
+    for index in target.glob("*.index.json"):
+        wanted = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        if absent := wanted - {p.name for p in weights}:
+            return f"left no {', '.join(sorted(absent))}"
+    return ""
+
+
+def _take(nascent: Path, whole: Path) -> None:
+    try:
+        nascent.rename(whole)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise ExportError(f"{whole}: there is no room left to write to") from error
+        if not (whole / "export.json").exists():  # another was not faster
+            raise ExportError(f"{whole}: {error.strerror}") from error
+
+
+def _clear(exports: Path) -> None:
+    """Removes what an export of this machine left that was killed."""
+    for left in exports.glob(f".new-*-{system.node_name()}-*"):
+        pid = left.name.rpartition("-")[2]
+        if pid.isdigit() and not system.is_running(int(pid)):
+            with suppress(OSError):
+                rmtree(left)
