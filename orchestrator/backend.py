@@ -30,11 +30,19 @@ class Backend(Protocol):
         ...
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
-        """The attempt's metrics under canonical names, in file order; a torn last line ends it."""
+        """The attempt's metrics under canonical names, in file order; a torn last line ends it.
+
+        Raises LogFault, after all it could read, for a log of a layout or of names it does not
+        know. No log yet is no fault.
+        """
         ...
 
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         """Whole checkpoints, oldest first. A checkpoint cut in half is not among them."""
+        ...
+
+    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
+        """Folders of checkpoints, whole or not: what was begun and is not found was cut off."""
         ...
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:

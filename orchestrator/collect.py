@@ -1,12 +1,11 @@
 """Reads run directories into Records. Writes nothing, and one broken file costs only itself."""
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator import registry
 from orchestrator.backend import Backend
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.state import look
@@ -58,7 +57,10 @@ def _record(cell: Cell, cell_dir: CellDir) -> Record:
         seen.state,
         attempts=exits,
         outcome=_outcome(exits),
-        metrics=merge(_points(backend, attempt, seen.state, faults) for attempt in attempts),
+        metrics=merge(
+            _points(backend, attempt, seen.state, ended, faults)
+            for attempt, ended in zip(attempts, exits, strict=True)
+        ),
         checkpoints=_checkpoints(backend, cell_dir, seen.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
@@ -90,22 +92,30 @@ def _outcome(exits: Sequence[ExitRecord | None]) -> Outcome | None:
 
 
 def _points(
-    backend: Backend, attempt: AttemptDir, state: State, faults: list[str]
-) -> list[MetricPoint]:
+    backend: Backend, attempt: AttemptDir, state: State, ended: ExitRecord | None,
+    faults: list[str],
+) -> list[MetricPoint]:  # fmt: skip
     points: list[MetricPoint] = []
     try:
         for point in backend.read_metrics(attempt.path):
             if not isinstance(point.step, int) or not isinstance(point.values, Mapping):
                 raise TypeError("a step is a whole number and values are a mapping")
             points.append(point)
+    except LogFault as fault:
+        faults.append(str(fault))
     except (OSError, ValueError, KeyError, TypeError) as error:
         faults.append(
-            f"{attempt.metrics} is not what backend '{backend.name}' writes "
+            f"the log of {attempt.path} is not what backend '{backend.name}' writes "
             f"({type(error).__name__}: {error}); the {len(points)} points before that are kept"
         )
     else:
         if state != "running":  # its last line may just be being written
             faults.extend(_lost_lines(attempt.metrics, len(points)))
+        if not points and ended is not None and ended.state == "succeeded":
+            faults.append(
+                f"{attempt.path} ended well, and there is no metric in it where backend "
+                f"'{backend.name}' looks for its log"
+            )
     return points
 
 
@@ -136,16 +146,7 @@ def _checkpoints(
         whole = {part for point in found for part in (point.path, *point.path.parents)}
         faults.extend(
             f"{path} is not a whole checkpoint (cut off?); it is left out, and the others are kept"
-            for path in _folders(cell_dir.checkpoints)
+            for path in backend.begun_checkpoints(cell_dir.checkpoints)
             if path not in whole
         )
     return tuple(found)
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(path) as entries:
-            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from (path / name for name in names)

@@ -7,6 +7,7 @@ OrchError                  a mistake of the user or the world: one sentence, exi
 ├── CheckpointError        a checkpoint that is cut, missing or of another model
 ├── EnvironmentFault       something outside orch is missing: a package, a server, a program
 ├── SelectionError         a --where filter, a cell or a study that names nothing
+├── LogFault               a trainer's log of an unknown layout, or without the names orch knows
 └── LaboratoryError        a model or a probe the gradient laboratory cannot work with
 
 Anything else that escapes is a bug of ours and keeps its traceback.
@@ -81,6 +82,25 @@ class EnvironmentFault(OrchError):
 
 class SelectionError(OrchError):
     """A filter or a name selects nothing, or cannot be read."""
+
+
+class LogFault(OrchError):
+    """A trainer's log that cannot be read, or not whole. A backend raises it after it has given
+    what it could read: a fault of the record, and never the end of a command."""
+
+    @classmethod
+    def of_names(
+        cls, path: Path, library: str, versions: Iterable[str], held: Iterable[str],
+        wanted: str | None = None,
+    ) -> "LogFault":  # fmt: skip
+        """Of a log that holds none of the names orch knows, or not the one that it needs."""
+        some = sorted(held)
+        shown = ", ".join(some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")
+        what = f"has no '{wanted}'" if wanted else "holds none of the names orch knows"
+        return cls(
+            f"{path} {what}; it has {shown or 'no names at all'}. Perhaps another release wrote "
+            f"it: orch knows {library} {', '.join(versions)} (`orch env check` compares)"
+        )
 
 
 class LaboratoryError(OrchError):

@@ -264,7 +264,7 @@ def test_a_report_is_plain_data(synthetic: Any) -> None:
 def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None:
     done = full(synthetic)
     scores = [
-        s.model_copy(update={"cell_id": "base", "step": 0, "value": 0.25 if s.domain == "in" else 0.5})
+        s.model_copy(update={"cell_id": "base", "value": 0.25 if s.domain == "in" else 0.5})
         for s in done.scores[:6]
     ]  # fmt: skip
     declared = [Baseline(model="qwen2.5-7b"), Baseline(model="qwen2.5-7b", chat_template="none")]
@@ -333,7 +333,8 @@ def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:
 
 
 def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any) -> None:
-    own, other = section(reported(synthetic, full(synthetic)), "capability").tables
+    own, older, other = section(reported(synthetic, full(synthetic)), "capability").tables
+    assert "older policy" in older.caption, "async10 trains on samples of an older policy"
     assert [row[0] for row in own.rows] == ["k1.reward", "k1.loss", "k3.reward", "k3.loss"]
     assert own.columns[1].startswith("verl ")
     assert dict(row for row in own.rows)["k1.loss"].startswith("nothing: zero-mean noise")

@@ -28,6 +28,9 @@ class Micro:
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         return disk.find_checkpoints(checkpoints_dir)
 
+    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
+        return [checkpoint.path for checkpoint in disk.all_checkpoints(checkpoints_dir)]
+
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 

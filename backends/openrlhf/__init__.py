@@ -29,6 +29,9 @@ class OpenRLHF:
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         return checkpoints.find_checkpoints(checkpoints_dir)
 
+    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
+        return checkpoints.begun_checkpoints(checkpoints_dir)
+
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 

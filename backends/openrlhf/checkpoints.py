@@ -34,6 +34,11 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     return [Checkpoint(step, found[step]) for step in sorted(found)]
 
 
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Hugging Face directories, whole or not; of two of one step, the one that counts."""
+    return list(dict(_saved(checkpoints_dir)).values())
+
+
 def _saved(root: Path) -> Iterator[tuple[int, Path]]:
     for name, path in _directories(root):
         steps = steps_per_batch(name)

@@ -8,9 +8,12 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backends.openrlhf.checkpoints import steps_per_batch
+from backends.openrlhf.flags import VERSIONS
+from orchestrator.errors import LogFault
 from orchestrator.tensorboard import scalars
 from orchestrator.types import MetricPoint
 
@@ -26,8 +29,8 @@ NAMES: Mapping[str, str] = {
     "rollout/response_length_mean": "rollout/response_tokens",
     "timing/step_total": "time/step_seconds",
 }
-LAST = "timing/step_total"
-"""The last value of a step in either log: with it the step is whole."""
+REWARD, LAST = "rollout/reward_mean", "timing/step_total"
+"""LAST is the last value of a step in either log: with it the step is whole."""
 
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
 _VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")
@@ -35,36 +38,58 @@ _CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The attempt's metrics, in file order; what was being written when it was torn ends it."""
+    """The attempt's metrics, in file order; what was being written when it was torn ends it. Raises
+    LogFault after them."""
     for directory in sorted((attempt_dir / "tensorboard").glob("global_step-x*")):
         steps = steps_per_batch(directory.name)
         if steps is None:
             continue
         files = sorted(directory.glob("events.out.tfevents.*"))
-        points = (point for file in files for point in _of_events(file, steps))
+        seen = Seen()
+        points = (point for file in files for point in _of_events(file, steps, seen))
         first = next(points, None)
-        if first is None:
-            yield from _of_stdout(attempt_dir / "stdout", steps)
-        else:
+        if first is None and not seen.whole:
+            yield from _of_stdout(attempt_dir / "stdout", steps, seen)
+            seen.check(attempt_dir / "stdout", REWARD)
+            continue
+        if first is not None:
             yield first
             yield from points
+        seen.check(directory, LAST, REWARD)
 
 
-def _of_events(path: Path, steps: int) -> Iterator[MetricPoint]:
+@dataclass
+class Seen:
+    """Names in the steps that a log has whole: all but the last, or those that LAST ended."""
+
+    whole: set[str] = field(default_factory=set)
+
+    def check(self, path: Path, *needed: str) -> None:
+        """Raises LogFault for a log without the names that we know, or without a needed one."""
+        if self.whole and not self.whole & NAMES.keys():
+            raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole)
+        for name in needed:
+            if self.whole and name not in self.whole:
+                raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole, name)
+
+
+def _of_events(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
     """One point a step, once the step is whole."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
         prefix, _, name = scalar.tag.partition("/")
-        if prefix != "train":
+        if prefix == "eval":
             continue
         if scalar.step != at:
+            seen.whole.update(values)
             at, values = scalar.step, {}
-        values[name] = scalar.value
-        if name == LAST:
+        values[name if prefix == "train" else scalar.tag] = scalar.value
+        if prefix == "train" and name == LAST:
+            seen.whole.update(values)
             yield MetricPoint(at * steps, scalar.time, canonical(values, steps))
 
 
-def _of_stdout(path: Path, steps: int) -> Iterator[MetricPoint]:
+def _of_stdout(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
     if not path.exists():
         return
     year = time.localtime(path.stat().st_mtime).tm_year
@@ -74,6 +99,7 @@ def _of_stdout(path: Path, steps: int) -> Iterator[MetricPoint]:
             if match is None or not line.endswith("\n"):
                 continue
             values = {name: float(value) for name, value in _VALUE.findall(match[2])}
+            seen.whole.update(values)
             yield MetricPoint(int(match[1]) * steps, _moment(line, year), canonical(values, steps))
 
 

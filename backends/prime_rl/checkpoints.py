@@ -12,9 +12,22 @@ from orchestrator.types import Checkpoint
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Whole policies, oldest first; one still being written has no STABLE."""
-    found = []
-    for path in (checkpoints_dir / "weights").glob("step_*"):
-        step = path.name.removeprefix("step_")
-        if step.isdecimal() and (path / "STABLE").exists() and (path / "config.json").exists():
-            found.append(Checkpoint(int(step), path))
-    return sorted(found)
+    return [each for each in _weights(checkpoints_dir) if _is_whole(each.path)]
+
+
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Policies, whole or not. What it resumes from and broadcasts are none of them."""
+    return [each.path for each in _weights(checkpoints_dir)]
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / "STABLE").exists() and (path / "config.json").exists()
+
+
+def _weights(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Whole or not, oldest first."""
+    named = [
+        (path.name.removeprefix("step_"), path)
+        for path in (checkpoints_dir / "weights").glob("step_*")
+    ]
+    return sorted(Checkpoint(int(step), path) for step, path in named if step.isdecimal())

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from backends.prime_rl.capabilities import VERSIONS
+from orchestrator.errors import LogFault
 from orchestrator.types import MetricPoint
 
 TRAINER: Mapping[str, str] = {
@@ -45,25 +47,36 @@ DAY = 86400
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt by train step."""
+    """The metrics of an attempt by train step. Raises LogFault after them, for a log of which no
+    name is known."""
     logs = attempt_dir / "logs"
     values: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
     start = _started(attempt_dir)
+    strange: dict[Path, set[str]] = {}
     for name, known in (("orchestrator", ORCHESTRATOR), ("trainer", TRAINER)):
-        for step, seconds, fields in _lines(logs / f"{name}.stdout"):
+        path = logs / f"{name}.stdout"
+        for step, seconds, fields in _lines(path):
             values.setdefault(step, {}).update(_canonical(fields, known))
             times[step] = start + seconds
+            held = {part.strip().partition(": ")[0] for part in fields.split(" | ")}
+            if not held & known.keys():
+                strange[path] = held
     for name, known in ROWS.items():
-        for step, time, row in _rows(logs / name):
+        path, rows = logs / name, list(_rows(logs / name))
+        for step, time, row in rows:
             values.setdefault(step, {}).update(_of_row(row, known))
             times[step] = time
+        if len({step for step, _, _ in rows}) > 1 and not any(_of_row(r, known) for _, _, r in rows):
+            strange[path] = {key for _, _, row in rows for key in row}
     for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
         if found := _LAG.search(fields):
             values.setdefault(step, {})["rollout/staleness_max"] = float(found[1])
             times.setdefault(step, start + seconds)
     for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
+    for path, held in strange.items():
+        raise LogFault.of_names(path, "Prime-RL", VERSIONS, held)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:

@@ -14,17 +14,24 @@ _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Whole exports, oldest first, by train steps."""
+    return sorted(each for each in _exports(checkpoints_dir) if is_whole(each.path))
+
+
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Exports, whole or not. What SkyRL resumes from is none of them."""
+    return [each.path for each in sorted(_exports(checkpoints_dir))]
+
+
+def _exports(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Whole or not."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for exports in os.scandir(checkpoints_dir):
             updates = updates_of(Path(exports))
             if updates and exports.name.startswith("exports-"):
-                found += [
-                    Checkpoint(step * updates, path)
-                    for step, path in _steps(Path(exports))
-                    if is_whole(path)
-                ]
-    return sorted(found)
+                steps = _steps(Path(exports))
+                found += [Checkpoint(step * updates, path) for step, path in steps]
+    return found
 
 
 def _steps(exports: Path) -> list[tuple[int, Path]]:

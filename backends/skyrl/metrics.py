@@ -9,6 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from backends.skyrl.layout import updates_of
+from backends.skyrl.releases import VERSIONS
+from orchestrator.errors import LogFault
 from orchestrator.tensorboard import Scalar, scalars
 from orchestrator.types import MetricPoint
 
@@ -30,6 +32,7 @@ NAMES: Mapping[str, str] = {
 """SkyRL's key -> the canonical name. It logs the KL as its estimator has it, averaged over each
 response's tokens, then over responses, and no k1 per sequence: there is no train/kl_reference."""
 
+REWARD = "reward/avg_raw_reward"
 _EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
 _STEP = re.compile(r"^(.*?)Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -40,17 +43,35 @@ _LONGEST_REPORT = 2000
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt, one point a step that SkyRL logged, counted in train steps."""
+    """The metrics of an attempt, one point a step that SkyRL logged, counted in train steps.
+
+    Raises LogFault after them, for a log without the names that we know.
+    """
     folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
     found = False
+    seen: dict[int, set[str]] = {}
     for folder in folders:
         for path in sorted(folder.glob("events.out.tfevents.*")):
-            for point in _points(scalars(path), updates_of(folder) or 1):
+            for point in _points(scalars(path), updates_of(folder) or 1, seen):
                 found = True
                 yield point
-    if not found:
+    if not found and not seen:
         updates = next(iter(map(updates_of, folders)), None) or 1
-        yield from _printed(attempt_dir / "stdout", updates)
+        yield from _printed(attempt_dir / "stdout", updates, seen)
+        _check(attempt_dir / "stdout", seen)
+    elif folders:
+        seen.pop(max(seen), None)  # it may just be being written
+        _check(folders[0], seen)
+
+
+def _check(path: Path, seen: Mapping[int, set[str]]) -> None:
+    """Raises LogFault where steps have none of the names we know, or no reward. At step 0 there
+    are evaluations only."""
+    held = {name for step, names in seen.items() if step > 0 for name in names}
+    if held and not held & NAMES.keys():
+        raise LogFault.of_names(path, "SkyRL", VERSIONS, held)
+    if held and REWARD not in held:
+        raise LogFault.of_names(path, "SkyRL", VERSIONS, held, REWARD)
 
 
 def canonical(key: str) -> str | None:
@@ -62,9 +83,12 @@ def canonical(key: str) -> str | None:
     return f"eval/{evaluated[1]}/{metric}"
 
 
-def _points(scalars: Iterable[Scalar], updates: int) -> Iterator[MetricPoint]:
+def _points(
+    scalars: Iterable[Scalar], updates: int, seen: dict[int, set[str]]
+) -> Iterator[MetricPoint]:
     for step, group in groupby(scalars, key=lambda scalar: scalar.step):
         members = list(group)
+        seen.setdefault(step, set()).update(scalar.tag for scalar in members)
         values = _named({scalar.tag: scalar.value for scalar in members})
         if values:
             yield MetricPoint(step * updates, members[0].time, values)
@@ -88,7 +112,7 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _printed(path: Path, updates: int) -> Iterator[MetricPoint]:
+def _printed(path: Path, updates: int, seen: dict[int, set[str]]) -> Iterator[MetricPoint]:
     """Reports of its console logger: `Step N: ` and a dictionary over lines, four decimals."""
     if not path.exists():
         return
@@ -101,6 +125,7 @@ def _printed(path: Path, updates: int) -> Iterator[MetricPoint]:
             report = _report(lines)
             if report is None:
                 return
+            seen.setdefault(int(head[2]), set()).update(map(str, report))
             values = _named(report)
             if values:
                 yield MetricPoint(int(head[2]) * updates, _time(head[1]), values)

@@ -34,6 +34,11 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     )
 
 
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Folders of steps, whole or not."""
+    return sorted(path for path in checkpoints_dir.glob("x*/global_step_*") if path.is_dir())
+
+
 def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
     """argv of verl's merger, run in verl's environment on a CPU; None where nothing is to do."""
     if not checkpoint.needs_export:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from backends.verl.arguments import VERSIONS
+from orchestrator.errors import LogFault
 from orchestrator.types import MetricPoint
 
 NAMES: Mapping[str, str] = {
@@ -53,7 +55,7 @@ class Line(NamedTuple):
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The attempt's metrics in file order; a torn last line ends it."""
+    """The attempt's metrics in file order; a torn last line ends it. Raises LogFault after them."""
     source = next(iter(sorted(attempt_dir.glob("verl.x*.jsonl"))), None)
     if source is None or source.stat().st_size == 0:
         source = attempt_dir / "stdout"
@@ -62,10 +64,33 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     written = source.stat().st_mtime
     text = source.read_text(encoding="utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
-    lines = list(_console(whole) if source.name == "stdout" else _jsonl(whole))
-    reading = _reading(whole if source.name == "stdout" else source.name)
+    console = source.name == "stdout"
+    lines = list(_console(whole) if console else _jsonl(whole))
+    reading = _reading(whole if console else source.name)
     for line, time in zip(lines, _times(lines, written), strict=True):
         yield MetricPoint(line.step * reading.updates, time, canonical(line.values, reading))
+    _check(source, lines, None if console else whole.count("\n"))
+
+
+REWARD = "critic/score/mean"
+
+
+def _check(path: Path, lines: list[Line], written: int | None) -> None:
+    """Raises LogFault for a log that is not as the releases we know write it.
+
+    written: how many lines a JSONL has; those from the first that cannot be read are not lines.
+    """
+    if written is not None and len(lines) < written:
+        raise LogFault(
+            f"{path} line {len(lines) + 1} is not a line of verl's file logger as orch knows it "
+            f"(of {', '.join(VERSIONS)}): it and what follows are not read"
+        )
+    steps = [line.values for line in lines if line.step > 0]
+    held = {name for values in steps for name in values}
+    if steps and not held & NAMES.keys():
+        raise LogFault.of_names(path, "verl", VERSIONS, held)
+    if steps and REWARD not in held:
+        raise LogFault.of_names(path, "verl", VERSIONS, held, REWARD)
 
 
 def canonical(values: Mapping[str, float], reading: Reading) -> dict[str, float]:
@@ -99,7 +124,7 @@ def _reading(text: str) -> Reading:
 
 
 def _jsonl(text: str) -> Iterator[Line]:
-    for line in text.splitlines():
+    for line in text.split("\n")[:-1]:
         try:
             plain = json.loads(line)
             step, data = int(plain["step"]), dict(plain["data"])

@@ -1,10 +1,15 @@
 """orch compare: what the numbers support."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrator.cli import options, stages
 from orchestrator.cli.output import print_json, print_table
 from orchestrator.errors import SelectionError
+
+if TYPE_CHECKING:
+    from orchestrator.compare import Difference, Estimate
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
@@ -14,6 +19,8 @@ from orchestrator.errors import SelectionError
 @click.option("--by", "axis", metavar="AXIS",
               help="Set values of one axis against each other: kl, beta, backend, ...")  # fmt: skip
 @click.option("--metric", help="Canonical name; default: the main in-domain accuracy.")
+@click.option("--effect", type=click.FloatRange(min=0, min_open=True), metavar="SIZE",
+              help="With --by: seeds that would tell such a difference, power 0.8.")  # fmt: skip
 @click.option("--against", metavar="LIBRARY",
               help="With --by backend: whom the others are set against.")  # fmt: skip
 @click.option("--ablate", is_flag=True,
@@ -23,7 +30,8 @@ from orchestrator.errors import SelectionError
 @options.as_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], axis: str | None,
-    metric: str | None, against: str | None, ablate: bool, configs: bool, as_json: bool,
+    metric: str | None, effect: float | None, against: str | None, ablate: bool,
+    configs: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Means with intervals over seeds, and the verdict on every claim.
 
@@ -51,7 +59,7 @@ def command(
     records = stages.gather(experiment)
     comparison = stages.contrast(experiment, records, stages.known_scores(experiment))
     if axis is not None:
-        _print_by(comparison, axis, metric, as_json)
+        _print_by(comparison, axis, metric, effect, as_json)
     elif as_json:
         print_json(_plain(comparison))
     else:
@@ -62,8 +70,9 @@ def command(
 
 
 def _print_by(
-    comparison: "stages.Comparison", axis: str, metric: str | None, as_json: bool
-) -> None:
+    comparison: "stages.Comparison", axis: str, metric: str | None, effect: float | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     from orchestrator.compare import by
 
     chosen = metric or comparison.in_domain
@@ -76,21 +85,51 @@ def _print_by(
         raise SelectionError(
             f"no configuration has an axis '{axis}' (there are: kl, beta, {', '.join(known)})"
         ) from None
+    if as_json:
+        print_json([_plain_difference(d) | {"seeds_for_effect": _seeds(d, effect)}
+                    for d in differences])  # fmt: skip
+        return
     rows = [
-        (d.left, d.right, f"{d.effect.mean:+.3f}", _bounds(d.effect.low, d.effect.high),
-         d.effect.n, len(d.settings), f"{d.p_corrected:.2g}", d.verdict)
+        (d.left, d.right, f"{d.effect.mean:+.3f}", _bounds(d.effect),
+         _bounds(d.over_items), "-" if d.relative is None else f"{d.relative.value:+.1%}",
+         d.effect.n, len(d.settings), f"{d.p_corrected:.2g}", d.verdict,
+         *([] if effect is None else [_seeds(d, effect) or "unknown"]))
         for d in differences
     ]  # fmt: skip
-    columns = (axis, "against", "difference", "95 % interval", "seeds", "settings", "p (Holm)", "")
-    if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        click.echo(f"difference in {chosen}")
-        print_table(columns, rows)
+    click.echo(f"difference in {chosen}, 95 % intervals")
+    print_table((axis, "against", "difference", "over seeds", "over seeds and items", "relative",
+                 "seeds", "settings", "p (Holm)", "",
+                 *([] if effect is None else [f"seeds for {effect:g}"])), rows)  # fmt: skip
 
 
-def _bounds(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"[{low:+.3f}, {high:+.3f}]"
+def _seeds(found: "Difference", effect: float | None) -> int | None:
+    """Seeds that would tell an effect of this size, with the spread seen here; None with one seed,
+    and where no number up to 1,000 would do."""
+    from orchestrator.compare.estimates import seeds_needed
+
+    if effect is None or found.effect.n < 2:
+        return None
+    return seeds_needed(effect, found.effect.sd)
+
+
+def _bounds(found: "Estimate | None") -> str:
+    if found is None or found.low is None or found.high is None:
+        return "-"
+    return f"[{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _plain_difference(found: "Difference") -> dict[str, object]:
+    """Every number as a number; null where it is not known."""
+    from dataclasses import asdict
+
+    return {
+        "axis": found.axis, "left": found.left, "right": found.right, "metric": found.metric,
+        "difference": asdict(found.effect),
+        "over_items": None if found.over_items is None else asdict(found.over_items),
+        "relative": None if found.relative is None else asdict(found.relative),
+        "settings": list(found.settings), "p": found.p, "p_corrected": found.p_corrected,
+        "verdict": found.verdict,
+    }  # fmt: skip
 
 
 def _plain(comparison: "stages.Comparison") -> dict[str, object]:
@@ -102,12 +141,20 @@ def _plain(comparison: "stages.Comparison") -> dict[str, object]:
         "configurations": [
             {"study": c.study, "traits": dict(c.traits), "kl": c.kl, "beta": c.beta,
              "seeds": len(c.runs), "finished": c.num_finished, "collapsed": asdict(c.collapse),
-             "finals": {name: asdict(e) for name, e in c.finals.items()}}
+             "finals": {name: asdict(e) for name, e in c.finals.items()},
+             "over_items": {name: asdict(e) for name, e in c.finals_over_items.items()},
+             "stability": asdict(c.stability)}
             for c in comparison.configurations
         ],
         "claims": [
             {"name": f.name, "verdict": f.verdict, "claim": f.claim.text,
              "statement": statement(f.claim), "reason": reason(f)}
             for f in comparison.findings
+        ],
+        "published": [
+            {"name": b.published.name, "where": b.published.where, "claim": b.claim.text,
+             "published": b.published.relative_improvement,
+             "ours": None if b.ours is None else asdict(b.ours), "missing": b.missing}
+            for b in comparison.published
         ],
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """How commands print: results on stdout, messages on stderr, plain when it is not a terminal."""
 
 import json
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -19,8 +20,16 @@ def say(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """One JSON document on stdout; what is no finite number is null."""
+    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

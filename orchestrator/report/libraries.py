@@ -100,8 +100,8 @@ def _of_side(side: Side, page: Mapping[str, Any]) -> Iterator[Table]:
         for s in page["scores"]
     )  # fmt: skip
     yield Table(f"Scores, {title}: {metric}",
-                ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared", "cells"),
-                rows, searchable=True)  # fmt: skip
+                ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared",
+                 "cells"), rows, searchable=True)  # fmt: skip
     yield Table(f"Difference to {page['base']}, {title}",
                 ("cell", "library", "difference", "p (Holm)", "verdict"),
                 tuple((d["question"], d["right"], *_verdict(d)) for d in page["differences"]),

@@ -77,3 +77,11 @@ def test_items_that_some_run_lacks_are_not_averaged_over_the_rest(
     (difference,) = by(found.configurations, "kl", METRIC)
     assert difference.over_items is None
     assert difference.effect.n == 3
+
+
+def test_items_of_another_evaluation_are_no_interval(synthetic: Any) -> None:
+    """Items that do not average to the score are not of it."""
+    done, items = made(synthetic)
+    next(iter(items.values()))["micro_sort"] += 0.01
+    found = compare(synthetic.spec(), done.records, done.scores, items)
+    assert METRIC not in found.configurations[0].finals_over_items

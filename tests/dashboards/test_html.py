@@ -3,13 +3,18 @@
 import base64
 import hashlib
 import json
+import math
 import re
+import struct
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dashboards import html
+from dashboards.packing import words
 from orchestrator.compare import compare
 from orchestrator.report import report
 
@@ -62,6 +67,7 @@ def test_the_page_is_well_formed_and_names_everything_once(whole: str) -> None:
     assert len(ids) == len(set(ids))
     links = {a["href"] for a in seen.with_tag("a")}
     assert links <= {f"#{name}" for name in ids}, "every link leads somewhere on the page"
+    assert len([link for link in links if str(link).startswith("#cell-")]) == 5
 
 
 def test_nothing_is_fetched_and_only_our_scripts_run(whole: str) -> None:
@@ -82,6 +88,39 @@ def test_data_is_json_and_cannot_end_its_element(whole: str) -> None:
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', whole)
     assert "<" not in text
     assert len(json.loads(text)["configurations"]) == 3
+
+
+def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.82]})
+    comparison = compare(synthetic.spec(), done.records, done.scores)
+    told = report(comparison, done.records, done.scores, synthetic.spec())
+    names = ("curves-a", "curves-b", 'curves-"<c>')
+    links = {str(a["href"]) for a in Seen(html(told, {"curves": names})).with_tag("a")}
+    wanted = {f"figures/{name}.{ending}" for name in names for ending in ("png", "pdf")}
+    assert {link for link in links if link.startswith("figures/")} == wanted
+    assert "figures/" not in html(told)
+
+
+def unpacked(text: str) -> list[float | None]:
+    """What figures.js makes of a packed series."""
+    found = struct.unpack(f"<{len(base64.b64decode(text)) // 2}H", base64.b64decode(text))
+    return [None if w == 65535 else ((w >> 5) - 999) * 10.0 ** ((w & 31) - 12) for w in found]
+
+
+@given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True)))
+def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
+    for before, after in zip(values, unpacked(words(values)), strict=True):
+        if before is None or not math.isfinite(before):
+            assert after is None
+        else:
+            near = math.copysign(min(abs(before), 9.99e21), before)
+            assert after == pytest.approx(near, rel=0.005, abs=1e-12)
+
+
+def test_packed_curves_are_exact_where_three_digits_are_enough() -> None:
+    values = [0.0, 1.0, -1.0, 0.5, 0.999, 123.0, -0.00125, 350.0, 1e-10, None, 9.99e21]
+    for before, after in zip(values, unpacked(words(values)), strict=True):
+        assert after == (None if before is None else pytest.approx(before, rel=1e-12))
 
 
 def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
@@ -125,4 +164,4 @@ def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
             {kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "k1.loss")}, beta=beta / 20
         )
     grown = len(page(synthetic, done)) - len(whole)
-    assert grown < 180 * 4000, "under 4 kB a cell"
+    assert grown < 180 * 4500, "under 4.5 kB a cell"

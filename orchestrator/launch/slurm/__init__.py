@@ -11,6 +11,9 @@
     control    cancel, and what may be tried again by itself
     wait       `orch run --wait`
     task       what runs in a job: one element of an array
+    score      what runs in an evaluation job: export, then every missing score
+    requeue    a job that puts itself back into the queue
+    evaluations  how evaluation jobs stand, and which go again
     lease      at most one attempt of a cell writes, also where file locks do not reach
 
 A cell is submitted by making its next attempt, with the name of the submission in it, before the

@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from orchestrator.files import read_json, telling, write_text
+from orchestrator.files import read_json, read_object, telling, write_text
 from orchestrator.rundir import RunFolder
+from orchestrator.types import ExitRecord
 
 INTENT, SENT, DROPPED, DRAINED = "intent", "submitted", "dropped", "drained"
 
@@ -90,3 +92,26 @@ def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, An
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
     """{kind, elements: [[cell's directory, attempt], ...], options}; {} if it is gone."""
     return read_json(folder.submission(submission) / "manifest.json") or {}
+
+
+def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
+    """How one element of an evaluation ended; its name says the state, so that most are not read.
+
+    (How training ended is in the attempt.)
+    """
+    place = folder.submission(submission) / "ends" / f"{index}.{record.state}.json"
+    write_text(place, record.model_dump_json() + "\n")
+
+
+def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
+    """Element -> the file that says how it ended; of one that ended twice, its success."""
+    found: dict[int, Path] = {}
+    for path in (folder.submission(submission) / "ends").glob("*.json"):
+        index, _, state = path.stem.partition(".")
+        if index.isdigit() and (state == "succeeded" or int(index) not in found):
+            found[int(index)] = path
+    return found
+
+
+def read_end(path: Path) -> ExitRecord | None:
+    return read_object(ExitRecord, path)

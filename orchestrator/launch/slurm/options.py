@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field, ValidationError
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.options import NodeOptions
 from orchestrator.sentences import sentence
-from orchestrator.settings import NonNegativeInt, PositiveFloat, PositiveInt
+from orchestrator.settings import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
 
-Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk"]
+Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export"]
 
 # Values are plain: no blank, quote, dollar, semicolon or backslash, so that none means anything
 # to a shell, whoever pastes it. A constraint has SLURM's own grammar.
@@ -52,6 +52,22 @@ _RULES: Mapping[str, str] = {
 }
 
 
+class EvaluationJob(Frozen):
+    """The job that scores one cell, on one node: what is not said is as in training."""
+
+    partition: _NAMES | None = None
+    gpus: NonNegativeInt | None = None
+    """None: as many as training takes of a node. vLLM spreads the weights over all of them."""
+    cpus: PositiveInt | None = None
+    memory_gib: PositiveFloat | None = None
+    """Exporting a checkpoint takes about three times its size. Never less than 2 at micro scale."""
+    time_limit_hours: PositiveFloat | None = None
+
+
+SMALL_GIB = 2.0
+"""What the evaluation harness takes with an embedded policy, and room to spare."""
+
+
 class SlurmOptions(NodeOptions):
     """All fields of `site.options`: the launcher's here, the node's in NodeOptions."""
 
@@ -86,12 +102,14 @@ class SlurmOptions(NodeOptions):
     """How often a cell that failed in this way is tried again by itself."""
     evaluate: bool = True
     """Whether each cell's evaluation is a job that starts when the cell is done."""
+    evaluation: EvaluationJob = EvaluationJob()
     python: _FILE | None = None
     """The Python of orch's environment on the nodes; None: the one that submits."""
 
 
 RETRIES: Mapping[str, int] = {
     "error": 1, "out_of_memory": 0, "hung": 2, "lost": 2, "node": 5, "disk": 0,
+    "export": 1,
 }  # fmt: skip
 """Where the site file says nothing. A failure of class `config` is never tried again."""
 
@@ -108,6 +126,23 @@ def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int
                 yield f"{name}: {_RULES[field]}; got {each['input']!r}", each["loc"]
             else:
                 yield sentence(each, name, tuple(SlurmOptions.model_fields)), each["loc"]
+
+
+def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
+    """The options of evaluation jobs that take so many GPUs; small: of embedded policies."""
+    own = options.evaluation
+    memory = own.memory_gib or options.memory_gib
+    changes: dict[str, object] = {
+        "partition": own.partition or options.partition,
+        "memory_gib": max(memory or 0.0, SMALL_GIB) if small else memory,
+        "cpus_per_task": own.cpus or options.cpus_per_task,
+        "time_limit_hours": own.time_limit_hours or options.time_limit_hours,
+    }
+    if own.gpus and options.gres:
+        name = options.gres.partition(",")[0].split(":")
+        kind = [word for word in name[1:] if not word.isdigit()]
+        changes["gres"] = ":".join(["gpu", *kind, str(gpus)])
+    return options.model_copy(update=changes)
 
 
 def slurm_options(options: Mapping[str, object]) -> SlurmOptions:

@@ -39,8 +39,7 @@ class Snapshot:
 
     def accounted(self) -> scheduler.Answer:
         if self._accounted is None:
-            wanted = [s.job for s in self.jobs.values()
-                      if s.job and s.kind == "train" and not s.drained]  # fmt: skip
+            wanted = [s.job for s in self.jobs.values() if s.job and not s.drained]
             try:
                 self._accounted = scheduler.accounting(wanted)
             except scheduler.Away as error:
@@ -121,6 +120,12 @@ def evaluations(folder: RunFolder) -> int | None:
         return 0
     queue = taken.queued()
     return None if queue is None else sum(job in jobs for job, _ in queue)
+
+
+def seen_job(folder: RunFolder, sent: book.Submission, index: int) -> Seen:
+    """One element of a submission that is in the ledger."""
+    log = folder.submission(sent.id) / f"{sent.job}_{index}.log"
+    return snapshot(folder).seen(str(sent.job), index, sent.time, log)
 
 
 def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Seen | None:

@@ -14,16 +14,18 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.launch import system
 from orchestrator.launch.check import expressible
 from orchestrator.launch.slurm import book, poll, scheduler, script
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.options import SlurmOptions, of_evaluation
 from orchestrator.launch.slurm.reconcile import close_books, reconcile, submitting
-from orchestrator.rundir import RunFolder
+from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.state import RESUMABLE, Look, look
 from orchestrator.types import Cell
 
@@ -125,11 +127,24 @@ def _send_evaluation(
 ) -> None:  # fmt: skip
     elements = book.read_manifest(folder, follows).get("elements", [])
     name = _intend(folder, submission, "evaluate", len(elements), follows)
-    # an evaluation is one process: of a model that wants GPUs, on as many of one node
-    gpus = _gpus_of(folder, elements)
-    job = script.Job(name, len(elements), script.Shape(1, gpus), after=array)
-    _write(folder, submission, {"kind": "evaluate", "elements": elements}, job, options)
-    _sbatch(folder, submission, name, options, tell)
+    # the elements of one training array are of one shape
+    first = [CellDir(folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]]
+    _send_scoring(folder, submission, name, elements, first, array, options, tell)
+
+
+def _send_scoring(
+    folder: RunFolder, submission: str, name: str, elements: Sequence[object],
+    cells: Sequence[Cell], after: str | None, options: SlurmOptions, tell: Callable[[str], None],
+) -> str:  # fmt: skip
+    """Sends evaluations of such cells: each is one process of one node."""
+    gpus = options.evaluation.gpus
+    if gpus is None:
+        gpus = max((script.shape_of(cell).gpus_per_node for cell in cells), default=0)
+    adapted = of_evaluation(options, gpus, small=all(c.scale == "micro" for c in cells))
+    job = script.Job(name, len(elements), script.Shape(1, gpus), after=after)
+    manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
+    _write(folder, submission, manifest, job, adapted)
+    return _sbatch(folder, submission, name, adapted, tell)
 
 
 def evaluate_alone(
@@ -147,10 +162,7 @@ def evaluate_alone(
         places = [folder.cell(cell) for cell in cells]
         elements = [[place.path.name, place.attempts()[-1].number] for place in places]
         name = _intend(folder, submission, "evaluate", len(elements))
-        gpus = max(script.shape_of(cell).gpus_per_node for cell in cells)
-        job = script.Job(name, len(elements), script.Shape(1, gpus))
-        _write(folder, submission, {"kind": "evaluate", "elements": elements}, job, options)
-        array = _sbatch(folder, submission, name, options, tell)
+        array = _send_scoring(folder, submission, name, elements, cells, None, options, tell)
         poll.forget()
         return array
 
@@ -183,7 +195,8 @@ def _write(
     options: SlurmOptions,
 ) -> None:  # fmt: skip
     plain = options.model_dump(mode="json")
-    book.write_manifest(folder, submission, {**manifest, "options": plain})
+    here = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
+    book.write_manifest(folder, submission, {**manifest, **here, "options": plain})
     write_text(folder.submission(submission) / "job.sh", script.text(job, options))
 
 
@@ -262,10 +275,3 @@ def _room(options: SlurmOptions, evaluate: bool, tell: Callable[[str], None]) ->
         return None
     queued = patiently(scheduler.queue, tell)
     return max(0, options.max_submit_jobs - len(queued)) // (2 if evaluate else 1)
-
-
-def _gpus_of(folder: RunFolder, elements: Sequence[Sequence[object]]) -> int:
-    from orchestrator.rundir import CellDir
-
-    cells = [CellDir(folder.cells_path / str(name)) for name, _ in elements[:1]]
-    return max((script.shape_of(c.read_cell()).gpus_per_node for c in cells), default=0)

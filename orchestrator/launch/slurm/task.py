@@ -5,22 +5,22 @@ python -m orchestrator.launch.slurm.task     SLURM's variables say which element
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.files import read_json
+from orchestrator.files import NO_ROOM, read_json
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import Quiet
+from orchestrator.launch.slurm import requeue, score, words
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
 from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.requeue import job_id
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.types import Cell, ExitRecord, LaunchPlan, State
 
@@ -28,7 +28,6 @@ ASKED: Mapping[int, State] = {**worker.ASKED, signal.SIGUSR1: "timed_out"}
 """USR1 comes before the time limit and, where the cluster says so, on preemption."""
 NOT_MINE = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
-_REQUEUE_SECONDS = 120
 
 
 def main() -> int:
@@ -40,15 +39,21 @@ def main() -> int:
             "runs folder must lie on a file system that every node sees")  # fmt: skip
         return 1
     folder = RunFolder(place.parents[1])
-    name, number = manifest["elements"][int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    index = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    name, number = manifest["elements"][index]
     cell_dir = CellDir(folder.cells_path / name)
+    os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # what the submitter means by it
     try:
         if manifest["kind"] == "evaluate":
-            return evaluate(folder, cell_dir)
+            return score.run(folder, cell_dir, manifest, ask)
         return train(cell_dir, place.name, number, manifest["options"], ask)
-    except OrchError as error:
+    except (OrchError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, OrchError) else error
+        full = isinstance(cause, OSError) and cause.errno in NO_ROOM
+        if not full and not isinstance(error, OrchError):
+            raise
         say(str(error))
-        return 1
+        return words.FULL if full else 1
 
 
 def train(
@@ -99,30 +104,10 @@ def _attempt(
         return worker.perform(cell, cell_dir, attempt, job, ask, lambda: None, execute)
     except RunFolderError as error:
         say(str(error))
-        return Ending("failed", failure="disk", message=str(error)).record(started, time.time())
+        told = (f"{error}. On a cluster a cell that found no room waits for `orch retry`")
+        return Ending("failed", failure="disk", message=told).record(started, time.time())
     finally:
         claim.close()
-
-
-def evaluate(folder: RunFolder, cell_dir: CellDir) -> int:
-    """Scores the checkpoints of one cell, as `orch eval` would."""
-    from orchestrator.collect import collect
-    from orchestrator.evaluate import evaluate as score
-    from orchestrator.files import read_object
-    from orchestrator.types import Spec
-
-    spec = read_object(Spec, folder.spec)
-    if spec is None:
-        say(f"{folder.spec} is missing: `orch run` writes it")
-        return 1
-    records = collect([cell_dir.read_cell()], folder)
-    score(records, spec.evaluation, folder, workers=1)
-    return 0
-
-
-def job_id() -> str:
-    """`<array>_<index>`, as SLURM's commands take it."""
-    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def _stopped_by_whom(record: ExitRecord, options: SlurmOptions) -> ExitRecord:
@@ -140,17 +125,8 @@ def _again(cell_dir: CellDir, submission: str, options: SlurmOptions) -> int:
     if len(mine) > options.max_requeues:
         say(f"stopped {len(mine)} times; `orch run` goes on (site.options.max_requeues)")
         return 1
-    call = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
-    deadline = time.monotonic() + _REQUEUE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(subprocess.TimeoutExpired):
-            listed = call(["squeue", "--noheader", f"--jobs={job_id()}", "--format=%T"])
-            if listed.returncode == 0 and listed.stdout.strip() != "RUNNING":
-                return 1  # it is being cancelled, or requeued by SLURM itself
-            if call(["scontrol", "requeue", job_id()]).returncode == 0:
-                return 1
-        time.sleep(2)
-    say("the scheduler does not answer; `orch run` goes on with this cell")
+    if not requeue.requeue(job_id()):
+        say("the scheduler does not answer; `orch run` goes on with this cell")
     return 1
 
 
@@ -163,7 +139,9 @@ def _code_of(cell_dir: CellDir, submission: str) -> int:
 
 
 def say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    with suppress(OSError):  # of a full disk
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

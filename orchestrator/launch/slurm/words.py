@@ -19,6 +19,8 @@ AT_WORK = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPEND
 LATE_SECONDS = 60.0
 """How long after a job's end its last words may take to appear on a shared file system, and how
 long a job that was stopped may be on its way back into the queue, where nobody lists it."""
+FULL = 28
+"""Exit code of a job that could not even write down that the disk is full (errno ENOSPC)."""
 STOPPED = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNORECASE)
@@ -66,6 +68,10 @@ def _meaning(element: Element) -> tuple[State, str, str]:
             return "preempted", "node", f"{node} failed"
         case "OUT_OF_MEMORY":
             return "failed", "out_of_memory", "the job used more memory than it may"
+        case "FAILED" if element.code == f"{FULL}:0":
+            return "failed", "disk", (
+                "there was no room left to write to in the runs folder; free some, then `orch "
+                "retry` and run: it goes on from its last checkpoint")  # fmt: skip
         case "COMPLETED":
             return "failed", "lost", (
                 f"the job ended on {node} and left no exit.json: its run directory was removed, or "

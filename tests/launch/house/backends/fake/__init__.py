@@ -45,6 +45,9 @@ class Fake:
         count = len(units.read_text().splitlines()) if units.exists() else 0
         return [Checkpoint(count, units)] if count else []
 
+    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
+        return []
+
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 

@@ -1,0 +1,104 @@
+"""How the evaluation jobs of cells stand: what they wrote, or else what the scheduler says."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from orchestrator.launch.slurm import book, poll
+from orchestrator.launch.slurm.options import RETRIES, SlurmOptions
+from orchestrator.operations import ON_CLUSTER
+from orchestrator.rundir import RunFolder
+from orchestrator.types import ExitRecord, State
+
+_WAITS: frozenset[str] = ON_CLUSTER | {"planned", "preempted", "timed_out"}
+
+
+class Evaluation(NamedTuple):
+    """The last evaluation job of one cell."""
+
+    state: State
+    """pending: waits for its cell or for a node; unknown: the scheduler cannot tell."""
+    exit: ExitRecord | None = None
+    failures: int = 0
+    """How often evaluations of this cell ended in this way."""
+    log: str = ""
+    """What the job printed."""
+
+
+class _Element(NamedTuple):
+    sent: book.Submission
+    index: int
+    exit: ExitRecord | None
+    ended: bool
+
+
+def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, Evaluation]:
+    """Cell's directory -> its last evaluation job, of cells that have one.
+
+    states: of the cells asked about. Writes nothing; asks the scheduler, in the call that is made
+    for training anyway, only of cells that are trained and whose evaluation has no last word.
+    """
+    found: dict[str, list[_Element]] = {}
+    for sent in book.read(folder).values():
+        if sent.kind != "evaluate" or sent.dropped:
+            continue
+        ends = book.ends(folder, sent.id)
+        elements = book.read_manifest(folder, sent.id).get("elements", ())
+        for index, (name, _) in enumerate(elements):
+            if name not in states:
+                continue
+            end = ends.get(index)
+            failed = end is not None and not end.stem.endswith(".succeeded")
+            record = book.read_end(end) if end is not None and failed else None
+            found.setdefault(name, []).append(_Element(sent, index, record, end is not None))
+    return {name: _seen(folder, states[name], all_of) for name, all_of in found.items()}
+
+
+def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> Evaluation:
+    newest = elements[-1]
+    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.index}.log")
+    if newest.ended and newest.exit is None:
+        return Evaluation("succeeded", log=log)
+    told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
+    if record is None:
+        return Evaluation(told, log=log)
+    # one that left no word at all was lost
+    classes = [e.exit.failure if e.exit else "lost" for e in elements[:-1] if e.exit or not e.ended]
+    return Evaluation("failed", record, 1 + classes.count(record.failure), log)
+
+
+def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
+    """An evaluation without a last word."""
+    if state != "succeeded":
+        return ("pending" if state in _WAITS else "cancelled"), None
+    if element.sent.job is None:
+        return "pending", None
+    if element.sent.drained:
+        return "failed", _lost("it ended and left no word")
+    seen, ended, _ = poll.seen_job(folder, element.sent, element.index)
+    if ended is None:
+        return ("unknown" if seen == "unknown" else "pending"), None
+    if ended.failure:
+        return "failed", ended
+    why = ended.message.partition("\n")[0]
+    return "failed", _lost(why, "node" if seen == "preempted" else "lost")
+
+
+def _lost(why: str, failure: str = "lost") -> ExitRecord:
+    now = time.time()
+    return ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
+
+
+def goes_again(seen: Evaluation, options: SlurmOptions) -> bool:
+    """Whether a failed evaluation is to be submitted again without a person's word."""
+    if seen.state != "failed" or seen.exit is None:
+        return False
+    given = {str(k): v for k, v in options.retries.items()}
+    limit = given.get(seen.exit.failure, RETRIES.get(seen.exit.failure, 0))
+    return seen.failures <= limit
+
+
+def counts(seen: Iterable[Evaluation]) -> dict[str, int]:
+    """How many are in each state."""
+    states = [each.state for each in seen]
+    return {state: states.count(state) for state in dict.fromkeys(states)}
