@@ -144,7 +144,7 @@ def _field(field: Text) -> str:
 
 
 def _map(found: Map) -> str:
-    head = "".join(tag("th", name, {"scope": "col"}) for name in ("", *found.columns))
+    head = "".join(tag("th", name, {"scope": "col"}) for name in ("KL", *found.columns))
     rows = "".join(
         f"<tr>{tag('th', name, {'scope': 'row'})}{''.join(map(_map_cell, cells))}</tr>"
         for name, cells in found.rows

@@ -130,13 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers one request."""
-        asked = urlsplit(self.path)
+        path, _, query = self.path.partition("?")
         if not self._is_called_right():
             self._say(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
         elif self.server.site.token and not self._has_cookie():
-            self._enter(parse_qs(asked.query).get("token", [""])[0])
+            self._enter(parse_qs(query).get("token", [""])[0])
         else:
-            self._answer(unquote(asked.path, errors="replace"))
+            self._answer(unquote(path, errors="replace"))
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -187,13 +187,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_called_right(self) -> bool:
         """Whether the Host header is a name of this server. An IP address cannot be rebound."""
-        asked = urlsplit(f"//{self.headers.get('Host', '')}")
-        try:
-            host = (asked.hostname or "").lower()
-        except ValueError:
-            return False
         if self.server.site.token:  # the cookie belongs to the name it was set under
             return True
+        try:
+            host = (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "").lower()
+        except ValueError:
+            return False
         if host in self.server.names:
             return True
         try:

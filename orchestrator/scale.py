@@ -5,12 +5,16 @@ the libraries mean differently by equal settings can be seen here.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from orchestrator import registry
 from orchestrator.dialect import Semantics
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.settings import BackendRef
+from orchestrator.settings import BackendRef, Settings
 from orchestrator.types import Cell
+
+if TYPE_CHECKING:
+    from orchestrator.semantics.verdict import Verdict
 
 
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
@@ -38,6 +42,17 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
 def semantics(library: BackendRef) -> Semantics:
     """What a library's release means by equal settings."""
     return registry.load(library.name).semantics(library.version)
+
+
+def verdict_on(settings: Settings) -> "Verdict":
+    """What the gradient of a cell's KL term is, in the dialect of its library; in the plain one
+    for a release whose mathematics nothing is known of."""
+    from orchestrator.semantics.verdict import verdict_of
+
+    try:
+        return verdict_of(settings, semantics(settings.backend).dialect)
+    except UnsupportedSetting:
+        return verdict_of(settings)
 
 
 def _merge(one: Cell, other: Cell) -> Cell:

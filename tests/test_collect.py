@@ -1,6 +1,7 @@
 """collect: run directories -> Records, whatever state they are in."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator import registry
 from orchestrator.collect import collect, merge
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.types import Cell, ExitRecord, MetricPoint, Outcome, Record
 
@@ -195,6 +197,28 @@ def whole_checkpoint(path: Path) -> Path:
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
     return path
+
+
+def test_a_run_that_ended_well_and_logged_nothing_is_told(folder: RunFolder, cell: Cell) -> None:
+    attempt = attempt_of(folder, cell)
+    attempt.write_exit(ended("succeeded"))
+    (fault,) = only(folder, cell).faults
+    assert fault.startswith(f"{attempt.path} ended well, and there is no metric")
+
+
+def test_what_a_backend_cannot_read_of_a_log_is_told(
+    folder: RunFolder, cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt_of(folder, cell, 1)
+
+    def read(_: Path) -> Iterator[MetricPoint]:
+        yield MetricPoint(1, 1.0, {"train/entropy": 2.0})
+        raise LogFault("log holds none of the names")
+
+    monkeypatch.setattr(registry.load("micro"), "read_metrics", read)
+    record = only(folder, cell)
+    assert entropies(record) == {1: 2.0}
+    assert record.faults == ("log holds none of the names",)
 
 
 def test_a_folder_of_a_newer_orch_is_refused(folder: RunFolder, cell: Cell) -> None:

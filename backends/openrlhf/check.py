@@ -34,9 +34,8 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
 }
 
 _ADVICE = {
-    "data.reward": "The response it hands over still has the token that ended it, which is a "
-    "word of the tokenizer's and no part of a label. Choose data.reward=math_boxed or countdown, or "
-    "backend verl or skyrl.",
+    "data.reward": "The response it hands over still has the token that ended it, which no label "
+    "has. Choose data.reward=math_boxed or countdown, or backend verl or skyrl.",
     "advantage.estimator": "Its `reinforce` subtracts the batch mean and whitens by default, which "
     "is REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
     "loss.aggregation": "It divides by tokens or by sequences, never by a constant; the nearest is "

@@ -104,8 +104,8 @@ def _check_optimizer(cell: Cell) -> None:
     optimizer, steps = cell.settings.optimizer, cell.settings.num_train_steps
     if optimizer.max_grad_norm is not None and optimizer.max_grad_norm >= NO_CLIP_NORM:
         raise refuse(
-            cell, "optimizer.max_grad_norm", optimizer.max_grad_norm, (f"less than {NO_CLIP_NORM:g}",),
-            "Set it to null: no clipping.",
+            cell, "optimizer.max_grad_norm", optimizer.max_grad_norm,
+            (f"less than {NO_CLIP_NORM:g}",), "Set it to null: no clipping.",
         )  # fmt: skip
     if optimizer.num_warmup_steps >= steps and optimizer.num_warmup_steps:
         raise refuse(

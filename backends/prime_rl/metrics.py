@@ -67,7 +67,8 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         for step, time, row in rows:
             values.setdefault(step, {}).update(_of_row(row, known))
             times[step] = time
-        if len({step for step, _, _ in rows}) > 1 and not any(_of_row(r, known) for _, _, r in rows):
+        known_rows = [row for _, _, row in rows if _of_row(row, known)]
+        if len({step for step, _, _ in rows}) > 1 and not known_rows:
             strange[path] = {key for _, _, row in rows for key in row}
     for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
         if found := _LAG.search(fields):

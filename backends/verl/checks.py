@@ -212,5 +212,6 @@ def _separate(launch: Launch) -> Found:
 
 
 _RULES: tuple[Callable[[Launch], Found], ...] = (
-    _loggers, _reward, _named_kl, _batches, _steps, _constant, _clips, _both_places, _correction, _separate,
+    _loggers, _reward, _named_kl, _batches, _steps, _constant, _clips, _both_places, _correction,
+    _separate,
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What `orch run` does where the cells go to a cluster."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import run
@@ -8,6 +9,8 @@ from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
+    from orchestrator.state import Look
+    from orchestrator.types import Cell
 
 
 def train_on_cluster(
@@ -40,17 +43,17 @@ def train_on_cluster(
         say(f"not waiting any more; the jobs go on. `orch status {source}` shows them, "
             f"`orch cancel {source}` stops them")  # fmt: skip
         return 130, False
-    return run.tell_left_alone(
-        chosen, done.count("failed", "unknown"), done.count("cancelled")
-    ), True
+    code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
+    return max(code, _tell_unscored(chosen, done.looks)), True
 
 
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Without --wait: on to the report only if nothing is left to train."""
-    from orchestrator.launch.slurm.wait import evaluating
+    from orchestrator.launch.slurm.wait import evaluated, waiting
     from orchestrator.state import look
 
-    states = [look(chosen.folder.cell(cell)).state for cell in chosen.cells]
+    looks = [(cell, look(chosen.folder.cell(cell))) for cell in chosen.cells]
+    states = [seen.state for _, seen in looks]
     busy = sum(s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
                for s in states)  # fmt: skip
     failed, cancelled = states.count("failed"), states.count("cancelled")
@@ -61,7 +64,20 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
         say(f"{busy} cells are with the scheduler or wait: `orch status {source}` shows them, "
             f"`orch run {source} --wait` stays until they are done and reports")  # fmt: skip
         return 0, False
-    if evaluating(chosen.folder):
-        say(f"evaluations are with the scheduler; `orch run {source} --wait` stays for them")
+    if left := waiting(evaluated(chosen.folder, looks)[1]):
+        say(f"{left} evaluations are with the scheduler; `orch run {source} --wait` stays for them")
         return 0, False
-    return run.tell_left_alone(chosen, failed, cancelled), True
+    return max(run.tell_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
+
+
+def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, Look]]") -> int:
+    """1 if evaluations failed that are not tried again by themselves."""
+    from orchestrator.launch.slurm.wait import evaluated
+
+    failed = [e for e in evaluated(chosen.folder, looks)[1].values() if e.exit is not None]
+    if failed:
+        classes = sorted({e.exit.failure for e in failed if e.exit})
+        source = chosen.spec.source or chosen.spec.name
+        say(f"{len(failed)} evaluations failed ({', '.join(classes)}), their training did not: "
+            f"`orch errors {source}` says why; `orch eval {source}` scores here")  # fmt: skip
+    return int(bool(failed))

@@ -1,9 +1,18 @@
 """orch errors: every failed cell and its last words, on one screen."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import print_json
+
+if TYPE_CHECKING:
+    from orchestrator.experiment import Experiment
+    from orchestrator.logs import CellError
+    from orchestrator.plan import Plan
 
 
 @click.command(short_help="Last lines of every failed cell.")
@@ -15,14 +24,17 @@ from orchestrator.cli.output import print_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], lines: int, as_json: bool
 ) -> int:
-    """Show each failed cell's class of failure, message and last lines. Exits 1 if any failed."""
+    """Show each failed cell's class of failure, message and last lines; on a cluster also of
+    evaluation jobs that failed. Exits 1 if any failed.
+    """
     from orchestrator.experiment import open_experiment
     from orchestrator.logs import errors
     from orchestrator.plan import plan
 
     whole = open_experiment(spec, overrides)
     made = plan(whole.cells, whole.folder).only({c.id for c in whole.chosen(where).cells})
-    found = errors(made.rows, lines=lines)
+    cells, evaluations = errors(made.rows, lines=lines), list(_unscored(whole, made, lines))
+    found = [*cells, *evaluations]
     if as_json:
         print_json([
             {"cell": e.directory.path.name, "failure": e.failure, "message": e.message,
@@ -34,5 +46,24 @@ def command(
         click.secho(f"{error.directory.path.name}: {error.failure}", bold=True)
         click.echo(f"  {error.message}".rstrip())
         click.echo("".join(f"  | {line}\n" for line in error.last_lines.splitlines()), nl=False)
-    click.echo(f"{len(found)} failed cells of {len(made.rows)}")
+    more = f", {len(evaluations)} failed evaluations" if evaluations else ""
+    click.echo(f"{len(cells)} failed cells of {len(made.rows)}{more}")
     return int(bool(found))
+
+
+def _unscored(whole: "Experiment", made: "Plan", lines: int) -> "Iterator[CellError]":
+    """Evaluation jobs that failed, each as an error of its own beside the cell's."""
+    from orchestrator.files import read_tail
+    from orchestrator.launch.slurm.evaluations import last
+    from orchestrator.logs import CellError
+
+    states = {row.directory.path.name: row.state for row in made.rows}
+    places = {row.directory.path.name: row.directory for row in made.rows}
+    for name, each in last(whole.folder, states).items():
+        if each.exit is None:
+            continue
+        tail = ""
+        if Path(each.log).exists():
+            printed = read_tail(Path(each.log), 400 * lines).decode(errors="replace")
+            tail = "\n".join(printed.splitlines()[-lines:])
+        yield CellError(places[name], f"evaluation: {each.exit.failure}", each.exit.message, tail)

@@ -74,7 +74,7 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
 
 def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
     """One line for cells that differ only in their seed."""
-    from orchestrator.semantics.verdict import verdict_of
+    from orchestrator.scale import verdict_on
 
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -86,7 +86,7 @@ def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
         where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in axes.items())
         groups.setdefault(("+".join(row.cell.studies), where, label), []).append(row)
     return [
-        (*key, len(same), _reasons(same), verdict_of(same[0].cell.settings).summary)
+        (*key, len(same), _reasons(same), verdict_on(same[0].cell.settings).summary)
         for key, same in groups.items()
         if same[0].cell is not None
     ]
@@ -159,7 +159,7 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
 
 
 def _plain_row(row: "Row", price: "Cost | None") -> dict[str, object]:
-    from orchestrator.semantics.verdict import verdict_of
+    from orchestrator.scale import verdict_on
 
     told: dict[str, object] = {
         "id": row.directory.id, "slug": row.directory.slug, "state": row.state,
@@ -168,7 +168,7 @@ def _plain_row(row: "Row", price: "Cost | None") -> dict[str, object]:
     }  # fmt: skip
     if row.cell is None or price is None:
         return told
-    verdict = verdict_of(row.cell.settings)
+    verdict = verdict_on(row.cell.settings)
     return told | {
         "studies": row.cell.studies, "axes": row.cell.axes, "objective": verdict.objective.value,
         "verdict": verdict.summary, "cost": price._asdict(),

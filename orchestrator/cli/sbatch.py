@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
+from orchestrator.data import prepared
 from orchestrator.environments import Environment
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.script import Job, shape_of, text
@@ -28,6 +29,7 @@ def script(
     not resume, watch or record anything.
     """
     lines = [*_header(cell, options), *_environment(plan, made), *_files(plan, place)]
+    lines += _prompts(plan)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in plan.env.items()]
     lines += [*_bring_up(cell, plan), ""]
     return "\n".join(lines)
@@ -67,6 +69,15 @@ def _files(plan: LaunchPlan, place: Place) -> Iterator[str]:
         yield f"cat > {shlex.quote(name)} <<'{end}'"
         yield content.removesuffix("\n")
         yield end
+
+
+def _prompts(plan: LaunchPlan) -> Iterator[str]:
+    """Prepared prompts, where the plan reads them."""
+    target = prepared.folder_of(plan)
+    if target is not None:
+        yield f"test -e data || ln -s {shlex.quote(str(target))} data"
+        why = f"the prompts are not there: {target} (orch data prepare SPEC makes them)"
+        yield f"test -e data/ || {{ echo {shlex.quote(why)} >&2; exit 1; }}"
 
 
 def _bring_up(cell: Cell, plan: LaunchPlan) -> Iterator[str]:

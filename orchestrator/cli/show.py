@@ -84,10 +84,10 @@ def _sbatch(found: Found) -> str:
 
 def _print_whole(cell: Cell, plan: LaunchPlan) -> None:
     from orchestrator.fingerprint import flatten
-    from orchestrator.semantics.verdict import verdict_of
+    from orchestrator.scale import verdict_on
 
     click.echo(f"{cell.slug}  ({cell.id})  in {', '.join(cell.studies)}")
-    click.echo(f"KL term: {verdict_of(cell.settings).summary}\n")
+    click.echo(f"KL term: {verdict_on(cell.settings).summary}\n")
     declared = dict(flatten(cell.declared.model_dump())) if cell.declared else {}
     rows = [
         (name, _plain(value), _plain(declared[name]) if name in declared else "")

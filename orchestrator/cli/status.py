@@ -9,6 +9,7 @@ import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import number, print_json, print_table, say
+from orchestrator.cli.standing import lines, standing
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
     if (hours := _gpu_hours(made)) is not None:
         click.echo(f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining")
+    for line in lines(standing(experiment, made)):
+        click.echo(f"  {line}")
     for fault in made.faults:
         say(fault)
     listed = [row for row in made.rows if everything or row.state in _LISTED]
@@ -146,6 +149,7 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
         "directory": str(experiment.folder.path),
         "states": _states(made),
         "collapsed": sum(_collapsed(row) for row in made.rows),
+        "cluster": standing(experiment, made),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
         "cells": [
             {"id": row.directory.id, "slug": row.directory.slug, "state": row.state,

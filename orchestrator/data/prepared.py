@@ -143,6 +143,12 @@ def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
     return None if recipe is None else _missing(recipe, directory or data_dir(), by_hash=False)
 
 
+def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:
+    """Where the prompts of a plan lie, prepared or not; None if it brings its own."""
+    recipe = of_plan(plan.files)
+    return recipe and (directory or data_dir()) / recipe.prepared / recipe.format
+
+
 def _missing(recipe: Recipe, directory: Path, *, by_hash: bool) -> str | None:
     folder = directory / recipe.prepared
     fault = _fault(folder, read_json(folder / ABOUT) or {}, recipe.format, by_hash=by_hash)

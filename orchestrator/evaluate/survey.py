@@ -10,6 +10,8 @@ from orchestrator.evaluate import engines, task_files
 from orchestrator.evaluate.base import base_model
 from orchestrator.evaluate.checkpoint import Stamp, content_hash, stamp
 from orchestrator.evaluate.results import Ask, Asked, Found, Job, ask_again, found, read_scores_at
+from orchestrator.launch.export import export
+from orchestrator.launch.node.options import node_options
 from orchestrator.rundir import RunFolder
 from orchestrator.types import (
     Cell,
@@ -83,18 +85,17 @@ class Survey:
                 yield record.cell, record.checkpoints[-1]
 
     def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[Job]:
-        """What is still to be asked of a checkpoint. Raises CheckpointError if it is no policy,
+        """What is still to be asked of a checkpoint; one in its library's own format is exported
+        first. Raises CheckpointError if it is no policy or cannot be exported,
         and EnvironmentFault if a task has no file.
 
         What another engine answers is another job: vLLM leaves a GPU no room for anything else.
         """
-        if checkpoint.needs_export:
-            raise CheckpointError(
-                f"{checkpoint.path} is in {cell.settings.backend.name}'s own format; evaluation "
-                "reads Hugging Face format only, so it has to be exported first"
-            )
-        engine = engines.resolved(self.evaluation.engine, cell.scale, self.site)
         last = record.state == "succeeded" and checkpoint == record.checkpoints[-1]
+        if checkpoint.needs_export:
+            environments = node_options(self.site.options if self.site else {})
+            checkpoint = export(cell, checkpoint, self.folder.cell(cell), environments)
+        engine = engines.resolved(self.evaluation.engine, cell.scale, self.site)
         pairs: list[tuple[Engine, list[Ask]]] = []
         files = stamp(checkpoint.path)
         if last or self.evaluation.checkpoints == "all":

@@ -9,6 +9,7 @@ once, and again only if it was written anew.
 
 import json
 import os
+import secrets as tokens
 import signal
 import subprocess
 import time
@@ -52,7 +53,8 @@ def export(
     done = Checkpoint(checkpoint.step, whole / "huggingface")
     if (whole / "export.json").exists():
         return done
-    nascent = cell_dir.exports / f".new-{name}-{system.node_name()}-{os.getpid()}"
+    mine = f"{system.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
+    nascent = cell_dir.exports / f".new-{name}-{mine}"
     _clear(cell_dir.exports)
     try:
         with telling(nascent, passing=()):
@@ -88,7 +90,7 @@ def _convert(
     if argv is None:
         raise ExportError(f"backend '{backend.name}' has no command that converts "
                           f"{checkpoint.path}")  # fmt: skip
-    plan = _plan(cell, cell_dir)
+    plan = _plan(cell_dir)
     ground = ground_for(plan, options)
     began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
@@ -106,7 +108,7 @@ def _convert(
     log.unlink(missing_ok=True)
 
 
-def _plan(cell: Cell, cell_dir: CellDir) -> LaunchPlan:
+def _plan(cell_dir: CellDir) -> LaunchPlan:
     """What the cell was trained with: the environment is that of its library's release."""
     plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
     if plan is None:

@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.compare import Comparison
 from orchestrator.report.data import rounded
 from orchestrator.report.model import Figure, Section, Table
-from orchestrator.semantics.verdict import verdict_of
+from orchestrator.scale import verdict_on
 
 TITLE = "What the KL terms optimise"
 PARAMETERS = ("a", "b")
@@ -55,7 +55,7 @@ def gradients(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
 def _verdicts(comparison: Comparison) -> Table:
     rows: dict[tuple[str, ...], None] = {}
     for found in comparison.configurations:
-        told = verdict_of(found.runs[0].asked)
+        told = verdict_on(found.runs[0].asked)
         rows[found.study, found.kl, told.summary, told.advice.text] = None
     return Table("The KL terms of this experiment", ("study", "KL", "its gradient", "advice"),
                  tuple(rows))  # fmt: skip

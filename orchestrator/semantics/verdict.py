@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from orchestrator.dialect import PLAIN, Dialect
 from orchestrator.errors import LaboratoryError
 from orchestrator.semantics.advice import Advice, advise, equation, of_advantage, of_old_samples
 from orchestrator.semantics.catalogue import Naming, Objective
@@ -93,8 +94,12 @@ def verdict(
     )
 
 
-def verdict_of(settings: Settings) -> Verdict:
-    """The verdict on a cell. On-policy: one minibatch a batch, and no staleness."""
+def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> Verdict:
+    """The verdict on a cell. On-policy: one minibatch a batch, and no staleness.
+
+    dialect: what the cell's library means by it. A KL in the reward that is computed when a batch's
+    first train step begins is the updated policy's, where that is the only step.
+    """
     regimes: list[Regime] = []
     if settings.batch.num_minibatches > 1:
         regimes.append("minibatches")
@@ -106,8 +111,16 @@ def verdict_of(settings: Settings) -> Verdict:
         advantage=settings.advantage.estimator,
         group_size=settings.rollout.group_size,
         clip=settings.loss.clip,
+        reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
         regimes=tuple(regimes) or ("on_policy",),
     )
+
+
+def _of_policy(settings: Settings, dialect: Dialect) -> bool:
+    """Whether the reward's KL is of the policy being updated, and importance ratios are to the
+    one that sampled."""
+    at_start = dialect.kl_reward_policy == "batch_start" and dialect.ratio_to == "rollout"
+    return at_start and settings.batch.num_minibatches == 1
 
 
 @cache

@@ -114,9 +114,27 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     "AssocMaxGRESPerJob": ("one job asks for more GPUs than the account allows", "account"),
     "QOSUsageThreshold": ("the QOS has used up its share", "qos"),
     "AssocGrpGRESMinutes": ("the account has used up its GPU time", "account"),
+    "QOSMaxNodePerJobLimit": ("one job asks for more nodes than its QOS allows", "qos"),
+    "AssocMaxNodePerJobLimit": ("one job asks for more nodes than the account allows", "account"),
+    "QOSMaxCpuPerJobLimit": ("one job asks for more CPUs than its QOS allows", "qos"),
+    "AssocMaxCpuPerJobLimit": ("one job asks for more CPUs than the account allows", "account"),
+    "QOSMaxMemoryPerJob": ("one job asks for more memory than its QOS allows", "memory_gib"),
+    "AssocMaxMemPerJob": ("one job asks for more memory than the account allows", "memory_gib"),
+    "QOSMinGRES": ("one job asks for fewer GPUs than its QOS wants", "qos"),
+    "ReqNodeNotAvail": (("the nodes it may run on are down, drained or reserved; it starts when "
+                         "one comes back"), ""),
+    "PartitionDown": ("the partition {value} is down: it starts when that is up again",
+                      "partition"),
+    "PartitionInactive": ("the partition {value} takes no jobs: it starts when it does",
+                          "partition"),
+    "ReservationDeleted": ("the reservation {value} is gone", "reservation"),
+    "JobHoldMaxRequeue": (("SLURM holds the job after too many requeues: `scontrol release` lets "
+                           "it go"), ""),
+    "launch_failed_requeued_held": (("a node could not start the job, so SLURM holds it: "
+                                     "`scontrol release` lets it go"), ""),
     "AssocGrpCPUMinutesLimit": ("the account has used up its CPU time", "account"),
 }  # fmt: skip
-"""Reasons that do not pass by waiting."""
+"""Reasons that do not pass by waiting, or only when somebody does something about them."""
 
 
 def told(

@@ -7,6 +7,10 @@
     names      names and texts as MLflow allows them
     secrets    what must not be written down
     store      which MLflow: its address, its errors in sentences
+    views      ready views of the runs, and the links in notes
+    dataset    which data a cell was trained on
+    pruned     which cells were removed, so that their runs are too
+    server     an mlflow server to look at it, for as long as the dashboard runs (keeper.py ends it)
     mark       a note beside the run directories that nothing changed, which saves asking MLflow
 
 One experiment a spec and scale. In it one run a cell, below a parent run for the study it first

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from orchestrator.rundir import RunFolder
-from orchestrator.semantics.verdict import verdict_of
+from orchestrator.scale import verdict_on
 from orchestrator.tracking.views import listed, view_key, views
 from orchestrator.types import Record, Score, Spec, Study
 
@@ -21,7 +21,7 @@ def cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
     view = view_key(f"kl-{made.settings.kl.label}")
     parts = [
         axes,
-        f"**KL term** {verdict_of(made.settings).summary}",
+        f"**KL term** {verdict_on(made.settings).summary}",
         MICRO_NOTE if made.scale == "micro" else "",
         f"**State** {record.state}{_message(record)}",
         _outcome(record),

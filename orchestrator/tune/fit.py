@@ -10,11 +10,13 @@ Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.compare.estimates import ALPHA
-from orchestrator.tune.results import Found
 from orchestrator.tune.space import Dimension
+
+if TYPE_CHECKING:
+    from orchestrator.tune.results import Found
 
 FEWEST = 5
 """Distinct values that have to be measured before a curve is fitted."""
@@ -50,7 +52,7 @@ class _Curve(NamedTuple):
     """Sum of squares of which, over chi-squared, the noise's variance is."""
 
 
-def recommended(one: Found) -> Recommended | None:
+def recommended(one: "Found") -> Recommended | None:
     """The fitted optimum; None where there is more than one field or objective, the field is no
     range, or too few values were measured. Values lie among those tried, not beyond them."""
     space, measured = one.search.space, one.measured
@@ -143,7 +145,7 @@ def _unit(field: Dimension, value: Any) -> float:
 
 def _value(field: Dimension, place: float) -> float:
     if field.log:
-        return field.low * (field.high / field.low) ** place
+        return float(field.low * (field.high / field.low) ** place)
     return field.low + place * (field.high - field.low)
 
 

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from orchestrator.compare.estimates import ALPHA, Estimate, estimate, holm, quan
 from orchestrator.evaluate import read_scores
 from orchestrator.state import look
 from orchestrator.tune.design import Search
+from orchestrator.tune.fit import Recommended, recommended
 from orchestrator.tune.trial import measured_values
 
 
@@ -57,6 +59,11 @@ class Found:
         if len(self.search.objectives) > 1:
             return None
         return best(self.search, self.measured)
+
+    @cached_property
+    def recommended(self) -> Recommended | None:
+        """Where a smooth curve through all trials is best; None where none can be fitted."""
+        return recommended(self)
 
     @property
     def front(self) -> list[Tried]:

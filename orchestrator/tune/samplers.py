@@ -17,8 +17,8 @@ def sampler(block: Block, trial: int) -> Any:
 
     seed = block.sampler_seed + 1_000_003 * trial
     kind = block.sampler
-    if kind in ("tpe", "gp") and trial < _startup(block):
-        kind = "qmc"  # spread over the whole range, as few random ones may not be
+    if kind == "gp" and trial < _startup(block):
+        kind = "qmc"  # spread over the whole range, as a few random ones may not be
     match kind:
         case "random":
             return samplers.RandomSampler(seed=seed)
@@ -39,7 +39,7 @@ def sampler(block: Block, trial: int) -> Any:
 
 def _startup(block: Block) -> int:
     """Trials before there is anything to go by."""
-    return max(4, min(8, block.trials // 4))
+    return max(3, min(10, block.trials // 4))
 
 
 def _need_torch() -> None:

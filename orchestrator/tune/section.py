@@ -11,11 +11,17 @@ from orchestrator.compare.phrases import counted, number, p_value, told
 from orchestrator.experiment import Experiment
 from orchestrator.report import BANNER, Report
 from orchestrator.report.model import Figure, Section, Table
+from orchestrator.tune import fit
 from orchestrator.tune.results import Bracket, Found, Tried, brackets, contests
 
 CHOSEN = (
     "The seeds that chose a best trial flatter it: the more trials, the more. Differences on fresh "
     "seeds (tune.confirm_seeds) do not have this bias."
+)
+CURVE = (
+    '"Recommended": where a smooth curve through all trials (a Gaussian process over the field) is '
+    "best; in brackets, between which values its top lies with probability 0.95. The best trial is "
+    "best partly by luck, the curve less so; of what was tried, it says nothing beyond the ends."
 )
 BRACKET = (
     '"Lies between": the nearest tried values on both sides that are worse than the best beyond '
@@ -97,7 +103,8 @@ def best_table(found: Sequence[Found]) -> Table:
         rows.append((one.search.name, f"{len(own)} + {len(one.trials) - len(own)}", cost,
                      *_best_row(one)))  # fmt: skip
     return Table("Each search at its best", ("search", "trials + reused", "cost", "best at",
-                 "lies between", "objective: mean and 95 % interval", "on fresh seeds"),
+                 "recommended", "lies between", "objective: mean and 95 % interval",
+                 "on fresh seeds"),
                  tuple(rows))  # fmt: skip
 
 
@@ -109,6 +116,7 @@ def plain(found: Sequence[Found], links: Mapping[str, str]) -> list[dict[str, An
             "objectives": [str(each) for each in one.search.objectives],
             "best": None if one.best is None else one.best.number,
             "front": [trial.number for trial in one.front],
+            "recommended": fit.plain(one.recommended),
             "brackets": [bracket._asdict() for bracket in brackets(one)],
             "importance": dict(one.importance),
             "confirmed": {seed: list(values) for seed, values in one.confirmed.items()},
@@ -128,16 +136,21 @@ def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _best_row(one: Found) -> tuple[str, str, str, str]:
+def _best_row(one: Found) -> tuple[str, str, str, str, str]:
     from orchestrator.compare.estimates import estimate
 
     if len(one.search.objectives) > 1:
-        return f"{len(one.front)} on the front", "", "", ""
+        return f"{len(one.front)} on the front", "", "", "", ""
     if one.best is None:
-        return "nothing measured yet", "", "", ""
+        return "nothing measured yet", "", "", "", ""
     value = told(estimate(values[0] for values in one.best.seeds.values()))
     fresh = told(estimate(v[0] for v in one.confirmed.values())) if one.confirmed else ""
-    return _params(one.best), "; ".join(map(_bracket, brackets(one))), value, fresh
+    between = "; ".join(map(_bracket, brackets(one)))
+    return _params(one.best), _recommended(one.recommended), between, value, fresh
+
+
+def _recommended(one: fit.Recommended | None) -> str:
+    return "" if one is None else f"{one.field} = {one.value:g} [{one.low:g}, {one.high:g}]"
 
 
 def _bracket(one: Bracket) -> str:
@@ -212,6 +225,8 @@ def _points(found: Sequence[Found]) -> Iterator[str]:
         yield "One seed a trial: what differs may be noise, and nothing is bracketed."
     else:
         yield BRACKET
+    if any(one.recommended for one in found):
+        yield CURVE
     yield CHOSEN
 
 

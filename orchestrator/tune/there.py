@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 SLOWEST_SECONDS = 10.0
 """Between two looks at run directories when nothing happens; the scheduler is asked less often."""
+UNKNOWN_SECONDS = 1800.0
+"""How long a trial waits for a cell whose state nobody can tell; then it has failed."""
 QUIET_SECONDS = 120.0
 """After which silence the controller says what it waits for."""
 
@@ -35,14 +37,18 @@ QUIET_SECONDS = 120.0
 def on_cluster(options: SlurmOptions, tell: Callable[[str], None]) -> Launching:
     """How states of a cluster are read: what its retry policy allows is trained again, and a state
     that cannot be told is waited for."""
-    told: set[str] = set()
+    since: dict[str, float] = {}
 
     def verdict(cell_dir: CellDir, seen: Look) -> Verdict:
         if seen.state in RESUMABLE or seen.state == "failed":
             return "train" if goes_again(cell_dir, seen, options) else "over"
-        if seen.state == "unknown" and cell_dir.id not in told:
-            told.add(cell_dir.id)
+        if seen.state != "unknown":
+            since.pop(cell_dir.id, None)
+        elif cell_dir.id not in since:
+            since[cell_dir.id] = time.monotonic()
             tell(f"{cell_dir.slug}: {seen.fault}; its trial waits")
+        elif time.monotonic() > since[cell_dir.id] + UNKNOWN_SECONDS:
+            return "over"
         return "over" if seen.state in ENDED else "wait"
 
     return Launching(verdict, once=False)

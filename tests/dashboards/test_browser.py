@@ -1,7 +1,9 @@
 """The page in a real browser: it draws, obeys its controls, fetches nothing, fits every screen."""
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,11 @@ import pytest
 
 from dashboards import html
 from orchestrator.compare import compare
-from orchestrator.report import report
+from orchestrator.compare.libraries import Asked
+from orchestrator.compare.side import side
+from orchestrator.evaluate import ScoredBaseline
+from orchestrator.report import Context, Report, report
+from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -19,6 +25,11 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
          "--disable-sync"]  # fmt: skip
 BETAS = (0.1, 1.0)
 KINDS = ("k1.reward", "k3.loss", "k1.loss")
+SCRIPT = "<script>document.title='owned'</script>"
+PANELS = {"finals": 2, "published": 1, "curves": 4, "stability": 3, "reference": 3, "predicted": 1,
+          "libraries": 1, "gradients": 4, "staleness": 1}  # fmt: skip
+"""Figures of the first study and setting, with their panels."""
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +45,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def page_file(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def told(synthetic: Any) -> Report:
     done = synthetic.grid({"none": [0.9, 0.91]}, metrics={"eval/accuracy_predicted": 0.9})
     for beta in BETAS:
         for kl in KINDS:
@@ -43,20 +54,39 @@ def page_file(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 done += synthetic.run(
                     kl, beta, seed, accuracy=0.05 if wild else 0.85 - 0.3 * beta + shift,
                     outcome=synthetic.collapsed if wild else None,
+                    metrics={"train/beta_effective": beta / 2},
                 )  # fmt: skip
     done += synthetic.grid(
         {"k1.reward": [0.5, 0.6]}, study="async10", staleness=10, model="qwen3-4b"
     )
+    done += synthetic.grid({"k1.reward": [0.4, 0.5]}, study="async10", backend="skyrl",
+                           staleness=10, model="qwen3-4b", micro=False)  # fmt: skip
     done += synthetic.run("k3.reward", 0.1, state="failed", progress=0.2)
     failed = done.records[-1].cell.id
+    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+    baseline = Baseline(model="qwen2.5-7b")
     spec = synthetic.spec(
-        {"wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]",
-         "theory": "eval/accuracy_in_domain[kl=none] ~ predicted +- 0.2"},
-        question="Is <script>document.title='owned'</script> & 'β' harmless?",
+        {"wins": claim, "theory": "eval/accuracy_in_domain[kl=none] ~ predicted +- 0.2"},
+        question=f"Is {SCRIPT} & 'β' harmless?", evaluation=Evaluation(baselines=(baseline,)),
+        published=Published(source="A paper", numbers=(
+            PublishedNumber(name="one", claim=claim, relative_improvement=0.06),)),
+    )  # fmt: skip
+    base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
+    asked = [
+        Asked(r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id)
+        for r in done.records if "async10" in r.cell.studies
+    ]  # fmt: skip
+    context = Context(
+        baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)], base="verl",
+        sides=[side("predicted", asked, done.records, done.scores)],
     )  # fmt: skip
     comparison = compare(spec, done.records, done.scores)
-    told = report(comparison, done.records, done.scores, spec,
-                  last_lines={failed: "<script>document.title='owned'</script>"})  # fmt: skip
+    return report(comparison, done.records, done.scores, spec, context=context,
+                  last_lines={failed: "x" * 10_000 + SCRIPT})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page_file(told: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("a report with 'quotes' & ünïcode") / "report #1.html"
     path.write_text(html(told), encoding="utf-8")
     return path
@@ -90,13 +120,22 @@ class Opened:
         """What Plotly was given, read back from the page."""
         plot = f"[...document.querySelectorAll('#figure-{figure} .plot')][{panel}]"
         found: list[dict[str, Any]] = self.page.evaluate(
-            f"{plot}.data.map(t => ({{name: t.name, x: t.x, y: t.y, fill: t.fill, mode: t.mode}}))"
+            f"{plot}.data.map(t => ({{name: t.name, x: t.x, y: t.y, fill: t.fill, mode: t.mode, "
+            "symbol: t.marker && t.marker.symbol}))"
         )
         return found
 
     def fits(self) -> bool:
         script = "document.documentElement.scrollWidth <= window.innerWidth"
         return bool(self.page.evaluate(script))
+
+
+@pytest.fixture(scope="module")
+def untouched(browser: Any, page_file: Path) -> Iterator[Opened]:
+    """The page as it opens, for tests that only look."""
+    found = Opened(browser, page_file.as_uri(), viewport={"width": 1280, "height": 900})
+    yield found
+    found.context.close()
 
 
 @pytest.fixture
@@ -106,38 +145,52 @@ def opened(browser: Any, page_file: Path) -> Iterator[Opened]:
     found.context.close()
 
 
-def test_it_draws_says_nothing_and_asks_for_nothing(opened: Opened, page_file: Path) -> None:
-    assert opened.said == []
-    assert opened.asked == [page_file.as_uri()]
-    assert opened.names("curves") == ["k1.reward", "k3.loss", "k1.loss", "k3.reward"]
-    assert opened.names("finals") == ["in-domain accuracy", "out-of-domain accuracy"]
-    plots = opened.page.locator(".plot").count()
-    assert opened.page.locator(".plot .main-svg .xaxislayer-above").count() == plots >= 9
-    assert opened.page.locator(".waiting").count() == 0
-    assert opened.fits()
+def test_it_draws_says_nothing_and_asks_for_nothing(untouched: Opened, page_file: Path) -> None:
+    assert untouched.said == []
+    assert untouched.asked == [page_file.as_uri()]
+    assert untouched.names("curves") == ["k1.reward", "k3.loss", "k1.loss", "k3.reward"]
+    assert untouched.names("finals") == ["in-domain accuracy", "out-of-domain accuracy"]
+    counts = "f => [f.id.slice(7), f.querySelectorAll('.plot .main-svg .xaxislayer-above').length]"
+    found = untouched.page.evaluate(f"[...document.querySelectorAll('figure')].map({counts})")
+    assert dict(found) == PANELS, "every figure has its panels, and each of them is drawn"
+    assert untouched.page.locator(".waiting").count() == 0
+    assert untouched.fits()
 
 
-def test_what_a_spec_or_a_log_says_cannot_run(opened: Opened) -> None:
-    assert "owned" not in opened.page.title().split(":")[0]
-    assert opened.page.locator("h1").inner_text().startswith("Is <script>document.title")
-    assert "<script>" in opened.page.locator("#failures pre").first.text_content()
+def test_what_a_spec_or_a_log_says_cannot_run(untouched: Opened) -> None:
+    assert "owned" not in untouched.page.title().split(":")[0]
+    assert untouched.page.locator("h1").inner_text().startswith("Is <script>document.title")
+    assert "<script>" in untouched.page.locator("#failures pre").first.text_content()
 
 
-def test_curves_hold_the_data(opened: Opened) -> None:
-    means = [t for t in opened.traces("curves") if t["mode"] == "lines" and t["name"]]
+def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
+    drawn = untouched.traces("curves")
+    means = [t for t in drawn if t["mode"] == "lines" and t["name"]]
     assert [t["name"] for t in means] == ["no KL", "k1.reward β=0.1", "k1.reward β=1"]
     assert means[0]["x"] == [0, 20, 40, 60, 80, 100]
-    assert means[1]["y"][0] == pytest.approx(0.3)
-    assert len([t for t in opened.traces("curves") if t["fill"] == "tonexty"]) == 3
-    wild = opened.traces("curves", panel=2)
-    assert [t["mode"] for t in wild].count("markers") == 1, "a cross marks the collapse"
+    assert len([t for t in drawn if t["fill"] == "tonexty"]) == 3
+    (plain,) = [c for c in told.data["configurations"] if c["name"] == "k1.reward β=0.1"
+                and c["study"] == "onpolicy"]  # fmt: skip
+    curve = plain["curves"]["eval/accuracy_in_domain"]
+    at = drawn.index(means[1])
+    for trace, key in ((means[1], "m"), (drawn[at - 1], "l"), (drawn[at - 2], "h")):
+        assert trace["y"] == pytest.approx(curve[key], abs=0.005), "as orch's own statistics"
+    wild = untouched.traces("curves", panel=2)
+    assert [t["symbol"] for t in wild].count("x") == 1, "a cross marks the collapse"
 
 
-def test_dots_hold_the_data(opened: Opened) -> None:
-    shown = {t["y"][0]: t["x"][0] for t in opened.traces("finals")[:-1]}
+def test_dots_hold_the_data(untouched: Opened) -> None:
+    *rows, base, seeds = untouched.traces("finals")
+    shown = {t["y"][0]: t["x"][0] for t in rows}
     assert shown["k1.reward β=1"] == pytest.approx(0.56)
     assert shown["none"] == pytest.approx(0.905)
-    assert len(opened.traces("finals")[-1]["x"]) == 14, "one small mark a seed"
+    assert (base["y"], base["x"]) == (["base model"], [0.3])
+    assert len(seeds["x"]) == 14, "one small mark a seed"
+    (ours, theirs) = untouched.traces("published")
+    assert (ours["y"], theirs["x"]) == (["one"], [6])
+    kept = {t["y"][0]: t["x"][0] for t in untouched.traces("stability", 2)}
+    assert kept["k1.loss β=1"] == 60
+    assert {t["name"] for t in untouched.traces("libraries")} == {"verl", "skyrl"}
 
 
 def test_filters(opened: Opened) -> None:
@@ -147,11 +200,50 @@ def test_filters(opened: Opened) -> None:
     opened.choose("beta", "all")
     opened.choose("panels", "beta")
     assert opened.names("curves") == ["β 0.1", "β 1"]
+    assert opened.page.locator("select[name=backend]").count() == 0, "one backend: no choice"
+    assert "async10: Asynchronous (Fig. 2)" in opened.page.locator(
+        "select[name=study]").inner_text()  # fmt: skip
     opened.choose("study", "async10")
-    assert opened.names("finals")
-    assert opened.page.locator("select[name=setting]").input_value() == "qwen3-4b"
-    assert len(opened.traces("finals")) == 2
+    opened.choose("backend", "skyrl")
+    assert opened.page.locator("select[name=setting] option").count() == 1
+    rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
+    assert [t["x"] for t in rows] == [[pytest.approx(0.45)]]
+    opened.choose("seeds", "1")
+    assert [t["name"] for t in opened.traces("curves")] == ["k1.reward β=0.1, seed 1"]
     assert opened.said == []
+
+
+def test_nothing_is_smoothed_unless_asked(opened: Opened) -> None:
+    box = opened.page.locator("#figure-curves input[name=smooth]")
+    assert not box.is_checked()
+    before = next(t for t in opened.traces("curves") if t["name"])["y"]
+    box.check()
+    opened.ready()
+    drawn = opened.traces("curves")
+    (after,) = [t for t in drawn if t["name"] == "no KL, smoothed"]
+    assert after["y"][2] == pytest.approx(sum(before[:5]) / 5)
+    assert any(t["y"] == before for t in drawn), "what was measured stays in sight"
+
+
+def test_every_number_is_one_click_from_its_cells(opened: Opened, told: Report) -> None:
+    plot = opened.page.locator("#figure-finals .plot").first
+    plot.scroll_into_view_if_needed()
+    plot.locator(".points path").last.dispatch_event("mousedown")
+    emit = "document.querySelector('#figure-finals .plot').emit('plotly_click', {points: [{"
+    emit += "data: document.querySelector('#figure-finals .plot').data[0], pointNumber: 0}]})"
+    opened.page.evaluate(emit)
+    box = opened.page.locator("#figure-finals .from")
+    assert "rests on cell" in box.inner_text()
+    link = box.locator("a").first
+    target = str(link.get_attribute("href"))
+    link.click()
+    row = opened.page.locator(f"tr{target}")
+    assert row.is_visible(), "the folded table is opened"
+    assert opened.page.evaluate("document.activeElement.id") == target[1:]
+    assert row.locator("td").first.inner_text() == target[6:]
+    opened.page.locator("#finals details.table summary").click()
+    opened.page.locator("#finals details.table td a").first.click()
+    assert opened.page.evaluate("document.activeElement.tagName") == "TR"
 
 
 def test_measure_scale_seeds_and_tasks(opened: Opened) -> None:
@@ -161,8 +253,7 @@ def test_measure_scale_seeds_and_tasks(opened: Opened) -> None:
     opened.page.locator("#figure-curves input[name=log]").check()
     opened.ready()
     assert opened.page.evaluate(axis) == "log"
-    opened.page.locator("#filters input[name=seeds]").check()
-    opened.ready()
+    opened.choose("seeds", "each")
     assert "k1.reward β=0.1, seed 1" in {t["name"] for t in opened.traces("curves")}
     opened.page.locator("#figure-finals input[name=tasks]").check()
     opened.ready()
@@ -176,10 +267,10 @@ def test_the_keyboard_reaches_and_keeps_every_control(opened: Opened) -> None:
     opened.ready()
     assert opened.page.evaluate("document.activeElement.name") == "beta"
     assert opened.page.locator("select[name=beta]").input_value() == "0.1"
-    opened.page.keyboard.press("Tab")
+    opened.page.locator("#figure-curves input[name=log]").focus()
     opened.page.keyboard.press("Space")
     opened.ready()
-    assert opened.page.evaluate("document.activeElement.name") == "seeds"
+    assert opened.page.evaluate("document.activeElement.name") == "log"
     assert opened.page.evaluate("document.activeElement.checked") is True
 
 
@@ -187,7 +278,7 @@ def test_rows_are_found(opened: Opened) -> None:
     table = opened.page.locator("#provenance details.table")
     table.locator("summary").click()
     table.locator("input").fill("K1.loss COLLAPSED")
-    assert table.locator(".count").inner_text() == "2 of 17 rows"
+    assert table.locator(".count").inner_text() == "2 of 19 rows"
     assert table.locator("tbody tr:visible").count() == 2
 
 
@@ -205,7 +296,7 @@ def test_dark(browser: Any, page_file: Path) -> None:
     found.context.close()
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
+@pytest.mark.parametrize("width", [320, 768])
 def test_narrow_screens_scroll_one_way(browser: Any, page_file: Path, width: int) -> None:
     found = Opened(browser, page_file.as_uri(), viewport={"width": width, "height": 800})
     assert found.fits()
@@ -240,11 +331,84 @@ def test_printed(opened: Opened) -> None:
     assert ground == "rgb(255, 255, 255)"
 
 
+def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(
+    browser: Any, page_file: Path
+) -> None:
+    found = Opened(browser, page_file.as_uri(), color_scheme="dark")
+    found.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    plots = "[...document.querySelectorAll('.plot')]"
+    assert found.page.evaluate(f"{plots}.every(p => p.layout.font.color === '#000000')")
+    right = "p => p.querySelector('.main-svg').getBoundingClientRect().right"
+    wide = f"Math.max(...{plots}.map({right}))"
+    assert found.page.evaluate(wide) <= 700
+    found.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    found.ready()
+    assert found.page.evaluate("document.querySelector('.plot').layout.font.color") == "#eceef0"
+    found.context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1280)])
+def test_axe_finds_nothing(
+    browser: Any, page_file: Path, scheme: str, width: int
+) -> None:  # fmt: skip
+    found = Opened(browser, page_file.as_uri(), color_scheme=scheme,
+                   viewport={"width": width, "height": 900})  # fmt: skip
+    found.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    found.page.evaluate(AXE)
+    result = found.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(result["passes"]) > 20, "axe looked at the page"
+    told = [(v["impact"], v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"])
+            for v in result["violations"]]  # fmt: skip
+    assert told == []
+    found.context.close()
+
+
+def odd(synthetic: Any, which: str) -> Any:
+    """Experiments that are not as they should be."""
+    nan = dict.fromkeys(("eval/accuracy_in_domain", "train/reward_mean"), float("nan"))
+    if which == "nothing finished":
+        return synthetic.run(state="running", progress=0.1) + synthetic.run(seed=1, state="planned")
+    if which == "one seed":
+        return synthetic.grid({"none": [0.9], "k1.reward": [0.8]})
+    if which == "no numbers":
+        diverged = synthetic.collapsed.model_copy(update={"cause": "nan"})
+        return synthetic.run(outcome=diverged, metrics=nan, scored=False)
+    if which == "hostile names":
+        one = synthetic.run(axes={"note": SCRIPT + "'\"&"})
+        return one + synthetic.run(axes={"note": "b"}, seed=1)
+    half = synthetic.run() + synthetic.run(seed=1, state="failed", progress=0.3)
+    torn = [dataclasses.replace(r, metrics=(), faults=("line 7 of metrics.jsonl is cut",))
+            for r in half.records]  # fmt: skip
+    return half._replace(records=torn, scores=[])
+
+
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [("nothing finished", "No cell has finished yet"), ("one seed", "one seed: no interval"),
+     ("no numbers", "collapsed (nan"), ("hostile names", "note <script>"),
+     ("half written", "line 7 of metrics.jsonl is cut")],
+)  # fmt: skip
+def test_odd_experiments_are_readable_pages(
+    browser: Any, synthetic: Any, tmp_path: Path, which: str, says: str
+) -> None:
+    done, spec = odd(synthetic, which), synthetic.spec({"c": "eval/in_domain/mean[kl=none] > 0"})
+    path = tmp_path / "page.html"
+    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    path.write_text(html(told), encoding="utf-8")
+    found = Opened(browser, path.as_uri())
+    assert found.said == []
+    assert says in found.page.evaluate("document.body.textContent")
+    assert "owned" not in found.page.title()
+    assert found.page.locator("figure script, td script").count() == 0
+    assert found.fits()
+    found.context.close()
+
+
 def test_without_javascript_the_tables_are_there(browser: Any, page_file: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(page_file.as_uri())
     assert page.locator(".waiting").first.is_visible()
     assert page.locator(".card").count() == 2
-    assert page.locator("#collapse table").count() == 2
+    assert page.locator("#collapse table").count() == 3
     context.close()

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import registry
 from orchestrator.cli.sbatch import script
+from orchestrator.data.prepared import folder_of
 from orchestrator.environments import Environment
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.expand import expand
@@ -41,9 +42,10 @@ def cells() -> dict[str, Cell]:
 
 @pytest.mark.parametrize("library", ["verl", "openrlhf", "skyrl", "prime_rl"])
 def test_a_pasted_script_writes_the_plan_and_starts_it(
-    library: str, cells: dict[str, Cell], tmp_path: Path
+    library: str, cells: dict[str, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = cells[library]
+    monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "prepared 'ü'"))
     home = tmp_path / 'it\'s "a run" ü'
     home.mkdir()
     place = Place(home / "plan", home / "attempts" / "1", home / "checkpoints")
@@ -65,11 +67,21 @@ def test_a_pasted_script_writes_the_plan_and_starts_it(
     assert "#SBATCH --partition=gpu" in header
     assert f"#SBATCH --nodes={cell.resources.num_nodes}" in header
     assert not [line for line in header if "array" in line or "%A" in line]
-    done = subprocess.run(
-        [str(shutil.which("bash")), "-c", text], capture_output=True, text=True, check=False,
-        env={**os.environ, "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]"}, cwd=tmp_path,
-    )  # fmt: skip
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(shutil.which("bash")), "-c", text], capture_output=True, text=True, check=False,
+            env={**os.environ, "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]"},
+            cwd=tmp_path,
+        )  # fmt: skip
+
+    assert "orch data prepare SPEC" in run().stderr
+    prompts = folder_of(plan)
+    assert prompts is not None
+    prompts.mkdir(parents=True)
+    done = run()
     assert done.returncode == 0, done.stderr
+    assert (place.plan_dir / "data").resolve() == prompts.resolve()
     for name, content in plan.files.items():
         assert (place.plan_dir / name).read_text().rstrip("\n") == content.rstrip("\n")
     calls = [json.loads(line) for line in seen.read_text().splitlines()]

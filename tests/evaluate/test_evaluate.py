@@ -85,14 +85,14 @@ def test_a_missing_harness_is_told(
         evaluate([train()], ask(), folder)
 
 
-def test_a_checkpoint_in_another_format_is_told(
+def test_a_checkpoint_that_cannot_be_exported_is_told(
     folder: RunFolder, train: Train, ask: AskFor, no_harness: None
 ) -> None:
     record = train()
     foreign = Record(
         record.cell, "succeeded", checkpoints=(Checkpoint(1, Path("/x"), needs_export=True),)
     )
-    with pytest.raises(CheckpointError, match="Hugging Face format only, so"):
+    with pytest.raises(CheckpointError, match="/x is not there"):
         evaluate([foreign], ask(), folder)
 
 

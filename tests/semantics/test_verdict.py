@@ -7,7 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestrator.dialect import Dialect
 from orchestrator.errors import LaboratoryError
+from orchestrator.scale import verdict_on
 from orchestrator.semantics.advice import OFF_POLICY, ON_POLICY
 from orchestrator.semantics.catalogue import Objective
 from orchestrator.semantics.derivation import as_text, derive
@@ -222,6 +224,33 @@ def test_a_cell_is_on_policy_with_one_minibatch_and_no_staleness() -> None:
     assert verdict_of(settings(estimator="none")).objective is Objective.NONE
     reward = verdict_of(settings(estimator="k1", placement="reward", beta=0.1))
     assert "1 - 1/5 = 0.8" in " ".join(reward.notes)
+
+
+def test_whose_kl_the_reward_has_is_a_matter_of_the_library() -> None:
+    reward = {"estimator": "k1", "placement": "reward", "beta": 0.1}
+    stale, both = settings(staleness=4, **reward), settings(minibatches=2, staleness=4, **reward)
+    current = Dialect(kl_reward_policy="batch_start")
+    expected = verdict(
+        stale.kl, on_policy=False, advantage="dr_grpo", group_size=5, clip=stale.loss.clip,
+        reward_kl_of="policy", regimes=("async",),
+    )  # fmt: skip
+    assert verdict_of(stale, current) == expected != verdict_of(stale)
+    assert not any("lags by the staleness" in note for note in expected.notes)
+    assert verdict_of(both, current) == verdict_of(both), "later minibatches are of another policy"
+    uncorrected = Dialect(kl_reward_policy="batch_start", ratio_to="batch_start")
+    assert verdict_of(stale, uncorrected) == verdict_of(stale)
+
+
+@pytest.mark.parametrize(("library", "of"), [
+    ("prime_rl", "policy"), ("skyrl", "policy"), ("verl", "rollout"), ("openrlhf", "rollout"),
+])  # fmt: skip
+def test_a_backend_says_whose_kl_its_reward_has(library: str, of: str) -> None:
+    cell = settings(staleness=4, estimator="k1", placement="reward", beta=0.1)
+    asked = cell.model_copy(update={"backend": BackendRef(name=library)})
+    lags = any("lags by the staleness" in note for note in verdict_on(asked).notes)
+    assert lags == (of == "rollout")
+    unknown = asked.model_copy(update={"backend": BackendRef(name=library, version="77")})
+    assert verdict_on(unknown) == verdict_of(cell)
 
 
 def test_a_thousand_verdicts_are_nothing_to_a_plan_and_need_no_numpy() -> None:

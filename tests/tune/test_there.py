@@ -58,8 +58,11 @@ def test_a_search_outlives_its_controller_and_nothing_runs_twice(
     with log.open("wb") as file:
         process = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
         until(log, "submitted 3 cells as 1 job array", process)
-        unlucky = cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()[0]
-        cluster.run("scancel", unlucky)
+        running = ("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K")
+        deadline = time.monotonic() + 60
+        while not (found := cluster.run(*running).split()):
+            assert time.monotonic() < deadline
+        cluster.run("scancel", found[0])
         until(log, "complete", process)
         process.send_signal(signal.SIGKILL)  # two trials or more are under way
         process.wait()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.audit.bash.run import Run
 
 HINT = re.compile(
-    r"main_ppo|train_ppo|verl\.trainer|worker\.actor\.|openrlhf|skyrl|actor_rollout_ref|trainer\.algorithm|algorithm\."
+    r"main_ppo|train_ppo|verl\.trainer|openrlhf|skyrl|actor_rollout_ref|worker\.actor\."
+    r"|trainer\.algorithm|algorithm\."
     r"|prime.?rl|zeroband|--init_kl|--algo\.kl|use_kl|kl_coef|\brl @|main_\w+"
     r"|\buv run (rl|trainer)\b"
 )

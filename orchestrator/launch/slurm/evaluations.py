@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from orchestrator.launch.slurm import book, poll
-from orchestrator.launch.slurm.options import RETRIES, SlurmOptions
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.policy import limit
 from orchestrator.operations import ON_CLUSTER
 from orchestrator.rundir import RunFolder
 from orchestrator.types import ExitRecord, State
 
 _WAITS: frozenset[str] = ON_CLUSTER | {"planned", "preempted", "timed_out"}
+_OVER: frozenset[str] = frozenset({"failed", "cancelled"})
 
 
 class Evaluation(NamedTuple):
@@ -23,11 +25,15 @@ class Evaluation(NamedTuple):
     """How often evaluations of this cell ended in this way."""
     log: str = ""
     """What the job printed."""
+    submission: str = ""
+    which: int = 0
+    written: bool = True
+    """Whether its end is on disk; else the scheduler told it."""
 
 
 class _Element(NamedTuple):
     sent: book.Submission
-    index: int
+    which: int
     exit: ExitRecord | None
     ended: bool
 
@@ -56,15 +62,15 @@ def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, Evaluation
 
 def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> Evaluation:
     newest = elements[-1]
-    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.index}.log")
+    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.which}.log")
+    mine = newest.sent.id, newest.which, newest.ended
     if newest.ended and newest.exit is None:
-        return Evaluation("succeeded", log=log)
+        return Evaluation("succeeded", None, 0, log, *mine)
     told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
     if record is None:
-        return Evaluation(told, log=log)
-    # one that left no word at all was lost
-    classes = [e.exit.failure if e.exit else "lost" for e in elements[:-1] if e.exit or not e.ended]
-    return Evaluation("failed", record, 1 + classes.count(record.failure), log)
+        return Evaluation(told, None, 0, log, *mine)
+    earlier = [each.exit.failure for each in elements[:-1] if each.exit]
+    return Evaluation("failed", record, 1 + earlier.count(record.failure), log, *mine)
 
 
 def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
@@ -73,9 +79,7 @@ def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, Exi
         return ("pending" if state in _WAITS else "cancelled"), None
     if element.sent.job is None:
         return "pending", None
-    if element.sent.drained:
-        return "failed", _lost("it ended and left no word")
-    seen, ended, _ = poll.seen_job(folder, element.sent, element.index)
+    seen, ended, _ = poll.seen_job(folder, element.sent, element.which)
     if ended is None:
         return ("unknown" if seen == "unknown" else "pending"), None
     if ended.failure:
@@ -93,9 +97,25 @@ def goes_again(seen: Evaluation, options: SlurmOptions) -> bool:
     """Whether a failed evaluation is to be submitted again without a person's word."""
     if seen.state != "failed" or seen.exit is None:
         return False
-    given = {str(k): v for k, v in options.retries.items()}
-    limit = given.get(seen.exit.failure, RETRIES.get(seen.exit.failure, 0))
-    return seen.failures <= limit
+    return seen.failures <= limit(seen.exit.failure, options)
+
+
+def settle(folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, Evaluation]) -> None:
+    """Writes down what only the scheduler knew of ends, and which submissions are over."""
+    for each in seen.values():
+        if each.exit is not None and not each.written:
+            book.write_end(folder, each.submission, each.which, each.exit)
+    for sent in book.read(folder).values():
+        if sent.kind != "evaluate" or sent.job is None or sent.drained:
+            continue
+        ends = book.ends(folder, sent.id)
+        elements = book.read_manifest(folder, sent.id).get("elements", ())
+        if all(
+            index in ends or states.get(name, "planned") in _OVER
+            or (name in seen and seen[name].submission != sent.id)
+            for index, (name, _) in enumerate(elements)
+        ):  # fmt: skip
+            book.note(folder, book.DRAINED, sent.id)
 
 
 def counts(seen: Iterable[Evaluation]) -> dict[str, int]:

@@ -21,10 +21,14 @@ def goes_again(cell_dir: CellDir, seen: Look, options: SlurmOptions) -> bool:
     if seen.state in RESUMABLE and failure != "node":
         return _count(cell_dir, "") <= options.max_requeues
     if seen.state == "failed" or failure == "node":
-        given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
-        limit = given.get(failure, RETRIES.get(failure, 0))
-        return _count(cell_dir, failure) <= limit
+        return _count(cell_dir, failure) <= limit(failure, options)
     return False
+
+
+def limit(failure: str, options: SlurmOptions) -> int:
+    """How often a failure of this class is tried again."""
+    given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
+    return given.get(failure, RETRIES.get(failure, 0))
 
 
 def _count(cell_dir: CellDir, failure: str) -> int:

@@ -112,16 +112,6 @@ def snapshot(folder: RunFolder) -> Snapshot:
     return made
 
 
-def evaluations(folder: RunFolder) -> int | None:
-    """How many evaluations are in the queue; None while it cannot be asked."""
-    taken = snapshot(folder)
-    jobs = {s.job for s in taken.jobs.values() if s.kind == "evaluate" and s.job and not s.drained}
-    if not jobs:
-        return 0
-    queue = taken.queued()
-    return None if queue is None else sum(job in jobs for job, _ in queue)
-
-
 def seen_job(folder: RunFolder, sent: book.Submission, index: int) -> Seen:
     """One element of a submission that is in the ledger."""
     log = folder.submission(sent.id) / f"{sent.job}_{index}.log"

@@ -21,9 +21,7 @@ from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.types import Record, Spec
 
 
-def run(
-    folder: RunFolder, cell_dir: CellDir, manifest: Mapping[str, Any], ask: worker.Ask
-) -> int:
+def run(folder: RunFolder, cell_dir: CellDir, manifest: Mapping[str, Any], ask: worker.Ask) -> int:
     """Exports and scores the cell's checkpoints; the job's exit code."""
     submission, began = Path.cwd().name, time.time()
     if Path(manifest["cwd"]).is_dir():

@@ -104,7 +104,7 @@ def _attempt(
         return worker.perform(cell, cell_dir, attempt, job, ask, lambda: None, execute)
     except RunFolderError as error:
         say(str(error))
-        told = (f"{error}. On a cluster a cell that found no room waits for `orch retry`")
+        told = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
         return Ending("failed", failure="disk", message=told).record(started, time.time())
     finally:
         claim.close()

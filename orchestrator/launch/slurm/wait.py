@@ -1,19 +1,21 @@
 """`orch run --wait`: until every cell has ended; what may be tried again is submitted again."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.launch import Event, system
 from orchestrator.launch.local import Launched
-from orchestrator.launch.slurm import book, poll
+from orchestrator.launch.slurm import evaluations
+from orchestrator.launch.slurm.evaluations import Evaluation
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.policy import goes_again
-from orchestrator.launch.slurm.submit import Submitted, submit
+from orchestrator.launch.slurm.script import Shape, shape_of
+from orchestrator.launch.slurm.submit import Submitted, evaluate_alone, submit
 from orchestrator.operations import ON_CLUSTER
 from orchestrator.rundir import RunFolder
 from orchestrator.state import RESUMABLE, Look, look
-from orchestrator.types import Cell
+from orchestrator.types import Cell, State
 
 LOOK_SECONDS = 2.0
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
@@ -48,7 +50,45 @@ def start(request: Request) -> Submitted:
                 request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
         elif seen.state in _BUSY:
             cells.append(cell)  # an intent that was cut short is among these
-    return submit(cells, folder, options, evaluate=request.evaluate, tell=request.tell)
+    sent = submit(cells, folder, options, evaluate=request.evaluate, tell=request.tell)
+    _evaluate_again(request, {c.id for c in sent.cells})
+    return sent
+
+
+def _evaluate_again(request: Request, sent: Collection[str]) -> None:
+    """Submits evaluations that failed and may be tried again, or that never were."""
+    if not request.evaluate:
+        return
+    looks = [(c, look(request.folder.cell(c))) for c in request.cells if c.id not in sent]
+    states, known = evaluated(request.folder, looks)
+    evaluations.settle(request.folder, states, known)
+    again = []
+    for cell, seen in looks:
+        mine = known.get(request.folder.cell(cell).path.name)
+        never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
+        repeat = mine is not None and evaluations.goes_again(mine, request.options)
+        if seen.state == "succeeded" and (never or repeat):
+            again.append(cell)
+    for shape, cells in _by_shape(again).items():
+        array = evaluate_alone(cells, request.folder, request.options, request.tell)
+        why = f", on {shape.gpus_per_node} GPUs" if shape.gpus_per_node else ""
+        request.tell(f"submitted the evaluation of {len(cells)} trained cells as job array "
+                     f"{array}{why}")  # fmt: skip
+
+
+def _by_shape(cells: Sequence[Cell]) -> dict[Shape, list[Cell]]:
+    groups: dict[Shape, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(shape_of(cell), []).append(cell)
+    return groups
+
+
+def evaluated(
+    folder: RunFolder, looks: Sequence[tuple[Cell, Look]]
+) -> tuple[dict[str, State], dict[str, Evaluation]]:
+    """States of these cells by directory, and how their evaluation jobs stand."""
+    states = {folder.cell(cell).path.name: seen.state for cell, seen in looks}
+    return states, evaluations.last(folder, states)
 
 
 def wait(request: Request) -> Launched:
@@ -64,21 +104,21 @@ def wait(request: Request) -> Launched:
                     seen_before[cell.id] = seen.state
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
-            if any(_goes_again(request, cell, seen) for cell, seen in looks):
+            states, scores = evaluated(request.folder, looks)
+            evaluations.settle(request.folder, states, scores)
+            if any(_goes_again(request, cell, seen) for cell, seen in looks) or (
+                request.evaluate
+                and any(evaluations.goes_again(each, request.options) for each in scores.values())
+            ):
                 start(request)
-            elif not (any(s.state in _BUSY for _, s in looks) or evaluating(request.folder)):
+            elif not (any(s.state in _BUSY for _, s in looks) or waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
 
 
-def evaluating(folder: RunFolder) -> bool:
-    """Whether evaluations are with the scheduler. Notes those that are over."""
-    left = poll.evaluations(folder)
-    if left == 0:
-        for sent in book.read(folder).values():
-            if sent.kind == "evaluate" and sent.job and not sent.drained:
-                book.note(folder, book.DRAINED, sent.id)
-    return left != 0
+def waiting(scores: Mapping[str, Evaluation]) -> int:
+    """How many evaluations are with the scheduler, or cannot be told."""
+    return sum(each.state in ("pending", "unknown") for each in scores.values())
 
 
 def _goes_again(request: Request, cell: Cell, seen: Look) -> bool:

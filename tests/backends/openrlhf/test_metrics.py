@@ -10,6 +10,7 @@ import pytest
 
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import VERSIONS
+from orchestrator.errors import LogFault
 from orchestrator.names import is_canonical
 from orchestrator.types import MetricPoint
 from tests.backends.environments import contract_python
@@ -24,18 +25,21 @@ STEPS = [[1, STATUS], [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_me
          [3, {**STATUS, "kl": 0.0, "logprobs_diff": 0.0}]]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(version: str, directory: Path, steps: object) -> Path:
     """An attempt of a cell with four minibatches a batch, as it lies on disk."""
-    directory = tmp_path_factory.mktemp("a 'b'\nµ")
-    python = contract_python("openrlhf", request.param)
+    python = contract_python("openrlhf", version)
     done = subprocess.run(
         [python, Path(__file__).with_name("logs.py"), directory / "tensorboard",
-         "global_step-x4", json.dumps(STEPS)],
+         "global_step-x4", json.dumps(steps)],
         capture_output=True, check=True,
     )  # fmt: skip
     (directory / "stdout").write_bytes(b"Loading the checkpoint\n" + done.stdout)
     return directory
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(request.param, tmp_path_factory.mktemp("a 'b'\nµ"), STEPS)
 
 
 def check(points: list[MetricPoint]) -> None:
@@ -94,6 +98,28 @@ def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Pat
     assert set(counts) == {0, 1, 2}
     target.write_bytes(data + bytes(64))
     assert list(BACKEND.read_metrics(copy)) == whole, "a tail of zeros, as after a lost node"
+
+
+@pytest.mark.parametrize(("renamed", "says"), [
+    (dict.fromkeys(STATUS, ""), "none of the names orch knows; it has x_actor_grad_norm"),
+    ({"rollout/reward_mean": "rollout/score"}, "has no 'rollout/reward_mean'"),
+    ({"timing/step_total": "timing/all"}, "has no 'timing/step_total'"),
+])  # fmt: skip
+def test_a_log_of_names_we_do_not_know_is_told(
+    tmp_path: Path, renamed: dict[str, str], says: str
+) -> None:
+    steps = [
+        [n, {renamed.get(key, key) or f"x_{key}": value for key, value in STATUS.items()}]
+        for n in (1, 2)
+    ]
+    written(VERSIONS[0], tmp_path, steps)
+    with pytest.raises(LogFault, match=says):
+        list(BACKEND.read_metrics(tmp_path))
+    if "step_total" not in says:
+        shutil.rmtree(tmp_path / "tensorboard" / "global_step-x4")
+        (tmp_path / "tensorboard" / "global_step-x4").mkdir()
+        with pytest.raises(LogFault, match=f"stdout .*{says}"):
+            list(BACKEND.read_metrics(tmp_path))
 
 
 def test_nothing_yet(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from backends.prime_rl import BACKEND
+from orchestrator.errors import LogFault
 
 TRAINER = (
     "[default0]:\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22m"
@@ -108,6 +109,22 @@ def test_rows_of_0_8_0_make_one_point_a_train_step(attempt: Path) -> None:
     assert (second.step, second.values) == (2, {"train/learning_rate": 2e-6})
 
 
+def test_a_log_of_names_we_do_not_know_is_told(attempt: Path) -> None:
+    log, rows = attempt / "logs" / "trainer.stdout", attempt / "logs" / "trainer.jsonl"
+    line = TRAINER.format(clock="10:00:00", step=0, norm="1.0")
+    log.write_text(line + "10:00:01 SUCCESS Step 1 | Duration: 3s | Objective: 0.5\n")
+    points = BACKEND.read_metrics(attempt)
+    assert next(points).step == 1
+    with pytest.raises(LogFault, match="none of the names orch knows; it has Duration, Objective"):
+        next(points)
+    log.write_text(line)
+    rows.write_text("".join(json.dumps({"step": n, "objective": 1.0}) + "\n" for n in (1, 2)))
+    points = BACKEND.read_metrics(attempt)
+    assert next(points).step == 1
+    with pytest.raises(LogFault, match=r"trainer\.jsonl holds none .* Prime-RL 0\.5\.0, 0\.8\.0"):
+        next(points)
+
+
 def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
     assert list(BACKEND.read_metrics(tmp_path)) == []
 
@@ -125,5 +142,7 @@ def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
     assert [(c.step, c.path.name, c.needs_export) for c in found] == [
         (50, "step_50", False), (100, "step_100", False),
     ]  # fmt: skip
+    begun = BACKEND.begun_checkpoints(tmp_path)
+    assert [path.name for path in begun] == ["step_50", "step_100", "step_150", "step_200"]
     assert BACKEND.export_command(found[0], tmp_path / "target") is None
     assert BACKEND.find_checkpoints(tmp_path / "nowhere") == []

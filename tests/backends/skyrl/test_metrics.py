@@ -8,6 +8,7 @@ import pytest
 
 from backends.skyrl import BACKEND
 from backends.skyrl.metrics import NAMES, canonical
+from orchestrator.errors import LogFault
 from orchestrator.names import is_canonical
 from orchestrator.types import MetricPoint
 from tests.backends.environments import contract_python
@@ -26,12 +27,12 @@ EVALUATED = {"eval/all/avg_score": 0.5, "eval/math/pass_at_4": 0.75}
 RUN = [[0, EVALUATED], [1, STEP], [2, {**STEP, "policy/grad_norm": float("nan"), **EVALUATED}]]
 
 
-def written(version: str, attempt: Path, updates: int) -> Path:
+def written(version: str, attempt: Path, updates: int, run: object = RUN) -> Path:
     """The attempt's event file; its stdout is the console tracker's."""
     python = contract_python("skyrl", version)
     folder = attempt / f"tensorboard-x{updates}"
     done = subprocess.run(
-        [python, HERE / "ask" / "logs.py", folder], input=json.dumps(RUN), capture_output=True,
+        [python, HERE / "ask" / "logs.py", folder], input=json.dumps(run), capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -117,6 +118,25 @@ def test_rubbish_ends_a_file(attempt: Path, tmp_path: Path) -> None:
 def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
     assert points(tmp_path) == []
     assert points(tmp_path / "not there") == []
+
+
+@pytest.mark.parametrize(("renamed", "says"), [
+    (dict.fromkeys(STEP, ""), "none of the names orch knows; it has x/async/staleness_max"),
+    ({"reward/avg_raw_reward": "reward/raw"}, "has no 'reward/avg_raw_reward'"),
+])  # fmt: skip
+def test_a_log_of_names_we_do_not_know_is_told(
+    tmp_path: Path, renamed: dict[str, str], says: str
+) -> None:
+    steps = [
+        [n, {renamed.get(key, key) or f"x/{key}": value for key, value in STEP.items()}]
+        for n in (1, 2)
+    ]
+    written("0.4.0", tmp_path, 1, steps)
+    with pytest.raises(LogFault, match=says):
+        points(tmp_path)
+    (tmp_path / "tensorboard-x1").rename(tmp_path / "elsewhere")
+    with pytest.raises(LogFault, match=f"stdout {says}"):
+        points(tmp_path)
 
 
 def test_names_orch_has_not_are_left_out() -> None:

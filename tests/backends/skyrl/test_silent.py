@@ -12,6 +12,12 @@ from tests.backends.skyrl.library import ask
 A, ASYNC = "trainer.algorithm", "trainer.fully_async"
 MAIN = "-m skyrl.train.entrypoints.main_base"
 
+ODD = " ".join(
+    ["generator.n_samples_per_prompt=3", "trainer.train_batch_size=12",
+     "trainer.policy_mini_batch_size=12", "trainer.micro_train_batch_size_per_gpu=1",
+     "trainer.micro_forward_batch_size_per_gpu=1"]
+)  # fmt: skip
+"""36 rollouts for 8 GPUs."""
 SILENT = (
     (f"{A}.off_policy_correction.tis_ratio_type=token", "no cell has 'token'"),
     (f"{A}.use_entropy_loss=true", "set it to false"),
@@ -20,9 +26,7 @@ SILENT = (
     ("generator.apply_overlong_filtering=true", "set it to false"),
     (f"{ASYNC}.max_staleness_steps=3", "the launch is synchronous"),
     ("trainer.epochs=2", "ends after 58 of 250 rollout batches"),
-    ("generator.n_samples_per_prompt=3 trainer.train_batch_size=12 "
-     "trainer.policy_mini_batch_size=12 trainer.micro_train_batch_size_per_gpu=1 "
-     "trainer.micro_forward_batch_size_per_gpu=1", "do not divide among 8 GPUs"),
+    (ODD, "do not divide among 8 GPUs"),
 )  # fmt: skip
 
 

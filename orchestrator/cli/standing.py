@@ -1,0 +1,42 @@
+"""What `status` adds on a cluster: how evaluations stand, and which jobs will never start."""
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+
+def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
+    """{evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]}; empty
+    where nothing was sent to a cluster."""
+    from orchestrator.launch.slurm import book
+    from orchestrator.launch.slurm.evaluations import counts, last
+    from orchestrator.launch.slurm.stuck import stuck
+
+    if not book.read(experiment.folder):
+        return {}
+    states = {row.directory.path.name: row.state for row in made.rows}
+    found = last(experiment.folder, states)
+    failed: dict[str, int] = {}
+    for each in found.values():
+        if each.exit is not None:
+            failed[each.exit.failure] = failed.get(each.exit.failure, 0) + 1
+    waiting = any(row.state in ("submitted", "pending") for row in made.rows) or any(
+        each.state == "pending" for each in found.values()
+    )
+    told = stuck(experiment.folder, experiment.spec.site.options) if waiting else []
+    return {"evaluations": counts(found.values()), "failed": failed, "stuck": told}
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same in words."""
+    if not found:
+        return []
+    told = list(found["stuck"])
+    if found["evaluations"]:
+        states = ", ".join(f"{n} {state}" for state, n in found["evaluations"].items())
+        why = ", ".join(f"{n} {failure}" for failure, n in found["failed"].items())
+        told.insert(0, f"evaluation jobs: {states}{f' ({why}; see `orch errors`)' if why else ''}")
+    return told

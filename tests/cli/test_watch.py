@@ -1,0 +1,326 @@
+"""`orch status --watch` and `orch dashboard` as a person runs them."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import orch
+
+from orchestrator.attemptdir import AttemptDir
+from orchestrator.cli.watching import fitted
+from orchestrator.rundir import RunFolder
+from orchestrator.sparkline import BARS, sparkline
+from orchestrator.watch import Speed, Tails, look, progress_line
+
+SPEC = "experiments/smoke.yaml"
+
+
+# ---------------------------------------------------------------- what is known of cells
+
+
+@pytest.fixture
+def cells(synthetic: Any) -> list[Any]:
+    made = synthetic.grid({"k1.reward": [0.5] * 3, "k3.loss": [0.5] * 3})
+    return [record.cell for record in made.records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder.of(tmp_path, "w", "micro")
+    made.open()
+    return made
+
+
+def begin(folder: RunFolder, cell: Any) -> AttemptDir:
+    folder.cell(cell).make(cell)
+    attempt = folder.cell(cell).new_attempt()
+    attempt.job.write_text('{"started": 1.0, "pid": 1, "argv": []}')
+    return attempt
+
+
+def write(attempt: AttemptDir, text: str) -> None:
+    with attempt.metrics.open("a") as file:
+        file.write(text)
+
+
+def line(step: int, **values: float) -> str:
+    return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
+
+
+def test_only_what_is_new_is_read(folder: RunFolder, cells: list[Any]) -> None:
+    attempt, tails = begin(folder, cells[0]), Tails()
+    write(attempt, "".join(line(i, **{"train/reward_mean": i / 100}) for i in range(1000)))
+    size = attempt.metrics.stat().st_size
+    first = look(cells, folder, tails).lines[0]
+    assert (first.step, len(first.values), first.metric) == (999, 1000, "train/reward_mean")
+    assert tails.bytes_read == size
+    look(cells, folder, tails)
+    assert tails.bytes_read == size, "nothing new, nothing read"
+    more = line(1000, **{"train/reward_mean": 7.0})
+    write(attempt, more[:20])
+    assert look(cells, folder, tails).lines[0].step == 999, "a torn line waits"
+    write(attempt, more[20:])
+    assert look(cells, folder, tails).lines[0].values[-1] == 7.0
+    assert tails.bytes_read == size + 20 + len(more)
+
+
+def test_broken_lines_and_a_file_begun_anew(folder: RunFolder, cells: list[Any]) -> None:
+    attempt, tails = begin(folder, cells[0]), Tails()
+    write(attempt, line(5, **{"train/reward_mean": 1.0}) + "garbage\n[1]\n\n\xff\n"
+          + '{"step": "x", "values": {}}\n{"step": 6, "values": 3}\n'
+          + '{"step": 7, "values": {"train/reward_mean": NaN}}\n')  # fmt: skip
+    seen = look(cells, folder, tails).lines[0]
+    assert seen.step == 7
+    assert len(seen.values) == 2
+    attempt.metrics.write_text(line(0, **{"eval/accuracy_in_domain": 0.25}))
+    seen = look(cells, folder, tails).lines[0]
+    assert (seen.step, seen.metric, seen.values) == (0, "eval/accuracy_in_domain", (0.25,))
+
+
+def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any]) -> None:
+    seen = [look(cells, folder).digest]
+    attempt = begin(folder, cells[0])
+    seen.append(look(cells, folder).digest)
+    write(attempt, line(1, **{"train/reward_mean": 1.0}))
+    seen.append(look(cells, folder).digest)
+    folder.cell(cells[0]).evaluations.mkdir()
+    seen.append(look(cells, folder).digest)
+    assert len(set(seen)) == 4
+    assert look(cells, folder).digest == seen[-1]
+
+
+def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[Any]) -> None:
+    attempt = begin(folder, cells[4])
+    write(attempt, line(1, **{"train/reward_mean": 1.0}))
+    with folder.cell(cells[4]).take_claim() or pytest.fail("claimed"):
+        seen = look(cells, folder, Tails())
+        assert seen.live
+        assert not seen.over
+    rows, hidden = fitted(seen, 6)
+    assert ([len(row.lines) for row in rows], hidden) == ([1] * 6, 0)
+    rows, hidden = fitted(seen, 5)
+    assert ([len(row.lines) for row in rows], hidden) == ([3, 3], 0)
+    rows, hidden = fitted(seen, 1)
+    assert (rows[0].state, hidden) == ("1/3 running", 1), "what moves comes first"
+    assert progress_line(seen) == "0 of 6 cells done, 5 planned, 1 running; 0% of steps"
+
+
+def test_time_left(folder: RunFolder, cells: list[Any]) -> None:
+    attempt, tails, speed = begin(folder, cells[0]), Tails(), Speed()
+    with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
+        assert speed.seconds_left(look(cells, folder, tails), 0.0) is None
+        write(attempt, line(60, **{"train/reward_mean": 1.0}))
+        left = speed.seconds_left(look(cells, folder, tails), 60.0)
+    assert left == pytest.approx(6 * 100 - 60)
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "shown"),
+    [([], 5, ""), ([1.0], 5, "▁"), ([1.0, 1.0], 5, "▁▁"), ([0.0, 1.0], 5, "▁█"),
+     ([0, 1, 2, 3, 4, 5, 6, 7], 8, BARS), ([0.0, float("nan"), 1.0], 3, "▁×█"),
+     ([float("inf")], 3, "×"), ([0, 0, 8, 8], 2, "▁█"), ([1.0], 0, "")],
+)  # fmt: skip
+def test_sparklines(values: list[float], width: int, shown: str) -> None:
+    assert sparkline(values, width) == shown
+
+
+# ---------------------------------------------------------------- status --watch
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
+        self.main, side = pty.openpty()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", *arguments], cwd=folder, stdin=side, stdout=side,
+            stderr=side, start_new_session=True,
+            env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+        )  # fmt: skip
+        os.close(side)
+        self.text = ""
+
+    def until(self, true: Callable[[str], object], seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not true(self.text):
+            assert time.monotonic() < deadline, self.text
+            if select.select([self.main], [], [], 0.2)[0]:
+                try:
+                    self.text += os.read(self.main, 65536).decode(errors="replace")
+                except OSError:  # the other side is closed
+                    assert true(self.text), self.text
+                    return
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.main)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_(*arguments: Any, **more: Any) -> Terminal:
+        opened.append(Terminal(*arguments, **more))
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one.end()
+
+
+@pytest.mark.slow
+def test_watch_on_a_terminal_ends_when_all_have_ended(
+    finished: Path, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal(finished, "status", SPEC, "--watch")
+    shown.until(lambda text: "4 of 4 cells done" in text and "succeeded" in text)
+    assert shown.process.wait(60) == 0
+    assert len(re.findall(f"[{BARS}]{{3,}}", shown.text)) >= 4
+    assert "eval/accuracy_in_domain" in shown.text
+    assert "16/16" in shown.text
+
+
+@pytest.mark.slow
+def test_watch_follows_cells_and_ends_with_ctrl_c(
+    empty: Path, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal(empty, "status", SPEC, "--watch")
+    shown.until(lambda text: "0 of 4 cells done" in text and "planned" in text)
+    done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
+    assert done.returncode == 0, done.stderr
+    shown.until(lambda text: "1 of 4 cells done" in text)
+    os.write(shown.main, b"\x03")
+    os.killpg(shown.process.pid, signal.SIGINT)
+    assert shown.process.wait(60) == 0
+    assert "Traceback" not in shown.text
+
+
+@pytest.mark.slow
+def test_watch_without_a_terminal_prints_lines(finished: Path) -> None:
+    done = orch(finished, "status", SPEC, "--watch")
+    assert done.returncode == 0
+    assert done.stdout == "smoke.micro: 4 of 4 cells done; 100% of steps\n"
+
+
+# ---------------------------------------------------------------- dashboard
+
+
+@pytest.fixture
+def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
+    started: list[Any] = []
+
+    def start(*arguments: str) -> Any:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
+            cwd=finished, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def address(process: Any, name: str = "report") -> str:
+    for text in process.stdout:
+        if text.startswith(name):
+            return str(text.split()[1])
+    raise AssertionError(f"it ended with {process.wait()}")
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310
+        return str(answer.read().decode())
+
+
+@pytest.mark.slow
+def test_dashboard_serves_the_report_and_leaves_nothing(
+    finished: Path, dashboard: Callable[..., Any]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    process = dashboard("--no-mlflow", "--port", "0")
+    url = address(process)
+    assert "Does everything work on this machine?" in get(url)
+    assert json.loads(get(f"{url}version"))["line"] == "4 of 4 cells done; 100% of steps"
+    assert get(f"{url}report.md").startswith("#")
+    (cell_dir, *_) = sorted((finished / "runs/smoke.micro/cells").iterdir())
+    assert "last lines of stdout" in get(f"{url}cells/{cell_dir.name}/")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert "Traceback" not in process.stdout.read()
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_mlflow_ends_with_the_dashboard_however_that_ends(
+    dashboard: Callable[..., Any], number: int
+) -> None:
+    process = dashboard("--port", "0")
+    url = address(process, "MLflow")
+    port = url.rpartition(":")[2]
+    assert url.startswith("http://127.0.0.1:")
+    assert of_port(port), "its server is there"
+    process.send_signal(number)
+    process.wait(30)
+    deadline = time.monotonic() + 30
+    while of_port(port):
+        assert time.monotonic() < deadline, of_port(port)
+        time.sleep(0.2)
+
+
+def of_port(port: str) -> list[str]:
+    """Command lines of processes that were given this port."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "--port" in words and port in words:
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--token", "short"], "at least 16"), (["--token", "a" * 20 + "; x"], "at least 16"),
+     (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"), (["--port", "70000"], "--port")],
+)  # fmt: skip
+def test_mistakes_are_sentences(empty: Path, arguments: list[str], told: str) -> None:
+    done = orch(empty, "dashboard", SPEC, *arguments)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_others_need_the_token_that_it_makes(dashboard: Callable[..., Any]) -> None:
+    url = address(dashboard("--no-mlflow", "--port", "0", "--host", "0.0.0.0"))  # noqa: S104
+    assert re.search(r"\?token=[\w-]{32}$", url)
+    port = re.search(r":(\d+)/", url)
+    assert port
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        get(f"http://127.0.0.1:{port[1]}/")

@@ -1,0 +1,79 @@
+"""A verl cell that was trained, and an environment whose merger writes what verl's writes."""
+
+import sys
+from pathlib import Path
+
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.types import Cell, ExitRecord, LaunchPlan
+from tests.backends.verl.cells import cell as verl_cell
+
+POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
+
+MERGER = """\
+#!{python}
+import os, pathlib, shutil, sys, time
+
+how = os.environ.get("STAND_IN", "")
+said = sys.argv[1:]
+assert said[:5] == ["-m", "verl.model_merger", "merge", "--backend", "fsdp"], said
+given = dict(zip(said[5::2], said[6::2]))
+local, target = pathlib.Path(given["--local_dir"]), pathlib.Path(given["--target_dir"])
+assert (local / "huggingface" / "config.json").exists()
+with open({log!r}, "a") as log:
+    log.write(str(os.getpid()) + "\\n")
+if how == "fail":
+    sys.exit("RuntimeError: size mismatch for lm_head.weight")
+target.mkdir(parents=True)
+for path in sorted(pathlib.Path({policy!r}).iterdir(), reverse=True):
+    shutil.copy(path, target)  # weights before config.json
+    if how == "slow":
+        time.sleep(600)
+    if how == "half":
+        break
+"""
+
+
+def environment(folder: Path) -> Path:
+    """The environment; `calls` of its folder has a line for each time it was used."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    log, policy = str(folder / "calls"), str(POLICIES / "amber")
+    python.write_text(MERGER.format(python=sys.executable, log=log, policy=policy))
+    python.chmod(0o755)
+    return folder
+
+
+def calls(folder: Path) -> int:
+    log = folder / "calls"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def options(folder: Path, how: str = "") -> dict[str, object]:
+    """`site.options` that name it."""
+    return {"environments": {"verl": {"venv": str(folder)}}, "env": {"STAND_IN": how}}
+
+
+def trained(folder: RunFolder, seed: int = 0) -> tuple[Cell, CellDir]:
+    """A verl cell that has succeeded, with the checkpoint of its last step."""
+    cell = verl_cell({"seed": seed})
+    folder.open()
+    home = folder.cell(cell)
+    home.make(cell)
+    plan = LaunchPlan(cell_id=cell.id, backend="verl", version="0.9.1", argv=("python",))
+    home.write(cell, plan)
+    attempt = home.new_attempt()
+    attempt.job.write_text("{}")
+    attempt.write_exit(ExitRecord(state="succeeded", started=1, ended=2))
+    save(home, cell.settings.num_train_steps)
+    return cell, home
+
+
+def save(home: CellDir, step: int, content: bytes = b"x") -> None:
+    """A checkpoint as verl leaves it: shards of two ranks, and the config."""
+    actor = home.checkpoints / "x1" / f"global_step_{step}" / "actor"
+    (actor / "huggingface").mkdir(parents=True, exist_ok=True)
+    (actor / "huggingface" / "config.json").write_text("{}")
+    for rank in range(2):
+        (actor / f"model_world_size_2_rank_{rank}.pt").write_bytes(content)
+    latest = home.checkpoints / "x1" / "latest_checkpointed_iteration.txt"
+    latest.write_text(str(step))
