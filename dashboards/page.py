@@ -75,8 +75,8 @@ def _answer(report: Report) -> str:
 def _footer(report: Report) -> str:
     when = f" Its newest result is of {report.created}." if report.created else ""
     return (
-        f"Written by {report.written or 'orch'}.{when} Every number can be traced: its row's "
-        "`cells`, or a click on its mark, lead to the row of each cell in Provenance."
+        f"Written by {report.written or 'orch'}.{when} Every number can be traced: the "
+        "cells of its row, or a click on its mark, lead to the row of each cell in Provenance."
     )
 
 

@@ -10,6 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dashboards.axes import (
+    Data,
+    dots,
+    errors,
+    legend,
+    line,
+    numbers,
+    panels,
+    plain,
+    share_y,
+)
 from dashboards.marks import FONT, Look, looks, ramp
 from orchestrator.report import Report
 from orchestrator.report.model import Figure
@@ -18,21 +29,21 @@ FORMATS: Mapping[str, dict[str, Any]] = {
     "png": {"Software": None}, "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
 }  # fmt: skip
 """Ending -> what matplotlib would write into the file of itself and the time."""
-WIDTH, DPI = 10.0, 110
+DPI = 110
 MAX_BANDS = 8
 """More lines than this in one panel are drawn without their bands, as on the page."""
-Data = Mapping[str, Any]
 Drawn = tuple[str, Any]
 """A file's name without its ending, and a matplotlib figure."""
 
 
-def pictures(report: Report, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Writes them to `folder`; figure id -> names without endings. Older pictures there go."""
+def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Writes them to `folder`; figure id -> names without endings. Older pictures there go; with no
+    report, all of them."""
     from orchestrator.files import write_bytes
 
     written: dict[str, tuple[str, ...]] = {}
-    for section in report.sections:
-        for figure in section.figures:
+    if report is not None:
+        for figure in (f for section in report.sections for f in section.figures):
             names = []
             for name, drawn in draw(figure, report):
                 for ending, stamp in FORMATS.items():
@@ -82,38 +93,9 @@ def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
 
 
 def _titled(made: Any, title: str, report: Report) -> None:
-    made.suptitle(_plain(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
+    made.suptitle(plain(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
     if report.banner:
-        made.text(0.5, 0.004, _plain(report.banner), ha="center", fontsize=6.5, color="#7a4b00")
-
-
-def _plain(text: str) -> str:
-    """Text matplotlib does not read as mathematics."""
-    return text.replace("$", r"\$")
-
-
-def _panels(
-    count: int, columns: int = 3, height: float = 2.4, *, rows_of: int = 0, side: float = 0.45
-) -> Any:
-    """A figure with `count` axes. `rows_of`: the rows of a dot plot; `side`: inches left of each
-    axes, for its labels. Places are fixed: finding them by drawing costs more than drawing."""
-    from matplotlib.figure import Figure as Canvas
-
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    tall = max(height, 0.35 + 0.19 * rows_of)
-    width = WIDTH if columns > 1 else 0.72 * WIDTH
-    top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 1.5, 0.72
-    total = top + bottom + rows * tall + (rows - 1) * between
-    made = Canvas(figsize=(width, total))
-    each = (width - right - columns * side) / columns
-    axes = []
-    for i in range(count):
-        row, column = divmod(i, columns)
-        left = side + column * (each + side)
-        low = bottom + (rows - 1 - row) * (tall + between)
-        axes.append(made.add_axes((left / width, low / total, each / width, tall / total)))
-    return made, axes
+        made.text(0.5, 0.004, plain(report.banner), ha="center", fontsize=6.5, color="#7a4b00")
 
 
 # ---------------------------------------------------------------- of one setting
@@ -128,16 +110,16 @@ def _curves(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
     look = ramp(betas)
-    made, axes = _panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
+    made, axes = panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
     for at, kl in zip(axes, kinds or ["none"], strict=True):
         for c in [*base, *(c for c in own if c["kl"] == kl and kl != "none")]:
             name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
-            _line(at, data, c["curves"][metric], look(c["beta"]), name)
-        at.set_title(_plain("no KL" if kl == "none" else kl))
+            line(at, data, c["curves"][metric], look(c["beta"]), name)
+        at.set_title(plain("no KL" if kl == "none" else kl))
         at.set_xlabel("train step")
-    axes[0].set_ylabel(_plain(data["metrics"][metric]))
-    _share_y(axes)
-    _legend(made, axes)
+    axes[0].set_ylabel(plain(data["metrics"][metric]))
+    share_y(axes)
+    legend(made, axes)
     return made
 
 
@@ -148,15 +130,15 @@ def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     look = looks([c["kl"] for c in own])
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
     dashes = dict(zip(betas, ("-", "--", ":", "-.") * 9, strict=False))
-    made, axes = _panels(len(metrics))
+    made, axes = panels(len(metrics))
     for at, metric in zip(axes, metrics, strict=True):
         for c in own:
             if metric in c["curves"]:
                 style = look(c["kl"])._replace(dash=dashes.get(c["beta"], "-"))
-                _line(at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS)
-        at.set_title(_plain(data["metrics"][metric]))
+                line(at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS)
+        at.set_title(plain(data["metrics"][metric]))
         at.set_xlabel("train step")
-    _legend(made, axes)
+    legend(made, axes)
     return made
 
 
@@ -166,12 +148,12 @@ def _finals(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
         return None
     before = [b for b in data["baselines"] if any(b["model"] == c["model"] for c in own)]
     look = looks([c["kl"] for c in own])
-    made, axes = _panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
+    made, axes = panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
     for at, metric in zip(axes, metrics, strict=True):
         rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
-        _dots(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
+        dots(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
               [(b["name"], b["finals"].get(metric)) for b in before])  # fmt: skip
-        at.set_title(_plain(data["metrics"][metric]))
+        at.set_title(plain(data["metrics"][metric]))
     return made
 
 
@@ -185,9 +167,9 @@ def _stability(data: Data, _figure: Figure, own: Sequence[Data]) -> Any:
     found = {title: rows for title, rows in found.items() if any(r[1] for r in rows)}
     if not found:
         return None
-    made, axes = _panels(len(found), rows_of=len(own), side=1.25)
+    made, axes = panels(len(found), rows_of=len(own), side=1.25)
     for at, (title, rows) in zip(axes, found.items(), strict=True):
-        _dots(at, rows)
+        dots(at, rows)
         at.set_title(title)
     return made
 
@@ -203,12 +185,12 @@ def _predicted(data: Data, figure: Figure) -> Any:
     if not own:
         return None
     look = looks([c["kl"] for c in own])
-    made, (at,) = _panels(1, height=5)
+    made, (at,) = panels(1, height=5)
     for kl in dict.fromkeys(c["kl"] for c in own):
         members = [c for c in own if c["kl"] == kl]
         x, ends = [c["predicted"] for c in members], [c["finals"][metric] for c in members]
-        at.errorbar(x, [e[0] for e in ends], yerr=_errors([e[:3] for e in ends]), fmt=look(kl).mark,
-                    color=look(kl).color, capsize=2, lw=1, label=_plain(kl))  # fmt: skip
+        at.errorbar(x, [e[0] for e in ends], yerr=errors([e[:3] for e in ends]), fmt=look(kl).mark,
+                    color=look(kl).color, capsize=2, lw=1, label=plain(kl))  # fmt: skip
     low, high = min(at.get_xlim()[0], at.get_ylim()[0]), max(at.get_xlim()[1], at.get_ylim()[1])
     at.plot([low, high], [low, high], "--", color="#777777", lw=1)
     at.set(xlabel="predicted", ylabel="observed")
@@ -218,9 +200,9 @@ def _predicted(data: Data, figure: Figure) -> Any:
 
 def _gradients(data: Data, _figure: Figure) -> Any:
     rows = data["laboratory"][::-1]
-    made, axes = _panels(4, 2, rows_of=len(rows), side=1.25)
-    panels = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
-    for at, (kind, p) in zip(axes, panels, strict=True):
+    made, axes = panels(4, 2, rows_of=len(rows), side=1.25)
+    shown = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
+    for at, (kind, p) in zip(axes, shown, strict=True):
         for key, face in ((kind, "#0072b2"), (f"sampled_{kind}", "none")):
             own = [(r[p][key], i) for i, r in enumerate(rows) if r[p][key] and r[p][key] > 0]
             at.scatter([v for v, _ in own], [i for _, i in own], facecolors=face,
@@ -236,49 +218,49 @@ def _published(data: Data, _figure: Figure) -> Any:
     if not rows:
         return None
     look = Look("#0072b2", "o", "-")
-    made, (at,) = _panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
+    made, (at,) = panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
     scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
-    _dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
+    dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
     at.plot([100 * p["published"] for p in rows], range(len(rows)), "D", color="#d55e00")
     at.set_xlabel("relative improvement (%): circles ours, diamonds published")
     return made
 
 
 def _libraries(data: Data, _figure: Figure) -> Any:
-    panels = data["libraries"]
-    if not panels:
+    found = data["libraries"]
+    if not found:
         return None
-    look = looks([name for p in panels for name in p["libraries"]])
-    made, axes = _panels(len(panels))
-    for at, p in zip(axes, panels, strict=True):
+    look = looks([name for p in found for name in p["libraries"]])
+    made, axes = panels(len(found))
+    for at, p in zip(axes, found, strict=True):
         for name, values in p["libraries"].items():
             style = look(name)
-            at.plot(p["x"], _numbers(values), style.dash, color=style.color, lw=1.4, label=name)
-        at.set_title(_plain(p["title"]))
+            at.plot(p["x"], numbers(values), style.dash, color=style.color, lw=1.4, label=name)
+        at.set_title(plain(p["title"]))
         at.set_xlabel("rollouts seen")
-    axes[0].set_ylabel(_plain(panels[0]["label"]))
-    _share_y(axes)
-    _legend(made, axes)
+    axes[0].set_ylabel(plain(found[0]["label"]))
+    share_y(axes)
+    legend(made, axes)
     return made
 
 
 def _trials(data: Data, _figure: Figure) -> Any:
-    panels = [p for p in data.get("tune", ()) if p["series"]]
-    if not panels:
+    found = [p for p in data.get("tune", ()) if p["series"]]
+    if not found:
         return None
-    look = looks([s["name"] for p in panels for s in p["series"]])
-    made, axes = _panels(len(panels))
-    for at, p in zip(axes, panels, strict=True):
+    look = looks([s["name"] for p in found for s in p["series"]])
+    made, axes = panels(len(found))
+    for at, p in zip(axes, found, strict=True):
         for s in p["series"]:
             style = look(s["name"])
             dash = style.dash if "lines" in s["mode"] else ""
             steps = {"drawstyle": "steps-post"} if p.get("step") else {}
-            at.plot(s["x"], _numbers(s["y"]), dash, marker=style.mark, color=style.color, ms=4,
-                    lw=1.2, label=_plain(s["name"]), **steps)  # fmt: skip
+            at.plot(s["x"], numbers(s["y"]), dash, marker=style.mark, color=style.color, ms=4,
+                    lw=1.2, label=plain(s["name"]), **steps)  # fmt: skip
         if p.get("log"):
             at.set_xscale("log")
-        at.set(title=_plain(p["title"]), xlabel=_plain(p["xtitle"]), ylabel=_plain(p["ytitle"]))
-    _legend(made, axes)
+        at.set(title=plain(p["title"]), xlabel=plain(p["xtitle"]), ylabel=plain(p["ytitle"]))
+    legend(made, axes)
     return made
 
 
@@ -289,64 +271,3 @@ _WHOLE: Mapping[str, Callable[[Data, Figure], Any]] = {
     "predicted": _predicted, "gradients": _gradients, "published": _published,
     "libraries": _libraries, "trials": _trials,
 }  # fmt: skip
-
-
-# ---------------------------------------------------------------- lines and dots
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [float("nan") if v is None else v for v in values]
-
-
-def _line(
-    at: Any, data: Data, curve: Data, look: Look, name: str, *, band: bool = True
-) -> None:  # fmt: skip
-    x = data["grids"][curve["g"]]
-    mean = _numbers(curve.get("m") or next(iter(curve["s"].values())))
-    if "l" in curve and band:
-        at.fill_between(x, _numbers(curve["l"]), _numbers(curve["h"]), color=look.color, alpha=0.14,
-                        lw=0)  # fmt: skip
-    at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=_plain(name))
-
-
-def _errors(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    below = [0.0 if r[1] is None or r[0] is None else max(0.0, r[0] - r[1]) for r in rows]
-    above = [0.0 if r[2] is None or r[0] is None else max(0.0, r[2] - r[0]) for r in rows]
-    return [below, above]
-
-
-def _dots(
-    at: Any, rows: Sequence[tuple[str, Any, Look, Any]],
-    before: Sequence[tuple[str, float | None]] = (),
-) -> None:  # fmt: skip
-    """The first row on top; models before training below them, as stars."""
-    names = [*(name for name, *_ in rows), *(name for name, _ in before)]
-    for i, (_, found, look, wide) in enumerate(rows):
-        place = len(names) - 1 - i
-        if found is None or found[0] is None:
-            continue
-        if wide and wide[0] is not None:
-            at.plot(wide, [place, place], color=look.color, lw=6, alpha=0.25, solid_capstyle="butt")
-        at.errorbar([found[0]], [place], xerr=_errors([found]), fmt=look.mark, color=look.color,
-                    ms=5, capsize=2, lw=1.2)  # fmt: skip
-    for i, (_, value) in enumerate(before):
-        if value is not None:
-            at.plot([value], [len(before) - 1 - i], "*", color="#5b626b", ms=8)
-            at.axvline(value, color="#5b626b", lw=0.8, ls=":")
-    at.set_yticks(range(len(names)), [_plain(name) for name in reversed(names)])
-    at.set_ylim(-0.7, len(names) - 0.3)
-
-
-def _share_y(axes: Sequence[Any]) -> None:
-    low, high = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
-    for at in axes:
-        at.set_ylim(low, high)
-
-
-def _legend(made: Any, axes: Sequence[Any]) -> None:
-    known: dict[str, Any] = {}
-    for at in axes:
-        for handle, name in zip(*at.get_legend_handles_labels(), strict=True):
-            known.setdefault(name, handle)
-    if known:
-        made.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)

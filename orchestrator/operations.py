@@ -65,9 +65,22 @@ def _how(seen: Look) -> str:
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
-    """Makes failed and cancelled cells run again, from their last checkpoint if they have one."""
+    """Makes failed and cancelled cells run again, from their last checkpoint if they have one; on
+    a cluster also evaluation jobs that failed, of cells that are trained."""
     folder.open()
-    return [_retry(cell, folder) for cell in cells]
+    cells = list(cells)
+    done = [_retry(cell, folder) for cell in cells]
+    if not folder.submission("").exists():
+        return done
+    from orchestrator.launch.slurm.evaluations import forgive
+
+    left = [one.directory.path.name for one in done if not one.done]
+    forgiven = forgive(folder, left)
+    note = "its evaluation had failed"
+    return [
+        one._replace(done=True, note=note) if one.directory.path.name in forgiven else one
+        for one in done
+    ]
 
 
 def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[Done]:

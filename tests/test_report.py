@@ -223,6 +223,15 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
     assert called(clipped[0] + clipped[1]) == [
         "qwen2.5-7b, loss.clip none", "qwen2.5-7b, loss.clip 0.2",
     ]  # fmt: skip
+    releases = [
+        synthetic.run(axes={"backend": name, "backend.version": version}, beta=i)
+        for i, (name, version) in enumerate(
+            (("verl | micro", "0.9.1 | none"), ("skyrl", "0.3.0")), 1
+        )
+    ]
+    assert called(releases[0] + releases[1]) == [
+        "qwen2.5-7b, backend verl 0.9.1 | micro", "qwen2.5-7b, backend skyrl 0.3.0",
+    ]  # fmt: skip
     tasks = [
         synthetic.run(model=m, axes={"data": d}) for m, d in (("a", "math"), ("b", "countdown"))
     ]

@@ -54,7 +54,7 @@ def version_of(backend: BackendRef) -> str:
         raise UnsupportedSetting(
             "openrlhf", "backend.version", version, VERSIONS,
             f"orch knows the flags of these releases only{did_you_mean(version, VERSIONS)}; they "
-            "were all renamed at 0.10.2.",
+            f"were all renamed at 0.10.2. Set backend.version={NEWEST}.",
         )  # fmt: skip
     return version
 
@@ -81,7 +81,8 @@ def _faults(
         yield UnsupportedSetting(
             "openrlhf", "max_staleness_steps", settings.max_staleness_steps,
             (f"multiples of batch.num_minibatches ({settings.batch.num_minibatches})",),
-            "The queue between sampler and trainer holds whole rollout batches.",
+            "The queue between sampler and trainer holds whole rollout batches: take a multiple of "
+            "batch.num_minibatches.",
         )  # fmt: skip
     if version == FLAT:
         yield from _flat(settings, top)
@@ -100,10 +101,11 @@ def _kl(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
         offered += tuple(e for e in UNBIASED if _fits(e, settings))
         if kl.estimator in offered:
             return
+        weighted = "sg_rho_k2" if _fits("sg_rho_k2", settings) else "k2"
         if kl.estimator.endswith("+") and minibatches > 1 and kl.estimator in UNBIASED:
             why = (
                 "With several minibatches its straight-through gradient is weighted by the "
-                "importance ratio: ask for sg_rho_k2, which is that gradient, or one minibatch."
+                f"importance ratio: ask for {weighted}, or set batch.num_minibatches=1."
             )
         elif kl.estimator in UNBIASED:
             why = (
@@ -111,7 +113,7 @@ def _kl(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
                 "rollout policy: set max_staleness_steps=0, or take kl.estimator=k2."
             )
         else:
-            why = "The nearest with the gradient of the reverse KL is sg_rho_k2."
+            why = f"The nearest with the gradient of the reverse KL is {weighted}."
     yield UnsupportedSetting("openrlhf", "kl.estimator", kl.estimator, offered, why)
 
 

@@ -32,7 +32,7 @@ _ADVICE = {
     "kl.estimator=k2, kl.placement=loss has the gradient of k1+, k2+, k3+, rho_k3 and sg_rho_k2; "
     "backend verl runs them all.",
     "kl.reset_reference_every_steps": "SkyRL renews the reference policy at the end of every epoch "
-    "or never. Leave it out, or use backend verl or prime_rl.",
+    "or never. Leave it out; of orch's backends only the embedded trainer resets it.",
     "optimizer.epsilon": "SkyRL has no key for AdamW's epsilon. Set optimizer.epsilon=1e-8.",
 }
 

@@ -22,6 +22,7 @@ from orchestrator.audit.types import (
 LARGEST = 400_000
 """Characters; the largest launch script seen has 60,000."""
 MOST_FINDINGS = 200
+MOST_SCRIPTS = 200
 _YAML_FIRST = re.compile(r"\A(?:\s*#[^\n]*\n|\s*\n|---\s*\n)*\s*(?:[A-Za-z_][\w.-]*:(?:\s|$)|- )")
 
 
@@ -177,6 +178,8 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
         elif re.search(r"\s", scalar.value) and HINT.search(scalar.value):
             block = 2 if scalar.style in ("|", ">") else 1
             scripts.append((scalar.value, scalar.start_mark.line + block))
+    if len(scripts) > MOST_SCRIPTS:
+        raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
     found: list[Launch] = []
     for script, line in scripts:
         found += _shell(script, files, line, environment)

@@ -134,7 +134,8 @@ def write_report(
     scores: Sequence[Score], target: Path | None = None, *, figures: bool = False,
     sections: "Sequence[Section]" = (), data: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
-    """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF.
+    """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF;
+    without, those of an earlier page go, because they would say something else.
 
     `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
     date is that of the newest result, so that the same results give the same page.
@@ -145,7 +146,7 @@ def write_report(
 
     folder = target or experiment.folder.report
     made = told(experiment, comparison, records, scores, home=folder, sections=sections, data=data)
-    pictures = dashboards.pictures(made, folder / "figures") if figures else {}
+    pictures = dashboards.pictures(made if figures else None, folder / "figures")
     write_text(folder / "index.html", dashboards.html(made, pictures))
     write_text(folder / "report.md", markdown(made))
     return folder / "index.html"

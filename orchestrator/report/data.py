@@ -96,9 +96,20 @@ def _setting_name(c: Configuration, values: Mapping[str, set[str]]) -> str:
     named = {
         trait: v for trait, v in c.traits.items() if trait == "model" or len(values[trait]) > 1
     }
+    if "backend" in named and (version := named.pop("backend.version", "")):
+        named["backend"] = _releases(named["backend"], version)
     if "model" in named and "data" in named and len(values["data"]) == len(values["model"]):
         return f"{named.pop('model')} on {named.pop('data')}" + _rest(named)
     return named.pop("model", "") + _rest(named)
+
+
+def _releases(backends: str, versions: str) -> str:
+    """`verl 0.9.1 | micro`, of `verl | micro` and `0.9.1 | none`."""
+    names, numbers = backends.split(" | "), versions.split(" | ")
+    if len(names) != len(numbers):
+        return f"{backends} {versions}"
+    told = (f"{n} {v}".removesuffix(" none") for n, v in zip(names, numbers, strict=True))
+    return " | ".join(told)
 
 
 def _rest(traits: Mapping[str, str]) -> str:

@@ -171,13 +171,17 @@ class Journal:
 def _difference(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> str:
     old, new = dict(flatten(found)), dict(flatten(json.loads(json.dumps(wanted))))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    listed = "; ".join(f"{name}: {old.get(name)!s} there, {new.get(name)!s} here"
+    listed = "; ".join(f"{name}: {_told(old, name)} there, {_told(new, name)} here"
                        for name in changed[:5])  # fmt: skip
     more = f"; and {len(changed) - 5} more" if len(changed) > 5 else ""
     return (
         f"{path.parent / 'journal.log'} holds another search ({listed}{more}). Nothing was "
         "changed: undo that, or give this search a name of its own (--name, or tune.name)"
     )
+
+
+def _told(values: dict[str, Any], name: str) -> str:
+    return str(values[name]) if name in values else "nothing"
 
 
 class KernelLock:

@@ -92,7 +92,8 @@ def test_it_renews_itself_where_the_reader_is(page: Any, growing: Growing, serve
     assert page.url == f"http://127.0.0.1:{served.server_port}/", "the token is not in the address"
     before = version(page)
     page.select_option("select[name=study]", "async10")
-    page.locator("#filters input[name=seeds]").check()
+    page.select_option("select[name=seeds]", "each")
+    page.locator("#figure-curves input[name=log]").check()
     page.locator("#provenance details summary").first.click()
     search = page.locator("#provenance input[type=search]").first
     search.fill("k1.reward")
@@ -101,16 +102,15 @@ def test_it_renews_itself_where_the_reader_is(page: Any, growing: Growing, serve
     assert "2 of 8" in page.locator("#live").inner_text()
     growing.seeds = 2
     renewed(page, before)
-    page.wait_for_function(
-        "/Updated/.test(document.querySelector('#live [role=status]').textContent)"
-    )
+    page.get_by_text("Updated ").wait_for(timeout=WAIT)
     assert page.locator("select[name=study]").input_value() == "async10"
-    assert page.locator("#filters input[name=seeds]").is_checked()
+    assert page.locator("select[name=seeds]").input_value() == "each"
+    assert page.locator("#figure-curves input[name=log]").is_checked()
     assert search.input_value() == "k1.reward"
     assert page.locator("#provenance details").first.get_attribute("open") is not None
     now = page.evaluate("document.getElementById('provenance').getBoundingClientRect().top")
     assert now == pytest.approx(where, abs=3)
-    page.wait_for_function("document.getElementById('live').textContent.includes('4 of 8')")
+    page.locator("#live").get_by_text("4 of 8").wait_for(timeout=WAIT)
     assert page.said == []
 
 
@@ -137,8 +137,7 @@ def test_it_can_be_paused(page: Any, growing: Growing) -> None:
 def test_a_server_that_went_leaves_the_page_as_it_is(page: Any, served: Served) -> None:
     served.shutdown()
     served.server_close()
-    page.wait_for_function("document.getElementById('live').textContent.includes('Not live')",
-                           timeout=WAIT)  # fmt: skip
+    page.locator("#live").get_by_text("Not live").wait_for(timeout=WAIT)
     assert page.locator(".plot .main-svg").count() > 3
 
 

@@ -91,6 +91,9 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     assert {path.name for path in folder.iterdir()} == wanted | {"notes.txt"}
     assert (folder / f"{every[0]}.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / f"{every[0]}.pdf").read_bytes().startswith(b"%PDF")
+    assert pictures(None, folder) == {}
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert pictures(None, folder / "of nothing") == {}
 
 
 def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> None:

@@ -133,3 +133,55 @@ def test_an_address_with_a_password_works_and_is_shown_without(
     assert report.created == 3
     assert report.view.startswith(f"{server.uri}/#/experiments/")
     assert "p%40ss" not in str(dump(server.uri, "own.micro"))
+
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update",
+         "--disable-sync"]  # fmt: skip
+
+
+@pytest.mark.browser
+def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
+    make_house: Callable[..., House], tmp_path: Path, server: Server, synthetic: Any
+) -> None:
+    import dashboards
+    from orchestrator.collect import collect
+    from orchestrator.compare import compare
+    from orchestrator.report import report
+    from orchestrator.tracking.views import runs_page, views
+
+    if CHROMIUM is None:
+        pytest.skip("NOT TESTED: there is no chromium on this machine to open MLflow in")
+    house = make_house(tmp_path / "runs", seeds=6, name="seen")
+    for cell in house.cells:
+        house.attempt(cell, range(6))
+    records = collect(house.cells, house.folder)
+    told = report(compare(house.spec, records, []), records, [], house.spec)
+    house.folder.report.mkdir()
+    (house.folder.report / "index.html").write_text(dashboards.html(told), encoding="utf-8")
+    house.mirror(server.uri)
+    known = MlflowClient(tracking_uri=server.uri).get_experiment_by_name("seen.micro")
+    by_title = {view.title: view for view in views(records)}
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = chromium.new_page(viewport={"width": 1500, "height": 950})
+        page.set_default_timeout(120_000)
+        for title, count in (("All cells", 12), ("KL k3.loss", 6)):
+            assert by_title[title].num_runs == count
+            page.goto(f"{server.uri}/{runs_page(known.experiment_id, by_title[title].key)}")
+            page.get_by_text("matching runs").wait_for()
+            assert page.get_by_text(f"{count} matching runs").count() == 1, title
+            page.locator(".js-plotly-plot").first.wait_for()
+            drawn = page.wait_for_function(
+                "n => [...document.querySelectorAll('.js-plotly-plot')]"
+                ".find(p => p.data && p.data.filter(t => t.x && t.x.length > 1).length === n)",
+                arg=count,
+            )
+            assert drawn, "each run has its curve, also beyond the tenth"
+        page.get_by_role("link", name="The report").first.click()
+        page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")
+        assert page.frame_locator("iframe").locator(".plot .main-svg").count() > 1
+        chromium.close()

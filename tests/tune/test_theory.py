@@ -1,15 +1,15 @@
 """Searches against the closed form: accuracy - weight * KL is best at beta = weight."""
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.tune.fit import optimum
 from orchestrator.tune.here import search_here
 from orchestrator.tune.results import brackets, contests
 from orchestrator.types import Cell
-from tests.tune.rehearsed import Values, house, objective_at, theory
+from tests.tune.rehearsed import RANGE, Values, house, noise, objective_at, simulated, theory
 
 OPTIMUM = 0.5
 SPREAD = 0.03
@@ -18,9 +18,9 @@ SPREAD = 0.03
 
 def noisy(repetition: int, spread: float = SPREAD) -> Any:
     def response(cell: Cell) -> Values:
-        noise = random.Random(f"{repetition} {cell.id}").gauss(0, spread)  # noqa: S311
         values = dict(theory(cell))
-        return {**values, "eval/accuracy_in_domain": values["eval/accuracy_in_domain"] + noise}
+        off = noise(f"{repetition} {cell.id}", spread)
+        return {**values, "eval/accuracy_in_domain": values["eval/accuracy_in_domain"] + off}
 
     return response
 
@@ -38,25 +38,72 @@ def test_without_noise_the_search_finds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_beats_random_search_and_brackets_the_optimum(tmp_path: Path) -> None:
-    """20 repetitions on one budget: the regret of what each recommends, by the closed form."""
-    regrets = {"random": [0.0] * 20, "tpe": [0.0] * 20, "gp": [0.0] * 20}
-    inside = 0
-    for sampler, regret in regrets.items():
-        for i in range(20):
-            made = house(tmp_path / f"{sampler}{i}", sampler=sampler, trials=14, sampler_seed=i,
-                         seeds=[0, 1], space={"kl.beta": "log(0.001, 100)"})  # fmt: skip
-            (found,) = made.run(noisy(i, 0.01))
-            assert found.best is not None
-            regret[i] = objective_at(OPTIMUM) - objective_at(found.best.params["kl.beta"])
-            (bracket,) = brackets(found)
-            inside += bracket.low <= OPTIMUM <= bracket.high
-            assert not all(bracket.is_open)
-    assert inside >= 57
-    assert sum(regrets["tpe"]) < 0.8 * sum(regrets["random"]), regrets
-    assert sum(regrets["gp"]) < 0.5 * sum(regrets["random"]), regrets
-    gains = [b - a for a, b in zip(regrets["gp"], regrets["random"], strict=True)]
-    assert sum(gain > 0 for gain in gains) >= 15, gains  # by chance: 2 in 100
+@pytest.mark.parametrize(("kind", "spread", "share", "wins"), [
+    ("tpe", 0.01, 0.5, 15), ("gp", 0.01, 0.5, 15), ("tpe", 0.03, 0.5, 15),
+])  # fmt: skip
+def test_it_beats_random_search_and_says_where_the_optimum_is(
+    kind: str, spread: float, share: float, wins: int, tmp_path: Path
+) -> None:
+    """20 repetitions of 14 trials with two seeds: the regret, by the closed form, of the value that
+    is recommended, against the best value that random search observed. 15 wins of 20 are had by
+    chance in 2 of 100. With more noise, or against random search with the same curve, it is less:
+    benchmarks/tune.py measures that."""
+    (search,) = house(tmp_path, space=RANGE).searches
+    peer, ours, inside = [], [], 0
+    for i in range(20):
+        random_best = simulated(search, "random", i, spread).best
+        told = simulated(search, kind, i, spread)
+        assert random_best is not None
+        assert told.recommended is not None
+        peer.append(objective_at(OPTIMUM) - objective_at(random_best.params["kl.beta"]))
+        ours.append(objective_at(OPTIMUM) - objective_at(told.recommended.value))
+        inside += told.recommended.low <= OPTIMUM <= told.recommended.high
+        (bracket,) = brackets(told)
+        assert bracket.low <= OPTIMUM <= bracket.high
+    assert sum(a < b for a, b in zip(ours, peer, strict=True)) >= wins, (ours, peer)
+    assert sum(ours) < share * sum(peer)
+    assert inside >= 17  # 0.95 of 20 are 19; 17 or more in 98 of 100
+
+
+def test_a_curve_finds_a_hill_in_noise_and_says_how_well() -> None:
+    places = [i / 15 for i in range(16)]
+    hits = 0
+    for i in range(40):
+        values = [[-(4 * (x - 0.4) ** 2) + noise(f"{i} {x} {s}", 0.1) for s in range(2)]
+                  for x in places]  # fmt: skip
+        at, low, high, height = optimum(places, values)
+        assert at == pytest.approx(0.4, abs=0.12)
+        assert height == pytest.approx(0, abs=0.12)
+        hits += low <= 0.4 <= high
+    assert hits >= 34
+
+
+def test_a_curve_without_noise_or_without_a_hill() -> None:
+    places = [i / 7 for i in range(8)]
+    at, low, high, _ = optimum(places, [[-((x - 0.6) ** 2)] * 2 for x in places])
+    assert low <= at <= high
+    assert at == pytest.approx(0.6, abs=0.03)
+    flat = optimum(places, [[noise(f"{x} {s}", 1) for s in range(2)] for x in places])
+    assert flat[2] - flat[1] > 0.5, "nothing is known of where it is best"
+
+
+@pytest.mark.parametrize("change", [
+    {"trials": 4}, {"space": {"kl.beta": [0.1, 0.2]}}, {"seeds": [0], "trials": 2},
+    {"objectives": {"eval/accuracy_in_domain": "maximize", "eval/kl_reverse": "minimize"}},
+])  # fmt: skip
+def test_no_curve_where_there_is_nothing_to_fit(change: dict[str, Any], tmp_path: Path) -> None:
+    (found,) = house(tmp_path, **{"trials": 6, **change}).run()
+    assert found.recommended is None
+
+
+def test_a_target_to_be_small_is_recommended_where_it_is(tmp_path: Path) -> None:
+    (found,) = house(tmp_path, trials=8, sampler="qmc",
+                     objectives={"eval/kl_reverse": "minimize"}).run()  # fmt: skip
+    told = found.recommended
+    assert told is not None
+    assert told.value == max(trial.params["kl.beta"] for trial in found.measured)
+    assert told.expected == pytest.approx(min(t.values[0] for t in found.measured if t.values),
+                                          abs=0.02)  # fmt: skip
 
 
 def test_configurations_are_compared_each_at_its_own_best(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def invoke(
         return None
     if _strings(run, values):
         return None
+    run.started()
     run.commands.append(Command(found, run.guard, run.loops, line, tuple(run.sourced)))
     return None
 

@@ -190,5 +190,5 @@ def _after(run: "Run", number: int, before: Scope, scopes: list[Scope], flows: l
         branch.usual = None
     stand_in = scopes[alive[0]]
     kept = [scopes[i] if i in alive else stand_in for i in range(len(scopes))]
-    run.scope = join(number, before, kept)
+    run.scope = join(number, before, kept, run.spend)
     return None

@@ -36,7 +36,7 @@ def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -
         return
     run.nested += 1
     for ways in run.ways_of(set(branches(value))):
-        source = _source(value, ways)
+        source = _source(run, value, ways)
         if source is None:
             return
         guard, before = run.guard, run.scope.arguments
@@ -48,7 +48,7 @@ def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -
             return
 
 
-def _source(value: Value, ways: Ways) -> Source | None:
+def _source(run: "Run", value: Value, ways: Ways) -> Source | None:
     """The text of a value; what is not text gets a character of its own."""
     text: list[bytes] = []
     starts: list[int] = []
@@ -70,4 +70,5 @@ def _source(value: Value, ways: Ways) -> Source | None:
         if length > LONGEST:
             return None
         text.append(data)
+    run.spend(length // 8)
     return Source(b"".join(text), starts, lines, 1, pieces)

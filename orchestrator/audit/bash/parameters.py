@@ -26,6 +26,8 @@ FROM_OUTSIDE = re.compile(
     r"|NODE_RANK|BASH_SOURCE|FUNCNAME|LINENO|PPID|(SLURM|SKYPILOT|ARNOLD|PBS|LSB|MLP|OMPI)_\w+)$"
 )
 """Variables that a shell, a scheduler or a cluster sets."""
+LONGEST_CHANGED = 1_000
+"""Characters of a value of which parts are cut or replaced."""
 MAY_SET = " may set"
 _OPERATORS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 
@@ -167,7 +169,7 @@ def _operated(
     if operator in _OPERATORS:
         return _defaulted(run, name, base, operator, rest[1:], src)
     known = plain(base)
-    if known is None:
+    if known is None or len(known) > LONGEST_CHANGED:
         return (Hole(f"a part of ${name}", line),)
     told = "".join(src.text(node) for node in rest[1:])
     if operator in ("%", "%%", "#", "##"):

@@ -23,8 +23,11 @@ from orchestrator.audit.bash.words import heredoc, terms, value
 Flow = str | None
 """How a statement ends: None, or `exit`, `return`, `break`, `continue`."""
 
-MOST_STEPS = 20_000
+MOST_STEPS = 10_000
+MOST_WORK = 1_000_000
+"""Pieces of words put together in all; the largest script seen takes 40,000."""
 DEEPEST = 60
+MOST_COMMANDS = 1_000
 MOST_WAYS = 16
 
 
@@ -49,9 +52,21 @@ class Run:
         self.bounded: set[str] = set()
         self.called: set[str] = set()
         self.steps = 0
+        self.work = 0
         self.depth = 0
         self.nested = 0
         self.opened = 0
+
+    def spend(self, pieces: int) -> None:
+        """Count work done. Raises TooDeep where it is beyond all use."""
+        self.work += pieces
+        if self.work > MOST_WORK:
+            raise TooDeep("it builds longer texts than any launch needs")
+
+    def started(self) -> None:
+        """Count a command. Raises TooDeep where there are more than are looked at."""
+        if len(self.commands) >= MOST_COMMANDS:
+            raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
 
     def settled(self, elements: Iterable[Element]) -> list[Value]:
         """Elements, every branch going its first way."""
@@ -149,7 +164,7 @@ def _assignment(run: Run, node: Node, src: Source) -> Flow:
         new = EMPTY if given is None else value(run, given, src)
     if before is not None and any(c.type == "+=" for c in node.children):
         new = _appended(before, new)
-    run.scope.variables[name] = light(new)
+    run.scope.variables[name] = light(new, run.spend)
     return None
 
 

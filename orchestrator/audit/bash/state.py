@@ -1,7 +1,7 @@
 """What is known at one point of a script: variables, functions, arguments; and where it forked."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,9 @@ class Command:
     """Files read before it that set what we cannot see."""
 
 
-def join(branch: int, before: Scope, arms: Sequence[Scope]) -> Scope:
+def join(
+    branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]
+) -> Scope:
     """The scope after a fork: what differs between its arms becomes a Pick."""
     after = arms[0].copy()
     for name in {name for arm in arms for name in arm.variables}:
@@ -101,7 +103,7 @@ def join(branch: int, before: Scope, arms: Sequence[Scope]) -> Scope:
         if first is not None and all(each is first or each == first for each in found[1:]):
             after.variables[name] = first
         else:
-            after.variables[name] = light(_pick(branch, name, found))
+            after.variables[name] = light(_pick(branch, name, found), spend)
     if any(arm.arguments != after.arguments for arm in arms):
         after.arguments = (Spread(branch, tuple(arm.arguments for arm in arms)),)
     for arm in arms:

@@ -4,7 +4,7 @@ A value is a sequence of pieces. A Hole is what only running would tell; a Pick 
 values, by the way a branch of the script goes. `resolve` chooses the ways.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -193,11 +193,13 @@ HEAVIEST = 6_000
 """Pieces, and tenths of characters, of a value that is still followed."""
 
 
-def light(value: Value | Array) -> Value | Array:
-    """The value, or, where it has grown beyond use, a hole."""
+def light(value: Value | Array, spend: Callable[[int], None]) -> Value | Array:
+    """The value, or, where it has grown beyond use, a hole. `spend` is told its weight."""
     left = [HEAVIEST]
     items = value.elements if isinstance(value, Array) else (value,)
-    if all(_weigh(each, left) for each in items):
+    whole = all(_weigh(each, left) for each in items)
+    spend(HEAVIEST - left[0])
+    if whole:
         return value
     hole: Value = (Hole("a value too long to follow", 0),)
     return Array((hole,)) if isinstance(value, Array) else hole

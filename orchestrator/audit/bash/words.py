@@ -40,9 +40,13 @@ def terms(run: "Run", node: Node, src: Source) -> list[Term]:
     if node.type == "command_name" and len(node.children) == 1:
         node = node.children[0]
     whole = _whole_array(run, node, src)
-    if whole is not None:
-        return whole
-    return [tuple(parts(run, node, src))]
+    if whole is None:
+        whole = [tuple(parts(run, node, src))]
+    run.spend(sum(
+        1 if isinstance(term, Spread) else 1 + sum(len(part.value) for part in term)
+        for term in whole
+    ))  # fmt: skip
+    return whole
 
 
 def _whole_array(run: "Run", node: Node, src: Source) -> list[Term] | None:
@@ -103,7 +107,9 @@ def _ansi(text: str, line: int) -> Value:
 
 def value(run: "Run", node: Node, src: Source) -> Value:
     """A word where it is not split: the right side of an assignment, a test's operand."""
-    return tuple(piece for part in parts(run, node, src) for piece in part.value)
+    found = tuple(piece for part in parts(run, node, src) for piece in part.value)
+    run.spend(len(found))
+    return found
 
 
 def spaced(run: "Run", elements: list[Element], line: int) -> Value:
@@ -111,6 +117,7 @@ def spaced(run: "Run", elements: list[Element], line: int) -> Value:
     found: list[object] = []
     for each in run.settled(elements):
         found += [Text(" ", line), *each] if found else list(each)
+    run.spend(len(found))
     return tuple(found)  # type: ignore[arg-type]
 
 

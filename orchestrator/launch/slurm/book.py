@@ -12,6 +12,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.types import ExitRecord
 
 INTENT, SENT, DROPPED, DRAINED = "intent", "submitted", "dropped", "drained"
+FORGIVEN = "forgiven"
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,19 @@ def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord
     write_text(place, record.model_dump_json() + "\n")
 
 
+def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
+    """Has a failed evaluation not count any more: a person wants it tried again."""
+    place = folder.submission(submission) / "ends"
+    write_text(place / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
+    (place / f"{index}.{record.state}.json").unlink(missing_ok=True)
+
+
 def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
     """Element -> the file that says how it ended; of one that ended twice, its success."""
     found: dict[int, Path] = {}
     for path in (folder.submission(submission) / "ends").glob("*.json"):
         index, _, state = path.stem.partition(".")
-        if index.isdigit() and (state == "succeeded" or int(index) not in found):
+        if index.isdigit() and (state in ("succeeded", FORGIVEN) or int(index) not in found):
             found[int(index)] = path
     return found
 

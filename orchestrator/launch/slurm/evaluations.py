@@ -35,7 +35,8 @@ class _Element(NamedTuple):
     sent: book.Submission
     which: int
     exit: ExitRecord | None
-    ended: bool
+    word: str
+    """How it ended, as the name of its file says; empty while there is none."""
 
 
 def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, Evaluation]:
@@ -54,23 +55,25 @@ def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, Evaluation
             if name not in states:
                 continue
             end = ends.get(index)
-            failed = end is not None and not end.stem.endswith(".succeeded")
+            word = end.stem.partition(".")[2] if end is not None else ""
+            failed = end is not None and word != "succeeded"
             record = book.read_end(end) if end is not None and failed else None
-            found.setdefault(name, []).append(_Element(sent, index, record, end is not None))
+            found.setdefault(name, []).append(_Element(sent, index, record, word))
     return {name: _seen(folder, states[name], all_of) for name, all_of in found.items()}
 
 
 def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> Evaluation:
     newest = elements[-1]
     log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.which}.log")
-    mine = newest.sent.id, newest.which, newest.ended
-    if newest.ended and newest.exit is None:
+    mine = newest.sent.id, newest.which, bool(newest.word)
+    if newest.word and newest.exit is None:
         return Evaluation("succeeded", None, 0, log, *mine)
     told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
     if record is None:
         return Evaluation(told, None, 0, log, *mine)
-    earlier = [each.exit.failure for each in elements[:-1] if each.exit]
-    return Evaluation("failed", record, 1 + earlier.count(record.failure), log, *mine)
+    counted = [e.exit.failure for e in elements if e.exit and e.word != book.FORGIVEN]
+    counted += [record.failure] if not newest.word else []
+    return Evaluation("failed", record, counted.count(record.failure), log, *mine)
 
 
 def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
@@ -98,6 +101,18 @@ def goes_again(seen: Evaluation, options: SlurmOptions) -> bool:
     if seen.state != "failed" or seen.exit is None:
         return False
     return seen.failures <= limit(seen.exit.failure, options)
+
+
+def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
+    """Lets failed evaluations of trained cells go again; the directories of those that will."""
+    states: dict[str, State] = dict.fromkeys(names, "succeeded")
+    forgiven = set()
+    for name, each in last(folder, states).items():
+        if each.exit is None:
+            continue
+        book.forgive(folder, each.submission, each.which, each.exit)
+        forgiven.add(name)
+    return forgiven
 
 
 def settle(folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, Evaluation]) -> None:

@@ -77,7 +77,9 @@ class Snapshot:
         if not self.fault and time.time() - sent < _YOUNG_SECONDS:
             return "submitted", None, ""
         why = self.fault or "neither the queue nor accounting knows it"
-        return "unknown", None, f"job {job}_{index} is not in the queue, and {why}"
+        return "unknown", None, (
+            f"job {job}_{index} is not in the queue, and {why}. If it stays so, `orch cancel` and "
+            "`orch retry` submit the cell again")  # fmt: skip
 
 
 _snapshots: dict[Path, Snapshot] = {}

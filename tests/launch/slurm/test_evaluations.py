@@ -1,0 +1,117 @@
+"""Evaluation jobs: export in the library's environment, failures of their own class, retries."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.launch.slurm import evaluations, words
+from orchestrator.launch.slurm.evaluations import Evaluation
+from orchestrator.launch.slurm.wait import Request, evaluated, start, wait
+from orchestrator.operations import retry
+from orchestrator.rundir import write_text
+from orchestrator.types import Cell, Spec
+from orchestrator.types import Evaluation as Asked
+from tests.launch import exporter
+from tests.launch.slurm.conftest import Site
+
+
+@pytest.fixture
+def verl(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The site with the real backends, on the nodes too; nothing is scored beside the export."""
+    import importlib
+
+    monkeypatch.setattr(
+        registry, "load", lambda name: importlib.import_module(f"backends.{name}").BACKEND
+    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    spec = Spec(name="x", studies=(), evaluation=Asked())
+    site.folder.open()
+    write_text(site.folder.spec, spec.model_dump_json())
+    return site
+
+
+def request(site: Site, *cells: Cell) -> Request:
+    return Request(cells, site.folder, site.options, evaluate=True, tell=site.told.append)
+
+
+def of(site: Site, cell: Cell) -> Evaluation:
+    looks = [(cell, site.look(cell))]
+    return evaluated(site.folder, looks)[1][site.folder.cell(cell).path.name]
+
+
+def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_path: Path) -> None:
+    place = exporter.environment(tmp_path / "env 'of' verl")
+    cells = [exporter.trained(verl.folder, seed)[0] for seed in range(2)]
+    verl.set(**exporter.options(place, "fail"), evaluation={"gpus": 1, "memory_gib": 0.5})
+    assert start(request(verl, *cells)).cells == (), "they are trained"
+    assert "submitted the evaluation of 2 trained cells" in verl.told[-1]
+    shown = verl.cluster.run("squeue", "-h", "-r", "-o", "%b %m")
+    assert set(shown.split("\n")) <= {"gres:gpu:1 512M", "N/A 512M", ""}, shown
+    seen = wait(request(verl, *cells))
+    assert seen.count("succeeded") == 2
+    for cell in cells:
+        told = of(verl, cell)
+        assert (told.state, told.failures) == ("failed", 2), "it was tried again once"
+        assert told.exit is not None
+        assert told.exit.failure == "export"
+        assert "size mismatch for lm_head.weight" in told.exit.message
+    assert exporter.calls(place) == 4
+    verl.set(**exporter.options(place))
+    assert start(request(verl, *cells)).cells == ()
+    assert of(verl, cells[0]).state == "failed", "running again is not enough"
+    done = retry(cells, verl.folder)
+    assert [(d.done, d.note) for d in done] == [(True, "its evaluation had failed")] * 2
+    wait(request(verl, *cells))
+    assert [of(verl, cell).state for cell in cells] == ["succeeded"] * 2, verl.words(cells[0])
+    made = [*verl.folder.path.glob("cells/*/exports/*/huggingface/model.safetensors")]
+    assert len(made) == 2
+    assert not retry(cells, verl.folder)[0].done
+    assert exporter.calls(place) == 6
+
+
+def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
+    verl: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "LATE_SECONDS", 1.0)
+    place = exporter.environment(tmp_path / "env")
+    cell, _ = exporter.trained(verl.folder)
+    verl.set(**exporter.options(place, "slow"), retries={"lost": 1})
+    start(request(verl, cell))
+    for count in (1, 2):
+        deadline = time.monotonic() + 90
+        while exporter.calls(place) < count:
+            assert time.monotonic() < deadline, verl.words(cell)
+            time.sleep(0.2)
+        assert of(verl, cell).state == "pending"
+        job = verl.cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()[0]
+        verl.cluster.run("scancel", "--signal=KILL", "--full", job)
+        while (told := of(verl, cell)).state == "pending":
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert told.exit is not None, told
+        assert (told.state, told.exit.failure) == ("failed", "lost")
+        assert evaluations.goes_again(told, verl.options) == (count == 1)
+        start(request(verl, cell))
+    assert of(verl, cell).failures == 2
+    assert not verl.cluster.run("squeue", "-h"), "twice was enough"
+
+
+def test_an_evaluation_waits_for_its_cell_and_dies_with_it(
+    site: Site, many: Callable[..., list[Cell]]
+) -> None:
+    good, bad = many(1, "slow", 40)[0], many(2, "config")[1]
+    spec = Spec(name="x", studies=(), evaluation=Asked())
+    site.folder.open()
+    write_text(site.folder.spec, spec.model_dump_json())
+    site.set(memory_gib=0.6, retries={"error": 0})
+    sent = start(request(site, good, bad))
+    assert len(sent.cells) == 2
+    assert of(site, good).state == "pending"
+    wait(request(site, good, bad))
+    told = of(site, good)
+    assert told.exit is not None, told
+    assert "units cannot be read" in told.exit.message, "it came after the checkpoint was there"
+    assert of(site, bad).state == "cancelled", "it is no failure of its own"

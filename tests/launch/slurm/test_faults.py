@@ -1,0 +1,140 @@
+"""A full disk, two people at once, jobs that never start, budgets: nothing lost, nothing twice."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.budget import afford
+from orchestrator.launch.slurm import book, stuck
+from orchestrator.operations import cancel, retry
+from orchestrator.plan import plan
+from orchestrator.rundir import RunFolder
+from orchestrator.settings import Resources
+from orchestrator.types import Cell
+from tests.launch.kit import HOUSE
+from tests.launch.slurm.conftest import Site
+from tests.launch.test_disk import remount
+from tests.launch.test_disk import small as small
+
+Many = Callable[..., list[Cell]]
+
+
+def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(
+    site: Site, many: Many, small: Path
+) -> None:
+    site.folder = RunFolder(small / "runs" / "test")
+    cell = many(1, "fill")[0]
+    site.start(cell)
+    seen = site.wait(cell)[cell.id]
+    assert seen.state == "failed", seen
+    assert seen.exit is not None
+    assert seen.exit.failure == "disk", seen.exit
+    assert "no room left to write to" in seen.exit.message
+    assert "orch retry" in seen.exit.message
+    assert len(site.attempts(cell)) == 1, "it waits for a person"
+    remount(small, "size=60m")
+    assert all(done.done for done in retry([cell], site.folder))
+    site.start(cell)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    assert site.units(cell) == cell.settings.num_train_steps
+
+
+def test_a_file_size_limit_is_told_as_such(site: Site, many: Many) -> None:
+    """The submitter's limits are the job's."""
+    cell = many(1, "fill")[0]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        site.start(cell)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    seen = site.wait(cell)[cell.id]
+    assert seen.exit is not None
+    assert seen.exit.failure == "disk", seen.exit
+    assert "File too large" in seen.exit.message
+
+
+SUBMIT = """
+import json, sys
+from pathlib import Path
+from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.submit import submit
+from orchestrator.rundir import RunFolder
+from orchestrator.types import Cell
+cells = [Cell.model_validate(c) for c in json.loads(Path(sys.argv[1]).read_text())]
+sent = submit(cells, RunFolder(Path(sys.argv[2])), SlurmOptions(extra=("--hold",)), evaluate=True)
+print(len(sent.cells))
+"""
+
+
+def test_two_at_once_submit_each_cell_once(site: Site, many: Many, tmp_path: Path) -> None:
+    cells = many(6)
+    listed = tmp_path / "cells.json"
+    listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))
+    argv = [sys.executable, "-c", SUBMIT, str(listed), str(site.folder.path)]
+    env = {**os.environ, "PYTHONPATH": str(HOUSE)}
+    both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    counts = [int(each.communicate(timeout=120)[0]) for each in both]
+    assert sorted(counts) == [0, 0, 6]
+    sent = [s for s in book.read(site.folder).values() if s.job]
+    assert Counter(s.kind for s in sent) == {"train": 1, "evaluate": 1}
+    assert len(site.cluster.run("squeue", "-h", "-r").splitlines()) == 12
+
+
+def test_jobs_that_would_wait_for_ever_say_why(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, "PATIENCE_SECONDS", -1.0)
+    cells = many(3)
+    site.set(partition="short", time_limit_hours=2)
+    site.submit(*cells)
+    site.until(cells[0], "pending", 30)
+    told: list[str] = []
+    for _ in range(60):
+        site.look(cells[0])
+        if told := stuck.stuck(site.folder, site.options.model_dump()):
+            break
+    (sentence,) = told
+    assert sentence.startswith("3 jobs wait: the time limit '2.0' is longer than the partition")
+    assert "change site.options.time_limit_hours" in sentence
+    cancel(cells, site.folder)
+    assert stuck.stuck(site.folder, {}) == []
+
+
+def test_a_budget_stops_submitting(site: Site, many: Many) -> None:
+    four_hours = {"resources": Resources(gpus_per_node=4, hours=1)}
+    cells = [cell.model_copy(update=four_hours) for cell in many(3, "slow", 30)]
+    whole = plan(cells, site.folder)
+    afforded = afford(whole, 9, whole)
+    assert afforded.paid == tuple(cells[:2])
+    site.start(*afforded.paid)
+    later = plan(cells, site.folder)
+    again = afford(later, 9, later)
+    assert again.paid == ()
+    assert "8 with the scheduler" in again.told
+    assert "1 cells are left, which want 4 GPU-hours more" in again.told
+    site.wait(*afforded.paid)
+    over = plan(cells, site.folder)
+    assert afford(over, 9, over).paid == (cells[2],), "they took less than was thought"
+
+
+def test_a_controller_that_crashes_loses_nothing(site: Site, many: Many) -> None:
+    first, second = many(2, "slow", 120)
+    site.start(first)
+    site.until_units(first, 3)
+    site.submit(second)
+    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    assert site.look(first).state == "unknown"
+    site.cluster.start_daemon("slurmctld")
+    seen = site.wait(first, second)
+    assert {s.state for s in seen.values()} == {"succeeded"}, seen
+    assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
+    assert [site.units(c) for c in (first, second)] == [120, 120]
