@@ -161,6 +161,7 @@
       else if (now.version && now.version !== version) offer();
       if (now.live || waiting) gap = RUNNING;
     } catch {
+      if (failed < 20) gap = RUNNING;
       if (++failed === 2) { line.textContent = "Not live"; say("The server does not answer; this is its last page"); }
     }
     setTimeout(ask, document.hidden ? RESTING : gap);

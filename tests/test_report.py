@@ -348,7 +348,7 @@ def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any
     assert own.columns[1].startswith("verl ")
     assert dict(row for row in own.rows)["k1.loss"].startswith("nothing: zero-mean noise")
     assert "k2.loss" in {row[0] for row in other.rows}
-    assert "capability" not in names(reported(synthetic, synthetic.run(backend="unheard")))
+    assert "capability" not in names(reported(synthetic, synthetic.run(backend="micro")))
 
 
 def libraries(synthetic: Any) -> tuple[Any, list[Side]]:

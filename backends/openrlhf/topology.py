@@ -55,7 +55,7 @@ def _half(nodes: int, gpus: int) -> tuple[int, int]:
     if gpus % 2:
         raise UnsupportedSetting(
             "openrlhf", "resources.gpus_per_node", gpus, ("an even number of nodes or of GPUs",),
-            "Asynchronous training keeps half of the GPUs for sampling: give an even number, or set "
-            "max_staleness_steps=0.",
+            "Asynchronous training keeps half of the GPUs for sampling: give an even number, or "
+            "set max_staleness_steps=0.",
         )  # fmt: skip
     return nodes, gpus // 2

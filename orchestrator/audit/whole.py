@@ -19,7 +19,7 @@ from orchestrator.audit.types import (
     Word,
 )  # fmt: skip
 
-LARGEST = 400_000
+LARGEST = 200_000
 """Characters; the largest launch script seen has 60,000."""
 MOST_FINDINGS = 200
 MOST_SCRIPTS = 200

@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 @click.option("--max-gpu-hours", type=float, help="Budget of each search.")
 @click.option("--sampler", help="tpe, gp (needs PyTorch), random or qmc.")
 @click.option("--pruner", help="none, hyperband, median or wilcoxon.")
+@click.option("--submit", is_flag=True, help="On a cluster: run this command as a small job.")
 @click.option("--cancel", is_flag=True, help="Stop the cells of trials that are under way. End "
               "`orch tune` first: it would ask for others.")  # fmt: skip
 @click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
 @click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")
 @options.as_json
 def command(
-    spec: str, overrides: tuple[str, ...], cancel: bool, report_only: bool, dry_run: bool,
-    as_json: bool, **flags: Any,
+    spec: str, overrides: tuple[str, ...], submit: bool, cancel: bool, report_only: bool,
+    dry_run: bool, as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
     """Search as the `tune` block of SPEC says; flags replace its entries.
 
@@ -73,6 +74,8 @@ def command(
     journal = Journal(experiment.folder, block.name)
     if cancel:
         return _cancel(experiment, searches, journal)
+    if submit:
+        return _submit(experiment, journal)
     code = 0
     if not report_only:
         search = _search_there if experiment.where == "slurm" else _search_here
@@ -162,6 +165,23 @@ def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal:
         say("stopped asking; jobs that were submitted go on. Go on with the same command; with "
             "--cancel it stops them, and `orch status` without a spec shows them.")  # fmt: skip
     return 0 if ended else 130
+
+
+def _submit(experiment: Experiment, journal: "Journal") -> int:
+    """This command without --submit, as a job."""
+    import sys
+
+    from orchestrator.launch.slurm.options import slurm_options
+    from orchestrator.tune.detach import detach
+
+    if experiment.where != "slurm":
+        raise OrchError("--submit is for a SLURM site; here the command runs as it is")
+    experiment.folder.open()
+    arguments = [word for word in sys.argv[1:] if word != "--submit"]
+    job, log = detach(arguments, journal, slurm_options(experiment.spec.site.options))
+    say(f"the controller is job {job}; it says how it gets on in {log}\nWhen its time is over the "
+        "same command goes on.")  # fmt: skip
+    return 0
 
 
 def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:

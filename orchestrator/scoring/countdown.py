@@ -3,12 +3,12 @@
 1 for an expression that uses every number once and makes the target; 0.05 for another expression
 that can be computed; 0.01 for none. The expression is what stands in the last <answer></answer>,
 else in the last closed \\boxed{}, else the whole response. It is parsed, never evaluated as Python:
-whole numbers, brackets and + - * / only, where reasoning-gym lets sympy evaluate anything.
+whole numbers, brackets and + - * / only, where reasoning-gym lets sympy evaluate anything. Division
+by 0 is as sympy has it: 1/0 is an infinity, which is no number, and 0/0 is nan, which is one.
 """
 
 import ast
 import json
-import operator
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -18,8 +18,36 @@ LONGEST = 200
 """Characters of an expression; what is longer is none. Bounds nesting and the size of values."""
 ABSOLUTE, RELATIVE = Fraction(1, 1_000_000), Fraction(1, 100_000)
 """Of a target: reasoning-gym asks numpy.isclose, with atol 1e-6."""
-_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+INFINITY, NAN = None, "nan"
+"""sympy's zoo, which has no sign, and its nan."""
+Value = Fraction | str | None
+
+
+def _plus(one: Value, other: Value) -> Value:
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return one + other
+    return NAN if NAN in (one, other) or one is other else INFINITY
+
+
+def _times(one: Value, other: Value) -> Value:
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return one * other
+    return NAN if NAN in (one, other) or 0 in (one, other) else INFINITY
+
+
+def _minus(value: Value) -> Value:
+    return -value if isinstance(value, Fraction) else value
+
+
+def _inverse(value: Value) -> Value:
+    if isinstance(value, Fraction):
+        return 1 / value if value else INFINITY
+    return NAN if value == NAN else Fraction(0)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
+    ast.Add: _plus, ast.Sub: lambda one, other: _plus(one, _minus(other)),
+    ast.Mult: _times, ast.Div: lambda one, other: _times(one, _inverse(other)),
 }  # fmt: skip
 _LATEX = (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/"), ("\\left", ""), ("\\right", ""))
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -45,14 +73,16 @@ def score(response: str, numbers: Sequence[int], target: int) -> float:
     used: list[int] = []
     try:
         made = _value(ast.parse(text, mode="eval").body, used)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return NO_EXPRESSION
+    if not isinstance(made, Fraction):
+        return EXPRESSION if made == NAN else NO_EXPRESSION
     near = abs(made - target) <= ABSOLUTE + RELATIVE * abs(target)
     right = sorted(used) == sorted(numbers) and near
     return RIGHT if right else EXPRESSION
 
 
-def _value(node: ast.expr, used: list[int]) -> Fraction:
+def _value(node: ast.expr, used: list[int]) -> Value:
     """The value of an arithmetic expression; `used` gets its numbers. ValueError for others."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         used.append(node.value)
@@ -60,7 +90,7 @@ def _value(node: ast.expr, used: list[int]) -> Fraction:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_value(node.left, used), _value(node.right, used))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand, used)
+        return _minus(_value(node.operand, used))
     raise ValueError("not arithmetic")
 
 

@@ -207,7 +207,7 @@ def _storage(log: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     lock: Any = KernelLock(log)
     lock.acquire()  # mends what a kill has torn before it is read
     lock.release()

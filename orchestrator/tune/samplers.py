@@ -23,10 +23,11 @@ def sampler(block: Block, trial: int) -> Any:
         case "random":
             return samplers.RandomSampler(seed=seed)
         case "qmc":
-            return samplers.QMCSampler(
-                seed=block.sampler_seed, scramble=True, warn_asynchronous_seeding=False,
-                warn_independent_sampling=False,
-            )  # fmt: skip
+            with _quiet():
+                return samplers.QMCSampler(
+                    seed=block.sampler_seed, scramble=True, warn_asynchronous_seeding=False,
+                    warn_independent_sampling=False,
+                )  # fmt: skip
         case "gp":
             _need_torch()
             with _quiet():

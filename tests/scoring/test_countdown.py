@@ -53,6 +53,19 @@ def test_division_is_exact() -> None:
     assert countdown.score("<answer>100000/100001</answer>", [100000, 100001], 1) == 1.0, "isclose"
 
 
+@pytest.mark.parametrize(("text", "score"), [
+    ("1/0", 0.01), ("0/0", 0.05), ("1/(1/0)", 0.05), ("1/0-1/0", 0.05), ("1/0+2", 0.01),
+    ("0*(1/0)", 0.05), ("2*(1/0)", 0.01), ("-(1/0)", 0.01), ("(1/0)/(1/0)", 0.05), ("0/0+1", 0.05),
+    ("(1/0)/0", 0.01), ("(1/0)*(1/0)", 0.01),
+])  # fmt: skip
+def test_division_by_zero_is_sympys(text: str, score: float) -> None:
+    assert countdown.score(f"<answer>{text}</answer>", [1, 2], 9) == score
+    gym = pytest.importorskip("reasoning_gym.games.countdown", reason="the extra `data`")
+    scorer = gym.CountdownDataset(gym.CountdownConfig(size=1, seed=0))
+    entry = {"metadata": {"numbers": [1, 2], "target": 9}}
+    assert scorer.score_answer(text, entry) == score
+
+
 expressions = st.recursive(
     st.integers(0, 20).map(str),
     lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda x: f"({''.join(x)})"),

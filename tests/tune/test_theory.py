@@ -37,9 +37,8 @@ def test_without_noise_the_search_finds_it(tmp_path: Path) -> None:
     assert brackets(found) == []  # one seed: nothing is said of how well it is known
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "spread", "share", "wins"), [
-    ("tpe", 0.01, 0.5, 15), ("gp", 0.01, 0.5, 15), ("tpe", 0.03, 0.5, 15),
+    ("tpe", 0.01, 0.5, 15), ("tpe", 0.03, 0.5, 15),
 ])  # fmt: skip
 def test_it_beats_random_search_and_says_where_the_optimum_is(
     kind: str, spread: float, share: float, wins: int, tmp_path: Path
@@ -130,7 +129,7 @@ def test_configurations_are_compared_each_at_its_own_best(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_real_training_agrees_with_theory(tmp_path: Path) -> None:
-    """The embedded trainer, end to end: the bracket holds the optimum and leaves both ends out."""
+    """The embedded trainer, end to end: both intervals hold the optimum."""
     made = house(tmp_path, trials=7, seeds=[0, 1], sampler="gp", parallel=2,
                  space={"kl.beta": "log(0.02, 10)"})  # fmt: skip
     assert search_here(made.controller())
@@ -139,4 +138,5 @@ def test_real_training_agrees_with_theory(tmp_path: Path) -> None:
     (bracket,) = brackets(found)
     assert bracket.low < OPTIMUM < bracket.high
     assert bracket.low < found.best.params["kl.beta"] < bracket.high
-    assert not all(bracket.is_open)
+    assert found.recommended is not None
+    assert found.recommended.low <= OPTIMUM <= found.recommended.high, found.recommended

@@ -22,7 +22,6 @@ from orchestrator.tune.controller import Controller
 from orchestrator.tune.design import design
 from orchestrator.tune.jobs import JobScorer
 from orchestrator.tune.there import on_cluster
-from orchestrator.types import ExitRecord
 from tests.cluster import Cluster
 from tests.tune.rehearsed import BLOCK, GOAL, House, theory, train
 from tests.tune.test_search import COLLAPSED
@@ -159,7 +158,5 @@ def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
         assert verdict(place, look(place)) == "over"
         controller.turn()
     assert controller.done
-    config = ExitRecord(state="failed", failure="config", started=0, ended=1)
-    assert verdict(place, Look("failed", config)) == "over"
     assert verdict(place, Look("unknown", fault="nobody answers")) == "wait"
     assert verdict(place, Look("pending")) == "wait"

@@ -111,6 +111,7 @@ def invoke(
 ) -> Flow:  # fmt: skip
     """A command of words already expanded."""
     values = [each for term in found for each in element(run, term)]
+    run.spend(len(values))
     if not values:
         return None
     head = values[0]

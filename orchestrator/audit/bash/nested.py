@@ -26,7 +26,7 @@ HINT = re.compile(
 )
 """Text in which a launch of one of the libraries may be."""
 MOST_NESTED = 80
-LONGEST = 200_000
+LONGEST = 60_000
 
 
 def run_text(run: "Run", value: Value, *, arguments: tuple[Element, ...] = ()) -> None:
@@ -70,5 +70,5 @@ def _source(run: "Run", value: Value, ways: Ways) -> Source | None:
         if length > LONGEST:
             return None
         text.append(data)
-    run.spend(length // 8)
+    run.spend(length // 2)
     return Source(b"".join(text), starts, lines, 1, pieces)

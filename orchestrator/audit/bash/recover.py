@@ -11,7 +11,8 @@ from orchestrator.audit.types import Word
 if TYPE_CHECKING:
     from orchestrator.audit.bash.run import Run
 
-MOST_RESTARTS = 8
+MOST_RESTARTS, LONGEST = 6, 60_000
+"""How often, and on how many characters."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 
@@ -26,7 +27,7 @@ def restart(run: "Run", text: str, tree: Node, first_line: int) -> None:
             return
         text = "\n".join(lines[row + 1 :])
         first_line += row + 1
-        if not HINT.search(text) or any(c.line >= first_line and promises(c) for c in run.commands):
+        if len(text) > LONGEST or not HINT.search(text) or any(c.line >= first_line and promises(c) for c in run.commands):
             return
         source = Source(text.encode("utf-8", "replace"), first_line=first_line)
         tree = run.parse(source.data)

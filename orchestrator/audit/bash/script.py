@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.audit.bash.nested import HINT, run_text
 from orchestrator.audit.bash.recover import cut, is_flag, promises, restart
-from orchestrator.audit.bash.run import Run, TooDeep
+from orchestrator.audit.bash.run import MOST_WORK, Run, TooDeep
 from orchestrator.audit.bash.state import Command, Source
 from orchestrator.audit.bash.values import (
     Hole,
@@ -54,11 +54,15 @@ def launches(
 
     Raises UnreadableScript for a script nested or branching beyond all use.
     """
-    run = _read(text, first_line, environment or {}, files, every_way=False)
+    source = Source(text.encode("utf-8", "replace"), first_line=first_line)
+    tree = _tree(source.data)
+    run = _read(text, source, tree, environment or {}, files, every_way=False)
     if not any(promises(c) for c in run.commands) and HINT.search(text):
-        again = _read(text, first_line, environment or {}, files, every_way=True)
+        again = _read(text, source, tree, environment or {}, files, every_way=True)
         if any(promises(c) for c in again.commands):
             run = again
+        elif run.left:
+            raise UnreadableScript(f"this script cannot be followed: {run.left}")
     run.guard = ()
     written = {name: _text(value) for name, value in run.files.items()}
     lost = cut(run.commands)
@@ -69,24 +73,21 @@ def launches(
 
 
 def _read(
-    text: str, first_line: int, environment: Mapping[str, str], files: Mapping[str, str],
-    *, every_way: bool,
+    text: str, source: Source, tree: Any, environment: Mapping[str, str],
+    files: Mapping[str, str], *, every_way: bool,
 ) -> Run:  # fmt: skip
     """Read it; `every_way`: conditions stay open, whatever is known of them."""
     run = Run(_tree, files)
     run.every_way = every_way
     for name, given in environment.items():
-        run.scope.variables[name] = (Text(given, first_line),)
-    source = Source(text.encode("utf-8", "replace"), first_line=first_line)
-    tree = _tree(source.data)
+        run.scope.variables[name] = (Text(given, source.first_line),)
     try:
         run.statement(tree, source)
-        restart(run, text, tree, first_line)
+        restart(run, text, tree, source.first_line)
         _leftovers(run)
     except (TooDeep, RecursionError) as error:
         why = str(error) if isinstance(error, TooDeep) else "it is nested deeper than any launch"
-        if not run.commands:
-            raise UnreadableScript(f"this script cannot be followed: {why}") from None
+        run.left = why
         run.bounded.add(f"what came before was looked at; then the script is left: {why}")
     return run
 
@@ -117,7 +118,8 @@ def _cases(
     run.guard = command.guard
     for ways in run.ways_of(_closed(run, needed)):
         found = tuple(word for term in command.terms for word in words(term, ways))
-        if not _promising(found):
+        run.work += len(found)
+        if run.work > 2 * MOST_WORK or not _promising(found):
             return
         yield Launch(
             words=found, line=command.line, case=_label(run, command, ways),

@@ -79,7 +79,7 @@ def test_two_at_once_submit_each_cell_once(site: Site, many: Many, tmp_path: Pat
     cells = many(6)
     listed = tmp_path / "cells.json"
     listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))
-    argv = [sys.executable, "-c", SUBMIT, str(listed), str(site.folder.path)]
+    argv = [sys.executable, "-P", "-c", SUBMIT, str(listed), str(site.folder.path)]
     env = {**os.environ, "PYTHONPATH": str(HOUSE)}
     both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     counts = [int(each.communicate(timeout=120)[0]) for each in both]
@@ -132,7 +132,6 @@ def test_a_controller_that_crashes_loses_nothing(site: Site, many: Many) -> None
     site.until_units(first, 3)
     site.submit(second)
     site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
-    assert site.look(first).state == "unknown"
     site.cluster.start_daemon("slurmctld")
     seen = site.wait(first, second)
     assert {s.state for s in seen.values()} == {"succeeded"}, seen
