@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.errors import SelectionError
 from orchestrator.rundir import RunFolder, parsed, read_json
 from orchestrator.types import Cell, Spec
 
@@ -135,13 +135,3 @@ def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
         what = "is no cell" if not hits else f"names {len(hits)} cells"
         raise SelectionError(f"'{name}' {what} of this spec; for instance: {some}")
     return hits[0]
-
-
-def refuse_slurm(experiment: Experiment) -> None:
-    """Raises EnvironmentFault for what runs on this machine only."""
-    if experiment.where == "slurm":
-        raise EnvironmentFault(
-            f"site '{experiment.spec.site.kind}' means SLURM here, and a search runs on this "
-            "machine only. Search at micro scale with site=local, or run a grid on the cluster "
-            "with `orch run`."
-        )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import registry
+from orchestrator.audit.bash.budget import Budget
 from orchestrator.audit.bash.nested import HINT
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
@@ -39,7 +40,7 @@ def findings(
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
     text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
-    found = list(_launches(text, name, files))
+    found = _followed(_launches(text, name, files))
     told = dict(pins(text)) | dict(versions)
     answers: list[Finding] = []
     for launch in found[: 4 * MOST_FINDINGS]:
@@ -53,6 +54,20 @@ def findings(
             + (" (other commands were)" if found else "")
         )
     return merged[:MOST_FINDINGS]
+
+
+def _followed(found: Iterator[Launch]) -> list[Launch]:
+    """Launches up to where the file cannot be followed, if there are any."""
+    launches: list[Launch] = []
+    try:
+        for launch in found:
+            launches.append(launch)  # noqa: PERF402 - what came before an error is kept
+    except UnreadableScript as error:
+        if not launches:
+            raise
+        told = f"what came before was looked at: {error}"
+        launches = [replace(each, caveats=(*each.caveats, told)) for each in launches]
+    return launches
 
 
 def _reading(launch: Launch) -> Any:
@@ -78,14 +93,15 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
     if suffix == "py":
         yield from _of_python(text, name, files)
         return
-    yield from _shell(text, files, 1, {})
+    yield from _shell(text, files, 1, {}, Budget())
 
 
 def _shell(
-    text: str, files: Mapping[str, str], first_line: int, environment: Mapping[str, str]
-) -> Iterator[Launch]:
+    text: str, files: Mapping[str, str], first_line: int, environment: Mapping[str, str],
+    budget: Budget,
+) -> Iterator[Launch]:  # fmt: skip
     found, written = shell_launches(
-        text, first_line=first_line, environment=environment, files=files
+        text, first_line=first_line, environment=environment, files=files, budget=budget
     )
     for launch in found:
         yield _configured(launch, {**written} if written else {}, files)
@@ -181,8 +197,9 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
     if len(scripts) > MOST_SCRIPTS:
         raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
     found: list[Launch] = []
+    budget = Budget()
     for script, line in scripts:
-        found += _shell(script, files, line, environment)
+        found += _shell(script, files, line, environment, budget)
     yield from found
     if not found:
         yield _alone(_built(yaml_document(node, name), files))
@@ -192,9 +209,9 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     """Commands that a Python file holds as strings or lists, and configurations it holds."""
     from orchestrator.audit.python import read
 
-    found = read(text, name)
+    found, budget = read(text, name), Budget()
     for line, told in found.texts:
-        yield from _shell(told, files, line, {})
+        yield from _shell(told, files, line, {}, budget)
     for command in found.commands:
         caveats = (f"{command.open}: none of them changes the KL",) if command.open else ()
         launch = Launch(command.words, line=command.line, more=command.open, caveats=caveats)

@@ -92,6 +92,8 @@ def review(whole: Experiment, chosen: Experiment) -> int:
 
     1 if something could not be read, scored or mirrored.
     """
+    from dataclasses import replace
+
     from orchestrator.cli import stages
 
     records = stages.gather(whole)
@@ -100,6 +102,8 @@ def review(whole: Experiment, chosen: Experiment) -> int:
     mine = [r for r in records if r.cell.id in ids]
     if whole.where == "slurm":  # a login node is no place for models of full size
         mine = [r for r in mine if r.cell.scale == "micro"]
+        small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
+        chosen = replace(chosen, cells=small)  # nor for their baselines
         if len(mine) < len(ids):
             say("checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out")  # fmt: skip

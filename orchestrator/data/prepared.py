@@ -146,7 +146,9 @@ def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
 def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:
     """Where the prompts of a plan lie, prepared or not; None if it brings its own."""
     recipe = of_plan(plan.files)
-    return recipe and (directory or data_dir()) / recipe.prepared / recipe.format
+    if recipe is None:
+        return None
+    return (directory or data_dir()) / recipe.prepared / recipe.format
 
 
 def _missing(recipe: Recipe, directory: Path, *, by_hash: bool) -> str | None:

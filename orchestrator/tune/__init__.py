@@ -9,9 +9,12 @@ controller  asks, follows, prunes and tells; never waits
 early       when a trial ends before its cells do
 reuse       the grid's results as first trials
 confirm     the best once more, on fresh seeds
-scorer      evaluation beside the controller
+launching   what a cell's state means, by who launches it
+scorer      evaluation beside the controller; jobs: by jobs of a cluster
 here        a search on this machine
-results     what was found; section: told to a reviewer
+there       a search on a cluster; detach: its controller as a job
+results     what was found; fit: where a smooth curve has its optimum; section: told to a reviewer
+known       every search of an experiment, read back
 
 Only functions of this package import Optuna, and only when called.
 """

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from orchestrator import cost
 from orchestrator.tune.design import Search
-from orchestrator.tune.trial import counts
+from orchestrator.tune.trial import counts, spent_on
 
 
 class Spent(NamedTuple):
@@ -27,7 +27,7 @@ def overdrawn(search: Search, trials: Iterable[Any]) -> str:
     if block.max_gpu_hours is None and block.max_cpu_hours is None:
         return ""
     own = [trial for trial in trials if counts(trial)]
-    ended = [Spent(*trial.user_attrs["spent"]) for trial in own if "spent" in trial.user_attrs]
+    ended = [Spent(*spent_on(search, t)) for t in own if "spent" in t.user_attrs]
     total = Spent()
     for one in ended:
         total = total.plus(one)

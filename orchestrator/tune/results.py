@@ -14,7 +14,7 @@ from orchestrator.evaluate import read_scores
 from orchestrator.state import look
 from orchestrator.tune.design import Search
 from orchestrator.tune.fit import Recommended, recommended
-from orchestrator.tune.trial import measured_values
+from orchestrator.tune.trial import measured_values, spent_on
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def contests(all_found: Sequence[Found]) -> list[Contest]:
 
 def _tried(search: Search, one: Any) -> Tried:
     attrs = one.user_attrs
-    gpu, cpu = attrs.get("spent", (0.0, 0.0))
+    gpu, cpu = spent_on(search, one)
     return Tried(
         one.number, one.state.name,
         {each.field: each.value(one.params[each.field]) for each in search.space

@@ -49,13 +49,7 @@ class OpenTrial:
 
     def spent(self, folder: RunFolder) -> list[float]:
         """GPU-hours and CPU-hours of all attempts at its cells."""
-        exits = [
-            ended
-            for cell in self.cells
-            for attempt in folder.cell(cell).attempts()
-            if (ended := attempt.read_exit()) is not None
-        ]
-        return [sum(e.gpu_hours for e in exits), sum(e.cpu_seconds for e in exits) / 3600]
+        return spent(self.cells, folder)
 
     def __str__(self) -> str:
         told = ", ".join(
@@ -63,6 +57,27 @@ class OpenTrial:
             for each in self.search.space if each.field in self.params
         )  # fmt: skip
         return f"{self.search.name} trial {self.number} ({told})"
+
+
+def spent(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
+    """GPU-hours and CPU-hours of all attempts that have ended."""
+    exits = [
+        ended
+        for cell in cells
+        for attempt in folder.cell(cell).attempts()
+        if (ended := attempt.read_exit()) is not None
+    ]
+    return [sum(e.gpu_hours for e in exits), sum(e.cpu_seconds for e in exits) / 3600]
+
+
+def spent_on(search: Search, told: Any) -> list[float]:
+    """The same of one of Optuna's trials that has ended. A pruned trial's jobs write down what
+    they used after it was told, so that is read again."""
+    noted: list[float] = told.user_attrs.get("spent", [0.0, 0.0])
+    if told.state.name != "PRUNED" or not told.user_attrs.get("cells"):
+        return noted
+    cells = search.cells(told.params, search.tune.seeds)
+    return [max(pair) for pair in zip(noted, spent(cells, search.experiment.folder), strict=True)]
 
 
 def handle_of(study: Any, number: int) -> Any:

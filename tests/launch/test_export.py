@@ -135,3 +135,18 @@ def test_two_at_once_agree(trained: tuple[Cell, CellDir, Checkpoint], place: Pat
         one, other = pool.map(lambda _: ask(trained, place), range(2))
     assert one == other
     assert left(trained[1]) == [one.path.parent.name], time.monotonic() - began
+
+
+def test_evaluation_asks_of_the_export_and_not_of_the_shards(
+    trained: tuple[Cell, CellDir, Checkpoint], place: Path, folder: RunFolder
+) -> None:
+    from orchestrator.evaluate.survey import Survey
+    from orchestrator.types import Evaluation, Record, Site
+
+    cell, home, found = trained
+    record = Record(cell, "succeeded", checkpoints=(found,), directory=home.path)
+    tasks = Evaluation.model_validate({"tasks": [{"name": "math500", "domain": "in"}]})
+    survey = Survey(tasks, folder, "lm-eval", Site(options=exporter.options(place)))
+    (job,) = survey.jobs(cell, found, record)
+    assert Path(job.checkpoint).parent.parent == home.exports
+    assert "model.safetensors" in job.files

@@ -168,19 +168,18 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = chromium.new_page(viewport={"width": 1500, "height": 950})
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(45_000)
         for title, count in (("All cells", 12), ("KL k3.loss", 6)):
             assert by_title[title].num_runs == count
             page.goto(f"{server.uri}/{runs_page(known.experiment_id, by_title[title].key)}")
-            page.get_by_text("matching runs").wait_for()
-            assert page.get_by_text(f"{count} matching runs").count() == 1, title
+            page.get_by_text(f"{count} matching runs").wait_for()
             page.locator(".js-plotly-plot").first.wait_for()
-            drawn = page.wait_for_function(
+            # one line a run, or a line and its dots: also of runs beyond the tenth
+            page.wait_for_function(
                 "n => [...document.querySelectorAll('.js-plotly-plot')]"
-                ".find(p => p.data && p.data.filter(t => t.x && t.x.length > 1).length === n)",
+                ".some(p => [n, 2 * n].includes((p.data || []).length))",
                 arg=count,
             )
-            assert drawn, "each run has its curve, also beyond the tenth"
         page.get_by_role("link", name="The report").first.click()
         page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")
         assert page.frame_locator("iframe").locator(".plot .main-svg").count() > 1

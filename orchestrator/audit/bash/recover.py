@@ -27,7 +27,9 @@ def restart(run: "Run", text: str, tree: Node, first_line: int) -> None:
             return
         text = "\n".join(lines[row + 1 :])
         first_line += row + 1
-        if len(text) > LONGEST or not HINT.search(text) or any(c.line >= first_line and promises(c) for c in run.commands):
+        if len(text) > LONGEST or not HINT.search(text):
+            return
+        if any(c.line >= first_line and promises(c) for c in run.commands):
             return
         source = Source(text.encode("utf-8", "replace"), first_line=first_line)
         tree = run.parse(source.data)

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.audit.bash.budget import MOST_WORK, Budget, TooDeep
 from orchestrator.audit.bash.nested import HINT, run_text
 from orchestrator.audit.bash.recover import cut, is_flag, promises, restart
-from orchestrator.audit.bash.run import MOST_WORK, Run, TooDeep
+from orchestrator.audit.bash.run import Run
 from orchestrator.audit.bash.state import Command, Source
 from orchestrator.audit.bash.values import (
     Hole,
@@ -31,34 +31,28 @@ RELEVANT = re.compile(
 """Words whose several values make several cases."""
 
 
-@cache
-def _parser() -> Any:
-    from tree_sitter import Language, Parser
-    from tree_sitter_bash import language
-
-    return Parser(Language(language()))
-
-
-def _tree(data: bytes) -> Any:
-    return _parser().parse(data).root_node
-
-
 def launches(
     text: str,
     *,
     first_line: int = 1,
     environment: Mapping[str, str] | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
+    budget: Budget | None = None,
 ) -> tuple[list[Launch], dict[str, str]]:
     """The command lines, and the texts of files the script writes. `files`: scripts it may call.
+    `budget`: what is left for the file it is in.
 
     Raises UnreadableScript for a script nested or branching beyond all use.
     """
     source = Source(text.encode("utf-8", "replace"), first_line=first_line)
-    tree = _tree(source.data)
-    run = _read(text, source, tree, environment or {}, files, every_way=False)
+    left = budget or Budget()
+    try:
+        tree = left.parse(source.data)
+    except TooDeep as error:
+        raise UnreadableScript(f"this script cannot be followed: {error}") from None
+    run = _read(text, source, tree, environment or {}, files, left, every_way=False)
     if not any(promises(c) for c in run.commands) and HINT.search(text):
-        again = _read(text, source, tree, environment or {}, files, every_way=True)
+        again = _read(text, source, tree, environment or {}, files, left, every_way=True)
         if any(promises(c) for c in again.commands):
             run = again
         elif run.left:
@@ -74,10 +68,10 @@ def launches(
 
 def _read(
     text: str, source: Source, tree: Any, environment: Mapping[str, str],
-    files: Mapping[str, str], *, every_way: bool,
+    files: Mapping[str, str], budget: Budget, *, every_way: bool,
 ) -> Run:  # fmt: skip
     """Read it; `every_way`: conditions stay open, whatever is known of them."""
-    run = Run(_tree, files)
+    run = Run(budget, files)
     run.every_way = every_way
     for name, given in environment.items():
         run.scope.variables[name] = (Text(given, source.first_line),)
@@ -118,8 +112,8 @@ def _cases(
     run.guard = command.guard
     for ways in run.ways_of(_closed(run, needed)):
         found = tuple(word for term in command.terms for word in words(term, ways))
-        run.work += len(found)
-        if run.work > 2 * MOST_WORK or not _promising(found):
+        run.budget.work -= len(found)
+        if run.budget.work < -MOST_WORK or not _promising(found):
             return
         yield Launch(
             words=found, line=command.line, case=_label(run, command, ways),

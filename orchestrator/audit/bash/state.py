@@ -92,9 +92,7 @@ class Command:
     """Files read before it that set what we cannot see."""
 
 
-def join(
-    branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]
-) -> Scope:
+def join(branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]) -> Scope:
     """The scope after a fork: what differs between its arms becomes a Pick."""
     after = arms[0].copy()
     for name in {name for arm in arms for name in arm.variables}:

@@ -11,6 +11,9 @@ from orchestrator.launch.slurm.options import RETRIES, SlurmOptions
 from orchestrator.rundir import CellDir
 from orchestrator.state import RESUMABLE, Look
 
+_WORDLESS = frozenset({"lost", "node", "out_of_memory", "disk"})
+"""Of these a job may die before it can write down how."""
+
 
 def goes_again(cell_dir: CellDir, seen: Look, options: SlurmOptions) -> bool:
     """Whether a cell that stopped is to be submitted again without a person's word."""
@@ -32,12 +35,12 @@ def limit(failure: str, options: SlurmOptions) -> int:
 
 
 def _count(cell_dir: CellDir, failure: str) -> int:
-    """Attempts that ended in this way; those that left no word count as lost and as node."""
+    """Attempts that ended in this way; those that left no word count in each class that may."""
     count = 0
     for attempt in cell_dir.attempts():
         ended = attempt.read_exit()
         if ended is None:
-            count += failure in ("lost", "node", "out_of_memory") and attempt.job.exists()
+            count += failure in _WORDLESS and attempt.job.exists()
         else:
             count += ended.failure == failure
     return count

@@ -76,10 +76,11 @@ class Snapshot:
             return "unknown", None, f"{self.fault}; ask again when it does"
         if not self.fault and time.time() - sent < _YOUNG_SECONDS:
             return "submitted", None, ""
-        why = self.fault or "neither the queue nor accounting knows it"
+        if not self.fault:
+            return words.forgotten(job, index)
         return "unknown", None, (
-            f"job {job}_{index} is not in the queue, and {why}. If it stays so, `orch cancel` and "
-            "`orch retry` submit the cell again")  # fmt: skip
+            f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
+            "cancel` and `orch retry` submit the cell again")  # fmt: skip
 
 
 _snapshots: dict[Path, Snapshot] = {}

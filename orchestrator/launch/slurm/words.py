@@ -55,6 +55,19 @@ def ending_of(element: Element, log: str, now: float | None = None) -> ExitRecor
     )  # fmt: skip
 
 
+def forgotten(job: str, index: int) -> tuple[State, ExitRecord, str]:
+    """Of a job that neither queue nor accounting knows, though both answer and had time to learn
+    of it: a controller that crashed has forgotten it. Should it start after all, it finds its
+    cell taken over."""
+    now = time.time()
+    message = (
+        f"the scheduler has forgotten job {job}_{index}: neither the queue nor accounting knows it"
+    )
+    return "failed", ExitRecord(
+        state="failed", failure="lost", message=message, started=now, ended=now
+    ), ""  # fmt: skip
+
+
 def _meaning(element: Element) -> tuple[State, str, str]:
     node = element.node or "its node"
     match element.word:

@@ -21,8 +21,10 @@ def person(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("PYTHONPATH", raising=False)
     config = [SPEC, "backend=micro", "site.kind=auto", "+site.options.memory_gib=1"]
 
-    def call(verb: str, *more: str, spec: bool = True) -> "subprocess.CompletedProcess[str]":
-        return orch(tmp_path, verb, *(config if spec else []), *more)
+    def call(
+        verb: str, *more: str, spec: bool = True, **env: str
+    ) -> "subprocess.CompletedProcess[str]":
+        return orch(tmp_path, verb, *(config if spec else []), *more, **env)
 
     return call
 
@@ -43,9 +45,11 @@ def test_a_day_on_the_cluster(person: Person, cluster: Cluster, tmp_path: Path) 
     finally:
         cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
     assert "1 of 1 cells will run again" in person("retry", "-w", "kl.estimator=k1").stdout
-    done = person("run", "--wait")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = person("run", "--wait", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    assert done.returncode == 1, "MLflow is away"
     assert "submitted 2 cells" in done.stderr
+    assert "`orch collect` mirrors what is missing" in done.stderr
+    assert "Traceback" not in done.stderr
     shown = json.loads(person("status", "--json").stdout)[0]
     assert shown["states"] == {"succeeded": 4}
     assert (tmp_path / "runs" / "smoke" / "report" / "index.html").exists()
@@ -54,3 +58,7 @@ def test_a_day_on_the_cluster(person: Person, cluster: Cluster, tmp_path: Path) 
     assert "evaluating" not in done.stderr, "the cluster did it, beside the training"
     assert person("logs", shown["cells"][0]["id"], spec=False).returncode == 0
     assert person("errors").stdout.strip() == "0 failed cells of 4"
+    assert shown["cluster"]["evaluations"] == {"succeeded": 4}
+    later = person("run")
+    assert later.returncode == 0, later.stderr
+    assert "runs made" in later.stderr, "what MLflow missed is mirrored"

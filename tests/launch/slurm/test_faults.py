@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.budget import afford
-from orchestrator.launch.slurm import book, stuck
+from orchestrator.launch.slurm import book, poll, stuck
 from orchestrator.operations import cancel, retry
 from orchestrator.plan import plan
 from orchestrator.rundir import RunFolder
@@ -126,7 +126,11 @@ def test_a_budget_stops_submitting(site: Site, many: Many) -> None:
     assert afford(over, 9, over).paid == (cells[2],), "they took less than was thought"
 
 
-def test_a_controller_that_crashes_loses_nothing(site: Site, many: Many) -> None:
+def test_a_controller_that_crashes_loses_nothing(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even what it had not saved when it was killed: a job submitted a moment before."""
+    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 20.0)
     first, second = many(2, "slow", 120)
     site.start(first)
     site.until_units(first, 3)
@@ -135,5 +139,4 @@ def test_a_controller_that_crashes_loses_nothing(site: Site, many: Many) -> None
     site.cluster.start_daemon("slurmctld")
     seen = site.wait(first, second)
     assert {s.state for s in seen.values()} == {"succeeded"}, seen
-    assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
-    assert [site.units(c) for c in (first, second)] == [120, 120]
+    assert [site.units(c) for c in (first, second)] == [120, 120], "nothing was done twice"

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.collect import collect
 from orchestrator.experiment import open_experiment
 from orchestrator.launch.local import launch
 from orchestrator.rundir import RunFolder
+from orchestrator.tracking import mirror
+from orchestrator.tracking.store import connected, store_of
 from orchestrator.types import Cadence
 from tests.launch.slurm.conftest import ROOT, Site
 from tests.launch.test_micro import numbers
@@ -41,8 +44,21 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
         time.sleep(0.05)
     site.cluster.run("sbatch", "-o", "/dev/null", "-p", "urgent", "-w", "a100-0", "--exclusive",
                      "--wrap=sleep 1")  # fmt: skip
+    while not all(site.attempts(cell)[0].exit.exists() for cell in cells):
+        assert time.monotonic() < deadline, site.words(cells[0])
+        time.sleep(0.1)
+    mirror(collect(cells, site.folder), (), spec.spec, site.folder)
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}, site.words(cells[0])
     ends = [[a.read_exit() for a in site.attempts(cell)] for cell in cells]
     assert any(len(e) == 2 and e[0] and e[0].state == "preempted" for e in ends), ends
     assert numbers(cells, site.folder) == numbers(cells, undisturbed)
+    mirror(collect(cells, site.folder), (), spec.spec, site.folder)
+    with connected(store_of(site.folder, None)) as client:
+        (experiment,) = client.search_experiments(filter_string=f"name LIKE '%{spec.spec.name}%'")
+        runs = client.search_runs([experiment.experiment_id])
+        of_cells = [r for r in runs if r.data.metrics.get("train/reward_mean") is not None]
+        assert len(of_cells) == len(cells), "a requeued cell has one run"
+        for run in of_cells:
+            history = client.get_metric_history(run.info.run_id, "train/reward_mean")
+            assert sorted(point.step for point in history) == list(range(1, 501))
