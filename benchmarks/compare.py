@@ -13,7 +13,16 @@ import numpy as np
 from orchestrator.compare import by, compare
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import (
-    Advantage, BackendRef, Batch, Data, Kl, Loss, Model, Optimizer, Rollout, Settings,
+    Advantage,
+    BackendRef,
+    Batch,
+    Data,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Rollout,
+    Settings,
 )  # fmt: skip
 from orchestrator.types import Cell, MetricPoint, Outcome, Record, Score, Spec
 

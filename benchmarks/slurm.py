@@ -52,7 +52,8 @@ def main() -> None:
         again = measure([ORCH, "run", spec, *site], cwd=folder)
         print(f"orch run again: {again.wall_seconds:.2f} s, nothing sent: {calls()}")
         cluster.run("scancel", "--user", str(os.geteuid()))
-        drain(cluster, min(cells, 200))
+        floor = drain(cluster, min(cells, 200))
+        train(cluster, folder, floor)
 
 
 def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
@@ -73,16 +74,41 @@ def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
     return asked
 
 
-def drain(cluster: Cluster, count: int) -> None:
-    """An array of `true`, and one of Pythons that end at once: the floor of any Python job."""
-    for what, line in (("true", "true"), ("python -c pass", f"{sys.executable} -c pass")):
+SMALL = 100
+"""Cells that are really trained: each is a Python that imports torch, two CPU seconds."""
+
+
+def drain(cluster: Cluster, count: int) -> float:
+    """Arrays of `true`, and of Pythons that end at once or import what a job of orch imports, or
+    torch: the floors of a cell. Jobs of `true` a second."""
+    first = 0.0
+    for what in ("true", "pass", "import orchestrator.launch.slurm.task", "import torch"):
+        line = what if what == "true" else f"{sys.executable} -P -c '{what}'"
         wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
         began = time.monotonic()
         cluster.run("sbatch", "-o", "/dev/null", f"--array=0-{count - 1}", "--mem=100M",
                     f"--wrap={line}")  # fmt: skip
         wait_for(lambda: not cluster.run("squeue", "-h"), 600, "the array to end")
         rate = count / (time.monotonic() - began)
-        print(f"  {count} jobs of `{what}`: {rate:.1f} a second")
+        first = first or rate
+        print(f"  {count} jobs of `{what}`: {rate:.2f} a second, 1/{first / rate:.1f} of `true`")
+    return first
+
+
+def train(cluster: Cluster, folder: Path, floor: float) -> None:
+    """Cells of one train step as jobs, beside the floor."""
+    spec = grid_spec(folder / f"small_{SMALL}.yaml", SMALL)
+    asked = ["site.kind=slurm", "studies.grid.base.num_train_steps=1",
+             "+site.options={evaluate: false, memory_gib: 0.5, time_limit_hours: 0.5}"]  # fmt: skip
+    wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
+    measure([ORCH, "run", spec, *asked], cwd=folder)
+    began = time.monotonic()
+    wait_for(lambda: not cluster.run("squeue", "-h"), 1800, "the cells to end", every=1.0)
+    rate = SMALL / (time.monotonic() - began)
+    status = measure([ORCH, "status", spec, *asked], cwd=folder)
+    assert f"{SMALL} of {SMALL} cells done" in status.output, status.output[:500]
+    print(f"  {SMALL} embedded cells of one step: {rate:.2f} a second, 1/{floor / rate:.0f} of "
+          f"`true`; status of them {status.wall_seconds:.2f} s")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from orchestrator.audit.keys import Keys, Releases, load_releases, nearest, unquoted
+from orchestrator.audit.keys import LONGEST_ENTRY, Keys, Releases, load_releases, nearest, unquoted
 from orchestrator.audit.types import (
     Edit,
     Given,
@@ -68,7 +68,7 @@ def audit(launch: Launch) -> Reading | None:
 
 def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
     for i, word in enumerate(words):
-        if _ENTRY.match(word.text):
+        if len(word.text) < LONGEST_ENTRY and _ENTRY.match(word.text):
             return word.text, words[i + 1 :]
     known = {f"--{FLAT['coefficient']}", f"--{DOTTED['coefficient']}"}
     if any(word.text.partition("=")[0] in known for word in words):

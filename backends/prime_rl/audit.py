@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from orchestrator.audit.keys import Keys, Releases, as_number, load_releases, nearest, unquoted
+from orchestrator.audit.keys import (
+    LONGEST_ENTRY,
+    Keys,
+    Releases,
+    as_number,
+    load_releases,
+    nearest,
+    unquoted,
+)
 from orchestrator.audit.types import (
     Edit,
     Given,
@@ -65,8 +73,10 @@ def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
     """`rl`, `uv run rl`, `python src/zeroband/train.py`: with an `@` or a TOML file after it."""
     for i, word in enumerate(words[:40]):
         rest = words[i + 1 :]
-        if _ENTRY.match(word.text) and any(
-            w.text.startswith("@") or w.text.endswith(".toml") for w in rest
+        if (
+            len(word.text) < LONGEST_ENTRY
+            and _ENTRY.match(word.text)
+            and any(w.text.startswith("@") or w.text.endswith(".toml") for w in rest)
         ):
             return word.text, rest
     return None, ()

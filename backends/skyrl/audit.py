@@ -8,7 +8,7 @@ KL in the loss, as k3 with 0.001, is on by default in all of them.
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.audit.keys import Keys, shown, split_override
+from orchestrator.audit.keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.audit.types import (
     Edit,
     Inactive,
@@ -84,7 +84,7 @@ def audit(launch: Launch) -> Reading | None:
 
 def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
     for i, word in enumerate(words):
-        if _ENTRY.match(word.text):
+        if len(word.text) < LONGEST_ENTRY and _ENTRY.match(word.text):
             return word.text, words[i + 1 :]
     claimed = [i for i, word in enumerate(words) if _OURS.match(word.text)]
     if not claimed or any(w.text.lstrip("+").startswith("actor_rollout_ref.") for w in words):
@@ -198,7 +198,7 @@ class _Judge:
             yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):
             yield (
-                f"the release is {FIRST_GRADIENT} or later: in skyrl 0.1.0 and skyrl-train the same "
+                f"the release is {FIRST_GRADIENT} or later: in 0.1.0 and in skyrl-train the same "
                 "KL in the loss has no gradient"
             )
 

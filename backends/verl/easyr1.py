@@ -8,7 +8,7 @@ actor/{config,dp_actor}.py, examples/config.yaml. One estimator and one coeffici
 import re
 from collections.abc import Iterator
 
-from orchestrator.audit.keys import Keys, shown, split_override
+from orchestrator.audit.keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.audit.types import (
     Edit,
     InLoss,
@@ -42,7 +42,7 @@ _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w
 
 def is_easyr1(launch: Launch) -> bool:
     """Whether it is one of its launches or configurations."""
-    if any(_ENTRY.search(word.text) for word in launch.words):
+    if any(_ENTRY.search(word.text[-LONGEST_ENTRY:]) for word in launch.words):
         return True
     if launch.words:
         named = [w.text for w in launch.words if _KEYS.match(w.text)]

@@ -2,6 +2,7 @@
 
 import re
 
+from orchestrator.audit.keys import LONGEST_ENTRY
 from orchestrator.audit.types import Word
 
 _MODULE = re.compile(
@@ -37,7 +38,7 @@ STOCK = frozenset({
 
 def is_ours(text: str) -> bool:
     """Whether a word is an entry point of verl or of its recipes."""
-    return bool(_MODULE.match(text) or _FILE.search(text))
+    return len(text) < LONGEST_ENTRY and bool(_MODULE.match(text) or _FILE.search(text))
 
 
 def config_name(words: tuple[Word, ...]) -> str | None:

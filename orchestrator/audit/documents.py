@@ -12,7 +12,6 @@ from orchestrator.audit.types import Document, Given, UnreadableScript
 MOST_KEYS = 20_000
 DEEPEST = 60
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 
@@ -133,9 +132,9 @@ def _toml_lines(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
-        header = _HEADER.match(line)
-        if header:
-            section = header[1].replace('"', "").replace(" ", "") + "."
+        told = line.partition("#")[0].strip()
+        if told.startswith("[") and told.endswith("]"):
+            section = told.strip("[]").replace('"', "").replace(" ", "") + "."
             found.setdefault(section[:-1].replace("-", "_"), number)
             continue
         key = _KEY.match(line)

@@ -64,13 +64,52 @@ def _replace(lines: list[str], number: int, edit: Edit) -> bool:
             rf"(?<![\w.]){key}={_VALUE}", lambda _: f"{edit.key}={value}", line, count=1
         )
         if changed == line:
-            last = re.escape(edit.key.rpartition(".")[2])
-            changed = re.sub(rf"^(\s*{last}\s*:\s*)[^#\n]*?(\s*(?:#.*)?)$",
-                             lambda m: f"{m[1]}{value}{m[2]}", line, count=1)  # fmt: skip
+            changed = _in_document(line, edit.key.rpartition(".")[2], value)
     if changed == line:
         return False
     lines[number - 1] = changed
     return True
+
+
+def _in_document(line: str, last: str, value: str) -> str:
+    """The line with another value of a key of YAML, or of a dictionary of Python."""
+    head = re.search(rf"(?m)^[ \t]*(?:- )?{re.escape(last)}[ \t]*:[ \t]*", line)
+    if head is not None:
+        told, end, rest = line[head.end() :].partition("\n")
+        before, mark, after = told.partition("#")
+        room = before[len(before.rstrip()) :]
+        return f"{line[: head.end()]}{value}{room}{mark}{after}{end}{rest}"
+    head = re.search(rf"""(["']){re.escape(last)}\1[ \t]*:[ \t]*""", line)
+    if head is None:
+        return line
+    rest = re.match(r"""[\w.+-]+|"[^"\n]*"|'[^'\n]*'""", line[head.end() :])
+    if rest is None:
+        return line
+    return line[: head.end()] + _python(value) + line[head.end() + rest.end() :]
+
+
+def _python(value: str) -> str:
+    """A value as Python writes it."""
+    plain = value in ("True", "False") or re.fullmatch(r"[\d.e-]+", value)
+    return value if plain else f'"{value}"'
+
+
+def _beside(lines: list[str], edit: Edit, finding: Finding) -> bool:
+    """Put a key before one of the same section of YAML, or of the same dictionary."""
+    parent, _, last = edit.key.rpartition(".")
+    value = (edit.text or "").partition("=")[2]
+    for setting in finding.settings:
+        section, _, name = setting.key.rpartition(".")
+        for number in setting.lines if section == parent else ():
+            line = lines[number - 1] if 0 < number <= len(lines) else ""
+            head = re.match(rf"""([ \t]*)(["']?){re.escape(name)}\2[ \t]*:""", line)
+            if head is None:
+                continue
+            quote = head[2]
+            told = f"{quote}{last}{quote}: {_python(value) + ',' if quote else value}\n"
+            lines[number - 1] = f"{head[1]}{told}{line}"
+            return True
+    return False
 
 
 def _add(lines: list[str], edit: Edit, finding: Finding) -> bool:
@@ -95,4 +134,4 @@ def _add(lines: list[str], edit: Edit, finding: Finding) -> bool:
         else:
             lines[number - 1] = f"{line[:at]}{edit.text} {line[at:]}"
         return True
-    return False
+    return _beside(lines, edit, finding)

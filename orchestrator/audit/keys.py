@@ -19,6 +19,8 @@ from orchestrator.audit.types import (
 )  # fmt: skip
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
+LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
+"""Characters of a word that may name an entry point, and of a value that is shown."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
 
 
@@ -133,14 +135,16 @@ class Keys:
         given = self.last(key)
         if given is not None and given.text.strip().lower() == value.lower():
             return None
-        if given is None and self.defaults.get(key, "").lower() == value.lower():
+        default = "" if self.opaque else self.defaults.get(key, "")
+        if given is None and default.lower() == value.lower():
             return None
         return Edit(key, written, given.lines[:1] if given is not None else ())
 
 
 def shown(text: str) -> str:
     """A value for people."""
-    return text.replace(UNKNOWN, "…").replace(UNSET, "")
+    told = text.replace(UNKNOWN, "…").replace(UNSET, "")
+    return told if len(told) <= LONGEST_SHOWN else told[:LONGEST_SHOWN] + "…"
 
 
 def as_number(text: str) -> float | None:

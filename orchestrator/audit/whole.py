@@ -24,7 +24,7 @@ LARGEST = 200_000
 """Characters; the largest launch script seen has 60,000."""
 MOST_FINDINGS = 200
 MOST_SCRIPTS = 200
-_YAML_FIRST = re.compile(r"\A(?:\s*#[^\n]*\n|\s*\n|---\s*\n)*\s*(?:[A-Za-z_][\w.-]*:(?:\s|$)|- )")
+_YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
 
 
 def findings(
@@ -85,7 +85,7 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
         return
     if suffix in ("yaml", "yml") or (
         suffix not in ("sh", "bash", "slurm", "sbatch", "py")
-        and _YAML_FIRST.match(text)
+        and _starts_as_yaml(text)
         and "#!" not in text[:2]
     ):
         yield from _of_yaml(text, name, files)
@@ -94,6 +94,15 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
         yield from _of_python(text, name, files)
         return
     yield from _shell(text, files, 1, {}, Budget())
+
+
+def _starts_as_yaml(text: str) -> bool:
+    """Whether the first line that says something is one of YAML."""
+    for line in text.splitlines()[:500]:
+        told = line.strip()
+        if told and told != "---" and not told.startswith("#"):
+            return _YAML_FIRST.match(told) is not None
+    return False
 
 
 def _shell(

@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "collect": "Read the run directories into MLflow.",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
-    "report": "Write the report: one HTML page and Markdown.",
+    "report": "Write the report: a page, Markdown, CSV or Parquet.",
     "dashboard": "The report, live, beside MLflow.",
     "tune": "Search over beta, or any other field, with Optuna.",
     "audit": "What a launch script by anybody really optimises.",

@@ -8,6 +8,7 @@ from orchestrator.cli.output import say
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
+    from orchestrator.launch.slurm.options import SlurmOptions
     from orchestrator.plan import Plan
     from orchestrator.state import Look
     from orchestrator.types import Cell
@@ -27,6 +28,8 @@ def train_on_cluster(
     run.keep_spec(chosen)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     request = cluster.Request(chosen.cells, chosen.folder, options, scored, say)
+    if made.pending:
+        _warn(chosen, options)
     sent = cluster.start(request)
     source = chosen.spec.source or chosen.spec.name
     if sent.cells:
@@ -45,6 +48,19 @@ def train_on_cluster(
         return 130, False
     code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
     return max(code, _tell_unscored(chosen, done.looks)), True
+
+
+def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
+    """Tells what the cluster's own answers speak against: SLURM itself takes some jobs that can
+    never start."""
+    from orchestrator.site.check import check
+    from orchestrator.site.cluster import ask
+
+    found = ask()
+    resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
+    for advice in check(options, found, resources, len(chosen.cells)) if found else ():
+        if advice.broken:
+            say(f"{advice.sentence} ({advice.field})")
 
 
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:

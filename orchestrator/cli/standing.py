@@ -13,6 +13,7 @@ def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
     where nothing was sent to a cluster."""
     from orchestrator.launch.slurm import book
     from orchestrator.launch.slurm.evaluations import counts, last
+    from orchestrator.launch.slurm.options import SlurmOptions
     from orchestrator.launch.slurm.stuck import stuck
 
     if not book.read(experiment.folder):
@@ -26,7 +27,8 @@ def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
     waiting = any(row.state in ("submitted", "pending") for row in made.rows) or any(
         each.state == "pending" for each in found.values()
     )
-    told = stuck(experiment.folder, experiment.spec.site.options) if waiting else []
+    site = experiment.spec.site.options
+    told = stuck(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
     return {"evaluations": counts(found.values()), "failed": failed, "stuck": told}
 
 

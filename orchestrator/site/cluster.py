@@ -82,6 +82,15 @@ class Cluster:
                 return each
         return None
 
+    def names(self) -> dict[str, list[str]]:
+        """Field of a site file -> the names it may have here, for suggestions."""
+        return {
+            "partition": [each.name for each in self.partitions],
+            "account": sorted({right.account for right in self.rights if right.account}),
+            "qos": sorted(self.qos),
+            "constraint": sorted({name for node in self.nodes for name in node.features}),
+        }
+
     def nodes_of(self, partition: str) -> list[Node]:
         return [node for node in self.nodes if partition in node.partitions]
 

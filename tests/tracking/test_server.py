@@ -168,7 +168,7 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = chromium.new_page(viewport={"width": 1500, "height": 950})
-        page.set_default_timeout(45_000)
+        page.set_default_timeout(120_000)
         for title, count in (("All cells", 12), ("KL k3.loss", 6)):
             assert by_title[title].num_runs == count
             page.goto(f"{server.uri}/{runs_page(known.experiment_id, by_title[title].key)}")
@@ -180,7 +180,8 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
                 ".some(p => [n, 2 * n].includes((p.data || []).length))",
                 arg=count,
             )
-        page.get_by_role("link", name="The report").first.click()
+        link = page.get_by_role("link", name="The report").first.get_attribute("href")
+        page.goto(f"{server.uri}/{link}")
         page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")
         assert page.frame_locator("iframe").locator(".plot .main-svg").count() > 1
         chromium.close()

@@ -137,7 +137,10 @@ def invoke(
     if _strings(run, values):
         return None
     run.started()
-    run.commands.append(Command(found, run.guard, run.loops, line, tuple(run.sourced)))
+    hinted = any(HINT.search(text) for each in values for text in _texts(each))
+    run.commands.append(
+        Command(found, run.guard, run.loops, line, tuple(run.sourced), promising=hinted)
+    )
     return None
 
 
@@ -217,6 +220,16 @@ def _strings(run: "Run", values: Sequence[Element]) -> bool:
 def _told(value: Value) -> str:
     """The text of a value as far as it is known."""
     return "".join(p.text if isinstance(p, Text) else "?" for p in flat(value, {}))
+
+
+def _texts(each: Element) -> Iterable[str]:
+    """The text of an element, of whichever way it may go."""
+    if isinstance(each, Spread):
+        for arm in each.arms:
+            for inner in arm:
+                yield from _texts(inner)
+    else:
+        yield _told(each)
 
 
 def _hints(value: Value) -> bool:

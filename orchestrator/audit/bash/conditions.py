@@ -19,6 +19,8 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "-le": lambda a, b: a <= b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
 }  # fmt: skip
 _ORDER = {"<": "-lt", ">": "-gt", "<=": "-le", ">=": "-ge", "==": "-eq", "!=": "-ne"}
+_SIMPLE = re.compile(r"\^?\(?[\w.|-]{0,100}\)?\$?")
+"""Patterns of `=~` that are tried: no repetition, and no group but one around the whole."""
 Truth = bool | None
 
 
@@ -111,7 +113,7 @@ def _compared(operator: str, values: tuple[Value, ...], quoted: bool) -> Conditi
     if operator == "=~":
 
         def matches(texts: list[str]) -> Truth:
-            if re.fullmatch(r"\^?[\w.|()-]*\$?", texts[1]) is None or len(texts[0]) > 200:
+            if _SIMPLE.fullmatch(texts[1]) is None or len(texts[0]) > 200:
                 return None
             try:
                 return re.search(texts[1], texts[0]) is not None

@@ -1,6 +1,7 @@
 """Scripts that the grammar cannot read whole, and commands cut short by a broken continuation."""
 
 import re
+from collections import deque
 from typing import TYPE_CHECKING
 
 from orchestrator.audit.bash.nested import HINT
@@ -29,7 +30,7 @@ def restart(run: "Run", text: str, tree: Node, first_line: int) -> None:
         first_line += row + 1
         if len(text) > LONGEST or not HINT.search(text):
             return
-        if any(c.line >= first_line and promises(c) for c in run.commands):
+        if any(c.line >= first_line and c.promising for c in run.commands):
             return
         source = Source(text.encode("utf-8", "replace"), first_line=first_line)
         tree = run.parse(source.data)
@@ -38,19 +39,14 @@ def restart(run: "Run", text: str, tree: Node, first_line: int) -> None:
 
 def _error_row(tree: Node) -> int | None:
     """The row of the outermost error that goes on over several rows, where it opens."""
-    todo = [tree]
+    todo = deque([tree])
     while todo:
-        node = todo.pop(0)
+        node = todo.popleft()
         if node.type == "ERROR" and node.end_point[0] > node.start_point[0]:
             opened = [c.start_point[0] for c in node.children if c.type in _OPENS]
             return int(max(opened, default=node.start_point[0]))
-        todo += [c for c in node.children if c.has_error]
+        todo.extend(c for c in node.children if c.has_error)
     return None
-
-
-def promises(command: Command) -> bool:
-    """Whether a launch may be in it."""
-    return any(HINT.search(word.text) for word in _told(command))
 
 
 def _told(command: Command) -> list[Word]:
@@ -64,7 +60,7 @@ def cut(commands: list[Command]) -> dict[int, tuple[int, tuple[str, ...]]]:
     head: int | None = None
     for i, command in enumerate(commands):
         if not is_flag(command):
-            head = i if promises(command) else None
+            head = i if command.promising else None
         elif head is not None and command.guard == commands[head].guard:
             line, flags = found.get(head, (command.line, ()))
             found[head] = (line, (*flags, *(word.text for word in _told(command))))

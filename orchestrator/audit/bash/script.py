@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.audit.bash.budget import MOST_WORK, Budget, TooDeep
 from orchestrator.audit.bash.nested import HINT, run_text
-from orchestrator.audit.bash.recover import cut, is_flag, promises, restart
+from orchestrator.audit.bash.recover import cut, is_flag, restart
 from orchestrator.audit.bash.run import Run
 from orchestrator.audit.bash.state import Command, Source
 from orchestrator.audit.bash.values import (
@@ -51,9 +51,9 @@ def launches(
     except TooDeep as error:
         raise UnreadableScript(f"this script cannot be followed: {error}") from None
     run = _read(text, source, tree, environment or {}, files, left, every_way=False)
-    if not any(promises(c) for c in run.commands) and HINT.search(text):
+    if not any(c.promising for c in run.commands) and HINT.search(text):
         again = _read(text, source, tree, environment or {}, files, left, every_way=True)
-        if any(promises(c) for c in again.commands):
+        if any(c.promising for c in again.commands):
             run = again
         elif run.left:
             raise UnreadableScript(f"this script cannot be followed: {run.left}")

@@ -90,6 +90,8 @@ class Command:
     line: int
     sourced: tuple[str, ...] = ()
     """Files read before it that set what we cannot see."""
+    promising: bool = False
+    """Whether a launch may be in it."""
 
 
 def join(branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]) -> Scope:

@@ -188,6 +188,8 @@ def number(run: "Run", node: Node, src: Source) -> Value:
     """`$((...))`, where every variable in it is a number."""
     line = src.line(node)
     text = src.text(node)[3:-2]
+    if len(text) > arithmetic.LONGEST:
+        return (Hole("arithmetic", line),)
     for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
         known = plain(variable(run, name, line))
         if known is None or not re.fullmatch(r"\s*-?\d+\s*|", known):

@@ -217,13 +217,15 @@ def _sbatch(
     try:
         job = patiently(send, tell)
     except scheduler.Refused as error:
+        from orchestrator.site.cluster import ask
         from orchestrator.site.messages import told
 
         book.note(folder, book.DROPPED, submission, why=str(error)[:500])
-        said = told(str(error), options.model_dump(mode="json"))
-        at = f" (change {said.field})" if said.field else ""
+        cluster = ask()
+        known = cluster.names() if cluster else None
+        said = told(str(error), options.model_dump(mode="json"), known)
         raise EnvironmentFault(
-            f"the cluster refuses the job: {said.sentence}{at}. Nothing of it was submitted"
+            f"the cluster refuses the job: {said.sentence.rstrip('.')}. Nothing of it was submitted"
         ) from error
     book.note(folder, book.SENT, submission, job=job)
     return job
