@@ -5,6 +5,7 @@ of argparse for its default.
 """
 
 import ast
+import re
 import warnings
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ PUT_IN = "a value put in by Python"
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
+_RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
 MOST_VALUES = 20_000
 
 
@@ -119,6 +121,8 @@ class _Reader:
         """A list of words in which a launch may be."""
         words, more = self._list(node, 0)
         if not any(HINT.search(word.text) for word in words):
+            return None
+        if not any("=" in word.text or _RUNS.search(word.text) for word in words):
             return None
         parent = self.names.get(id(node))
         if parent in self.grown:

@@ -13,7 +13,7 @@ from orchestrator.cli.output import print_json, say
 if TYPE_CHECKING:
     from orchestrator.audit.types import Finding
 
-SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml"}
+SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
@@ -40,8 +40,8 @@ def command(
     hook: bool, verbose: bool,
 ) -> int:  # fmt: skip
     """Say which objective the KL term of a launch of verl, OpenRLHF, SkyRL or Prime-RL optimises,
-    why, and what to change to get k1 in the reward. Scripts (bash, sbatch), YAML and TOML are
-    read, never run; of a folder, every file that has such a launch.
+    why, and what to change to get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python
+    are read, never run; of a folder, every file that has such a launch.
 
     \b
     Exit codes: 0 nothing wrong; 1 a KL term that does not do what its name says (noise, a forward

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
@@ -16,6 +17,38 @@ from orchestrator.audit.fix import fixed
 from orchestrator.audit.sarif import sarif
 from orchestrator.cli.audit import command
 
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+SARIF = {
+    "type": "object", "required": ["version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {"type": "array", "items": {
+            "type": "object", "required": ["tool", "results"],
+            "properties": {
+                "tool": {"type": "object", "required": ["driver"], "properties": {"driver": {
+                    "type": "object", "required": ["name", "rules"], "properties": {
+                        "rules": {"type": "array", "uniqueItems": True, "items": {
+                            "type": "object", "required": ["id", "shortDescription"],
+                            "properties": {"shortDescription": TEXT}}}}}}},
+                "results": {"type": "array", "items": {
+                    "type": "object", "required": ["ruleId", "message", "level", "locations"],
+                    "properties": {
+                        "message": TEXT,
+                        "level": {"enum": ["none", "note", "warning", "error"]},
+                        "locations": {"type": "array", "minItems": 1, "items": {
+                            "type": "object", "required": ["physicalLocation"],
+                            "properties": {"physicalLocation": {
+                                "type": "object", "required": ["artifactLocation", "region"],
+                                "properties": {
+                                    "artifactLocation": {"required": ["uri"], "properties": {
+                                        "uri": {"type": "string", "pattern": "^[!-~]+$"}}},
+                                    "region": {"required": ["startLine"], "properties": {
+                                        "startLine": {"type": "integer", "minimum": 1}}},
+                                }}}}}}}},
+            }}},
+    },
+}  # fmt: skip
+"""The parts of the SARIF 2.1.0 schema that are used."""
 K3 = f'#!/bin/bash\n{VERL} \\\n  {USE_LOSS}=True \\\n  {IN_REWARD}=False \\\n  "$@"\n'
 GOOD = f"{VERL} {USE_LOSS}=False {IN_REWARD}=True"
 
@@ -90,6 +123,7 @@ def test_the_answer_cites_lines_rules_and_the_laboratory(tmp_path: Path) -> None
         f"{OPENRLHF} --algo.kl.use_loss --algo.kl.estimator=k3 --algo.kl.unbiased_gradient",
         f"{SKYRL} generator.n_samples_per_prompt=5",
         f"{SKYRL} trainer.algorithm.use_kl_in_reward=true",
+        f"python -m mine.main_ppo --config-name mine {USE_LOSS}=True {IN_REWARD}=False",
     ],
 )
 def test_the_change_leads_to_k1_in_the_reward(text: str) -> None:
@@ -101,6 +135,25 @@ def test_the_change_leads_to_k1_in_the_reward(text: str) -> None:
     assert not left
     after = audit(changed, "x.sh")[0]
     assert (after.verdict, after.kl_in_reward.estimator) == ("unbiased_reverse_kl", "k1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
+                   "  kl_ctrl:\n    kl_coef: 0.1\nactor_rollout_ref:\n  actor:\n"
+                   "    use_kl_loss: True # z\n"),
+        ("a.py", 'C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n    "kl_penalty": "abs"},\n'
+                 '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n'),
+        ("a.yaml", "algorithm:\n  disable_kl: false\n  use_kl_loss: true\n  kl_penalty: low_var_kl\n"
+                   "worker:\n  actor:\n    x: 1\n"),
+    ],
+)  # fmt: skip
+def test_the_change_of_a_configuration(name: str, text: str) -> None:
+    changed, left = fixed(text, audit(text, name))
+    assert not left
+    assert audit(changed, name)[0].verdict == "unbiased_reverse_kl"
+    assert changed.count("#") == text.count("#")
 
 
 def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) -> None:
@@ -134,6 +187,44 @@ def test_sarif_names_rule_line_and_change(tmp_path: Path) -> None:
 @given(st.text(max_size=40))
 def test_sarif_is_json_whatever_the_name(name: str) -> None:
     assert json.dumps(sarif([], [(name, name)]))
+
+
+def test_files_beside_a_script_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine.yaml").write_text(
+        "algorithm:\n  use_kl_in_reward: true\n  kl_penalty: kl\n"
+        "actor_rollout_ref:\n  actor:\n    use_kl_loss: false\n"
+    )
+    (tmp_path / "wrap.sh").write_text(f'{VERL} "$@"')
+    (tmp_path / "a.sh").write_text("python -m verl.trainer.main_ppo --config-name mine x=1")
+    (tmp_path / "b.sh").write_text(f"bash wrap.sh {USE_LOSS}=True")
+    told = json.loads(run("--json", tmp_path / "a.sh", tmp_path / "b.sh")[1].stdout)["findings"]
+    assert [t["verdict"] for t in told] == ["unbiased_reverse_kl", "token_forward_kl"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [("algorithm:\n  use_kl_in_reward: False\n", "no_kl"), ("algorithm: {}\n", "unbiased_reverse_kl")],
+)  # fmt: skip
+def test_an_old_version_file_gives_way_to_the_configuration(
+    tmp_path: Path, config: str, expected: str
+) -> None:
+    for name, text in (("verl/version/version", "0.2.0.dev"),
+                       ("verl/trainer/config/ppo_trainer.yaml", config)):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "a.sh").write_text(f"{VERL} algorithm.kl_ctrl.kl_coef=0.1")
+    (tmp_path / "b.sh").write_text(f"{VERL} {IN_REWARD}=False")
+    told = json.loads(run("--json", tmp_path)[1].stdout)["findings"]
+    assert [t["verdict"] for t in told] == [expected, "no_kl"]
+
+
+def test_sarif_has_what_its_schema_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    (tmp_path / "both.sh").write_text(f"{VERL} {USE_LOSS}=True {IN_REWARD}=True {COEFFICIENT}=-1")
+    told = json.loads(run("--sarif", tmp_path, tmp_path / "absent.sh")[1].stdout)
+    jsonschema.validate(told, SARIF)
+    assert len(told["runs"][0]["results"]) >= 4
 
 
 def test_folders_are_searched_and_the_release_around_is_used(tmp_path: Path) -> None:

@@ -32,6 +32,23 @@ HOSTILE = {
     "loops": "\n".join(f"for a{i} in 1 2 3 4 5 6 7 8 9; do" for i in range(9)) + f"\n{LAUNCH}",
     "power": "A=$((2**2**2**2**2**62))\n" + LAUNCH,
     "range": f"for i in {{1..999999999}}; do {LAUNCH}; done",
+    "recursion of arguments": f'f() {{ f "$@" $1$1; f $1; }}\nf a b\n{LAUNCH}',
+    "nested loops that start": "\n".join(f"for a{i} in 1 2 3 4 5 6 7 8 9; do" for i in range(5))
+    + f"\n{LAUNCH} x=$a0$a4\n" + "done\n" * 5,
+    "closing brackets": ("export X" + ")" * 3000 + "\\\n" + ")" * 1400 + "[" + ")" * 400 + "\n") * 20,
+    "blank lines": " \n" * 60_000 + LAUNCH,
+    "a pattern to match": "a=" + "a" * 100 + "\nif [[ $a =~ " + "(a|a)" * 32 + "b ]]; then x=1; fi\n"
+    + LAUNCH,
+    "a pattern to cut": "a=" + "x" * 20_000 + "\nb=${a%%*y*y*y*y}\n" + LAUNCH,
+    "names in arithmetic": "x=$((" + "+".join(f"a{i}" for i in range(20_000)) + "))\n" + LAUNCH,
+    "long entry points": "\n".join(f"python {w * 9000} @ a.toml" for w in (
+        "prime_rl/", "train_ppo", "verl.trainer.main", "/recipe/a")),
+    "words that refer to words": "\n".join(
+        f"v{i}=" + "".join(f"$v{j}" for j in range(max(0, i - 20), i)) for i in range(1, 1500)
+    ) + f"\n{LAUNCH}a=$v1499",
+    "lists of lists": "a0 = ['python', '-m', 'verl.trainer.main_ppo']\n" + "\n".join(
+        f"a{i} = [*a{i - 1}, *a{i - 1}]" for i in range(1, 60)),
+    "a header in a string": "x = '''\n[" + " " * 60_000 + "\n'''\n[orchestrator]\nbatch_size = 1",
     "alias bomb": "a: &a [x]\n" + "\n".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [" + ", ".join([f"*{chr(97 + i)}"] * 9) + "]"
         for i in range(12)

@@ -192,5 +192,84 @@ def test_a_command_in_python() -> None:
     assert verdict(text, "launch.py") == "zero_mean_noise"
 
 
+EASYR1 = "python3 -m verl.trainer.main config=examples/config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected", "beta"),
+    [
+        ("", "token_forward_kl", 0.01),
+        ("algorithm.disable_kl=True", "no_kl", None),
+        ("algorithm.use_kl_loss=false", "biased_reward", 0.01),
+        ("algorithm.use_kl_loss=false algorithm.kl_penalty=kl algorithm.kl_coef=1e-3",
+         "unbiased_reverse_kl", 0.001),
+        ("algorithm.kl_penalty=mse", "token_reverse_kl", 0.01),
+        ("algorithm.kl_coef=0.0", "no_kl", 0.0),
+        ("algorithm.use_kl_loss=$(cat x)", "undetermined", None),
+    ],
+)  # fmt: skip
+def test_easyr1_is_a_fork_with_keys_of_its_own(
+    flags: str, expected: str, beta: float | None
+) -> None:
+    found = only(f"{EASYR1} worker.rollout.n=8 {flags}")
+    assert (found.version, found.verdict) == ("EasyR1", expected)
+    if beta is not None:
+        assert beta in (found.kl_in_loss.beta, found.kl_in_reward.beta)
+
+
+def test_easyr1_reads_the_configuration_it_names() -> None:
+    config = "algorithm:\n  use_kl_loss: false\n  kl_penalty: kl\nworker:\n  actor: {x: 1}\n"
+    text = "python3 -m verl.trainer.main config=my/own.yaml worker.actor.x=1"
+    assert verdict(text) == "undetermined"
+    assert verdict(text, files={"my/own.yaml": config}) == "unbiased_reverse_kl"
+    assert verdict(config, "own.yaml") == "unbiased_reverse_kl"
+    old = "python3 -m verl.trainer.main config=examples/grpo_example.yaml worker.rollout.n=5"
+    assert only(f"{old} worker.actor.kl_loss_coef=1.0e-2").kl_in_loss.beta == 0.01
+
+
+def test_a_coefficient_of_zero_needs_no_switch_to_be_known() -> None:
+    text = f"python3 -m mine.main_ppo --config-name mine {USE_LOSS}=False {KL_COEFFICIENT}=0.0"
+    assert verdict(text) == "no_kl"
+    assert verdict(f"{VERL} {USE_LOSS}=$(cat x) {COEFFICIENT}=0 {IN_REWARD}=False") == "no_kl"
+
+
+def test_a_negative_coefficient_is_told() -> None:
+    found = only(f"{VERL} {IN_REWARD}=True {KL_COEFFICIENT}=-0.05")
+    assert any("negative" in note.text for note in found.contradictions)
+
+
+def test_skyrl_distillation_is_the_kl_to_the_teacher() -> None:
+    flags = f"{A}.advantage_estimator=no_op {A}.use_kl_in_reward=true {A}.use_kl_loss=false"
+    main = "examples.train.on_policy_distillation.main_on_policy_distill"
+    found = only(f"uv run -m {main} {flags}")
+    assert (found.verdict, found.kl_in_reward.estimator) == ("token_reverse_kl", "k1")
+    assert "teacher" in found.why
+    assert verdict(f"uv run -m mine.main_teacher {flags}") == "undetermined"
+
+
+def test_skyrl_keys_of_old_do_not_tell_the_package() -> None:
+    found = only(f"python -m mine.main {A}.use_kl_loss=true generator.num_inference_engines=8")
+    assert (found.version, found.verdict) == ("0.2.0", "token_forward_kl")
+    assert found.confidence == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"), [("[environment]", "no_kl"), ("[[env]]", "undetermined")]
+)
+def test_the_orchestrators_half_of_prime_rl(environment: str, expected: str) -> None:
+    text = f"batch_size = 8\nrollouts_per_example = 4\n{environment}\nid = 'x'\n"
+    found = only(text, "orch.toml")
+    assert (found.verdict, found.entry_point) == (expected, "orchestrator")
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence"),
+    [(f"{VERL} {IN_REWARD}=True", "certain"), (f"{VERL} {USE_LOSS}=$(cat x)", "none"),
+     (f"python -m mine.main {USE_LOSS}=True {IN_REWARD}=False", "assumed")],
+)  # fmt: skip
+def test_how_sure_an_answer_is(text: str, confidence: str) -> None:
+    assert only(text).confidence == confidence
+
+
 def test_measured_words_are_the_laboratorys() -> None:
     assert "token-level forward KL" in only(f"{VERL} {USE_LOSS}=True").measured

@@ -74,6 +74,40 @@ def test_a_comment_ends_a_continued_command() -> None:
     assert verdict(text) == "token_forward_kl"
 
 
+def test_flags_behind_a_broken_continuation_are_told() -> None:
+    found = only(f"{VERL} \\\n  data.x= \\ # later\n  {USE_LOSS}=True \\\n  {TYPE}=kl\n")
+    assert found.kl_in_loss.active is False
+    assert any(f"{USE_LOSS}=True" in note.text for note in found.contradictions)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "port=`comm -23 <(seq 1 9 | sort) <(ss | awk '{print $4}' | sort -u) | head -n 1`",
+        "X=(",
+    ],
+)
+def test_a_launch_behind_what_the_grammar_cannot_read_is_found(before: str) -> None:
+    found = only(f"{before}\nT=kl\n\n{VERL} {USE_LOSS}=True {TYPE}=$T {IN_REWARD}=False\n")
+    assert (found.verdict, found.line) == ("zero_mean_noise", 4)
+
+
+def test_a_launch_that_waits_for_a_switch_is_read() -> None:
+    found = only(f'if [ "${{TRAIN:-0}}" = 1 ]; then\n  {VERL} {K1}\nfi')
+    assert found.verdict == "zero_mean_noise"
+
+
+def test_scripts_beside_it_are_read_where_it_calls_them() -> None:
+    wrapper = (
+        'while [ $# -gt 0 ]; do case $1 in --) shift; A=("$@"); break;; *) shift;; esac; done\n'
+    )
+    files = {"run/wrap.sh": f'{wrapper}{VERL} "${{A[@]}}"', "run/env.sh": "T=kl\n"}
+    text = f'source "$HERE/run/env.sh"\nbash run/wrap.sh --x 1 -- {USE_LOSS}=True {TYPE}=$T'
+    assert verdict(text, files=files) == "zero_mean_noise"
+    assert verdict(text) == "undetermined"
+    assert verdict(f"bash me.sh\n{VERL} {K1}", files={"me.sh": "bash me.sh"}) == "zero_mean_noise"
+
+
 def test_lines_are_those_of_the_flag_and_of_the_variable() -> None:
     found = only(f"X=True\n\n{VERL} \\\n  {USE_LOSS}=$X\n")
     assert next(s for s in found.settings if s.key == USE_LOSS).lines == (4, 1)

@@ -19,7 +19,8 @@ SPEC = str(ROOT / "experiments" / "smoke.yaml")
 def person(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
     """orch in a shell of its own, whatever it exits with."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    config = [SPEC, "backend=micro", "site.kind=auto", "+site.options.memory_gib=1"]
+    config = [SPEC, "backend=micro", "site.kind=auto", "+site.options.memory_gib=1",
+              "-w", "!kl.estimator=k3"]  # fmt: skip
 
     def call(
         verb: str, *more: str, spec: bool = True, **env: str

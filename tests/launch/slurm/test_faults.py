@@ -130,7 +130,7 @@ def test_a_controller_that_crashes_loses_nothing(
     site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even what it had not saved when it was killed: a job submitted a moment before."""
-    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 20.0)
+    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 8.0)
     first, second = many(2, "slow", 120)
     site.start(first)
     site.until_units(first, 3)

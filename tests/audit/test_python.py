@@ -1,0 +1,53 @@
+"""Launches that a Python file would start, told without running it."""
+
+import pytest
+
+from audit.scripts import IN_REWARD, TYPE, USE_LOSS, only, verdict
+from orchestrator.audit import UnreadableScript, audit
+
+HEAD = '"python", "-m", "verl.trainer.main_ppo"'
+FLAGS = f'"{USE_LOSS}=True", "{TYPE}=kl", "{IN_REWARD}=False"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"run([{HEAD}, {FLAGS}])",
+        f"flags = [{FLAGS}]\nrun([{HEAD}, *flags])",
+        f"flags = [{FLAGS}]\nrun([{HEAD}] + flags)",
+        f'kind = "kl"\nrun([{HEAD}, "{USE_LOSS}=True", f"{TYPE}={{kind}}", "{IN_REWARD}=False"])',
+        (f'p.add_argument("--kl-type", default="kl")\nargs = p.parse_args()\n'
+         f'run([{HEAD}, "{USE_LOSS}=True", f"{TYPE}={{args.kl_type}}", "{IN_REWARD}=False"])'),
+        f'os.system("python -m verl.trainer.main_ppo {USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False")',
+        ('C = {"algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},\n'
+         ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}'),
+    ],
+)  # fmt: skip
+def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
+    assert verdict(text, "launch.py") == "zero_mean_noise"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"cmd = [{HEAD}]\nif x:\n    cmd += [{FLAGS}]\nrun(cmd)", "line 3"),
+        (f"cmd = [{HEAD}]\ncmd.append(extra)\nrun(cmd)", "line 2"),
+        (f"def go(flags):\n    run([{HEAD}, *flags])", "'flags'"),
+        (f'run([{HEAD}, f"{USE_LOSS}={{on()}}"])', "put in by Python"),
+        ('C = {"algorithm": {"use_kl_in_reward": False},\n'
+         ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}\n'
+         'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False', "line 4"),
+    ],
+)  # fmt: skip
+def test_what_python_decides_is_said_so(text: str, why: str) -> None:
+    found = only(text, "launch.py")
+    assert found.verdict == "undetermined"
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 1", "def f(:", 'FILES = ["verl/trainer/main_ppo.py", "verl/trainer/main.py"]']
+)
+def test_other_python_is_no_launch(text: str) -> None:
+    with pytest.raises(UnreadableScript):
+        audit(text, "other.py")
