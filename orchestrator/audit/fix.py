@@ -82,10 +82,10 @@ def _in_document(line: str, last: str, value: str) -> str:
     head = re.search(rf"""(["']){re.escape(last)}\1[ \t]*:[ \t]*""", line)
     if head is None:
         return line
-    rest = re.match(r"""[\w.+-]+|"[^"\n]*"|'[^'\n]*'""", line[head.end() :])
-    if rest is None:
+    given = re.match(r"""[\w.+-]+|"[^"\n]*"|'[^'\n]*'""", line[head.end() :])
+    if given is None:
         return line
-    return line[: head.end()] + _python(value) + line[head.end() + rest.end() :]
+    return line[: head.end()] + _python(value) + line[head.end() + given.end() :]
 
 
 def _python(value: str) -> str:

@@ -140,13 +140,15 @@ def test_the_change_leads_to_k1_in_the_reward(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.yaml", "algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
+        ("a.yaml", ("algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
                    "  kl_ctrl:\n    kl_coef: 0.1\nactor_rollout_ref:\n  actor:\n"
-                   "    use_kl_loss: True # z\n"),
-        ("a.py", 'C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n    "kl_penalty": "abs"},\n'
-                 '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n'),
-        ("a.yaml", "algorithm:\n  disable_kl: false\n  use_kl_loss: true\n  kl_penalty: low_var_kl\n"
-                   "worker:\n  actor:\n    x: 1\n"),
+                   "    use_kl_loss: True # z\n")),
+        ("a.py", ('C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n'
+                 '    "kl_penalty": "abs"},\n'
+                 '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n')),
+        ("a.yaml", ("algorithm:\n  disable_kl: false\n  use_kl_loss: true\n"
+                   "  kl_penalty: low_var_kl\n"
+                   "worker:\n  actor:\n    x: 1\n")),
     ],
 )  # fmt: skip
 def test_the_change_of_a_configuration(name: str, text: str) -> None:
@@ -204,7 +206,10 @@ def test_files_beside_a_script_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("config", "expected"),
-    [("algorithm:\n  use_kl_in_reward: False\n", "no_kl"), ("algorithm: {}\n", "unbiased_reverse_kl")],
+    [
+        ("algorithm:\n  use_kl_in_reward: False\n", "no_kl"),
+        ("algorithm: {}\n", "unbiased_reverse_kl"),
+    ],
 )  # fmt: skip
 def test_an_old_version_file_gives_way_to_the_configuration(
     tmp_path: Path, config: str, expected: str

@@ -35,10 +35,9 @@ HOSTILE = {
     "recursion of arguments": f'f() {{ f "$@" $1$1; f $1; }}\nf a b\n{LAUNCH}',
     "nested loops that start": "\n".join(f"for a{i} in 1 2 3 4 5 6 7 8 9; do" for i in range(5))
     + f"\n{LAUNCH} x=$a0$a4\n" + "done\n" * 5,
-    "closing brackets": ("export X" + ")" * 3000 + "\\\n" + ")" * 1400 + "[" + ")" * 400 + "\n") * 20,
+    "closing brackets": f"export X{')' * 3000}\\\n{')' * 1400}[{')' * 400}\n" * 20,
     "blank lines": " \n" * 60_000 + LAUNCH,
-    "a pattern to match": "a=" + "a" * 100 + "\nif [[ $a =~ " + "(a|a)" * 32 + "b ]]; then x=1; fi\n"
-    + LAUNCH,
+    "a pattern to match": f"a={'a' * 100}\nif [[ $a =~ {'(a|a)' * 32}b ]]; then x=1; fi\n{LAUNCH}",
     "a pattern to cut": "a=" + "x" * 20_000 + "\nb=${a%%*y*y*y*y}\n" + LAUNCH,
     "names in arithmetic": "x=$((" + "+".join(f"a{i}" for i in range(20_000)) + "))\n" + LAUNCH,
     "long entry points": "\n".join(f"python {w * 9000} @ a.toml" for w in (

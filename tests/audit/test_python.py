@@ -34,9 +34,9 @@ def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
         (f"cmd = [{HEAD}]\ncmd.append(extra)\nrun(cmd)", "line 2"),
         (f"def go(flags):\n    run([{HEAD}, *flags])", "'flags'"),
         (f'run([{HEAD}, f"{USE_LOSS}={{on()}}"])', "put in by Python"),
-        ('C = {"algorithm": {"use_kl_in_reward": False},\n'
+        (('C = {"algorithm": {"use_kl_in_reward": False},\n'
          ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}\n'
-         'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False', "line 4"),
+         'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False'), "line 4"),
     ],
 )  # fmt: skip
 def test_what_python_decides_is_said_so(text: str, why: str) -> None:

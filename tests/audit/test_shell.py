@@ -80,14 +80,8 @@ def test_flags_behind_a_broken_continuation_are_told() -> None:
     assert any(f"{USE_LOSS}=True" in note.text for note in found.contradictions)
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "port=`comm -23 <(seq 1 9 | sort) <(ss | awk '{print $4}' | sort -u) | head -n 1`",
-        "X=(",
-    ],
-)
-def test_a_launch_behind_what_the_grammar_cannot_read_is_found(before: str) -> None:
+def test_a_launch_behind_what_the_grammar_cannot_read_is_found() -> None:
+    before = "port=`comm -23 <(seq 1 9 | sort) <(ss | awk '{print $4}' | sort -u) | head -n 1`"
     found = only(f"{before}\nT=kl\n\n{VERL} {USE_LOSS}=True {TYPE}=$T {IN_REWARD}=False\n")
     assert (found.verdict, found.line) == ("zero_mean_noise", 4)
 

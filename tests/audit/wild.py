@@ -1,7 +1,8 @@
 """How right audit is on real scripts by other people, labelled by hand.
 
-wild.jsonl has facts about 49 of them (repository, commit, path, what they configure), not their
-text. ORCH_WILD_SCRIPTS names a folder that has the text of each in <id>/<file name>.
+wild.jsonl has facts about them (repository, commit, path, what they configure), not their text: 49
+that the readers were written with, and `held-*`, drawn from other projects and labelled before they
+were audited, with the verdict alone. ORCH_WILD_SCRIPTS names a folder that has the text of each in <id>/<file name>.
 
     ORCH_WILD_SCRIPTS=folder python tests/audit/wild.py
 """
@@ -62,8 +63,12 @@ def scores(folder: Path) -> Iterator[Score]:
 
 def _fields(found: Finding, label: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     for name in ("library", "advantage_estimator", "group_size"):
+        if name not in label:
+            continue
         yield name, getattr(found, name) == label[name]
     for name in ("kl_in_reward", "kl_in_loss"):
+        if name not in label:
+            continue
         for part in ("active", "estimator", "beta"):
             yield f"{name}.{part}", getattr(getattr(found, name), part) == label[name][part]
 
