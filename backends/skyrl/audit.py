@@ -163,7 +163,8 @@ class _Judge:
             advantage_estimator=keys.text(ADVANTAGE), reference_policy_loaded=loaded,
             group_size=keys.integer(GROUP), inactive=tuple(self._inactive(reward, loss, dead)),
             contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
-            rules=tuple(self._rules(reward, loss)), change=tuple(self._change(reward, loss)),
+            rules=tuple(self._rules(reward, loss) if told is None else self._teaches()),
+            change=() if told else tuple(self._change(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)), unknown=tuple(self.unknown),
             no_gradient=dead, told=told,
         )  # fmt: skip
@@ -189,7 +190,7 @@ class _Judge:
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
-        if self.entry and not _ENTRY.match(self.entry):
+        if self.entry and not _ENTRY.match(self.entry) and not DISTILLS.search(self.entry):
             yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
 
     def _newer(self, loss: InLoss) -> Iterator[str]:
@@ -241,6 +242,12 @@ class _Judge:
                                                "true")  # fmt: skip
         for key in NOT_KEYS:
             yield from keys.inert(key, "SkyRL has no such key")
+
+    def _teaches(self) -> Iterator[Rule]:
+        yield self._rule(
+            "apply_reward_kl_penalty sets the reward to the KL; the advantage no_op hands it on",
+            "examples/train/on_policy_distillation/main_on_policy_distill.py",
+        )
 
     def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
         trainer, worker, utils = (

@@ -23,7 +23,7 @@ def fixed(text: str, found: Sequence[Finding]) -> tuple[str, list[str]]:
                 continue
             done.add(mark)
             if not _apply(lines, edit, finding):
-                what = edit.text if edit.text is not None else f"take away {edit.key}"
+                what = edit.text if edit.text is not None else f"remove --{edit.key}"
                 left.append(f"line {finding.line}: {what}")
     return "".join(lines), left
 

@@ -23,6 +23,8 @@ _ADVANTAGES: dict[str, AdvantageEstimator] = {
 def judged(reading: Reading, launch: Launch, name: str) -> Finding:
     """The answer: the verdict, what it stands on, and what was measured."""
     found, why, measured = _verdict(reading)
+    if launch.lost is not None and any("kl" in flag.lower() for flag in launch.lost[1]):
+        why += f" (its KL flags from line {launch.lost[0]} on are cut off: see the conflict)"
     lines = sorted({
         launch.line,
         *(line for each in reading.settings for line in each.lines),

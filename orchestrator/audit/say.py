@@ -45,6 +45,12 @@ def lines_of(found: Finding, *, verbose: bool = False) -> Iterator[tuple[str, st
     yield "in reward", _term(found.kl_in_reward)
     yield "in loss", _term(found.kl_in_loss)
     for each in found.settings:
+        if (
+            not each.lines
+            and not verbose
+            and ("kl" not in each.key or each.value.lower() == "false")
+        ):
+            continue
         where = f"line {_numbers(each.lines)}" if each.lines else "default of the release"
         yield "setting", f"{each.key} = {each.value or '(empty)'}   {where}"
     for rule in found.rules:
@@ -59,8 +65,8 @@ def lines_of(found: Finding, *, verbose: bool = False) -> Iterator[tuple[str, st
         yield "note", text
     for text in found.assumes:
         yield "assuming", text
-    for text in change(found):
-        yield "change", text
+    for i, text in enumerate(change(found)):
+        yield "change", text if i else f"to get k1 in the reward: {text}"
 
 
 def change(found: Finding) -> Iterator[str]:
@@ -72,7 +78,7 @@ def change(found: Finding) -> Iterator[str]:
         yield (
             f"{at}{edit.text}"
             if edit.text is not None
-            else (f"{at if edit.lines else ''}take away {edit.key}")
+            else (f"{at if edit.lines else ''}remove --{edit.key}")
         )
 
 

@@ -1,8 +1,9 @@
 """How right audit is on real scripts by other people, labelled by hand.
 
 wild.jsonl has facts about them (repository, commit, path, what they configure), not their text: 49
-that the readers were written with, and `held-*`, drawn from other projects and labelled before they
-were audited, with the verdict alone. ORCH_WILD_SCRIPTS names a folder that has the text of each in <id>/<file name>.
+that the readers were written with, and `held-*`, drawn later from other paths and mostly other
+projects, with the verdict alone. ORCH_WILD_SCRIPTS names a folder that has the text of each in
+<id>/<file name>.
 
     ORCH_WILD_SCRIPTS=folder python tests/audit/wild.py
 """

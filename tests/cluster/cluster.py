@@ -177,6 +177,22 @@ class Cluster:
         first = int((self.base / "ports").read_text())
         return config.Ports(first, first + 1, first + 2, first + 3)
 
+    def _install_database(self) -> None:
+        """Three tries: on a busy machine the installer now and then gives up on its own server."""
+        for left in (2, 1, 0):
+            shutil.rmtree(self.base / "sql", ignore_errors=True)
+            (self.base / "sql").mkdir()
+            try:
+                self.run("mariadb-install-db", "--no-defaults", f"--datadir={self.base}/sql",
+                         f"--user={getpass.getuser()}", "--skip-test-db",
+                         "--auth-root-authentication-method=normal",
+                         "--innodb-log-file-size=8M", seconds=120)  # fmt: skip
+            except (RuntimeError, subprocess.TimeoutExpired):
+                if not left:
+                    raise
+            else:
+                return
+
     def _write(self) -> None:
         base = self.base
         for name in ("log", "pid", "run", "state", "spool", "sql", "dev"):
@@ -195,9 +211,7 @@ class Cluster:
             (base / name).write_text(text)
         (base / "gres.conf").write_text(config.gres_conf(_devices(base / "dev"), self.num_nodes))
         if self.accounting:
-            self.run("mariadb-install-db", "--no-defaults", f"--datadir={base}/sql",
-                     f"--user={getpass.getuser()}", "--auth-root-authentication-method=normal",
-                     "--skip-test-db", "--innodb-log-file-size=8M")  # fmt: skip
+            self._install_database()
         self.conf.write_text(
             config.slurm_conf(base, self._ports, self.num_nodes, self.accounting, self._extra)
         )

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.budget import afford
-from orchestrator.launch.slurm import book, poll, stuck
+from orchestrator.launch.slurm import book, stuck
 from orchestrator.operations import cancel, retry
 from orchestrator.plan import plan
 from orchestrator.rundir import RunFolder
@@ -124,19 +123,3 @@ def test_a_budget_stops_submitting(site: Site, many: Many) -> None:
     site.wait(*afforded.paid)
     over = plan(cells, site.folder)
     assert afford(over, 9, over).paid == (cells[2],), "they took less than was thought"
-
-
-def test_a_controller_that_crashes_loses_nothing(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even what it had not saved when it was killed: a job submitted a moment before."""
-    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 8.0)
-    first, second = many(2, "slow", 120)
-    site.start(first)
-    site.until_units(first, 3)
-    site.submit(second)
-    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
-    site.cluster.start_daemon("slurmctld")
-    seen = site.wait(first, second)
-    assert {s.state for s in seen.values()} == {"succeeded"}, seen
-    assert [site.units(c) for c in (first, second)] == [120, 120], "nothing was done twice"

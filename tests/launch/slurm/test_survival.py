@@ -1,13 +1,11 @@
 """What happens to cells when the cluster misbehaves: real jobs, real faults."""
 
-import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm import lease
 from orchestrator.types import Cell
 from tests.launch.slurm.conftest import Site
 
@@ -134,63 +132,12 @@ def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
     assert site.start(running, waiting).cells == (running,)
 
 
-def test_a_cancelled_cell_ends_though_the_scheduler_is_away(site: Site, many: Many) -> None:
-    from orchestrator.operations import cancel
-
-    cell = many(1, "slow", 600)[0]
-    site.start(cell)
-    site.until_units(cell, 3)
-    site.cluster.stop_daemon("slurmctld")
-    (done,) = cancel([cell], site.folder)
-    assert "could not be told" in done.note
-    deadline = time.monotonic() + 20
-    while not site.attempts(cell)[0].exit.exists() and site.units(cell) < 600:
-        count = site.units(cell)
-        time.sleep(lease.BEAT_SECONDS)
-        if site.units(cell) == count:
-            break
-        assert time.monotonic() < deadline
-    assert site.look(cell).state == "cancelled"
-    assert site.units(cell) < 600
-
-
 def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
     cell = many(1, "slow", 400)[0]
     site.start(cell)
     site.until_units(cell, 3)
     site.cluster.run("scancel", site.job(cell))
     site.until(cell, "cancelled", 30)
-
-
-def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> None:
-    first, second = many(2, "slow", 100)
-    site.start(first)
-    site.until_units(first, 3)
-    site.cluster.stop_daemon("slurmctld")
-    back = threading.Timer(3, site.cluster.start_daemon, ["slurmctld"])
-    back.start()
-    assert site.submit(second).cells == (second,)
-    back.join()
-    seen = site.wait(first, second)
-    assert {s.state for s in seen.values()} == {"succeeded"}
-    assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
-
-
-def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:
-    cell, quick = many(1, "slow", 900)[0], many(2)[1]
-    site.cluster.stop_daemon("slurmdbd")
-    site.start(cell, quick)
-    site.until(cell, "running", 30)
-    site.until(quick, "succeeded", 30)
-    site.cluster.stop_daemon("slurmctld")
-    seen = site.look(cell)
-    assert seen.state == "unknown"
-    assert "does not answer" in seen.fault
-    before = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
-    assert site.look(cell).state == "unknown"
-    after = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
-    assert before == after, "looking writes nothing"
-    site.cluster.restore()
 
 
 def test_a_removed_run_directory_is_a_cell_to_be_trained(site: Site, many: Many) -> None:

@@ -1,0 +1,79 @@
+"""A scheduler or an accounting that is away for a while, or crashes: cells go on, states are told."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.launch.slurm import lease, poll
+from orchestrator.types import Cell
+from tests.launch.slurm.conftest import Site
+
+Many = Callable[..., list[Cell]]
+
+
+def test_a_cancelled_cell_ends_though_the_scheduler_is_away(site: Site, many: Many) -> None:
+    from orchestrator.operations import cancel
+
+    cell = many(1, "slow", 600)[0]
+    site.start(cell)
+    site.until_units(cell, 3)
+    site.cluster.stop_daemon("slurmctld")
+    (done,) = cancel([cell], site.folder)
+    assert "could not be told" in done.note
+    deadline = time.monotonic() + 20
+    while not site.attempts(cell)[0].exit.exists() and site.units(cell) < 600:
+        count = site.units(cell)
+        time.sleep(lease.BEAT_SECONDS)
+        if site.units(cell) == count:
+            break
+        assert time.monotonic() < deadline
+    assert site.look(cell).state == "cancelled"
+    assert site.units(cell) < 600
+
+
+def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> None:
+    first, second = many(2, "slow", 100)
+    site.start(first)
+    site.until_units(first, 3)
+    site.cluster.stop_daemon("slurmctld")
+    back = threading.Timer(3, site.cluster.start_daemon, ["slurmctld"])
+    back.start()
+    assert site.submit(second).cells == (second,)
+    back.join()
+    seen = site.wait(first, second)
+    assert {s.state for s in seen.values()} == {"succeeded"}
+    assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
+
+
+def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:
+    cell, quick = many(1, "slow", 900)[0], many(2)[1]
+    site.cluster.stop_daemon("slurmdbd")
+    site.start(cell, quick)
+    site.until(cell, "running", 30)
+    site.until(quick, "succeeded", 30)
+    site.cluster.stop_daemon("slurmctld")
+    before = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
+    seen = site.look(cell)
+    assert seen.state == "unknown"
+    assert "does not answer" in seen.fault
+    after = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
+    assert before == after, "looking writes nothing"
+
+
+def test_a_controller_that_crashes_loses_nothing(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even what it had not saved when it was killed: a job submitted a moment before."""
+    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 8.0)
+    first, second = many(2, "slow", 120)
+    site.start(first)
+    site.until_units(first, 3)
+    site.submit(second)
+    site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    site.cluster.start_daemon("slurmctld")
+    seen = site.wait(first, second)
+    assert {s.state for s in seen.values()} == {"succeeded"}, seen
+    assert [site.units(c) for c in (first, second)] == [120, 120], "nothing was done twice"
