@@ -50,8 +50,8 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Mean:
 
 
 def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
-    """The mean@k of each item, in order; empty where the task has none."""
-    name = next((name for name in items[0]["metrics"] if name.startswith("mean@")), None)
+    """The mean@k of each item, in order; empty where there is none, as of divergences."""
+    name = next((name for name in items[0].get("metrics", ()) if name.startswith("mean@")), None)
     return () if name is None else tuple(round(item["metrics"][name], 6) for item in items)
 
 
