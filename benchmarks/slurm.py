@@ -84,6 +84,7 @@ def drain(cluster: Cluster, count: int) -> float:
     first = 0.0
     for what in ("true", "pass", "import orchestrator.launch.slurm.task", "import torch"):
         line = what if what == "true" else f"{sys.executable} -P -c '{what}'"
+        count = min(count, SMALL // 2) if "torch" in what else count
         wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
         began = time.monotonic()
         cluster.run("sbatch", "-o", "/dev/null", f"--array=0-{count - 1}", "--mem=100M",

@@ -1,4 +1,4 @@
-"""A scheduler or an accounting that is away for a while, or crashes: cells go on, states are told."""
+"""A scheduler or an accounting that is away or crashes: cells go on, and states are told."""
 
 import signal
 import threading
