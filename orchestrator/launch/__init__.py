@@ -4,6 +4,7 @@
     nursery   a process that imported the trainers once and forks a worker for each cell
     worker    one cell in one process: claim, attempt, training, how it ended; on a cluster too
     check     cells that cannot be launched, before anything is
+    export    a checkpoint in its library's own format as a Hugging Face directory
     channel   the line of JSON between them
     system    what is asked of the operating system: cores, deaths of parents, signals
 

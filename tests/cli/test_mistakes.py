@@ -132,7 +132,7 @@ def test_a_tracking_server_that_is_down_costs_a_message(workspace: Path) -> None
     assert orch(workspace, "collect", SMOKE).returncode == 0
 
 
-def test_slurm_is_refused_in_a_sentence(empty: Path) -> None:
+def test_cells_without_prompts_are_refused_before_anything_is_submitted(empty: Path) -> None:
     done = orch(empty, "run", SMOKE, "site=slurm_a100")
-    refuses(done, "site=local")
-    assert not (empty / "runs").exists()
+    refuses(done, "nothing was started", "orch data prepare")
+    assert not list((empty / "runs").glob("*/cells/*"))
