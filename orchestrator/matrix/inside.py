@@ -80,7 +80,7 @@ class Sources:
         module.__dict__.update(within, **({"__name__": "__main__"} if as_main else {}))
         code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
         module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
-        exec(code, module.__dict__)  # noqa: S102
+        exec(code, module.__dict__)  # noqa: S102  (the installed library)
         for name in only or ():
             self.uses(file, name)
         return module
@@ -116,7 +116,7 @@ class Sources:
         for node in ast.walk(_find(self._tree(file), method, file)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
                 code = compile(ast.Expression(node.value), file, "eval")
-                return eval(code, dict(within))  # noqa: S307
+                return eval(code, dict(within))  # noqa: S307  (the installed library)
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
     def uses(self, file: str, name: str) -> None:
