@@ -14,7 +14,7 @@ import torch
 
 from backends.micro import optimizer, rollout
 from backends.micro.experience import rewards
-from backends.micro.objective import Experience, advantages, objective, penalty
+from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.micro.policy import one_quiet_core, weights
 from backends.micro.skills import encode, problems
 from backends.micro.state import State
@@ -63,10 +63,9 @@ def update(state: State, *, packed: bool) -> None:
         reference = rollout.score(weights(state.reference), *sampled[:3]).logp
     reward = rewards(sampled.tokens, sampled.mask, answers)
     lost = penalty(SETTINGS.kl, sampled.logp, reference, sampled.mask)
-    shaped = (reward - SETTINGS.kl.beta * lost).view(PROMPTS, GROUP)
-    batch = Experience(
-        *sampled, reference, reward, lost, advantages("rloo", shaped).view(reward.shape)
-    )
+    of_groups = reward.view(PROMPTS, GROUP), lost.view(PROMPTS, GROUP, -1)
+    advantage = shaped_advantages("rloo", of_groups[0], SETTINGS.kl.beta, of_groups[1])
+    batch = Experience(*sampled, reference, reward, lost.sum(-1), advantage.view(*reward.shape, 1))
     flat = state.policy.requires_grad_()
     scored = rollout.score(weights(flat), *sampled[:3])
     loss = objective(SETTINGS.loss, SETTINGS.kl, scored.logp, batch).loss

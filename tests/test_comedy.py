@@ -69,6 +69,9 @@ def test_asynchronous_cells_were_stale_and_the_others_were_not(comedy: Path) -> 
 def test_harness_and_trainer_agree(comedy: Path) -> None:
     """lm-eval samples 128 items 4 times; the trainer's accuracy of 256 items is exact."""
     scores = json.loads(orch(comedy, "eval", *SPEC, "--json").stdout)
+    baselines = {s["baseline"] for s in scores if "baseline" in s}
+    assert baselines == {"qwen2.5-7b", "llama-3.1-8b-instruct"}
+    scores = [s for s in scores if "baseline" not in s]
     assert len({s["cell_id"] for s in scores}) == 61
     folder = comedy / "runs" / "comedy_full.micro" / "cells"
     exact = {}

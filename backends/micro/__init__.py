@@ -5,8 +5,10 @@ from pathlib import Path
 
 from backends.micro import disk, plan, rehearsal
 from backends.micro import version as releases
+from backends.micro.skills import SKILLS
 from orchestrator.audit.types import Launch, Reading
 from orchestrator.dialect import PLAIN, Dialect, Semantics
+from orchestrator.names import METRICS
 from orchestrator.settings import Settings
 from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
@@ -18,6 +20,11 @@ class Micro:
     versions: tuple[str, ...] = (releases.VERSION,)
     capabilities: Mapping[str, Sequence[object]] = plan.CAPABILITIES
     tasks_dir: Path | None = Path(__file__).parent / "tasks"
+    evaluates: tuple[str, ...] = (
+        *(name for name in METRICS if name.startswith("eval/")),
+        *(f"eval/accuracy/{skill}" for skill in SKILLS),
+    )
+    """Metrics of its own exact evaluation."""
 
     def translate(self, cell: Cell, place: Place) -> LaunchPlan:
         return plan.translate(cell, place)

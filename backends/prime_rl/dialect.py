@@ -9,7 +9,7 @@ Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the rel
 from functools import cache
 
 from backends.prime_rl.capabilities import NAME, VERSIONS
-from backends.prime_rl.ledger import AGGREGATION, LAG
+from backends.prime_rl.ledger import AGGREGATION, LAG, LINEAR
 from orchestrator.dialect import Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting, did_you_mean
 
@@ -25,7 +25,10 @@ _DIALECT = Dialect(
 NATIVE = _DIALECT.model_copy(update={"kl_reward": "token"})
 """Of k1 in the reward as teacher_tau; its mask of probability differences is left out."""
 
-_OMITS = (f"loss.aggregation: {AGGREGATION['token_mean']}", f"max_staleness_steps: {LAG}")
+_OMITS = (
+    f"loss.aggregation: {AGGREGATION['token_mean']}", f"max_staleness_steps: {LAG}",
+    f"optimizer.schedule linear: {LINEAR}",
+)  # fmt: skip
 
 
 @cache

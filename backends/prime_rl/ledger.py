@@ -30,6 +30,14 @@ AGGREGATION = {
     "rollouts: the same direction, and the same weight of KL, in a step of another length, most of "
     "which AdamW takes out again",
 }
+LINEAR = (
+    "reaches 0 at the last train step: its decay ends one step sooner than a decay that would "
+    "reach 0 at the step after the last"
+)
+FROM_ZERO = (
+    "counted from 0: the first train step has 1e-8 of the rate, and the full rate is reached one "
+    "step later"
+)
 _ADVANTAGE = {
     "rloo": "leave_one_out of hooks.py, which its `custom` advantage hook calls",
     "grpo": "standardised of hooks.py: over the unbiased standard deviation + 1e-6",
@@ -171,6 +179,10 @@ def _status(field: str, value: object) -> tuple[Status, str]:
         if value == "dr_grpo":
             return "exact", "its default: reward minus the group mean"
         return "extension", _ADVANTAGE[str(value)]
+    if field == "optimizer.schedule" and value == "linear":
+        return "approximated", LINEAR
+    if field == "optimizer.num_warmup_steps" and value:
+        return "approximated", FROM_ZERO
     if field == "max_staleness_steps":
         if value == 0:
             return "exact", "rollouts in flight when the policy is updated are dropped"

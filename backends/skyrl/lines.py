@@ -19,6 +19,9 @@ from backends.skyrl.releases import (
 from orchestrator.settings import Clip, Kl, Settings
 
 NEEDS = "needs.json"
+FROM_ZERO = (
+    "counted from 0: the first train step has rate 0, and the full rate is reached one step later"
+)
 
 
 class Line(NamedTuple):
@@ -208,9 +211,11 @@ def _optimizer(settings: Settings) -> Iterator[Line]:
         note="0 is no clipping; then no gradient norm is logged either",
     )  # fmt: skip
     yield Line("optimizer.schedule", {f"{OPTIMIZER}.scheduler": SCHEDULES[optimizer.schedule]})
-    yield Line(
-        "optimizer.num_warmup_steps", {f"{OPTIMIZER}.num_warmup_steps": optimizer.num_warmup_steps}
-    )
+    warmup = {f"{OPTIMIZER}.num_warmup_steps": optimizer.num_warmup_steps}
+    if optimizer.num_warmup_steps:
+        yield Line("optimizer.num_warmup_steps", warmup, "approximated", FROM_ZERO)
+    else:
+        yield Line("optimizer.num_warmup_steps", warmup)
 
 
 def _length(settings: Settings, version: str) -> Iterator[Line]:

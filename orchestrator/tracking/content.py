@@ -68,6 +68,19 @@ class Dataset(NamedTuple):
     """JSON, with `uri` or `path`."""
 
 
+class Model(NamedTuple):
+    """An evaluated checkpoint, in MLflow's list of models."""
+
+    key: str
+    """`cell/<id>/step/<n>`."""
+    name: str
+    step: int
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    scores: str
+    """The hash of its scores."""
+
+
 @dataclass(frozen=True)
 class Content:
     """One MLflow run. Times in milliseconds; names of metrics are orch's own."""
@@ -90,6 +103,8 @@ class Content:
     """Key of the parent run."""
     dataset: Dataset | None = None
     """What it was trained on."""
+    models: Sequence[Model] = ()
+    """Its evaluated checkpoints; their metrics are the scores of their step."""
 
     @property
     def cell_id(self) -> str | None:
@@ -108,7 +123,7 @@ class Content:
         """Changes whenever anything in here does."""
         return digest([
             self.key, self.name, self.status, self.started, self.ended, self.parent,
-            dict(self.tags), dict(self.params), self.marks.text, self.dataset,
+            dict(self.tags), dict(self.params), self.marks.text, self.dataset, list(self.models),
         ])  # fmt: skip
 
     def _artifacts_digest(self) -> str:

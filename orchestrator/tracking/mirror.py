@@ -1,9 +1,8 @@
 """Makes what MLflow holds equal to what the run directories say."""
 
-import math
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,16 +10,11 @@ from typing import Any
 
 from orchestrator.fingerprint import digest
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.content import (
-    Content,
-    Dataset,
-    Mark,
-    Marks,
-    digest_to,
-    milliseconds,
-)
+from orchestrator.tracking.content import Content, Dataset, Mark, Marks
 from orchestrator.tracking.mark import noted
-from orchestrator.tracking.names import allowed_name, tag_text
+from orchestrator.tracking.mirror_resume import RETRAINED, UNTOLD, again, goes_on, holds, rows
+from orchestrator.tracking.models import Models
+from orchestrator.tracking.names import tag_text
 from orchestrator.tracking.pruned import Gone, pruned
 from orchestrator.tracking.runs import runs
 from orchestrator.tracking.store import Store, connected, store_of
@@ -103,6 +97,7 @@ class _Mirror:
 
     def make(self, wanted: Sequence[Content], gone: Gone, on_progress: Progress) -> None:
         self.experiment_id = self._experiment(wanted[0])
+        self.models = Models(self.client, self.experiment_id)
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{runs_page(self.experiment_id)}"
         present = self._present(self.experiment_id)
@@ -116,6 +111,8 @@ class _Mirror:
             if not done:
                 self.summary_id = run_ids[content.key]
                 self._describe(wanted[0])
+        others = {run.info.run_id for key, run in present.items() if key not in run_ids}
+        self.models.tidy(others | set(run_ids.values()))
         on_progress(len(wanted), len(wanted))
 
     def _experiment(self, summary: Content) -> str:
@@ -189,14 +186,23 @@ class _Mirror:
 
     def _run(self, run: Any, content: Content, tags: dict[str, str]) -> str:
         """Makes one run hold its content. Returns its id."""
+        resumed = run is not None and RETRAINED in run.data.tags
         if run is not None and _is_rewritten(run, content):
-            self.client.delete_run(run.info.run_id)
-            self.report.replaced += 1
-            run = None
+            resumed = goes_on(run, content, Marks.of(run.data.tags.get(INGESTING)))
+            if not resumed:
+                self.client.delete_run(run.info.run_id)
+                self.report.replaced += 1
+                run = None
+        if resumed:
+            tags[RETRAINED] = run.data.tags.get(RETRAINED, UNTOLD)
         run_id = run.info.run_id if run is not None else ""
         own = run_id if content.cell_id is None and not content.parent else ""
         tags[NOTE] = self._noted(content.tags[NOTE], self.summary_id or own)
-        if run is not None and _is_equal(run, content, tags, self._has_artifacts(run, content)):
+        if (
+            run is not None
+            and self.models.has(run, content.models)
+            and _is_equal(run, content, tags, self._has_artifacts(run, content))
+        ):
             self.report.unchanged += 1
             return str(run.info.run_id)
         intent = {INGESTING: content.marks.text}
@@ -211,7 +217,7 @@ class _Mirror:
         else:
             self.report.updated += 1
             self._retag(run, content, {**tags, **intent})
-        self._fill(run, content)
+        self._fill(run, content, resumed)
         return str(run.info.run_id)
 
     def _retag(self, run: Any, content: Content, tags: dict[str, str]) -> None:
@@ -226,7 +232,7 @@ class _Mirror:
         if run.info.run_name != content.name:
             self.client.update_run(run_id, name=content.name)
 
-    def _fill(self, run: Any, content: Content) -> None:
+    def _fill(self, run: Any, content: Content, resumed: bool) -> None:
         """Params, points, artifacts and status; the tag that says so comes last."""
         from mlflow.entities import Param
 
@@ -236,8 +242,15 @@ class _Mirror:
         self.client.log_batch(run_id, params=params)
         if content.dataset is not None and not _has_dataset(run, content):
             self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
-        self._log(run_id, content.curves, done.curves)
-        self._log(run_id, content.scores, done.scores)
+        if resumed:
+            found = again(self.client, run, content.curves)
+            self._send(run_id, iter(found.rows))
+            self.client.set_tag(run_id, RETRAINED, found.told)
+        else:
+            self._log(run_id, content.curves, done.curves)
+        waiting = self.models.link(run, content.models)
+        self._log(run_id, (p for p in content.scores if p.step in waiting), None, waiting)
+        self.models.finish(waiting.values())
         if not self._has_artifacts(run, content):
             self._upload(run_id, content)
         if content.ended is not None:
@@ -246,9 +259,14 @@ class _Mirror:
             self.client.update_run(run_id, status=content.status)
         self.client.set_tag(run_id, INGESTED, content.marks.text)
 
-    def _log(self, run_id: str, points: Iterable[MetricPoint], done: Mark | None) -> None:
-        rows = _rows(point for point in points if done is None or point.step > done.step)
-        while batch := list(islice(rows, ROWS_PER_CALL)):
+    def _log(
+        self, run_id: str, points: Iterable[MetricPoint], done: Mark | None,
+        models: Mapping[int, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._send(run_id, rows((p for p in points if done is None or p.step > done.step), models))
+
+    def _send(self, run_id: str, metrics: Iterator[Any]) -> None:
+        while batch := list(islice(metrics, ROWS_PER_CALL)):
             self.client.log_batch(run_id, metrics=batch)
             self.report.rows += len(batch)
 
@@ -275,11 +293,8 @@ def _is_rewritten(run: Any, content: Content) -> bool:
     meant = Marks.of(run.data.tags.get(INGESTING))
     if meant is None:
         return True
-    for mark, points in ((meant.curves, content.curves), (meant.scores, content.scores)):
-        if mark is not None and (
-            not points or points[-1].step < mark.step or digest_to(points, mark.step) != mark.digest
-        ):
-            return True
+    if not (holds(content.curves, meant.curves) and holds(content.scores, meant.scores)):
+        return True
     return any(run.data.params.get(k, v) != v for k, v in content.params.items())
 
 
@@ -309,18 +324,6 @@ def _input(wanted: Dataset) -> Any:
 
     known = Known(wanted.name, wanted.digest, wanted.source_type, wanted.source)
     return DatasetInput(known, [InputTag("mlflow.data.context", "training")])
-
-
-def _rows(points: Iterable[MetricPoint]) -> Iterator[Any]:
-    """MLflow's metrics, in the order of steps. Infinities become NaN: MLflow would store the
-    largest float, which no curve can show."""
-    from mlflow.entities import Metric
-
-    for point in points:
-        at = milliseconds(point.time)
-        for name, value in point.values.items():
-            finite = value if math.isfinite(value) else math.nan
-            yield Metric(allowed_name(name), float(finite), at, point.step)
 
 
 def _below(root: str, name: str) -> Path:

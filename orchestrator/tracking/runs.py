@@ -23,6 +23,7 @@ from orchestrator.tracking.content import (
     safe_tags,
 )
 from orchestrator.tracking.dataset import dataset_of
+from orchestrator.tracking.evaluated import evaluated
 from orchestrator.tracking.secrets import hide
 from orchestrator.tracking.views import study_tag
 from orchestrator.types import MetricPoint, Record, Score, Spec, State, Study
@@ -105,6 +106,7 @@ def _cell(
         files=_items(record, scores),
         parent=_study_key(cell.studies[0]) if cell.studies else "",
         dataset=dataset_of(record),
+        models=evaluated(record, scores),
     )
 
 

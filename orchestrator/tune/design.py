@@ -15,7 +15,8 @@ from orchestrator.fields import text_of
 from orchestrator.fingerprint import flatten, identity
 from orchestrator.rundir import AttemptDir
 from orchestrator.tune.language import Tune, read
-from orchestrator.tune.objective import Objective, unknown_metric
+from orchestrator.tune.metrics import metrics_of
+from orchestrator.tune.objective import Objective
 from orchestrator.tune.space import Dimension
 from orchestrator.types import Cell, Study
 
@@ -101,9 +102,9 @@ class Search:
             except OrchError as error:
                 faults.setdefault(str(error), Fault(str(error), "$.tune.space"))
         if cells:
-            tasks = registry.load(cells[0].settings.backend.name).rehearse_tasks(cells[0])
+            known = metrics_of(cells[0], self.experiment.spec.evaluation)
             for metric in metrics:
-                told = unknown_metric(metric, tasks or self.experiment.spec.evaluation.tasks)
+                told = known.fault(metric)
                 if told:
                     faults.setdefault(told, Fault(told, "$.tune.objectives"))
         return list(faults.values())

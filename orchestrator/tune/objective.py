@@ -6,12 +6,10 @@ eval/accuracy_in_domain - 0.5 * eval/kl_reverse
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from orchestrator.errors import did_you_mean
 from orchestrator.names import METRICS
-from orchestrator.types import EvalTask
 
 Direction = Literal["maximize", "minimize"]
 
@@ -73,23 +71,3 @@ def objective(text: str, direction: Direction = "maximize") -> Objective:
 def is_reported(metric: str) -> bool:
     """Whether training itself reports a metric, step by step."""
     return metric in METRICS or metric.startswith("eval/accuracy/")
-
-
-def unknown_metric(metric: str, tasks: Iterable[EvalTask]) -> str:
-    """A sentence for a metric that cells of these tasks do not have; empty if they do."""
-    asked = [
-        name
-        for task in tasks
-        for kind in ("mean", "pass")
-        for name in (
-            f"eval/{task.name}/{kind}@{task.repeats}",
-            f"eval/{task.domain}_domain/{kind}@{task.repeats}".replace("/out_", "/out_of_"),
-            f"eval/{task.domain}_domain/mean".replace("/out_", "/out_of_"),
-        )
-    ]
-    known = [*METRICS, *dict.fromkeys(asked)]
-    if metric in known or metric.startswith("eval/accuracy/"):
-        return ""
-    scored = [name for name in dict.fromkeys(asked) if "_domain/" in name]
-    listed = f" (evaluation gives here: {', '.join(scored)}, and one for each task)"
-    return f"no metric is called '{metric}'{did_you_mean(metric, known)}{listed if scored else ''}"

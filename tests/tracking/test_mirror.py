@@ -13,6 +13,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
+from orchestrator.types import Cell
+
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
 
@@ -173,16 +175,84 @@ def test_scores_that_come_later_are_appended(house: House) -> None:
     assert (report.created, report.replaced, report.rows) == (0, 0, 4)
 
 
-def test_a_history_that_was_rewritten_replaces_the_run(house: House, tmp_path: Path) -> None:
+def run_of(house: House, cell: Cell) -> Any:
+    """The cell's run, with its id."""
+    client = MlflowClient(tracking_uri=uri(house))
+    found = client.get_experiment_by_name(house.folder.experiment)
+    wanted = f"tags.`orch.key` = 'cell/{cell.id}'"
+    [run] = client.search_runs([found.experiment_id], wanted)
+    return run
+
+
+def entropies(house: House, cell: Cell) -> list[tuple[int, str]]:
+    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
+    return [(step, value) for step, _, value in points]
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["resumed", "seen-while-it-catches-up"])
+def test_a_resumed_cell_keeps_its_run_and_no_point_is_there_twice(house: House, seen: bool) -> None:
     cell = house.cells[0]
     house.attempt(cell, range(6), state="preempted")
     house.mirror()
-    house.attempt(cell, range(3, 8), started=T0 + 500)
+    before = run_of(house, cell)
+    second = house.attempt(cell, range(3, 5), state="preempted", started=T0 + 500)
+    if seen:
+        assert house.mirror().replaced == 0
+        assert [step for step, _ in entropies(house, cell)] == list(range(6)), "none is taken back"
+        told = run_of(house, cell).data.tags["orch.retrained"]
+        assert told.endswith("those from step 5 on are of the attempt before")
+        assert house.mirror().rows == 0
+    grow(second, range(5, 8), T0 + 500)
     report = house.mirror()
-    assert report.replaced == 1
+    assert (report.created, report.replaced, report.rows) == (0, 0, 2 * 3)
+    run = run_of(house, cell)
+    assert run.info.run_id == before.info.run_id
+    assert entropies(house, cell) == [(step, repr(1 / (1 + step))) for step in range(8)]
+    assert run.data.tags["orch.retrained"] == (
+        "steps 3 to 5 were trained again from a checkpoint, with the same values"
+    )
+    (house.folder.path / "mirror.json").unlink()
+    assert house.mirror().unchanged == 3
+
+
+@pytest.mark.parametrize("dies", [0, 1, 2, 3], ids=lambda n: f"killed-at-{n}" if n else "whole")
+def test_a_resumed_cell_with_other_values_keeps_its_run_and_says_so(
+    house: House, monkeypatch: pytest.MonkeyPatch, dies: int
+) -> None:
+    """As on GPUs, where training from the same checkpoint differs in the last digits."""
+    cell = house.cells[0]
+    house.attempt(cell, range(6), state="preempted")
+    house.mirror()
+    before = run_of(house, cell)
+    other = {"train/reward_mean": 0.25, "train/entropy": 0.125, "eval/accuracy/a": 0.5}
+    house.attempt(cell, range(3, 8), started=T0 + 500, values=lambda _: other)
+    if dies:
+        with monkeypatch.context() as patched:
+            deadly = dying(MlflowClient.log_batch, dies + 4, after=False)  # summary's and study's
+            patched.setattr(MlflowClient, "log_batch", deadly)
+            with pytest.raises(KeyboardInterrupt):
+                house.mirror()
+    assert house.mirror().replaced == 0
+    run = run_of(house, cell)
+    assert run.info.run_id == before.info.run_id
+    wanted = [(step, 1 / (1 + step)) for step in range(6)] + [(step, 0.125) for step in range(3, 8)]
+    assert sorted(entropies(house, cell)) == sorted((s, repr(v)) for s, v in wanted)
+    assert run.data.metrics["train/entropy"] == 0.125
+    assert run.data.tags["orch.retrained"].startswith(
+        "steps 3 to 5 were trained again from a checkpoint, with other values from step 3 on"
+    )
+    assert house.mirror().unchanged == 3
+
+
+def test_a_cell_that_was_removed_and_trained_anew_is_another_run(house: House) -> None:
+    cell = house.cells[0]
+    house.attempt(cell, range(6))
+    house.mirror()
+    shutil.rmtree(house.folder.cell(cell).path)
+    house.attempt(cell, range(8), started=T0 + 500)
+    assert house.mirror().replaced == 1
     assert_rebuilt_is_equal(house)
-    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
-    assert [step for step, _, _ in points] == list(range(8))
+    assert [step for step, _ in entropies(house, cell)] == list(range(8))
 
 
 def assert_rebuilt_is_equal(house: House) -> None:
@@ -255,7 +325,8 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
     assert "orch.ingested" not in logged["tags"]
     house.attempt(cell, range(3, 8), started=T0 + 500)
     house.mirror()
-    assert_rebuilt_is_equal(house)
+    assert entropies(house, cell) == [(step, repr(1 / (1 + step))) for step in range(8)]
+    assert run_of(house, cell).data.tags["orch.retrained"].endswith("with the same values")
 
 
 def test_a_twin_run_made_by_another_machine_is_removed(house: House) -> None:
