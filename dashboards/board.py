@@ -105,8 +105,8 @@ class Board:
         except OrchError as error:
             self.fault = str(error)
         except Exception:
-            self.fault = "the page could not be built; the terminal of `orch dashboard` says why"
             traceback.print_exc()
+            self.fault = "the page could not be built; the terminal of `orch dashboard` says why"
         else:
             self.fault = ""
             version = hashlib.sha256(page.html).hexdigest()[:16]

@@ -50,6 +50,11 @@ class AttemptDir:
     def exit(self) -> Path:
         return self.path / "exit.json"
 
+    @property
+    def wish(self) -> Path:
+        """Why whoever has asked the worker to stop wants it cancelled, in words."""
+        return self.path / "wish.txt"
+
     def read_exit(self) -> ExitRecord | None:
         """How it ended, or None while it has not."""
         return read_object(ExitRecord, self.exit)

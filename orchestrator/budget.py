@@ -11,16 +11,16 @@ from orchestrator.progress import now_of
 from orchestrator.rundir import AttemptDir, CellDir, read_json
 from orchestrator.types import Cell
 
-BUSY: frozenset[str] = frozenset({"submitted", "pending", "running"})
+BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
 
 
 class Afforded(NamedTuple):
-    """Which of the pending cells a budget pays, in the order of the spec."""
+    """Which of the cells that are to be trained a budget pays, in the order of the spec."""
 
     paid: tuple[Cell, ...]
     unpaid: tuple[Cell, ...]
     told: str
-    """What is left, in a sentence; empty where everything is paid."""
+    """What is used, and what is left: of the budget, or of the cells."""
 
 
 def used(rows: Iterable[Row]) -> float:
@@ -40,38 +40,54 @@ def remaining(cell: Cell, directory: CellDir, measured: Measured | None) -> floa
     return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
 
 
-def afford(made: Plan, budget: float, whole: Plan) -> Afforded:
-    """The pending cells that fit into a budget for the whole experiment, after what is used and
-    what is with the scheduler. A cell of unknown size is never paid: its size would be a guess."""
+def afford(wanted: Plan, budget: float, whole: Plan) -> Afforded:
+    """The cells of `wanted` that fit into a budget for the whole experiment, after what is used and
+    what is with the scheduler. A cell of unknown size is never paid: its size would be a guess.
+
+    wanted: what is to be trained, or tried again; rows at work or over are left out.
+    """
     measured = measure(whole.rows)
     spent = used(whole.rows)
-    busy = [row for row in whole.rows if row.cell is not None and row.state in BUSY]
-    committed = sum(
-        (remaining(row.cell, row.directory, measured) for row in busy if row.cell), start=0.0
+    committed = _sum(
+        remaining(row.cell, row.directory, measured)
+        for row in whole.rows
+        if row.cell is not None and row.state in BUSY
     )
-    room = budget - spent - (0.0 if math.isnan(committed) else committed)
+    room = budget - spent - committed
     paid: list[Cell] = []
     unpaid: list[Cell] = []
-    wanted = 0.0
-    for row in made.rows:
+    more: list[float] = []
+    for row in wanted.rows:
         if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
             continue
         hours = remaining(row.cell, row.directory, measured)
         if not unpaid and hours <= room:
             paid.append(row.cell)
             room -= hours
-        elif row.pending or row.state == "failed":
+        else:
             unpaid.append(row.cell)
-            wanted += hours
-    told = ""
-    if unpaid:
-        more = "an unknown number of" if math.isnan(wanted) else f"{wanted:.3g}"
-        told = (
-            f"the budget of {budget:g} GPU-hours is reached: {spent:.3g} used, "
-            f"{committed:.3g} with the scheduler, {budget - spent - committed - room:.3g} to be "
-            f"submitted; {len(unpaid)} cells are left, which want {more} GPU-hours more"
+            more.append(hours)
+    known = f"{spent:.3g} used, {committed:.3g} with the scheduler, "
+    known += f"{budget - spent - committed - room:.3g} to be submitted"
+    if not unpaid:
+        return Afforded(
+            tuple(paid), (), f"budget of {budget:g} GPU-hours: {known}, {room:.3g} left"
         )
+    wants = "an unknown number of" if math.isnan(sum(more)) else f"{sum(more):.3g}"
+    told = (
+        f"the budget of {budget:g} GPU-hours is reached: {known}; {_cells(len(unpaid))} left, "
+        f"which want{'s' if len(unpaid) == 1 else ''} {wants} GPU-hours more"
+    )
     return Afforded(tuple(paid), tuple(unpaid), told)
+
+
+def _sum(hours: Iterable[float]) -> float:
+    """Their sum; those of unknown size count as nothing."""
+    return sum((each for each in hours if not math.isnan(each)), start=0.0)
+
+
+def _cells(count: int) -> str:
+    return "1 cell is" if count == 1 else f"{count} cells are"
 
 
 def _gpus(cell: Cell) -> int:

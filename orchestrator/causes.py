@@ -15,6 +15,8 @@ class Cause(NamedTuple):
     """The settings whose meaning it is."""
     words: Callable[[Any], str]
     """The first field's value, in words."""
+    not_compared: str = ""
+    """Why no function of the libraries was run beside it; empty where one was."""
 
 
 def _clamp_words(bounds: Bounds) -> str:
@@ -52,7 +54,7 @@ CAUSES: Mapping[str, Cause] = {
         }),
     ),
     "kl_loss_mean": Cause(
-        "mean of the loss's KL", ("kl_loss_mean",), ("kl.beta", "loss.aggregation"),
+        "mean of the loss's KL", ("kl_loss_mean",), ("kl.placement", "kl.beta", "loss.aggregation"),
         _choice({
             "as_policy": "as the policy loss's", "token_mean": "over tokens, always",
             "sequence_mean": "over each response, then over responses, always",
@@ -93,13 +95,17 @@ CAUSES: Mapping[str, Cause] = {
         _choice({"false": "counted from 1", "true": "counted from 0: the first update has rate 0"}),
     ),
     "schedule_per_batch": Cause(
-        "schedule", ("schedule_per_batch",), ("optimizer.schedule",),
+        "schedule", ("schedule_per_batch",), ("optimizer.schedule", "optimizer.num_warmup_steps"),
         _choice({"false": "moves each train step", "true": "moves once a rollout batch"}),
+        "when a library moves its learning rate is decided by a worker behind Ray and its engine, "
+        "which no CPU runs: read in its source",
     ),
     "staleness": Cause(
         "lag", ("staleness",), ("max_staleness_steps",),
         _choice({"exact": "exactly max_staleness_steps",
                 "up_to": "at most max_staleness_steps; rehearsed as drawn uniformly up to it"}),
+        "how old a batch really is depends on the machines of a run: that it is drawn uniformly up "
+        "to the bound is an assumption of ours",
     ),
 }  # fmt: skip
 

@@ -131,7 +131,8 @@ def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
     """One of these cells by its id (or the start of it) or its slug."""
     hits = [c for c in cells if c.id.startswith(name) or name in (c.slug, c.directory)]
     if len(hits) != 1:
-        some = ", ".join(f"{c.slug} ({c.id})" for c in (hits or list(cells))[:5])
+        alike = hits or [c for c in cells if name in c.directory] or list(cells)
+        some = ", ".join(f"{c.slug} ({c.id})" for c in alike[:5])
         what = "is no cell" if not hits else f"names {len(hits)} cells"
         raise SelectionError(f"'{name}' {what} of this spec; for instance: {some}")
     return hits[0]

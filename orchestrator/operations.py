@@ -18,7 +18,7 @@ from typing import NamedTuple
 from orchestrator.errors import RunFolderError
 from orchestrator.launch import system
 from orchestrator.launch.channel import GRACE_SECONDS
-from orchestrator.rundir import CellDir, RunFolder, read_json, remove_tree
+from orchestrator.rundir import CellDir, RunFolder, read_json, remove_tree, write_text
 from orchestrator.state import Look, look
 from orchestrator.types import Cell, ExitRecord
 
@@ -36,8 +36,12 @@ class Done(NamedTuple):
     note: str
 
 
-def cancel(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
+def cancel(
+    cells: Iterable[Cell], folder: RunFolder, why: str = "cancelled by a person"
+) -> list[Done]:
     """Stops cells that run and keeps the others from starting, until they are retried.
+
+    why: what their ends say.
 
     A running worker is asked to stop and writes how it ended itself; one that does not listen is
     killed. Cells that have succeeded, failed or been cancelled are left as they are.
@@ -46,12 +50,12 @@ def cancel(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
     cells = list(cells)
     submitted = [cell for cell in cells if is_submitted(folder.cell(cell))]
     if not submitted:
-        return [_cancel(cell, folder) for cell in cells]
+        return [_cancel(cell, folder, why) for cell in cells]
     from orchestrator.launch.slurm import control
 
-    done, fault = control.cancel(submitted, folder)
+    done, fault = control.cancel(submitted, folder, why)
     stopped = {cell.id: Done(folder.cell(cell), True, fault or _how(seen)) for cell, seen in done}
-    return [stopped.get(cell.id) or _cancel(cell, folder) for cell in cells]
+    return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
 
 
 def is_submitted(cell_dir: CellDir) -> bool:
@@ -92,7 +96,7 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[Done]:
     return done
 
 
-def _cancel(cell: Cell, folder: RunFolder) -> Done:
+def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     deadline = time.monotonic() + WAIT_SECONDS
@@ -102,6 +106,7 @@ def _cancel(cell: Cell, folder: RunFolder) -> Done:
         pid = _worker(cell_dir)
         if pid is not None and (late or pid not in asked):
             asked.add(pid)
+            write_text(cell_dir.attempts()[-1].wish, why)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         if late and pid is None:
@@ -115,8 +120,8 @@ def _cancel(cell: Cell, folder: RunFolder) -> Done:
         if state != "cancelled":
             now = time.time()
             cell_dir.open_attempt().write_exit(
-                ExitRecord(state="cancelled", message="cancelled by a person", started=now,
-                           ended=now, host=socket.gethostname())
+                ExitRecord(state="cancelled", message=why, started=now, ended=now,
+                           host=socket.gethostname())
             )  # fmt: skip
     folder.append("cancel", cell.id)
     return Done(cell_dir, True, "stopped" if asked else "will not start")

@@ -45,7 +45,9 @@ def test_a_budget_pays_cells_in_order_and_says_what_is_left(rows: Callable[..., 
     assert "budget of 10 GPU-hours" in afforded.told
     assert "4 with the scheduler, 4 to be submitted" in afforded.told
     assert "2 cells are left, which want 8 GPU-hours more" in afforded.told
-    assert afford(plan, 16, plan).told == ""
+    told = afford(plan, 17, plan).told
+    assert told.endswith("0 used, 4 with the scheduler, 12 to be submitted, 1 left")
+    assert afford(plan, 17, plan).unpaid == ()
 
 
 def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[..., Plan]) -> None:

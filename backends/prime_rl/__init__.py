@@ -33,6 +33,9 @@ class PrimeRl:
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         return checkpoints.begun_checkpoints(checkpoints_dir)
 
+    def beside(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
+        return checkpoints.beside(checkpoints_dir, checkpoint)
+
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         return None
 

@@ -20,6 +20,13 @@ def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
     return [each.path for each in _weights(checkpoints_dir)]
 
 
+def beside(checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
+    """The states of the trainer and the orchestrator at the step of a checkpoint."""
+    step = f"step_{checkpoint.step}"
+    homes = (checkpoints_dir / "checkpoints", checkpoints_dir / "run_default/checkpoints")
+    return [home / step for home in homes if (home / step).is_dir()]
+
+
 def _is_whole(path: Path) -> bool:
     return (path / "STABLE").exists() and (path / "config.json").exists()
 

@@ -1,6 +1,7 @@
 """What `orch run` does where the cells go to a cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import run
@@ -24,10 +25,10 @@ def train_on_cluster(
     from orchestrator.progress import watch
 
     options = slurm_options(chosen.spec.site.options)
-    chosen = run.within(budget, whole, chosen, made)
     run.keep_spec(chosen)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
-    request = cluster.Request(chosen.cells, chosen.folder, options, scored, say)
+    admit = None if budget is None else _admission(budget, whole)
+    request = cluster.Request(chosen.cells, chosen.folder, options, scored, say, admit=admit)
     if made.pending:
         _warn(chosen, options)
     sent = cluster.start(request)
@@ -39,7 +40,9 @@ def train_on_cluster(
         say(f"{len(sent.left)} cells wait for room in the queue (site.options.max_submit_jobs): "
             "run again, or with --wait")  # fmt: skip
     if not wait:
-        return _leave(chosen, source)
+        unpaid = {cell.id for cell in sent.unpaid}
+        left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
+        return _leave(left, source)
     with watch(chosen.cells) as display:
         done = cluster.wait(request._replace(on_event=display.show))
     if done.interrupted:
@@ -48,6 +51,26 @@ def train_on_cluster(
         return 130, False
     code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
     return max(code, _tell_unscored(chosen, done.looks)), True
+
+
+def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
+    """Which cells a budget pays, worked out each time some are to be submitted, also again; told
+    once as long as it stays the same."""
+    from orchestrator.budget import afford
+    from orchestrator.plan import plan
+
+    last = ""
+
+    def admit(cells: "Sequence[Cell]") -> set[str]:
+        nonlocal last
+        made = plan(whole.cells, whole.folder)
+        afforded = afford(made.only({cell.id for cell in cells}), budget, made)
+        if afforded.told != last:
+            say(afforded.told)
+            last = afforded.told
+        return {cell.id for cell in afforded.paid}
+
+    return admit
 
 
 def _warn(chosen: Experiment, options: "SlurmOptions") -> None:

@@ -95,8 +95,9 @@ class Shown:
 
         shown = self.experiment
         records = stages.gather(shown)
-        scores = known(shown.cells, shown.spec.evaluation, shown.folder).scores
-        told = stages.told(shown, stages.contrast(shown, records, scores), records, scores)
+        found = known(shown.cells, shown.spec.evaluation, shown.folder)
+        comparison = stages.contrast(shown, records, found.scores, found.items)
+        told = stages.told(shown, comparison, records, found.scores, faults=found.faults)
         return Page(dashboards.html(told, live=True).encode(), markdown(told).encode())
 
     def files(self) -> dict[str, Path]:

@@ -31,6 +31,7 @@ class Wanted(NamedTuple):
 
 def show(experiment: Experiment, wanted: Wanted) -> int:
     """Prints the page. 1 if cells of an ablation could not be trained."""
+    from orchestrator.compare.semantics import not_compared, omitted
     from orchestrator.compare.side import meaning, plain
 
     declared = _chosen(experiment, wanted.where)
@@ -41,6 +42,10 @@ def show(experiment: Experiment, wanted: Wanted) -> int:
     source = experiment.spec.source or experiment.spec.name
     page: dict[str, Any] = {
         "experiment": experiment.spec.name, "base": base,
+        "not_compared": [
+            *not_compared(sides[0].questions),
+            *(f"{base}, not imitated: {told}" for told in omitted(sides[0].questions, base)),
+        ],
         "meaning": meaning(sides[0].questions, base),
         **{each.name: plain(each, base, source) for each in sides},
     }  # fmt: skip
@@ -201,7 +206,7 @@ def explained(found: Any) -> dict[str, Any]:
 
 def _print(page: Mapping[str, Any], source: str) -> None:
     sides = [name for name in ("predicted", "observed") if name in page]
-    _print_meaning(page["meaning"], page["base"])
+    _print_meaning(page["meaning"], page["base"], page["not_compared"])
     for name in sides:
         _print_side(page[name], _title(name))
     if len(sides) == 2:
@@ -217,7 +222,9 @@ def _title(name: str) -> str:
     return "predicted (micro scale)" if name == "predicted" else "observed (the libraries)"
 
 
-def _print_meaning(meaning: Sequence[Mapping[str, Any]], base: str) -> None:
+def _print_meaning(
+    meaning: Sequence[Mapping[str, Any]], base: str, not_compared: Sequence[str]
+) -> None:
     click.echo(f"What they mean differently by equal settings, against {base}")
     rows = [
         (each["library"], m["title"], m["base"], m["other"], _some(m["questions"]))
@@ -232,6 +239,8 @@ def _print_meaning(meaning: Sequence[Mapping[str, Any]], base: str) -> None:
             click.echo(f"{each['library']}, not imitated: {sentence}")
         for question, sentence in each["refused"].items():
             click.echo(f"{each['library']} would refuse {question}: {sentence}")
+    for sentence in not_compared:
+        click.echo(sentence)
     click.echo("\nWhat the ledgers say differently")
     for each in meaning:
         for g in each["ledger"]:

@@ -11,7 +11,8 @@ from orchestrator.cli.output import print_json, print_table, say
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
     "+: through an extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
-    "Why, and the evidence: orch matrix --format json. For reading: --format md."
+    "Why, and the evidence: orch matrix --format json. For reading, with what could not be "
+    "measured: --format md."
 )
 
 
@@ -55,8 +56,10 @@ def command(
     rows = matrix(chosen)
     if as_json or form == "json":
         from orchestrator.matrix.capability import document
+        from orchestrator.matrix.unmeasured import unmeasured
 
-        print_json(document(chosen, rows))
+        told = {f"{library}@{version}": unmeasured(library, version) for library, version in chosen}
+        print_json({**document(chosen, rows), "not_measured": told})
         return
     _table(rows, chosen, off_policy)
 

@@ -1,4 +1,4 @@
-"""orch prune: remove what left the spec."""
+"""orch prune: remove what left the spec, or checkpoints that have been evaluated."""
 
 import sys
 
@@ -6,34 +6,105 @@ import click
 
 from orchestrator.cli import options
 from orchestrator.cli.output import print_table, say
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, SelectionError
+from orchestrator.experiment import Experiment, open_experiment
 
 
-@click.command(short_help="Remove cells that left the spec.")
+@click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
 @options.spec
 @options.overrides
+@click.option(
+    "--checkpoints", is_flag=True,
+    help="Instead: checkpoints before a cell's last that have all their scores.",
+)  # fmt: skip
+@options.where
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed, and stop.")
 @options.yes
-def command(spec: str, overrides: tuple[str, ...], yes: bool) -> None:
-    """Remove the run directories of cells that the spec no longer has, results and all.
+def command(
+    spec: str, overrides: tuple[str, ...], checkpoints: bool, where: tuple[str, ...],
+    dry_run: bool, yes: bool,
+) -> None:  # fmt: skip
+    """Remove the run directories of cells that the spec no longer has, results and all; or, with
+    --checkpoints, what evaluated checkpoints occupy.
 
-    Asks first; a cell that is running is left alone.
+    Says what and asks first; a cell that is running is left alone. A checkpoint goes only if every
+    task the spec asks has been scored on it and it is not its cell's last. Scores and curves stay;
+    a task added to the spec later cannot be asked of it any more.
     """
-    from orchestrator.experiment import open_experiment
+    experiment = open_experiment(spec, overrides)
+    if checkpoints:
+        _checkpoints(experiment.chosen(where), dry_run=dry_run, yes=yes)
+        return
+    if where:
+        raise SelectionError(
+            "--where selects cells of the spec, and prune removes those that left it: "
+            "--where goes with --checkpoints"
+        )
+    _cells(experiment, dry_run=dry_run, yes=yes)
+
+
+def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     from orchestrator.operations import prune
     from orchestrator.plan import plan
 
-    experiment = open_experiment(spec, overrides)
     orphans = plan(experiment.cells, experiment.folder).orphans
     if not orphans:
         click.echo("nothing left the spec")
         return
     print_table(("would be removed", "state", "why"),
                 [(row.directory.path.name, row.state, row.detail) for row in orphans])  # fmt: skip
-    if not yes:
-        if not sys.stdin.isatty():
-            raise OrchError("nothing was removed: say --yes to remove these directories")
-        click.confirm(f"Remove {len(orphans)} directories?", abort=True, err=True)
+    if dry_run or not _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
+        return
     done = prune(experiment.folder, [row.directory for row in orphans])
     for left in (d for d in done if not d.done):
         say(f"{left.directory.path.name}: {left.note}")
     click.echo(f"removed {sum(d.done for d in done)} of {len(orphans)}")
+
+
+def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
+    from collections import Counter
+
+    from orchestrator.retention import free, verdicts
+
+    evaluation = experiment.spec.evaluation
+    found = list(verdicts(experiment.cells, evaluation, experiment.folder))
+    spare = [(each, each.num_bytes) for each in found if not each.kept]
+    if spare:
+        print_table(
+            ("may go", "step", "size"),
+            [(each.directory.path.name, each.step or "a removal cut short", size(num_bytes))
+             for each, num_bytes in spare],
+        )  # fmt: skip
+    for why, count in Counter(each.kept for each in found if each.kept).most_common():
+        say(f"kept, {why}: {count}")
+    if not spare:
+        click.echo("no checkpoint may go" if found else "there are no checkpoints")
+        if any(each.kept.startswith("no") for each in found) and evaluation.checkpoints == "last":
+            say("only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
+                "scores the others")  # fmt: skip
+        return
+    total = size(sum(num_bytes for _, num_bytes in spare))
+    click.echo(f"{len(spare)} of {len(found)} checkpoints may go: {total}")
+    if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
+        return
+    bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
+    done = free([each for each, _ in spare], evaluation, experiment.folder)
+    freed = size(sum(bytes_of[each.paths] for each in done))
+    click.echo(f"removed {len(done)} of {len(spare)}, {freed} freed")
+
+
+def _agreed(question: str, yes: bool, what: str) -> bool:
+    if not yes:
+        if not sys.stdin.isatty():
+            raise OrchError(f"nothing was removed: say --yes to remove {what}")
+        click.confirm(question, abort=True, err=True)
+    return True
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for people: `91.4 GiB`."""
+    number, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1024 and len(units) > 1:
+        number /= 1024
+        units.pop(0)
+    return f"{number:.0f} {units[0]}" if units[0] == "B" else f"{number:.1f} {units[0]}"

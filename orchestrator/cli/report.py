@@ -40,8 +40,9 @@ def command(
         return stages.tell_faults(records)
     comparison = stages.contrast(experiment, records, scores, known.items)
     if kind == "md":
-        click.echo(stages.markdown_of(experiment, comparison, records, scores), nl=False)
+        click.echo(stages.markdown_of(experiment, comparison, records, scores, known.faults),
+                   nl=False)  # fmt: skip
     else:
         click.echo(stages.write_report(experiment, comparison, records, scores, output,
-                                       figures=figures))  # fmt: skip
+                                       faults=known.faults, figures=figures))  # fmt: skip
     return stages.tell_faults(records)

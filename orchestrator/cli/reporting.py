@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def context(
-    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], home: Path
-) -> "Context":
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], home: Path,
+    faults: Sequence[str] = (),
+) -> "Context":  # fmt: skip
     """Baselines, the other libraries, and the origin of each cell."""
     from orchestrator.cli.stages import known_baselines
     from orchestrator.report import Context
@@ -34,6 +35,7 @@ def context(
         sides=sides,
         base=sides[0].libraries[0] if sides else "",
         origins=_origins(experiment, records),
+        faults=tuple(faults),
         home=str(home.absolute()),
         written=_written(experiment.spec.source),
     )
@@ -92,9 +94,16 @@ def _origins(experiment: Experiment, records: Sequence[Record]) -> "dict[str, Or
         name = str(job.get("slurm") or job.get("job") or job.get("submission") or "")
         found[record.cell.id] = Origin(
             job=name, orch=str(job.get("orch", "")), commit=str(job.get("commit", "")),
+            library=str(job.get("library", "")), versions=_listed(job.get("versions")),
             mlflow=run, mlflow_url=f"{address}/{run}" if address and run else "",
         )  # fmt: skip
     return found
+
+
+def _listed(versions: object) -> str:
+    """`python 3.11.7, torch 2.13.0`."""
+    found = versions if isinstance(versions, dict) else {}
+    return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
 def _job(record: Record) -> Mapping[str, Any]:

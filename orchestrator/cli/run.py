@@ -111,7 +111,7 @@ def review(whole: Experiment, chosen: Experiment) -> int:
     known = stages.known(whole)
     scores = known.scores
     comparison = stages.contrast(whole, records, scores, known.items)
-    page = stages.write_report(whole, comparison, records, scores)
+    page = stages.write_report(whole, comparison, records, scores, faults=known.faults)
     try:
         stages.mirror(whole, records, scores)
     except EnvironmentFault as error:
@@ -143,9 +143,9 @@ def within(
 
     if budget is None:
         return experiment
-    afforded = afford(made, budget, plan(whole.cells, whole.folder))
-    if afforded.told:
-        say(afforded.told)
+    wanted = {row.cell.id for row in made.pending if row.cell is not None}
+    afforded = afford(made.only(wanted), budget, plan(whole.cells, whole.folder))
+    say(afforded.told)
     unpaid = {cell.id for cell in afforded.unpaid}
     return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
 

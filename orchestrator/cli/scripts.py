@@ -20,7 +20,7 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
     """Prints the table and, on request, what each difference does. 1 if cells failed."""
     from dataclasses import asdict
 
-    from orchestrator.compare.scripts import differences
+    from orchestrator.compare.scripts import differences, not_compared
 
     if len(paths) != 2:
         raise SelectionError(
@@ -34,7 +34,7 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
     page: dict[str, Any] = {
         "left": left.name, "right": right.name, "differences": [asdict(row) for row in rows],
         "why": {s.name: s.finding.why for s in (left, right)},
-        "notes": [*left.notes, *right.notes],
+        "notes": [*left.notes, *right.notes, *not_compared(left, right)],
     }  # fmt: skip
     code = 0
     if ablate:

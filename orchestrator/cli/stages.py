@@ -131,11 +131,13 @@ def contrast(
 
 def write_report(
     experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], target: Path | None = None, *, figures: bool = False,
-    sections: "Sequence[Section]" = (), data: Mapping[str, Any] | None = None,
+    scores: Sequence[Score], target: Path | None = None, *, faults: Sequence[str] = (),
+    figures: bool = False, sections: "Sequence[Section]" = (),
+    data: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF;
-    without, those of an earlier page go, because they would say something else.
+    without, those of an earlier page go, because they would say something else. `faults`: what
+    evaluate.Known says is wrong with the scores.
 
     `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
     date is that of the newest result, so that the same results give the same page.
@@ -145,7 +147,8 @@ def write_report(
     from orchestrator.rundir import write_text
 
     folder = target or experiment.folder.report
-    made = told(experiment, comparison, records, scores, home=folder, sections=sections, data=data)
+    made = told(experiment, comparison, records, scores, home=folder, faults=faults,
+                sections=sections, data=data)  # fmt: skip
     pictures = dashboards.pictures(made if figures else None, folder / "figures")
     write_text(folder / "index.html", dashboards.html(made, pictures))
     write_text(folder / "report.md", markdown(made))
@@ -154,18 +157,18 @@ def write_report(
 
 def markdown_of(
     experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score],
+    scores: Sequence[Score], faults: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The report as Markdown."""
     from orchestrator.report import markdown
 
-    return markdown(told(experiment, comparison, records, scores))
+    return markdown(told(experiment, comparison, records, scores, faults=faults))
 
 
 def told(
     experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], *, home: Path | None = None, sections: "Sequence[Section]" = (),
-    data: Mapping[str, Any] | None = None,
+    scores: Sequence[Score], *, home: Path | None = None, faults: Sequence[str] = (),
+    sections: "Sequence[Section]" = (), data: Mapping[str, Any] | None = None,
 ) -> "Report":  # fmt: skip
     """The report as plain data, dated by the newest result."""
     from datetime import UTC, datetime
@@ -175,7 +178,7 @@ def told(
 
     ended = [end.ended for record in records for end in record.attempts if end is not None]
     newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
-    beside = context(experiment, records, scores, home or experiment.folder.report)
+    beside = context(experiment, records, scores, home or experiment.folder.report, faults)
     searches, drawn = _searches(experiment)
     return report(comparison, records, scores, experiment.spec, last_lines=_last_lines(records),
                   created=newest, context=beside, sections=[*sections, *searches],

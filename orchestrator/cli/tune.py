@@ -50,7 +50,7 @@ def command(
 ) -> int:  # fmt: skip
     """Search as the `tune` block of SPEC says; flags replace its entries.
 
-    Trials are ordinary cells: `orch logs`, `errors`, `show` and MLflow know them. Stop with Ctrl-C
+    Trials are ordinary cells: `orch logs ID`, `orch show ID` and MLflow know them. Stop with Ctrl-C
     and go on with the same command; several may run on one folder at once. A front of several
     objectives has no pruning: Optuna prunes for one only.
 

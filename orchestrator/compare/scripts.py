@@ -116,6 +116,13 @@ def differences(left: Script, right: Script) -> list[Difference]:
     return [Difference(what, a, b) for what, a, b in rows if a != b]
 
 
+def not_compared(left: Script, right: Script) -> list[str]:
+    """A sentence for each difference of the libraries that was read and not compared by running."""
+    found = [CAUSES[cause] for cause in differing(left.dialect, right.dialect)]
+    return [f"{each.title}, not compared: {each.not_compared}" for each in found
+            if each.not_compared]  # fmt: skip
+
+
 def _term(active: bool | None, estimator: str | None, beta: float | None) -> str:
     if active is None:
         return "not known"

@@ -9,7 +9,7 @@ from orchestrator.causes import CAUSES, differing, said
 from orchestrator.compare.estimates import Estimate, estimate
 from orchestrator.compare.libraries import Asked, Question
 from orchestrator.compare.runs import Run
-from orchestrator.dialect import Dialect, relevant
+from orchestrator.dialect import PLAIN, Dialect, relevant
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.scale import semantics
 from orchestrator.types import LedgerEntry, Place
@@ -56,6 +56,22 @@ def omitted(found: Sequence[Question], library: str) -> tuple[str, ...]:
     """What of a library the rehearsal does not imitate."""
     backend = next(q.one(library) for q in found if library in q.asked).cell.settings.backend
     return semantics(backend).omits
+
+
+def not_compared(found: Sequence[Question]) -> list[str]:
+    """Of what matters to these questions: what of the libraries was read in their sources, and not
+    held against their own functions by running them."""
+    read: dict[str, tuple[str, ...]] = {}
+    for question in found:
+        for library in question.asked:
+            for cause in differing(dialect_for(question.one(library)), PLAIN):
+                if CAUSES[cause].not_compared and library not in read.get(cause, ()):
+                    read[cause] = (*read.get(cause, ()), library)
+    return [
+        f"{CAUSES[cause].title} of {', '.join(libraries)}, not compared: "
+        f"{CAUSES[cause].not_compared}"
+        for cause, libraries in read.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from orchestrator import source
 from orchestrator.launch import system, worker
 from orchestrator.launch.channel import Channel
 
@@ -68,6 +69,7 @@ class House:
                 self.closing = True
                 return
         worker.one_thread()
+        source.commit()  # of the code that was just imported; workers inherit the answer
         gc.freeze()  # collecting would touch, and so copy, every page that workers share
         self.orch.send({"ready": True})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from orchestrator import __version__, registry
+from orchestrator import __version__, registry, source
 from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.launch import node, system
@@ -169,7 +169,10 @@ def _train(
             raise full from error
         if not isinstance(error, Stopped | OrchError):
             traceback.print_exc()
-        return ending_of(error)
+        ending = ending_of(error)
+        if ending.state == "cancelled" and attempt.wish.exists():
+            return ending._replace(message=attempt.wish.read_text())
+        return ending
 
 
 def _enter(entry: str, cell: Cell, place: Place) -> Outcome:
@@ -185,7 +188,9 @@ def _write_job(
 ) -> None:
     told = {
         "pid": os.getpid(), "started": started, "argv": list(plan.argv), "host": system.node_name(),
-        "birth": system.birth(os.getpid()), "orch": __version__, **job,
+        "birth": system.birth(os.getpid()), "orch": __version__, "commit": source.commit(),
+        "library": f"{plan.backend} {plan.version}".strip(),
+        "versions": source.versions() if plan.entry is not None else {}, **job,
     }  # fmt: skip
     write_text(attempt.job, json.dumps(told) + "\n")
 

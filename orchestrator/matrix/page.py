@@ -7,15 +7,17 @@ from orchestrator.matrix import evidence
 from orchestrator.matrix.capability import Release, Row, matrix, words
 from orchestrator.matrix.curve import Curve, told
 from orchestrator.matrix.findings import findings
+from orchestrator.matrix.unmeasured import together
 
 Table = Sequence[Sequence[str]]
 
 HEAD = """# What `kl` means in each library
 
-This page is made by `orch matrix --format md`; nothing on it was typed in. Every entry was measured
-in the library's own functions, taken from the released source and run in double precision on the
-CPU: its KL function, its reward penalty, its advantages and its loss, on every sequence of a model
-whose gradients are known exactly. `x` is log π/π_ref of a sampled token, `w` is π/π_rollout.
+This page is made by `orch matrix --format md`; nothing on it was typed in. Every entry, but for
+those under *Not measured*, was measured in the library's own functions, taken from the released
+source and run in double precision on the CPU: its KL function, its reward penalty, its advantages
+and its loss, on every sequence of a model whose gradients are known exactly. `x` is log π/π_ref of
+a sampled token, `w` is π/π_rollout.
 
 The same estimator, the same place and the same β are **different regularisers** in different rows.
 """
@@ -24,6 +26,12 @@ EVIDENCE = (
     "Each release's evidence lies in `backends/<library>/evidence/<version>.json`: the measured "
     "gradients, and the hash of each function they rest on. `orch matrix --measure` measures again."
     "\n"
+)
+
+NOT_MEASURED = (
+    "Differences that training would show and that no function of the library could be run for: "
+    "read in its source, or left out of the embedded trainer's dialect. `orch compare --by "
+    "backend` repeats them beside its numbers.\n"
 )
 
 WITHIN = {
@@ -65,6 +73,9 @@ def page(chosen: Sequence[Release]) -> str:
         _markdown(_averages(known)),
         "## Names\n",
         _markdown(_names(known)),
+        "## Not measured\n",
+        NOT_MEASURED,
+        _markdown(_unmeasured(known)),
         "## Evidence\n",
         _sources(known),
     ]
@@ -239,6 +250,14 @@ def _names(known: Sequence[Release]) -> Table:
             for (library, versions, name, text), places in merged.items()
         ),
     ]
+
+
+def _unmeasured(known: Sequence[Release]) -> Table:
+    rows = [
+        (*told, "; ".join(f"{library} {version}" for library, version in of))
+        for told, of in together(known).items()
+    ]
+    return [("what", "in the library", "why it is not measured", "releases"), *rows]
 
 
 def _sources(known: Sequence[Release]) -> str:

@@ -38,6 +38,11 @@ BANNER = (
     "and tasks are tiny stand-ins."
 )
 
+INCOMPLETE = (
+    "Some evaluations on disk are missing, are no numbers or differ between cells. A mean is told "
+    "only where all that it is over is there."
+)
+
 
 @dataclass(frozen=True)
 class Context:
@@ -50,6 +55,8 @@ class Context:
     """The library the others are set against."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """By cell id."""
+    faults: Sequence[str] = ()
+    """What of the evaluations could not be read, averaged or compared, in sentences."""
     home: str = ""
     """The folder the page will lie in."""
     written: str = ""
@@ -76,6 +83,7 @@ def report(
     other = context or Context()
     lab = laboratory()
     found = (
+        incomplete(other.faults),
         limited(comparison, scores, spec, other.baselines),
         finals(comparison, other.baselines),
         printed(comparison, spec),
@@ -119,6 +127,13 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
         "published": numbers_of(comparison),
         "libraries": by_library(other.sides),
     }
+
+
+def incomplete(faults: Sequence[str]) -> Section | None:
+    """What is wrong with the evaluations on disk; nothing where nothing is."""
+    if not faults:
+        return None
+    return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
 def limited(

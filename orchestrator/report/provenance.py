@@ -13,6 +13,7 @@ from orchestrator.report.data import drawn, names_of
 from orchestrator.report.model import Entry, Figure, Link, Section, Table, Text
 from orchestrator.report.rows import WHO, cells, who
 from orchestrator.settings import Settings
+from orchestrator.source import CHANGED
 from orchestrator.types import Record, Score
 
 TITLE = "Provenance"
@@ -31,7 +32,11 @@ class Origin:
     orch: str = ""
     """orch's version at launch."""
     commit: str = ""
-    """Of the spec's folder at launch, where it was recorded."""
+    """Of orch's source at launch, with `+changes` where the checkout was changed."""
+    library: str = ""
+    """What trained it, with its release, as the plan names it."""
+    versions: str = ""
+    """Of Python and the packages that computed, where the training ran in orch's environment."""
     mlflow: str = ""
     mlflow_url: str = ""
 
@@ -163,8 +168,8 @@ def provenance(
         for record in records
     )
     columns = ("cell", "study", "seed", "state", "outcome", "attempts", "trained by",
-               "declared for", "job", "orch", "commit", "MLflow run", "directory", "checkpoint",
-               "scored by", "scores")  # fmt: skip
+               "versions", "declared for", "job", "orch", "commit", "MLflow run", "directory",
+               "checkpoint", "scored by", "scores")  # fmt: skip
     keep = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
     table = Table(
         "Every cell", tuple(columns[i] for i in keep),
@@ -195,11 +200,12 @@ def _row(
         record.state,
         ending,
         str(len(record.attempts)),
-        _version(cell.settings) + _host(record),
+        (came.library or _version(cell.settings)) + _host(record),
+        came.versions,
         _version(cell.declared) if cell.declared else "",
         came.job,
         came.orch,
-        came.commit[:12],
+        came.commit[:12] + (" (changed)" if came.commit.endswith(CHANGED) else ""),
         (Link(came.mlflow[:8], came.mlflow_url),) if came.mlflow_url else came.mlflow,
         directory,
         "" if last is None else f"{last.path.name} (step {last.step})",

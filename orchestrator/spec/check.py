@@ -1,12 +1,14 @@
 """Plain data against the models: every fault as a sentence and a pointer."""
 
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from orchestrator.expand.assign import Pointer, Problem
 from orchestrator.sentences import sentence, shown
-from orchestrator.settings import Frozen
+from orchestrator.settings import Frozen, Settings
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.types import Baseline, Divergence, Engine, EvalTask, PublishedNumber, Sampling
 
@@ -27,15 +29,16 @@ def checked(plain: dict[str, Any], problems: list[Problem]) -> SpecFile | None:
         try:
             return SpecFile.model_validate(plain)
         except ValidationError as error:
+            whole = plain
             for detail in error.errors():
-                pointer, union = _pointer(detail["loc"], plain)
+                pointer, union = _pointer(detail["loc"], whole)
                 field = ".".join(map(str, pointer)) or "spec"
                 if union:
                     message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
                 elif detail["type"] == "too_short":
                     message = "a spec needs at least one study"
                 else:
-                    message = sentence(detail, field, _known(pointer))
+                    message = sentence(detail, field, _known(pointer)) + _setting(detail, pointer)
                 if Problem(message, pointer) not in problems:
                     problems.append(Problem(message, pointer))
                 plain = _without(plain, pointer)
@@ -50,8 +53,7 @@ def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
     pointer: list[str | int] = []
     node = plain
     for i, key in enumerate(loc):
-        inside = key in node if isinstance(node, dict) else isinstance(node, list)
-        if not inside:
+        if not _holds(node, key):
             last = i == len(loc) - 1
             named = last and str(key).isidentifier() and isinstance(node, dict)
             return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
@@ -60,9 +62,25 @@ def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
     return tuple(pointer), False
 
 
+def _holds(node: Any, key: str | int) -> bool:
+    if isinstance(node, list):
+        return isinstance(key, int) and key < len(node)
+    return isinstance(node, dict) and key in node
+
+
 def _known(pointer: Pointer) -> tuple[str, ...]:
     inside_study = len(pointer) == 3 and pointer[0] == "studies"
     return tuple((StudyFile if inside_study else SpecFile).model_fields)
+
+
+def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
+    """Where a setting belongs, if that is what a field we do not know is."""
+    name, _, below = (str(pointer[-1]) if pointer else "").partition(".")
+    meant = get_close_matches(name, Settings.model_fields, 1, 0.8)
+    if detail["type"] != "extra_forbidden" or not meant:
+        return ""
+    full = f"{meant[0]}.{below}" if below else meant[0]
+    return f"; '{full}' is a setting: give it under base, or under a study's axes to vary it"
 
 
 def _without(plain: Any, pointer: Pointer) -> Any:

@@ -213,11 +213,11 @@ class Controller:
         if not why:
             return False
         trial.attr("why", why)
-        self._stop_cells(trial)
+        self._stop_cells(trial, f"given up by the search: {why}")
         self._close(trial, "PRUNED", None, why)
         return True
 
-    def _stop_cells(self, trial: OpenTrial) -> None:
+    def _stop_cells(self, trial: OpenTrial, why: str) -> None:
         """Cancels what still trains, but for cells of the spec's grid or of another open trial."""
         others = {cell.id for other in self.open.values() if other is not trial
                   for cell in other.cells}  # fmt: skip
@@ -226,7 +226,8 @@ class Controller:
             if cell.id not in self.grid and cell.id not in others
             and self._verdict(cell, look(self.folder.cell(cell))) != "over"
         ]  # fmt: skip
-        operations.cancel(left, self.folder)
+        name = self.journal.path.name
+        operations.cancel(left, self.folder, f"{why} (orch tune, {name}, {trial})")
 
     def _settle(self, trial: OpenTrial, records: Sequence[Record]) -> None:
         """Tells a trial all of whose cells have succeeded, once they are scored."""
@@ -251,12 +252,16 @@ class Controller:
             self._close(trial, "PRUNED", None, "the same trial was pruned before")
             return
         told = {"failed": f"`orch logs {cell.id}` says why",
-                "cancelled": "`orch retry` makes it run again"}.get(state, "")  # fmt: skip
+                "cancelled": f"`orch retry -w id={cell.id}` makes it run again",
+                }.get(state, "")  # fmt: skip
         what = "its process was killed again and again" if cell.id in self.lost else state
         if state in RESUMABLE and cell.id not in self.lost:
             what = f"was {state} more often than the site allows"
-        self._stop_cells(trial)
-        self._fail(trial, f"cell {cell.slug} ({cell.id}) {what}" + (f"; {told}" if told else ""))
+        if state == "cancelled" and (last := look(self.folder.cell(cell)).exit):
+            what = last.message
+        why = f"cell {cell.slug} ({cell.id}) {what}" + (f"; {told}" if told else "")
+        self._stop_cells(trial, f"stopped with its trial: {why}")
+        self._fail(trial, why)
 
     def _was_pruned(self, trial: OpenTrial) -> bool:
         cells = [cell.id for cell in trial.cells]

@@ -86,7 +86,7 @@ class Search:
                  "seeds": list(self.tune.seeds)}  # fmt: skip
         return self.tune.block.model_copy(update=alone).model_dump(mode="json")
 
-    def check(self, metrics: Iterable[str]) -> list[Fault]:
+    def check(self) -> list[Fault]:
         """What is wrong with the ends of the space and with the objectives, without running."""
         faults: dict[str, Fault] = {}
         cells: list[Cell] = []
@@ -94,19 +94,20 @@ class Search:
             try:
                 cells += self.cells(params, self.tune.seeds[:1])
             except SpecError as error:
-                for fault in error.faults:
-                    faults.setdefault(fault.message, replace(fault, path=self._place(fault.path)))
+                for fault in map(self._told, error.faults):
+                    faults.setdefault(fault.message, fault)
         for cell in cells:
             try:
                 _translate(cell, self.experiment)
             except OrchError as error:
                 faults.setdefault(str(error), Fault(str(error), "$.tune.space"))
-        if cells:
-            known = metrics_of(cells[0], self.experiment.spec.evaluation)
-            for metric in metrics:
-                told = known.fault(metric)
-                if told:
-                    faults.setdefault(told, Fault(told, "$.tune.objectives"))
+        if model := next(iter([*cells, *self.experiment.cells]), None):
+            known = metrics_of(model, self.experiment.spec.evaluation)
+            pruned = self.tune.prune_on.metrics if self.tune.prune_on else ()
+            asked = [(metric, "objectives") for each in self.objectives for metric in each.metrics]
+            for metric, where in [*asked, *((metric, "prune_on") for metric in pruned)]:
+                if told := known.fault(metric):
+                    faults.setdefault(told, Fault(told, f"$.tune.{where}"))
         return list(faults.values())
 
     def entries(self) -> set[str]:
@@ -127,13 +128,20 @@ class Search:
             for i in range(count)
         ]  # fmt: skip
 
-    def _place(self, path: str) -> str:
-        """The place in `tune` of a fault in the study that stands for it."""
-        if ".axes" in path:
-            within = path.partition(".axes")[2]
+    def _told(self, fault: Fault) -> Fault:
+        """A fault in the study that stands for the search, as one of `tune`."""
+        if ".axes" in fault.path:
+            within = fault.path.partition(".axes")[2]
             key = "space" if any(each.field in within for each in self.space) else "each"
-            return f"$.tune.{key}{within.removesuffix('[0]')}"
-        return "$.tune.study"
+            return replace(fault, path=f"$.tune.{key}{within.removesuffix('[0]')}")
+        field, missing, _ = fault.message.partition(" is missing: give it")
+        if missing:
+            told = (f"{field} is missing: a search does not take a study's axes, so give it in "
+                    "tune.fixed, tune.each or tune.space")  # fmt: skip
+            if field.startswith("kl."):
+                told += " (--each 'kl=[k1.reward]')"
+            return replace(fault, message=told, path="$.tune.study")
+        return replace(fault, path="$.tune.study")
 
 
 def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> list[Search]:
@@ -145,11 +153,9 @@ def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> li
                                               **dict(zip(keys, row, strict=True))})
         for row in product(*alternatives)
     ]  # fmt: skip
-    metrics = [metric for each in tune.objectives for metric in each.metrics]
-    metrics += tune.prune_on.metrics if tune.prune_on else ()
     faults: dict[str, Fault] = {}
     for search in searches:
-        for fault in search.check(dict.fromkeys(metrics)):
+        for fault in search.check():
             faults.setdefault(fault.message, fault)
     names = [search.name for search in searches]
     for i, name in enumerate(names):

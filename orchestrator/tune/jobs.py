@@ -10,6 +10,7 @@ from orchestrator.evaluate import read_scores
 from orchestrator.launch.slurm import book, poll, scheduler
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.submit import evaluate_alone
+from orchestrator.launch.slurm.words import is_over
 from orchestrator.rundir import RunFolder
 from orchestrator.tune.objective import Objective, is_reported
 from orchestrator.types import Record, Score
@@ -35,7 +36,10 @@ class _Sent(NamedTuple):
 def _is_busy(one: _Sent, queue: scheduler.Answer, asked: float) -> bool:
     """Whether an evaluation may still come to its end. asked: when the queue was."""
     job = one.submission.job
-    return job is None or (job, one.place) in queue or asked < one.submission.time + _SKEW_SECONDS
+    if job is None or asked < one.submission.time + _SKEW_SECONDS:
+        return True
+    held = queue.get((job, one.place))
+    return held is not None and not is_over(held.word)
 
 
 class JobScorer:

@@ -34,7 +34,7 @@ class Metrics(NamedTuple):
         if metric in self.all:
             return ""
         if metric in METRICS:
-            told = f"cells of {self.backend} have no '{metric}': it is exact, of another trainer"
+            told = f"cells of {self.backend} have no '{metric}': only the embedded trainer gives it"
         else:
             told = f"no metric is called '{metric}'{did_you_mean(metric, self.all)}"
         family = metric.rpartition("/")[0] + "/"

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.compare.gaps import Gap, finals, gaps, missing, overall
 from orchestrator.compare.libraries import Asked, Question, label, questions
-from orchestrator.compare.semantics import ledger_gaps, meanings, omitted, refused
+from orchestrator.compare.semantics import ledger_gaps, meanings, not_compared, omitted, refused
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.expand import expand
 from orchestrator.scale import rehearse
@@ -168,6 +168,20 @@ def test_what_they_mean_differently(found: list[Question]) -> None:
     assert mean.other == "over each response, then over responses, always"
     assert all("loss" in q for q in mean.questions)
     assert omitted(found, PRIME)
+
+
+def test_what_was_only_read_is_told_where_it_matters(declared: list[Cell]) -> None:
+    """All libraries bound the lag alike, so no difference between two of them would say so."""
+    asked = [cell for cell in declared if cell.settings.backend.name in ("verl", "skyrl")]
+    late = [
+        cell.model_copy(
+            update={"settings": cell.settings.model_copy(update={"max_staleness_steps": 4})}
+        )
+        for cell in asked
+    ]
+    assert not_compared(questions([Asked(cell, cell.id) for cell in asked])) == []
+    (told,) = not_compared(questions([Asked(cell, cell.id) for cell in late]))
+    assert told.startswith(f"lag of {VERL}, {SKYRL}, not compared: how old a batch really is")
 
 
 def test_ledgers_are_told_where_one_is_not_exact(found: list[Question]) -> None:

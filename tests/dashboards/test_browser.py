@@ -1,7 +1,6 @@
 """The page in a real browser: it draws, obeys its controls, fetches nothing, fits every screen."""
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -19,29 +18,23 @@ from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
 BETAS = (0.1, 1.0)
 KINDS = ("k1.reward", "k3.loss", "k1.loss")
+AS_OPENED: dict[str, str | bool] = {
+    "study": "onpolicy", "backend": "all", "beta": "all", "seeds": "mean", "panels": "kl",
+    "metric": "eval/accuracy_in_domain", "log": False, "smooth": False, "tasks": False,
+}  # fmt: skip
+CHOOSE = """values => { for (const [name, value] of values) {
+  const node = document.querySelector(`[name=${name}]`);
+  if (!node) continue;
+  if (node.type === "checkbox") { if (node.checked !== value) node.click(); }
+  else if (node.value !== value) { node.value = value; node.dispatchEvent(new Event("change")); }
+} }"""
 SCRIPT = "<script>document.title='owned'</script>"
 PANELS = {"finals": 2, "published": 1, "curves": 4, "stability": 3, "reference": 3, "predicted": 1,
           "libraries": 1, "gradients": 4, "staleness": 1}  # fmt: skip
 """Figures of the first study and setting, with their panels."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("NOT TESTED: there is no chromium on this machine to open the report in")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +102,9 @@ class Opened:
     def ready(self) -> None:
         self.page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
 
-    def choose(self, name: str, value: str) -> None:
-        self.page.select_option(f"select[name={name}]", value)
+    def choose(self, **values: str | bool) -> None:
+        """Sets controls one after the other, then waits until all is drawn."""
+        self.page.evaluate(CHOOSE, list(values.items()))
         self.ready()
 
     def names(self, figure: str) -> list[str]:
@@ -139,8 +133,23 @@ def untouched(browser: Any, page_file: Path) -> Iterator[Opened]:
 
 
 @pytest.fixture
-def opened(browser: Any, page_file: Path) -> Iterator[Opened]:
-    found = Opened(browser, page_file.as_uri(), viewport={"width": 1280, "height": 900})
+def opened(untouched: Opened) -> Iterator[Opened]:
+    """The same page, for tests that use its controls, which are set back."""
+    yield untouched
+    untouched.choose(**AS_OPENED)
+
+
+@pytest.fixture(scope="module")
+def dark(browser: Any, page_file: Path) -> Iterator[Opened]:
+    found = Opened(browser, page_file.as_uri(), color_scheme="dark",
+                   viewport={"width": 1280, "height": 900})  # fmt: skip
+    yield found
+    found.context.close()
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Any, page_file: Path) -> Iterator[Opened]:
+    found = Opened(browser, page_file.as_uri(), viewport={"width": 320, "height": 800})
     yield found
     found.context.close()
 
@@ -194,21 +203,19 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
 
 
 def test_filters(opened: Opened) -> None:
-    opened.choose("beta", "1")
+    opened.choose(beta="1")
     names = {t["name"] for t in opened.traces("curves") if t["name"]}
     assert names == {"no KL", "k1.reward β=1"}
-    opened.choose("beta", "all")
-    opened.choose("panels", "beta")
+    opened.choose(beta="all", panels="beta")
     assert opened.names("curves") == ["β 0.1", "β 1"]
     assert opened.page.locator("select[name=backend]").count() == 0, "one backend: no choice"
     assert "async10: Asynchronous (Fig. 2)" in opened.page.locator(
         "select[name=study]").inner_text()  # fmt: skip
-    opened.choose("study", "async10")
-    opened.choose("backend", "skyrl")
+    opened.choose(study="async10", backend="skyrl")
     assert opened.page.locator("select[name=setting] option").count() == 1
     rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
     assert [t["x"] for t in rows] == [[pytest.approx(0.45)]]
-    opened.choose("seeds", "1")
+    opened.choose(seeds="1")
     assert [t["name"] for t in opened.traces("curves")] == ["k1.reward β=0.1, seed 1"]
     assert opened.said == []
 
@@ -217,8 +224,7 @@ def test_nothing_is_smoothed_unless_asked(opened: Opened) -> None:
     box = opened.page.locator("#figure-curves input[name=smooth]")
     assert not box.is_checked()
     before = next(t for t in opened.traces("curves") if t["name"])["y"]
-    box.check()
-    opened.ready()
+    opened.choose(smooth=True)
     drawn = opened.traces("curves")
     (after,) = [t for t in drawn if t["name"] == "no KL, smoothed"]
     assert after["y"][2] == pytest.approx(sum(before[:5]) / 5)
@@ -247,16 +253,12 @@ def test_every_number_is_one_click_from_its_cells(opened: Opened, told: Report) 
 
 
 def test_measure_scale_seeds_and_tasks(opened: Opened) -> None:
-    opened.choose("metric", "train/kl_reference")
+    opened.choose(metric="train/kl_reference")
     axis = "document.querySelector('#figure-curves .plot').layout.yaxis.type"
     assert opened.page.evaluate(axis) == "linear"
-    opened.page.locator("#figure-curves input[name=log]").check()
-    opened.ready()
+    opened.choose(log=True, seeds="each", tasks=True)
     assert opened.page.evaluate(axis) == "log"
-    opened.choose("seeds", "each")
     assert "k1.reward β=0.1, seed 1" in {t["name"] for t in opened.traces("curves")}
-    opened.page.locator("#figure-finals input[name=tasks]").check()
-    opened.ready()
     assert len(opened.names("finals")) == 5
     assert opened.said == []
 
@@ -276,32 +278,35 @@ def test_the_keyboard_reaches_and_keeps_every_control(opened: Opened) -> None:
 
 def test_rows_are_found(opened: Opened) -> None:
     table = opened.page.locator("#provenance details.table")
-    table.locator("summary").click()
+    table.evaluate("table => { table.open = true; }")
     table.locator("input").fill("K1.loss COLLAPSED")
     assert table.locator(".count").inner_text() == "2 of 19 rows"
     assert table.locator("tbody tr:visible").count() == 2
 
 
-def test_dark(browser: Any, page_file: Path) -> None:
-    found = Opened(browser, page_file.as_uri(), color_scheme="dark")
-    ground = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(20, 23, 26)"
-    text = "document.querySelector('.plot').layout.font.color"
-    assert found.page.evaluate(text) == "#eceef0"
-    found.page.emulate_media(color_scheme="light")
-    found.page.wait_for_selector("html[data-ready=no]", state="attached")
-    found.ready()
-    assert found.page.evaluate(text) == "#16191d"
-    assert found.said == []
-    found.context.close()
+GROUND = "getComputedStyle(document.body).backgroundColor"
+TEXT = "document.querySelector('.plot').layout.font.color"
 
 
-@pytest.mark.parametrize("width", [320, 768])
-def test_narrow_screens_scroll_one_way(browser: Any, page_file: Path, width: int) -> None:
-    found = Opened(browser, page_file.as_uri(), viewport={"width": width, "height": 800})
-    assert found.fits()
-    assert found.page.locator(".plot .main-svg").count() > 9
-    found.context.close()
+def test_dark(dark: Opened) -> None:
+    assert dark.page.evaluate(GROUND) == "rgb(20, 23, 26)"
+    assert dark.page.evaluate(TEXT) == "#eceef0"
+    dark.page.emulate_media(color_scheme="light")
+    dark.page.wait_for_selector("html[data-ready=no]", state="attached")
+    dark.ready()
+    assert dark.page.evaluate(TEXT) == "#16191d"
+    dark.page.emulate_media(color_scheme="dark")
+    dark.page.wait_for_selector("html[data-ready=no]", state="attached")
+    dark.ready()
+    assert dark.said == []
+
+
+def test_narrow_screens_scroll_one_way(phone: Opened) -> None:
+    for width in (320, 390, 768):
+        phone.page.set_viewport_size({"width": width, "height": 800})
+        assert phone.fits(), width
+    assert phone.page.locator(".plot .main-svg").count() > 9
+    assert phone.said == []
 
 
 def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> None:
@@ -322,37 +327,22 @@ def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> 
     context.close()
 
 
-def test_printed(opened: Opened) -> None:
-    printed = opened.page.pdf(format="A4")
-    assert printed.startswith(b"%PDF")
-    opened.page.emulate_media(media="print", color_scheme="dark")
-    assert opened.page.locator("nav").is_hidden()
-    ground = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(255, 255, 255)"
-
-
-def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(
-    browser: Any, page_file: Path
-) -> None:
-    found = Opened(browser, page_file.as_uri(), color_scheme="dark")
-    found.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(dark: Opened) -> None:
+    dark.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     plots = "[...document.querySelectorAll('.plot')]"
-    assert found.page.evaluate(f"{plots}.every(p => p.layout.font.color === '#000000')")
+    assert dark.page.evaluate(f"{plots}.every(p => p.layout.font.color === '#000000')")
     right = "p => p.querySelector('.main-svg').getBoundingClientRect().right"
     wide = f"Math.max(...{plots}.map({right}))"
-    assert found.page.evaluate(wide) <= 700
-    found.page.evaluate("dispatchEvent(new Event('afterprint'))")
-    found.ready()
-    assert found.page.evaluate("document.querySelector('.plot').layout.font.color") == "#eceef0"
-    found.context.close()
+    assert dark.page.evaluate(wide) <= 700
+    dark.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    dark.ready()
+    assert dark.page.evaluate(TEXT) == "#eceef0"
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1280)])
-def test_axe_finds_nothing(
-    browser: Any, page_file: Path, scheme: str, width: int
-) -> None:  # fmt: skip
-    found = Opened(browser, page_file.as_uri(), color_scheme=scheme,
-                   viewport={"width": width, "height": 900})  # fmt: skip
+@pytest.mark.parametrize(("which", "width"), [("phone", 360), ("dark", 1280)])
+def test_axe_finds_nothing(request: pytest.FixtureRequest, which: str, width: int) -> None:
+    found: Opened = request.getfixturevalue(which)
+    found.page.set_viewport_size({"width": width, "height": 900})
     found.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     found.page.evaluate(AXE)
     result = found.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -360,7 +350,14 @@ def test_axe_finds_nothing(
     told = [(v["impact"], v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"])
             for v in result["violations"]]  # fmt: skip
     assert told == []
-    found.context.close()
+
+
+def test_printed(phone: Opened) -> None:
+    """Last on its page: it stays as it is on paper."""
+    assert phone.page.pdf(format="A4").startswith(b"%PDF")
+    phone.page.emulate_media(media="print", color_scheme="dark")
+    assert phone.page.locator("nav").is_hidden()
+    assert phone.page.evaluate(GROUND) == "rgb(255, 255, 255)"
 
 
 def odd(synthetic: Any, which: str) -> Any:

@@ -1,6 +1,5 @@
 """The served page in a real browser: it renews itself and leaves the reader where they were."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +15,6 @@ from orchestrator.report import report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
 WAIT = 60_000
 
 
@@ -55,18 +50,6 @@ def served(growing: Growing) -> Iterator[Served]:
         yield found
         found.shutdown()
         kept.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("NOT TESTED: there is no chromium on this machine to open the report in")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 """Specs that load, overrides, and every way a spec can be wrong."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.errors import Fault, SpecError
 from orchestrator.expand import expand
 from orchestrator.spec import load
 from orchestrator.types import Spec
-from tests.spec.spec_files import HEAD, folder, study, write
+from tests.spec.spec_files import HEAD, ROOT, folder, study, write
 
 
 @pytest.fixture
@@ -376,6 +381,43 @@ def test_a_file_that_is_no_spec(here: Path, raw: bytes, part: str) -> None:
     path = here / "x.yaml"
     path.write_bytes(raw)
     assert part in told(path)
+
+
+def test_a_list_where_a_name_belongs_is_told_once_and_hides_nothing(here: Path) -> None:
+    text = "name: x\nmodel: [qwen2.5-7b, b]\nkl: {beta: [.nan]}\nnum_train_step: 1\n"
+    messages = [fault.message for fault in faults(write(here, text))]
+    assert len(messages) == 4
+    assert "model is a name or a mapping; got ['qwen2.5-7b', 'b']" in messages
+    assert "studies is missing" in messages
+    where = "is a setting: give it under base, or under a study's axes to vary it"
+    assert messages[2].endswith(f"; 'kl' {where}")
+    assert messages[3].endswith(f"; 'num_train_steps' {where}")
+
+
+JUNK = st.recursive(
+    st.sampled_from(["", "k1", "${x}", "../x", "ü", "*", "verl@9", -1, 0.5, 10**30, True, None])
+    | st.floats(),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(st.sampled_from(["kl", "beta", "name", "", 1, None]), below, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), junk=JUNK)
+def test_junk_anywhere_in_a_spec_is_a_sentence(here: Path, data: st.DataObject, junk: Any) -> None:
+    plain = yaml.safe_load((ROOT / "experiments" / "smoke.yaml").read_text())
+    node: Any = plain
+    while True:
+        key = data.draw(st.sampled_from(list(node) if isinstance(node, dict) else range(len(node))))
+        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = junk
+    with suppress(SpecError):
+        load(write(here, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)))
 
 
 def test_a_path_that_is_no_file(here: Path) -> None:

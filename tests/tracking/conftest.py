@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # tracking_house is shared with 
 from tracking_house import House
 
 
-@pytest.fixture(autouse=True)
-def _no_uri(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+@pytest.fixture(scope="session", autouse=True)
+def _no_uri() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_house(migrated: Path, synthetic: Any) -> Callable[..., House]:
     """An experiment with cells and no attempts, in any runs folder."""
 

@@ -6,6 +6,7 @@ Everything but the training is real: the spec, the cells, the journal, the contr
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,12 +39,17 @@ Values = Mapping[str, float]
 Response = Callable[[Cell], Values]
 
 
+@cache
+def _opened(name: str) -> Experiment:
+    return open_experiment(ROOT / "experiments" / name, ["site=local"])
+
+
 def experiment(tmp_path: Path, name: str = "beta_sweep.yaml") -> Experiment:
     """A shipped spec with its runs in tmp_path and no `tune` block of its own."""
-    found = open_experiment(ROOT / "experiments" / name,
-                            ["site=local", f"site.runs_dir='{tmp_path}/runs'"])  # fmt: skip
-    found = replace(found, folder=RunFolder.of(tmp_path / "runs", found.spec.name, "micro"))
-    return replace(found, spec=found.spec.model_copy(update={"tune": None}))
+    found = _opened(name)
+    site = found.spec.site.model_copy(update={"runs_dir": str(tmp_path / "runs")})
+    spec = found.spec.model_copy(update={"tune": None, "site": site})
+    return replace(found, spec=spec, folder=RunFolder.of(tmp_path / "runs", spec.name, "micro"))
 
 
 def theory(cell: Cell) -> Values:

@@ -224,9 +224,9 @@ def _curve(value: float, upto: int) -> dict[int, Values]:
 def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
     pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped: list[str] = []
+    stopped: list[tuple[str, str]] = []
     monkeypatch.setattr("orchestrator.operations.cancel",
-                        lambda cells, _folder: stopped.extend(c.id for c in cells))  # fmt: skip
+                        lambda cells, _folder, why: stopped.extend((c.id, why) for c in cells))  # fmt: skip
     made = house(tmp_path, trials=12, pruner=pruner, stop_on_collapse=False,
                  objectives={"eval/accuracy_in_domain": "maximize"})  # fmt: skip
     controller = made.controller()
@@ -239,7 +239,10 @@ def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
             controller.turn()
     states = [trial.state for trial in made.found()[0].trials]
     assert states == ["COMPLETE"] * 11 + ["PRUNED"]
-    assert stopped == [cell.id]
+    ((id_, why),) = stopped
+    assert id_ == cell.id
+    assert "given up by the search: pruned with 9 values" in why
+    assert "trial 11" in why
 
 
 def test_wilcoxon_spares_the_seeds_of_a_trial_that_is_behind(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.tune.objective import objective, unknown_metric
+from orchestrator.tune.objective import objective
 from orchestrator.tune.space import DIGITS, dimension, distributions
-from orchestrator.types import EvalTask
 
 
 @pytest.mark.parametrize("written", ["log(0.001, 1)", " log( 1e-3 ,1.0 )",
@@ -82,13 +81,3 @@ def test_an_objective_is_a_weighted_sum() -> None:
 def test_a_formula_that_cannot_be_read_is_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="objective"):
         objective(text)
-
-
-def test_metrics_that_nobody_measures_are_told() -> None:
-    tasks = [EvalTask(name="math500", domain="in", repeats=32),
-             EvalTask(name="mmlu", domain="out", repeats=4)]  # fmt: skip
-    for known in ("eval/math500/mean@32", "eval/in_domain/mean", "eval/out_of_domain/pass@4",
-                  "train/reward_mean", "eval/accuracy/sort"):  # fmt: skip
-        assert unknown_metric(known, tasks) == ""
-    assert "did you mean 'eval/math500/mean@32'" in unknown_metric("eval/math500/mean@3", tasks)
-    assert "eval/out_of_domain/mean" in unknown_metric("eval/mmlu", tasks)

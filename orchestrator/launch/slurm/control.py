@@ -11,7 +11,9 @@ from orchestrator.state import Look, look
 from orchestrator.types import Cell, ExitRecord
 
 
-def cancel(cells: Iterable[Cell], folder: RunFolder) -> tuple[list[tuple[Cell, Look]], str]:
+def cancel(
+    cells: Iterable[Cell], folder: RunFolder, why: str
+) -> tuple[list[tuple[Cell, Look]], str]:
     """Cancels cells that are with the scheduler: those it did, as they were, and what went wrong.
 
     The last attempt's word comes first: a job that starts, or runs on, after it finds itself
@@ -31,7 +33,7 @@ def cancel(cells: Iterable[Cell], folder: RunFolder) -> tuple[list[tuple[Cell, L
         sent = known.get(order["submission"])
         now = time.time()
         cell_dir.open_attempt().write_exit(
-            ExitRecord(state="cancelled", message="cancelled by a person", started=now, ended=now,
+            ExitRecord(state="cancelled", message=why, started=now, ended=now,
                        host=socket.gethostname())
         )  # fmt: skip
         folder.append("cancel", cell.id)

@@ -88,7 +88,8 @@ def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, Exi
     if ended.failure:
         return "failed", ended
     why = ended.message.partition("\n")[0]
-    return "failed", _lost(why, "node" if seen == "preempted" else "lost")
+    classes = {"preempted": "node", "cancelled": "cancelled"}  # cancelled: a person is to say more
+    return "failed", _lost(why, classes.get(seen, "lost"))
 
 
 def _lost(why: str, failure: str = "lost") -> ExitRecord:

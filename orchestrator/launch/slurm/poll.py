@@ -59,21 +59,25 @@ class Snapshot:
         return self._accounted, self._queued
 
     def seen(self, job: str, index: int, sent: float, log: Path) -> Seen:
-        """One element."""
+        """One element. log: what it prints; there from the moment it is started."""
         found = self.accounted().get((job, index))
         if found is not None and 0 < found.submitted < sent - _SKEW_SECONDS:
             found = None  # of another job: ids begin again when a controller loses its state
         if found is not None and not words.is_over(found.word):
             return words.state_of(found), None, ""
         queue = self.queued()
-        if queue is not None and (job, index) in queue:
-            return words.state_of(queue[job, index]), None, ""
-        if found is not None and queue is not None:
+        if queue is None:
+            return "unknown", None, f"{self.fault}; ask again when it does"
+        held = queue.get((job, index))
+        if held is not None and not words.is_over(held.word):
+            return words.state_of(held), None, ""
+        found = found or held  # accounting is late, or there is none
+        if found is not None:
             ended = words.ending_of(found, _last_words(log))
             waiting: State = "pending" if found.word in words.STOPPED else "running"
             return (ended.state if ended else waiting), ended, ""
-        if queue is None:
-            return "unknown", None, f"{self.fault}; ask again when it does"
+        if self._knows(job) and not log.exists():
+            return words.withdrawn(job, index)
         if not self.fault and time.time() - sent < _YOUNG_SECONDS:
             return "submitted", None, ""
         if not self.fault:
@@ -81,6 +85,11 @@ class Snapshot:
         return "unknown", None, (
             f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
             "cancel` and `orch retry` submit the cell again")  # fmt: skip
+
+    def _knows(self, job: str) -> bool:
+        """Whether other elements of an array are known: then its submission reached everybody."""
+        return any(array == job for answer in (self.queued() or {}, self.accounted())
+                   for array, _ in answer)  # fmt: skip
 
 
 _snapshots: dict[Path, Snapshot] = {}

@@ -109,13 +109,16 @@ def find(name: str, since: float) -> str | None:
 
 
 def queue() -> Answer:
-    """Every element of this user's that has not ended. Raises Away."""
-    listed = call(["squeue", "--noheader", "--me", "--array", "--format=%F|%K|%T|%N|%r|%S"])
+    """Every element of this user's arrays that the controller knows: all that have not ended, and
+    for MinJobAge (300 s) those that have. Raises Away."""
+    listed = call(["squeue", "--noheader", "--me", "--array", "--states=all",
+                   "--format=%F|%K|%T|%N|%r|%S|%e"])  # fmt: skip
     found = {}
     for line in listed.splitlines():
-        job, index, word, node, reason, start = line.split("|", 5)
+        job, index, word, node, reason, start, end = line.split("|", 6)
         if index.isdigit():
-            found[job, int(index)] = Element(word, "", node, reason, _seconds(start))
+            times = _seconds(start), _seconds(end)
+            found[job, int(index)] = Element(word, "", node, reason, *times)
     return found
 
 

@@ -22,7 +22,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.launch import system
 from orchestrator.launch.check import expressible
-from orchestrator.launch.slurm import book, poll, scheduler, script
+from orchestrator.launch.slurm import book, poll, scheduler, script, words
 from orchestrator.launch.slurm.options import SlurmOptions, of_evaluation
 from orchestrator.launch.slurm.reconcile import close_books, reconcile, submitting
 from orchestrator.rundir import CellDir, RunFolder
@@ -43,6 +43,8 @@ class Submitted(NamedTuple):
     jobs: tuple[str, ...] = ()
     left: tuple[Cell, ...] = ()
     """Cells for which the queue has no room at present (`max_submit_jobs`)."""
+    unpaid: tuple[Cell, ...] = ()
+    """Cells that a budget does not pay."""
 
 
 class Chunk(NamedTuple):
@@ -275,5 +277,5 @@ def _room(options: SlurmOptions, evaluate: bool, tell: Callable[[str], None]) ->
     """How many more elements the queue takes; None: as many as there are."""
     if options.max_submit_jobs is None:
         return None
-    queued = patiently(scheduler.queue, tell)
-    return max(0, options.max_submit_jobs - len(queued)) // (2 if evaluate else 1)
+    queued = sum(not words.is_over(e.word) for e in patiently(scheduler.queue, tell).values())
+    return max(0, options.max_submit_jobs - queued) // (2 if evaluate else 1)

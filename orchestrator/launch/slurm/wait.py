@@ -30,29 +30,44 @@ class Request(NamedTuple):
     evaluate: bool
     tell: Callable[[str], None]
     on_event: Callable[[Event], None] = lambda _event: None
+    admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
+    """Ids of those cells, of all that would be submitted, that may be: a budget."""
 
 
 def start(request: Request) -> Submitted:
     """Submits what is to be trained; failed cells too, where their class of failure allows it."""
     folder, options = request.folder, request.options
     folder.open()
-    cells = []
+    busy, wanted = [], []
     for cell in request.cells:
         cell_dir = folder.cell(cell)
         seen = look(cell_dir)
         if seen.state in RESUMABLE or seen.state == "failed":
             if goes_again(cell_dir, seen, options):
-                if seen.state == "failed":
-                    cell_dir.new_attempt()
-                    folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
-                cells.append(cell)
+                wanted.append((cell, seen))
             elif seen.state in RESUMABLE:
                 request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
         elif seen.state in _BUSY:
-            cells.append(cell)  # an intent that was cut short is among these
-    sent = submit(cells, folder, options, evaluate=request.evaluate, tell=request.tell)
+            busy.append(cell)  # an intent that was cut short is among these
+    paid, unpaid = _admitted(request, wanted)
+    sent = submit([*busy, *paid], folder, options, evaluate=request.evaluate, tell=request.tell)
     _evaluate_again(request, {c.id for c in sent.cells})
-    return sent
+    return sent._replace(unpaid=unpaid)
+
+
+def _admitted(
+    request: Request, wanted: Sequence[tuple[Cell, Look]]
+) -> tuple[list[Cell], tuple[Cell, ...]]:
+    """The cells that may be submitted, those that failed with a new attempt; and the others."""
+    may = {cell.id for cell, _ in wanted}
+    if request.admit is not None and wanted:
+        may &= set(request.admit([cell for cell, _ in wanted]))
+    for cell, seen in wanted:
+        if cell.id in may and seen.state == "failed":
+            request.folder.cell(cell).new_attempt()
+            request.folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
+    paid = [cell for cell, _ in wanted if cell.id in may]
+    return paid, tuple(cell for cell, _ in wanted if cell.id not in may)
 
 
 def _evaluate_again(request: Request, sent: Collection[str]) -> None:
@@ -95,6 +110,7 @@ def wait(request: Request) -> Launched:
     """Until no cell is with the scheduler and none may be tried again. Ctrl-C ends the waiting
     only: jobs go on."""
     seen_before: dict[str, str] = {}
+    unpaid: set[str] = set()
     with system.Stop().listening() as stop:
         while True:
             looks = [(cell, look(request.folder.cell(cell))) for cell in request.cells]
@@ -102,15 +118,16 @@ def wait(request: Request) -> Launched:
                 if seen_before.get(cell.id) != seen.state:
                     _tell_change(request, cell, seen)
                     seen_before[cell.id] = seen.state
+                    unpaid.clear()  # what has ended may have taken less than was thought
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
             states, scores = evaluated(request.folder, looks)
             evaluations.settle(request.folder, states, scores)
-            if any(_goes_again(request, cell, seen) for cell, seen in looks) or (
+            if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
                 request.evaluate
                 and any(evaluations.goes_again(each, request.options) for each in scores.values())
             ):
-                start(request)
+                unpaid |= {cell.id for cell in start(request).unpaid}
             elif not (any(s.state in _BUSY for _, s in looks) or waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
@@ -121,8 +138,8 @@ def waiting(scores: Mapping[str, Evaluation]) -> int:
     return sum(each.state in ("pending", "unknown") for each in scores.values())
 
 
-def _goes_again(request: Request, cell: Cell, seen: Look) -> bool:
-    if seen.state not in RESUMABLE and seen.state != "failed":
+def _goes_again(request: Request, cell: Cell, seen: Look, unpaid: Collection[str]) -> bool:
+    if cell.id in unpaid or (seen.state not in RESUMABLE and seen.state != "failed"):
         return False
     return goes_again(request.folder.cell(cell), seen, request.options)
 

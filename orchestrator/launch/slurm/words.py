@@ -55,6 +55,14 @@ def ending_of(element: Element, log: str, now: float | None = None) -> ExitRecor
     )  # fmt: skip
 
 
+def withdrawn(job: str, index: int) -> tuple[State, ExitRecord, str]:
+    """Of an element that is nowhere while its array is known, and that never started: SLURM keeps
+    no record of an element that was cancelled alone while it waited."""
+    now = time.time()
+    message = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
+    return "cancelled", ExitRecord(state="cancelled", message=message, started=now, ended=now), ""
+
+
 def forgotten(job: str, index: int) -> tuple[State, ExitRecord, str]:
     """Of a job that neither queue nor accounting knows, though both answer and had time to learn
     of it: a controller that crashed has forgotten it. Should it start after all, it finds its
@@ -89,7 +97,11 @@ def _meaning(element: Element) -> tuple[State, str, str]:
             return "failed", "lost", (
                 f"the job ended on {node} and left no exit.json: its run directory was removed, or "
                 "is not on a file system that the nodes share")  # fmt: skip
-    return "failed", "lost", f"killed on {node} (SLURM says {element.word} {element.code})"
+    return (
+        "failed",
+        "lost",
+        f"killed on {node} (SLURM says {element.word} {element.code}".rstrip() + ")",
+    )
 
 
 def _code(told: str) -> int | None:

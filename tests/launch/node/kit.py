@@ -5,6 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tests.cluster import wait_for
+
+GONE_SECONDS = 120.0
+"""A run's end takes seconds; on a machine that does much else at the same time it takes longer."""
+
 
 def carriers(**wanted: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Processes of a run, with their variables; those whose variables are as wanted."""
@@ -27,3 +32,17 @@ def command(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return ""
+
+
+def wait_until_gone(**wanted: str) -> None:
+    """Returns when no process of such a run is left; else tells which are."""
+    left: list[str] = []
+
+    def none() -> bool:
+        left[:] = [f"{pid} {command(pid)[:80]}" for pid, _ in carriers(**wanted)]
+        return not left
+
+    try:
+        wait_for(none, GONE_SECONDS, "nothing to be left of the run")
+    except TimeoutError:
+        raise AssertionError(f"left of {wanted}: {left}") from None

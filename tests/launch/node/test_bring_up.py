@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets as tokens
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from orchestrator.spec import load
 from orchestrator.types import Cell, LaunchPlan, Place
 from tests.cluster import wait_for
 from tests.launch.kit import make_cell
-from tests.launch.node.kit import carriers
+from tests.launch.node.kit import carriers, wait_until_gone
 
 ROOT = Path(__file__).parents[3]
 SECRET = "not-for-any-file-2207"
@@ -225,23 +226,23 @@ def test_being_asked_to_stop_ends_the_program_and_passes_on(bring: Bring, tmp_pa
 
 def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """kill -9 of the worker: the pipe closes, the companion sweeps and clears its scratch."""
-    scratch = tmp_path / "scratch"
+    scratch, token = tmp_path / "scratch", tokens.token_hex(8)
     code = (
         "import os, sys, time\nfrom pathlib import Path\n"
         "from orchestrator.launch.node.company import Company\n"
-        f"company = Company('feedfacefeedface', Path({str(tmp_path)!r}) / 'nodes')\n"
+        f"company = Company({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
         f"company.scratch = Path({str(scratch)!r})\n"
         "company.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
         " Path('/'), here=True)\ntime.sleep(300)\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     try:
-        token = "feedfacefeedface.0"
-        wait_for(lambda: len(list(carriers(ORCH_RANK_TOKEN=token))) >= 3, 30, "it to start")
+        token += ".0"
+        wait_for(lambda: len(list(carriers(ORCH_RANK_TOKEN=token))) >= 3, 120, "it to start")
         assert scratch.is_dir()
         worker.kill()
-        wait_for(lambda: not list(carriers(ORCH_RANK_TOKEN=token)), 30, "nothing to be left")
-        wait_for(lambda: not scratch.exists(), 10, "the scratch folder to go")
+        wait_until_gone(ORCH_RANK_TOKEN=token)
+        wait_for(lambda: not scratch.exists(), 60, "the scratch folder to go")
     finally:
         worker.kill()
         worker.wait()

@@ -14,7 +14,7 @@ from orchestrator.spec import load
 from orchestrator.types import Cell, LaunchPlan
 from tests.cluster import Cluster, wait_for
 from tests.launch.kit import make_cell
-from tests.launch.node.kit import carriers
+from tests.launch.node.kit import wait_until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def start(cluster: Cluster, root: Path, cell: Cell, plan: LaunchPlan, **options:
 
 
 def ended(attempt: Path) -> dict[str, Any]:
-    wait_for((attempt / "ending.json").exists, 60, f"the end of {attempt}")
+    wait_for((attempt / "ending.json").exists, 180, f"the end of {attempt}")
     told: dict[str, Any] = json.loads((attempt / "ending.json").read_text())
     return told
 
@@ -96,7 +96,7 @@ def test_both_nodes_run_it_and_the_end_of_the_first_is_the_end(
     assert all(each["CUDA_VISIBLE_DEVICES"] == "0,1,2,3" for each in seen)
     assert {each["MINE"] for each in seen} == {"a b"}
     assert all(each["ORCH_SERVER_HOST"] for each in seen)
-    wait_for(lambda: not list(carriers(ORCH_TEST=str(root))), 20, "nothing to be left")
+    wait_until_gone(ORCH_TEST=str(root))
 
 
 def test_a_role_that_fails_ends_the_others_and_says_of_what(
@@ -107,7 +107,7 @@ def test_a_role_that_fails_ends_the_others_and_says_of_what(
     told = ended(attempt)
     assert (told["state"], told["failure"]) == ("failed", "out_of_memory")
     assert "left the run" in told["message"]
-    wait_for(lambda: not list(carriers(ORCH_TEST=str(root))), 20, "nothing to be left")
+    wait_until_gone(ORCH_TEST=str(root))
 
 
 PROGRAM = """\
@@ -147,4 +147,4 @@ def test_prime_rl_serves_on_one_node_and_trains_on_the_other(
     assert len(servers) == 2
     assert len({text.splitlines()[0] for text in (trainer, *servers)}) == 2
     assert "orch-server-node" not in trainer, "the host of the servers is not filled in"
-    wait_for(lambda: not list(carriers(ORCH_TEST=str(tmp_path))), 20, "nothing to be left")
+    wait_until_gone(ORCH_TEST=str(tmp_path))

@@ -15,7 +15,7 @@ from orchestrator.types import Cell
 from tests.backends.environments import library_python
 from tests.backends.verl.cells import cell as verl_cell
 from tests.cluster import Cluster, wait_for
-from tests.launch.node.kit import carriers, command
+from tests.launch.node.kit import carriers, command, wait_until_gone
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -74,11 +74,11 @@ def test_two_runs_of_two_nodes_side_by_side(
     root = tmp_path / "a 'b\" $c β"
     good, doomed = RunFolder(root / "good"), RunFolder(root / "doomed")
     cell = verl_cell({"num_train_steps": 3}, nodes=2, gpus=4)
-    before = _scratch()
     attempt = submit(cluster, good, cell, environment)
     lost = submit(cluster, doomed, cell, environment, STANDIN="hold")
+    scratch = [_scratch(good), _scratch(doomed)]
 
-    told = ending(attempt, Path(f"{root / 'good'}.json.log"), 150)
+    told = ending(attempt, Path(f"{root / 'good'}.json.log"), 400)
     assert told["state"] == "succeeded", told
     seen = json.loads(attempt.stdout.read_text().splitlines()[-1])
     assert len({(w["node"], w["gpu"]) for w in seen}) == 8
@@ -92,29 +92,36 @@ def test_two_runs_of_two_nodes_side_by_side(
     record = json.loads((attempt.path / "nodes.json").read_text())
     assert record["nodes"] == sorted({w["node"] for w in seen})
     _written_nowhere(SECRET, root)
-    wait_for(
-        lambda: not list(carriers(ORCH_TEST=str(good.path))), 20, "nothing to be left of the run"
-    )
+    wait_until_gone(ORCH_TEST=str(good.path))
 
-    wait_for(lambda: list(BACKEND.read_metrics(lost.path)), 120, "the other run to train")
-    [raylet] = [
-        pid for pid, variables in carriers(ORCH_TEST=str(doomed.path))
-        if variables["ORCH_RANK_TOKEN"].endswith(".1") and "raylet/raylet" in command(pid)
-    ]  # fmt: skip
+    wait_for(lambda: list(BACKEND.read_metrics(lost.path)), 400, "the other run to train")
+    raylet = wait_for(lambda: _raylet(doomed, rank=1), 60, "the raylet of its second node")
     os.kill(raylet, signal.SIGKILL)
-    told = ending(lost, Path(f"{root / 'doomed'}.json.log"), 60)
+    told = ending(lost, Path(f"{root / 'doomed'}.json.log"), 180)
     second = json.loads((lost.path / "nodes.json").read_text())["nodes"][1]
     assert (told["state"], told["failure"]) == ("failed", "node")
     assert told["message"].startswith(f"node {second} left the run")
     assert any((lost.path / "nodes").glob("*/raylet.*")), "Ray's logs of a failure are kept"
-    wait_for(
-        lambda: not list(carriers(ORCH_TEST=str(doomed.path))), 20, "nothing to be left of the run"
+    wait_until_gone(ORCH_TEST=str(doomed.path))
+    wait_for(lambda: not [path for path in scratch if path.exists()], 60, "their scratch to go")
+
+
+def _raylet(folder: RunFolder, rank: int) -> int:
+    """The process of one node's Ray; 0 while there is none."""
+    found = [
+        pid for pid, variables in carriers(ORCH_TEST=str(folder.path))
+        if variables["ORCH_RANK_TOKEN"].endswith(f".{rank}") and "raylet/raylet" in command(pid)
+    ]  # fmt: skip
+    return found[0] if found else 0
+
+
+def _scratch(folder: RunFolder) -> Path:
+    """The folder of a run's sockets, on the nodes' own disk."""
+    _, variables = wait_for(
+        lambda: next(carriers(ORCH_TEST=str(folder.path)), None), 180, "the run to start"
     )
-    wait_for(lambda: not _scratch() - before, 10, "the scratch folders to go")
-
-
-def _scratch() -> set[Path]:
-    return set(Path("/tmp").glob("orch-????????????????"))  # noqa: S108
+    base = next(Path(b) for b in (os.environ.get("TMPDIR"), "/tmp") if b and len(b) <= 30)  # noqa: S108
+    return base / f"orch-{variables['ORCH_RANK_TOKEN'].partition('.')[0]}"
 
 
 def _written_nowhere(secret: str, root: Path) -> None:

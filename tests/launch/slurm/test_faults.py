@@ -119,7 +119,7 @@ def test_a_budget_stops_submitting(site: Site, many: Many) -> None:
     again = afford(later, 9, later)
     assert again.paid == ()
     assert "8 with the scheduler" in again.told
-    assert "1 cells are left, which want 4 GPU-hours more" in again.told
+    assert "1 cell is left, which wants 4 GPU-hours more" in again.told
     site.wait(*afforded.paid)
     over = plan(cells, site.folder)
     assert afford(over, 9, over).paid == (cells[2],), "they took less than was thought"

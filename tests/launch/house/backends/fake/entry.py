@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from orchestrator.errors import OrchError
 from orchestrator.types import Cell, Outcome, Place
@@ -39,7 +40,8 @@ def _arm(who: str, nth: int) -> None:
         seen += 1
         if seen == nth:
             victim = os.getpid() if who == "worker" else ORCH
-            os.kill(victim, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the other worker was there first
+                os.kill(victim, signal.SIGKILL)
             time.sleep(0.2)  # until the kernel has told everybody
 
     sys.addaudithook(hook)

@@ -1,0 +1,205 @@
+"""Which checkpoints may go, and that nothing else does."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from orchestrator import registry
+from orchestrator.evaluate.checkpoint import stamp
+from orchestrator.evaluate.results import Asked, Result
+from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
+from orchestrator.expand import expand
+from orchestrator.retention import Verdict, free, verdicts
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.spec import load
+from orchestrator.types import Cell, Evaluation, Spec
+
+SPEC = Path(__file__).parents[1] / "experiments" / "cross_library.yaml"
+STEPS = (10, 20, 30)
+
+
+@pytest.fixture(scope="module")
+def spec() -> Spec:
+    return load(SPEC)
+
+
+@pytest.fixture(scope="module")
+def cells(spec: Spec) -> dict[str, Cell]:
+    """One cell of each library."""
+    return {cell.settings.backend.name: cell for cell in reversed(expand(spec))}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder.of(tmp_path / "a 'b' é", "x", "full")
+    made.open()
+    return made
+
+
+def policy(path: Path) -> Path:
+    """A Hugging Face directory as far as evaluation looks before it reads weights."""
+    path.mkdir(parents=True)
+    for name in ("config.json", "tokenizer_config.json"):
+        (path / name).write_text("{}")
+    header = json.dumps({"w": {"data_offsets": [0, 4]}}).encode()
+    text = len(header).to_bytes(8, "little") + header + b"1234"
+    (path / "model.safetensors").write_bytes(text)
+    return path
+
+
+def verl(home: CellDir, step: int, *, exported: bool = True) -> Path:
+    """verl's shards of a step, and their export; the folder that evaluation reads."""
+    root = home.checkpoints / "x1"
+    actor = root / f"global_step_{step}" / "actor"
+    (actor / "huggingface").mkdir(parents=True)
+    (actor / "huggingface" / "config.json").write_text("{}")
+    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"1" * 1000)
+    (root / "latest_checkpointed_iteration.txt").write_text(str(step))
+    made = home.exports / f"step{step}-abc"
+    if exported:
+        policy(made / "huggingface")
+        (made / "export.json").write_text(json.dumps({"checkpoint": str(actor.parent)}))
+    return made / "huggingface"
+
+
+def prime_rl(home: CellDir, step: int) -> Path:
+    made = policy(home.checkpoints / "weights" / f"step_{step}")
+    (made / "STABLE").touch()
+    for state in ("checkpoints", "run_default/checkpoints"):
+        (home.checkpoints / state / f"step_{step}").mkdir(parents=True)
+        (home.checkpoints / state / f"step_{step}" / "state.pt").write_bytes(b"1" * 500)
+    return made
+
+
+def score(home: CellDir, cell: Cell, evaluation: Evaluation, step: int, reads: Path) -> list[Path]:
+    """Results of everything the spec asks of a checkpoint."""
+    home.evaluations.mkdir(exist_ok=True)
+    paths = []
+    asked = [
+        ("accuracy", task, seed)
+        for task in tasks_of(cell, evaluation)
+        for seed in seeds_of(evaluation)
+    ]
+    asked += [("divergence", task, 0) for task in divergence_tasks(cell, evaluation)]
+    for kind, task, seed in asked:
+        one = Asked(
+            checkpoint="hash", step=step, task=task, task_version="1", seed=seed,
+            sampling=evaluation.sampling, chat_template=False, harness="h",
+            kind=kind,  # type: ignore[arg-type]
+        )  # fmt: skip
+        result = Result(asked=one, files=stamp(reads), scores=(), cpu_seconds=0, versions={})
+        paths.append(home.evaluations / f"{one.stem}.json")
+        paths[-1].write_text(result.model_dump_json())
+    return paths
+
+
+def made(folder: RunFolder, cell: Cell) -> CellDir:
+    home = folder.cell(cell)
+    home.make(cell)
+    return home
+
+
+def told(found: Sequence[Verdict]) -> dict[int, str]:
+    return {each.step: each.kept for each in found}
+
+
+def test_only_what_was_evaluated_and_is_not_the_last_goes(
+    spec: Spec, cells: dict[str, Cell], folder: RunFolder
+) -> None:
+    cell, evaluation = cells["verl"], spec.evaluation
+    home = made(folder, cell)
+    for step in (*STEPS, 40, 50):
+        reads = verl(home, step, exported=step != 40)
+        if step not in (30, 40):
+            score(home, cell, evaluation, step, reads)
+    lost = score(home, cell, evaluation, 30, home.exports / "step30-abc" / "huggingface")
+    lost[0].unlink()
+    found = list(verdicts([cell], evaluation, folder))
+    missing = tasks_of(cell, evaluation)[0].name
+    assert told(found) == {
+        10: "", 20: "", 30: f"no scores of it for {missing}",
+        40: "not exported, so never evaluated", 50: "the cell's last",
+    }  # fmt: skip
+    assert found[0].num_bytes > 1000, "the shards and the export"
+    before = {path for path in folder.path.rglob("*") if "eval" in path.parts}
+    done = free(found, evaluation, folder)
+    assert [each.step for each in done] == [10, 20]
+    left = registry.load("verl").find_checkpoints(home.checkpoints)
+    assert [each.step for each in left] == [30, 40, 50]
+    assert sorted(path.name for path in home.exports.iterdir()) == ["step30-abc", "step50-abc"]
+    assert {path for path in folder.path.rglob("*") if "eval" in path.parts} == before
+    assert [e["step"] for e in folder.events() if e["event"] == "freed"] == [10, 20]
+    assert free(found, evaluation, folder) == [], "once is enough"
+
+
+def test_a_checkpoint_written_anew_has_no_scores(
+    spec: Spec, cells: dict[str, Cell], folder: RunFolder
+) -> None:
+    cell, evaluation = cells["prime_rl"], spec.evaluation
+    home = made(folder, cell)
+    for step in STEPS:
+        score(home, cell, evaluation, step, prime_rl(home, step))
+    (home.checkpoints / "weights" / "step_10" / "config.json").write_text('{"other": 1}')
+    found = list(verdicts([cell], evaluation, folder))
+    assert told(found)[10].startswith("no scores of it for ")
+    assert told(found)[20] == ""
+    other = evaluation.model_copy(
+        update={"sampling": evaluation.sampling.model_copy(update={"temperature": 0.123})}
+    )
+    assert told(list(verdicts([cell], other, folder)))[20].startswith("no scores of it for ")
+
+
+def test_a_librarys_own_state_goes_with_the_policy(
+    spec: Spec, cells: dict[str, Cell], folder: RunFolder
+) -> None:
+    cell, evaluation = cells["prime_rl"], spec.evaluation
+    home = made(folder, cell)
+    for step in STEPS:
+        score(home, cell, evaluation, step, prime_rl(home, step))
+    found = list(verdicts([cell], evaluation, folder))
+    assert found[0].num_bytes > 1000
+    changed = home.evaluations / next(home.evaluations.iterdir()).name
+    assert len(free(found, evaluation, folder)) == 2
+    assert changed.exists()
+    for place in ("weights", "checkpoints", "run_default/checkpoints"):
+        assert [path.name for path in (home.checkpoints / place).iterdir()] == ["step_30"]
+
+
+def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
+    spec: Spec, cells: dict[str, Cell], folder: RunFolder
+) -> None:
+    cell, evaluation = cells["prime_rl"], spec.evaluation
+    home = made(folder, cell)
+    for step in STEPS:
+        score(home, cell, evaluation, step, prime_rl(home, step))
+    (home.checkpoints / "weights" / ".removed-step_5-123").mkdir()
+    found = list(verdicts([cell], evaluation, folder))
+    assert [each.step for each in found if not each.kept] == [0, 10, 20]
+    attempt = home.open_attempt()
+    attempt.job.write_text("{}")
+    claim = home.take_claim()
+    assert claim is not None
+    with claim:
+        assert {each.kept for each in verdicts([cell], evaluation, folder)} == {
+            "the cell is running", "the cell's last",
+        }  # fmt: skip
+        assert free(found, evaluation, folder) == []
+    assert [each.step for each in free(found, evaluation, folder)] == [0, 10, 20]
+    assert not list(home.checkpoints.rglob(".removed-*"))
+
+
+def test_skyrl_leaves_no_half_checkpoint(
+    spec: Spec, cells: dict[str, Cell], folder: RunFolder
+) -> None:
+    """What is removed is not told as cut off afterwards."""
+    cell, evaluation, backend = cells["skyrl"], spec.evaluation, registry.load("skyrl")
+    home = made(folder, cell)
+    for step in STEPS:
+        reads = policy(home.checkpoints / "exports-x1" / f"global_step_{step}" / "policy")
+        score(home, cell, evaluation, step, reads)
+    assert [c.step for c in backend.find_checkpoints(home.checkpoints)] == list(STEPS)
+    assert len(free(list(verdicts([cell], evaluation, folder)), evaluation, folder)) == 2
+    (left,) = backend.begun_checkpoints(home.checkpoints)
+    assert left == backend.find_checkpoints(home.checkpoints)[0].path
