@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from lifeline import free_port, held, let_go
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -35,16 +36,17 @@ def environment() -> dict[str, str]:
 
 def serve(argv: list[str], folder: Path) -> None:
     """A server answers its first page, and is stopped."""
-    server = subprocess.Popen(
-        [*argv, "--port", "5791"], cwd=folder, env=environment() | {
+    port = free_port()
+    server = held(
+        [*argv, "--port", str(port)], cwd=folder, env=environment() | {
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         deadline = time.monotonic() + 180
         while True:
             try:
-                with urllib.request.urlopen("http://127.0.0.1:5791/", timeout=5) as page:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
                     assert page.status == 200
                     return
             except OSError:
@@ -52,8 +54,7 @@ def serve(argv: list[str], folder: Path) -> None:
                 assert time.monotonic() < deadline, "it did not answer in three minutes"
                 time.sleep(0.5)
     finally:
-        os.killpg(server.pid, 15)
-        server.wait(30)
+        let_go(server)
 
 
 def test_documents_show_commands() -> None:

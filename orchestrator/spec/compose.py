@@ -139,8 +139,10 @@ def compose(
             config = hydra_compose(config_name=file.stem, overrides=theirs)
         plain = OmegaConf.to_container(config)
     except (HydraException, OmegaConfBaseException) as error:
-        said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-        faults.append(Fault(f"{said}{_hint(overrides, data)}"))
+        hint = _hint(overrides, data)
+        lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
+        said = lines if not hint else [x for x in lines if not x.startswith("To append")]
+        faults.append(Fault(f"{'; '.join(said)}{hint}"))
         return {}
     if not isinstance(plain, dict):
         raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
@@ -207,7 +209,7 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
-        if override.key in FIELDS:
+        if override.key in FIELDS and override.key != "seed":
             return f"; settings are set by base.{override.text}, or in one study"
         node: Any = data
         for word in override.key.split("."):

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 from orchestrator import registry
 from orchestrator.errors import Fault, SpecError, did_you_mean
-from orchestrator.expand import Expansion, expansion, keep
+from orchestrator.expand import Expansion, expand, expansion, keep
 from orchestrator.expand.assign import Assignment, Pointer, Problem, read
 from orchestrator.expand.build import layered
 from orchestrator.spec.check import checked, valid
 from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import KINDS, compose, documents, overrides_of, place, resolved
+from orchestrator.spec.effect import unfelt
 from orchestrator.spec.groups import GROUPS, Library
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.types import Evaluation, Published, Site, Spec, Study
@@ -46,6 +47,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     file = checked(resolved(composed, found), problems)
     problems += [Problem(*told_) for told_ in found]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
+    if spec and not problems and told:
+        problems += unfelt(told, expand(spec))
     faults += [library.fault(problem.message, problem.pointer) for problem in problems]
     _stop(path, faults)
     if spec is None:

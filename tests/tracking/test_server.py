@@ -2,18 +2,15 @@
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lifeline import free_port, held, kill, let_go
 from mlflow.tracking import MlflowClient
 from tracking_house import House, dump, grow
 
@@ -28,9 +25,7 @@ class Server:
     def __init__(self, root: Path, migrated: Path):
         self.root = root
         shutil.copy(migrated, root / "server.db")
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -41,9 +36,7 @@ class Server:
         ]  # fmt: skip
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.root / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env={**os.environ, **quiet}, start_new_session=True
-            )
+            self.process = held(argv, stdout=log, stderr=log, env={**os.environ, **quiet})
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             try:
@@ -55,25 +48,16 @@ class Server:
         raise AssertionError("the server did not come up: " + (self.root / "log").read_text())
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-@contextmanager
-def serving(root: Path, migrated: Path) -> Iterator[Server]:
-    server = Server(root, migrated)
-    server.start()
-    try:
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.kill()
+        kill(self.process)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server"), migrated) as running:
-        yield running
+    """One for all tests: it takes half a minute to start."""
+    running = Server(tmp_path_factory.mktemp("server"), migrated)
+    running.start()
+    yield running
+    let_go(running.process)
 
 
 def fill(house: House) -> None:
@@ -99,27 +83,27 @@ def test_a_server_holds_what_a_file_holds(house: House, server: Server) -> None:
 
 
 def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
-    house: House, tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_house: Callable[..., House], tmp_path: Path, server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    house = make_house(tmp_path / "runs", name="cut")
     fill(house)
-    with serving(tmp_path, migrated) as server:
-        for call in ("log_batch", "log_artifacts"):
-            real = getattr(MlflowClient, call)
+    real = MlflowClient.log_batch
 
-            def killing(*args: Any, real: Any = real, **more: Any) -> Any:
-                done = real(*args, **more)
-                if server.process.poll() is None:
-                    server.kill()
-                return done
+    def killing(*args: Any, **more: Any) -> Any:
+        done = real(*args, **more)
+        if more.get("metrics") and server.process.poll() is None:
+            server.kill()
+        return done
 
-            with monkeypatch.context() as patched:
-                patched.setattr(MlflowClient, call, killing)
-                with pytest.raises(EnvironmentFault, match="cannot be used"):
-                    house.mirror(server.uri)
-            server.start()
-        report = house.mirror(server.uri)
-        assert report.unchanged < 5
-        completed = dump(server.uri, house.folder.experiment)
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "log_batch", killing)
+        with pytest.raises(EnvironmentFault, match="cannot be used"):
+            house.mirror(server.uri)
+    server.start()
+    report = house.mirror(server.uri)
+    assert 0 < report.unchanged < 5
+    completed = dump(server.uri, house.folder.experiment)
     house.mirror()
     assert completed == dump(f"sqlite:///{house.database}", house.folder.experiment)
 

@@ -116,9 +116,9 @@ def wait(request: Request) -> Launched:
             looks = [(cell, look(request.folder.cell(cell))) for cell in request.cells]
             for cell, seen in looks:
                 if seen_before.get(cell.id) != seen.state:
+                    unpaid.clear()  # what has ended may have taken less than was thought
                     _tell_change(request, cell, seen)
                     seen_before[cell.id] = seen.state
-                    unpaid.clear()  # what has ended may have taken less than was thought
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
             states, scores = evaluated(request.folder, looks)
@@ -149,6 +149,9 @@ def _tell_change(request: Request, cell: Cell, seen: Look) -> None:
     last = attempts[-1].path if attempts else None
     if seen.state == "running" and last is not None:
         request.on_event(Event("started", cell, last))
+    elif seen.state == "failed" and _goes_again(request, cell, seen, ()):
+        why = f"{seen.exit.failure}: {seen.exit.message}".partition("\n")[0] if seen.exit else ""
+        request.tell(f"{cell.slug}: failed ({why}); it is tried again")
     elif seen.state not in _BUSY | RESUMABLE:
         request.on_event(Event("ended", cell, last, seen.exit))
 

@@ -40,7 +40,10 @@ def train(told: dict[str, str]) -> None:
         run(cell.model_copy(update={"settings": settings}), Place(own, own, own / "checkpoints"))
         for line in (own / "metrics.jsonl").read_text().splitlines():
             point = json.loads(line)
-            data = {theirs: point["values"][ours] for ours, theirs in LOGGED.items()}
+            held = point["values"]
+            data = {theirs: held[ours] for ours, theirs in LOGGED.items() if ours in held}
+            if not data:
+                continue
             data |= {"training/global_step": point["step"], "timing_s/step": 0.1}
             with log.open("a") as file:
                 file.write(json.dumps({"step": point["step"], "data": data}) + "\n")

@@ -26,7 +26,7 @@ studies:
       optimizer: {learning_rate: 1.0e-6}
       num_train_steps: 30
       backend: {name: verl, version: 0.9.1}
-      resources: {num_nodes: 1, gpus_per_node: 2}
+      resources: {num_nodes: 1, gpus_per_node: 2, hours: 0.5}
     axes: {kl: [{estimator: k1, placement: reward, beta: 0.3}]}
 claims: {it_learns: "eval/in_domain/mean[kl=k1.reward] >= 0.3"}
 evaluation:
@@ -78,11 +78,21 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
         return done
 
     assert call("data", "prepare", "chain.yaml").returncode == 0
-    assert call("run", "chain.yaml").returncode == 0
-    assert call("run", "chain.yaml", "--wait").returncode == 0
+    budget = ("--budget-gpu-hours", "1.2")  # a cell is declared to take one, and takes a hundredth
+    sent = call("run", "chain.yaml", *budget)
+    assert "submitted 1 cells" in sent.stderr
+    assert "0 used, 0 with the scheduler, 1 to be submitted; 1 cell is left" in sent.stderr
+    again = call("run", "chain.yaml", *budget)
+    assert "submitted" not in again.stderr
+    assert "1 with the scheduler, 0 to be submitted; 1 cell is left, which wants 1" in again.stderr
+    done = call("run", "chain.yaml", "--wait", *budget)
+    assert done.returncode == 0
+    assert "1 cell is left" in done.stderr, "at first"
+    assert "budget of 1.2 GPU-hours: 0.0" in done.stderr, "what the first took is known then"
     shown = json.loads(call("status", "chain.yaml", "--json").stdout)[0]
     assert shown["states"] == {"succeeded": 2}
     assert shown["cluster"]["evaluations"] == {"succeeded": 2}
+    assert 0 < shown["gpu_hours"]["used"] < 0.2
     for cell in (tmp_path / "runs" / "chain" / "cells").iterdir():
         (record,) = cell.glob("exports/*/export.json")
         assert json.loads(record.read_text())["environment"]["venv"] == str(place)

@@ -1,0 +1,41 @@
+"""Servers of tests: they and all they start end with the test process, however that ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.tracking import keeper
+
+
+def held(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+    """A program below a keeper, which watches this end of its standard input."""
+    return subprocess.Popen(
+        [sys.executable, keeper.__file__, *argv], stdin=subprocess.PIPE, start_new_session=True,
+        **options,
+    )  # fmt: skip
+
+
+def let_go(process: "subprocess.Popen[bytes]", seconds: float = 30) -> None:
+    """Has the program and all it started ended, and waits for that."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(seconds)
+
+
+def kill(process: "subprocess.Popen[bytes]", seconds: float = 60) -> None:
+    """Kills the program and all it started at once, without a word."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in children:  # each leads a group of its own
+        os.killpg(int(child), signal.SIGKILL)
+    process.wait(seconds)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
