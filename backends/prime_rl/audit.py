@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.audit.keys import (
     LONGEST_ENTRY,
+    PRIME_RL_TAU,
     Keys,
     Releases,
     as_number,
@@ -36,6 +37,8 @@ OLD = 1
 FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
 """Indices of 0.3.0 (teacher_tau), 0.5.0 (kl_tau 1e-3 by default) and 0.5.0 (last teacher_tau)."""
 TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
+_TEACHER_NAMES = ("teacher_inference.model.name", "orchestrator.teacher_model.model.name")
+_POLICY_NAMES = ("model.name", "trainer.model.name", "orchestrator.model.name")
 _ENTRY = re.compile(r"^(rl|trainer|orchestrator|.*zeroband/train\.py|.*prime_rl/.*(rl|train)\.py"
                     r"|prime_rl\.[\w.]*(rl|train)|zeroband\.train)$")  # fmt: skip
 _MARKS = {
@@ -43,6 +46,11 @@ _MARKS = {
     "inference_gpu_ids", "trainer_gpu_ids", "toml_files", "name_model", "kl_coef",
     "max_async_level",
 }  # fmt: skip
+UNDATED = (
+    "kl_tau is not given: since March 2026 (0.5.0) it is 0.001, before it was 0 and so no KL; "
+    "its keys fit both, for commits between 0.4.0 and 0.5.0 had them: say which with --library "
+    "prime_rl@VERSION"
+)
 NO_GRADIENT = (
     "the KL is computed from log-probabilities stored without gradient, so it moves the logged "
     "loss only (src/zeroband/train.py)"
@@ -154,6 +162,7 @@ class _Judge:
     ) -> None:  # fmt: skip
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
         self.spread, self.version = spread, releases().versions[at]
+        self.dated = bool({"prime_rl", "prime-rl", PRIME_RL_TAU} & launch.versions.keys())
         self.unknown: list[str] = []
         self.rules: list[Rule] = []
 
@@ -257,12 +266,11 @@ class _Judge:
             self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
-        if key is None and self.spread[0] < FIRST_TAU_ON <= self.at:
-            keys.assumes.append(
-                "the release is 0.5.0 or later: in older ones, which its keys fit as well, kl_tau "
-                "is 0 and there is no KL at all"
-            )
         default = 0.001 if self.at >= FIRST_TAU_ON else 0.0
+        beside, _, why = self.launch.versions.get(PRIME_RL_TAU, "").partition(" ")
+        if beside and key is None:
+            default = as_number(beside) or 0.0
+            self._rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
         tau = keys.number(key) if key else default
         if key and tau is None:
             self.unknown.append(keys.why_unknown(key))
@@ -270,6 +278,9 @@ class _Judge:
                    "sampled, not to a reference policy", "prime_rl/trainer/rl/loss.py")  # fmt: skip
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
         if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+            if key is None and self.spread[0] <= FIRST_TAU_ON <= self.at and not self.dated:
+                self.unknown.append(UNDATED)
+                tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)
         self._rule("teacher_tau adds log teacher - log policy to each token's advantage: k1, "
@@ -278,6 +289,11 @@ class _Judge:
         if beta is None:
             self.unknown.append(keys.why_unknown(teacher))
             return InLoss(None), tau
+        named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
+        master, policy = (keys.text(name) if name else "" for name in named)
+        if master and policy and master != policy:
+            self._rule(f"its teacher is {master}: this draws the policy there (distillation), and "
+                       "nothing keeps it near its own start", "entrypoints/rl.py")  # fmt: skip
         return InLoss(beta != 0, "k1", beta, True), tau
 
     def _inactive(self, dead: str) -> Iterator[Inactive]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.audit.keys import PRIME_RL_TAU
 from orchestrator.audit.pins import pins
 
 LARGEST = 400_000
@@ -14,6 +15,13 @@ _VERSION_FILES = (
 )  # fmt: skip
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
 _VERL_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+_TAU_FILES = (
+    "packages/prime-rl-configs/src/prime_rl/configs/trainer.py", "src/prime_rl/configs/trainer.py",
+    "src/prime_rl/trainer/rl/config.py",
+)  # fmt: skip
+_TAU = re.compile(
+    r"\bkl_tau\s*:[^\n]*?(?:\]\s*=\s*|Field\(\s*(?:default\s*=\s*)?)([\d.]+(?:e-?\d+)?)"
+)
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)")
 _NUMBER = re.compile(r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M)
 
@@ -54,6 +62,10 @@ def versions(script: Path) -> dict[str, str]:
             if match is not None:
                 found.setdefault(library, f"{match[1]} {name} beside it says so")
         found.update(_switched(folder, found))
+        for name in _TAU_FILES:
+            match = _TAU.search(_text(folder / name) or "")
+            if match is not None:
+                found.setdefault(PRIME_RL_TAU, f"{match[1]} {name} beside it says so")
         for name in _PIN_FILES:
             text = _text(folder / name)
             for library, told in pins(text) if text else ():

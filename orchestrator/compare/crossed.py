@@ -6,8 +6,9 @@ item), so both are resampled on their own (Owen 2007, the pigeonhole bootstrap).
 
 The half width is the mean of two: of the hierarchical bootstrap, whose seed level is a Student t
 (a little too long for few seeds), and of the variance components with Satterthwaite's degrees of
-freedom (a little too short). Measured coverage of 95 %: 93 to 97 % from 3 seeds on, over the
-mixtures of spreads in tests/compare/test_crossed.py.
+freedom (a little too short). Measured coverage of 95 %, 2,000 repetitions for each of ten mixtures
+of spreads and kinds of items, on draws that nothing was chosen by: 94.2 to 97.3 % from 3 seeds on;
+92.7 to 98.3 % with 2. tests/compare/test_crossed.py measures it over four of them.
 """
 
 import math

@@ -85,14 +85,18 @@ def quantile(probability: float, degrees: float) -> float:
 
 def tails(found: Estimate, bound: float) -> tuple[float, float]:
     """One-sided p of "the mean is not above `bound`", and of "it is not below"; (0.5, 0.5) where
-    nothing can be said. No spread between seeds at all leaves no doubt: 0 and 1.
+    nothing can be said.
+
+    Student's t; the sign test where seeds do not differ at all, as accuracies over few items may
+    not: t would have no doubt left after two seeds, and the signs have 1/2^n.
     """
     from scipy.special import stdtr
 
     if found.n < 2 or math.isclose(found.mean, bound, abs_tol=1e-12):
         return 0.5, 0.5
     if found.sd < SMALLEST_SD:
-        return (0.0, 1.0) if found.mean > bound else (1.0, 0.0)
+        p = 0.5**found.n
+        return (p, 1 - p) if found.mean > bound else (1 - p, p)
     t = (found.mean - bound) / (found.sd / math.sqrt(found.n))
     return float(stdtr(found.n - 1, -t)), float(stdtr(found.n - 1, t))
 
@@ -136,11 +140,14 @@ def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None
     """Seeds with which a mean `distance` from its bound is told from it with power 0.8.
 
     n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom; None where no
-    number up to MAX_SEEDS would do. Assumes that distance and sd stay as they were seen.
+    number up to MAX_SEEDS would do. Without spread, as many as the sign test needs. Assumes that
+    distance and sd stay as they were seen.
     """
     import numpy as np
     from scipy.special import stdtrit
 
+    if distance and sd < SMALLEST_SD:
+        return math.floor(math.log2(2 / alpha)) + 1
     n = np.arange(2, MAX_SEEDS + 1)
     reach = stdtrit(n - 1, 1 - alpha / 2) + stdtrit(n - 1, POWER)
     enough = np.sqrt(n) * abs(distance) >= reach * sd

@@ -36,7 +36,8 @@ class Gap:
 
     @property
     def verdict(self) -> str:
-        """`same mathematics`, `differs`, `indistinguishable` (the interval lies within MARGIN),
+        """`same mathematics`, `differs`, `indistinguishable` (surely closer than MARGIN, as where
+        the 95 % interval lies within it),
         or `underpowered` with the seeds that would tell."""
         if self.same:
             return "same mathematics"
@@ -44,8 +45,7 @@ class Gap:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        low, high = self.effect.low, self.effect.high
-        if low is not None and high is not None and low > -MARGIN and high < MARGIN:
+        if max(tails(self.effect, -MARGIN)[0], tails(self.effect, MARGIN)[1]) < ALPHA / 2:
             return "indistinguishable"
         more = self._more_seeds()
         return f"underpowered ({more})" if more else "underpowered"

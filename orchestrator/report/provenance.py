@@ -67,7 +67,10 @@ METHODS = (
     ("p-values are two-sided and corrected by Holm over all testable claims; below "
     f"{ALPHA:.2f} a claim is supported or contradicted. Otherwise it is underpowered, and the "
     f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."),
-    "Claims with ~ are tests of equivalence: two one-sided tests against the margin.",
+    ("Means are tested by Student's t; where all seeds give the same difference, by the sign test, "
+     "which n seeds bring to 2/2^n at best."),
+    ("Claims with ~ are tests of equivalence: two one-sided tests against the margin, each at half "
+     f"of {ALPHA:.2f}."),
 )  # fmt: skip
 
 

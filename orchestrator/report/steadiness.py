@@ -11,10 +11,11 @@ from orchestrator.report.model import Figure, Section, Table
 from orchestrator.report.rows import WHO, cells, who
 
 TEXT = (
-    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Spread: "
-    "the standard deviation between seeds of the final value, with its chi-square interval. Steps "
-    "kept: train steps before a collapse, or all of them; the mean is the area under the share of "
-    "runs that still train."
+    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
+    "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
+    "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
+    "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
+    "mean is the area under the share of runs that still train."
 )
 MEASURES = {
     "drop": "drop from the peak",

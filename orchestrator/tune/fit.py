@@ -2,10 +2,11 @@
 
 The best observed value is the best partly by luck: the noisier, the more. A curve pools the noise.
 It is a Gaussian process over the field (its logarithm, where it is searched so): constant mean and
-squared-exponential covariance, noise of equal size in every seed. Mean and size of the noise are
-integrated over in closed form (flat prior; what seeds of the same trial show of the noise counts),
-length and height of the covariance over a grid with flat priors in their logarithms (Rasmussen and
-Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7 and 5.2).
+Matern covariance of smoothness 5/2, noise of equal size in every seed. Mean and size of the noise
+are integrated over in closed form (flat prior; what seeds of the same trial show of the noise
+counts), length and height of the covariance over a grid with flat priors in their logarithms
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7, 4.2 and
+5.2). A smoother covariance is too sure of a hill with one steep side.
 """
 
 import math
@@ -22,8 +23,8 @@ FEWEST = 5
 """Distinct values that have to be measured before a curve is fitted."""
 LENGTHS = tuple(0.06 * 1.45**i for i in range(11))
 """Of the covariance, in units of the whole range: 0.06 to 2.5."""
-HEIGHTS = tuple(0.3 * 4.0**i for i in range(10))
-"""Its variance over that of one seed's noise: 0.3 to 8e4."""
+HEIGHTS = tuple(0.3 * 4.0**i for i in range(12))
+"""Its variance over that of one seed's noise: 0.3 to 1.3e6."""
 POINTS = 121
 """Of the range, at which the curve is looked at."""
 DRAWS = 2000
@@ -100,8 +101,9 @@ def optimum(
             paths = factor @ random.standard_normal((factor.shape[1], count))
             tops.append(np.argmax(curve.mean[:, None] + noise * paths, axis=0))
     low, high = np.quantile(np.concatenate(tops), [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
-    top = int(np.argmax(mean))
-    return float(grid[top]), float(grid[low]), float(grid[high]), float(mean[top])
+    top, step = int(np.argmax(mean)), (grid[1] - grid[0]) / 2  # tops lie between points too
+    ends = max(grid[0], grid[low] - step), min(grid[-1], grid[high] + step)
+    return float(grid[top]), float(ends[0]), float(ends[1]), float(mean[top])
 
 
 def _curve(
@@ -111,7 +113,8 @@ def _curve(
     import numpy as np
 
     def covariance(a: Any, b: Any) -> Any:
-        return height * np.exp(-0.5 * ((a[:, None] - b[None, :]) / length) ** 2)
+        far = math.sqrt(5) * np.abs(a[:, None] - b[None, :]) / length
+        return height * (1 + far + far**2 / 3) * np.exp(-far)
 
     root = np.linalg.cholesky(covariance(places, places) + np.diag(1 / counts))
     ones = np.linalg.solve(root, np.ones(len(places)))

@@ -155,7 +155,7 @@ def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> N
     [
         ("kl_coef = 0.1\nname_model = 'x'\n", "no_kl", None),
         ("inference_gpu_ids = [0]\n[orchestrator]\nbatch_size = 8\n", "no_kl", 0.0),
-        ("[slurm]\njob_name = 'x'\n", "rollout_policy_kl_only", 1e-3),
+        ("[slurm]\njob_name = 'x'\n", "undetermined", None),
         ("[slurm]\n[trainer.loss]\nkl_tau = 0.0\n", "no_kl", 0.0),
         ("[orchestrator]\nbatch_size = 8\n[trainer.loss]\ntype = 'custom'\n", "undetermined", None),
         (("inference_gpu_ids = [0]\nmax_async_level = 1\n[orchestrator]\nbatch_size = 8\n"
@@ -165,6 +165,46 @@ def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> N
 def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
     found = only(text, "rl.toml")
     assert (found.verdict, found.rollout_kl) == (expected, tau)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [({"prime_rl": "0.5.0 told"}, "rollout_policy_kl_only"), ({"prime_rl": "0.4.0 told"}, "no_kl"),
+     ({PRIME_RL_TAU: "0.0 its source"}, "no_kl"),
+     ({PRIME_RL_TAU: "1e-3 its source"}, "rollout_policy_kl_only")],
+)  # fmt: skip
+def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
+    told: dict[str, str], expected: str
+) -> None:
+    """Its keys do not tell: commits between 0.4.0 and 0.5.0 had those of 0.5.0."""
+    found = only("[slurm]\njob_name = 'x'\n", "rl.toml", versions=told)
+    assert found.verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "default"),
+    [("src/prime_rl/configs/trainer.py",
+      'kl_tau: Annotated[float, Field(ge=0, description="The tau.")] = 0.0', "0.0"),
+     ("packages/prime-rl-configs/src/prime_rl/configs/trainer.py",
+      "kl_tau: float = Field(1e-3, ge=0)", "1e-3")],
+)  # fmt: skip
+def test_the_default_of_kl_tau_in_a_checkout(
+    tmp_path: Path, place: str, line: str, default: str
+) -> None:
+    for path, text in ((place, f"class Loss:\n    {line}\n"), ("configs/x/rl.toml", "")):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+    found = versions(tmp_path / "configs/x/rl.toml")
+    assert found == {PRIME_RL_TAU: f"{default} {place} beside it says so"}
+
+
+def test_a_teacher_that_is_another_model_is_said_to_be_one() -> None:
+    text = (
+        "[model]\nname = 'small'\n[teacher_inference.model]\nname = '{}'\n"
+        "[trainer.loss]\nteacher_tau = 0.3\n[orchestrator]\nbatch_size = 8\n"
+    )
+    rules = [[r.text for r in only(text.format(x), "rl.toml").rules] for x in ("large", "small")]
+    assert ["distillation" in " ".join(each) for each in rules] == [True, False]
 
 
 def test_prime_rl_overlays_by_command() -> None:

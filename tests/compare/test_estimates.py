@@ -84,9 +84,15 @@ def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
         assert below == pytest.approx(1 - expected, rel=1e-6, abs=1e-12)
 
 
-def test_without_spread_there_is_no_doubt_and_with_one_seed_no_knowledge() -> None:
-    assert tails(estimate([1.0, 1.0]), 0.5) == (0.0, 1.0)
-    assert tails(estimate([0.0, 0.0]), 0.5) == (1.0, 0.0)
+def test_without_spread_the_signs_are_tested_and_with_one_seed_nothing_is_known() -> None:
+    assert tails(estimate([1.0, 1.0]), 0.5) == (0.25, 0.75)
+    assert tails(estimate([0.0] * 3), 0.5) == (0.875, 0.125)
+    expected = stats.binomtest(6, 6, 0.5, "greater").pvalue
+    assert tails(estimate([0.1] * 6), 0.0)[0] == pytest.approx(expected)
+    for alpha in (0.05, 0.01):
+        n = seeds_needed(0.1, 0.0, alpha)
+        assert n is not None
+        assert 2 * tails(estimate([0.1] * n), 0.0)[0] < alpha <= 4 * 0.5**n
     assert tails(estimate([0.5, 0.5]), 0.5) == (0.5, 0.5)
     assert tails(estimate([9.0]), 0.5) == (0.5, 0.5)
 

@@ -102,8 +102,8 @@ def test_one_seed_has_no_verdict(found: list[Question]) -> None:
 
 
 def test_over_all_questions_every_pair_is_set_against_each_other(found: list[Question]) -> None:
-    values = spread(found, {name: [0.8, 0.81, 0.82] for name in (VERL, SKYRL, PRIME, "micro")})
-    values |= spread(found, {OPENRLHF: [0.5, 0.51, 0.52]})
+    values = spread(found, {name: [0.8, 0.81, 0.82] for name in (VERL, PRIME, "micro")})
+    values |= spread(found, {OPENRLHF: [0.5, 0.51, 0.522], SKYRL: [0.801, 0.81, 0.822]})
     told = {(g.left, g.right): g for g in overall(found, values.get)}
     assert len(told) == 10
     assert told[VERL, OPENRLHF].verdict == "differs"

@@ -8,21 +8,24 @@ from orchestrator.launch.slurm import poll, words
 from orchestrator.rundir import RunFolder
 
 PATIENCE_SECONDS = 30.0
-"""How long a job may wait before the queue is asked for its reason: that is a call more."""
+"""How long a job may wait before its reason is looked at."""
 
 
 def stuck(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     """One sentence a reason, with the number of jobs. options: `site.options`, for their values.
 
-    Asks nothing where no job of the folder has waited for PATIENCE_SECONDS.
+    Accounting keeps the last reason that was neither priority nor resources, also when it is over:
+    only where that is a reason not to start, the queue is asked whether it holds. That is a call
+    more.
     """
     from orchestrator.site.messages import stuck as meaning
 
     taken = poll.snapshot(folder)
     mine = {s.job for s in taken.jobs.values() if s.job and not s.drained}
     since = time.time() - PATIENCE_SECONDS
-    late = any(e.word in words.WAITING and e.submitted < since for e in taken.accounted().values())
-    if not mine or not (late or taken.fault):
+    late = {e.reason for e in taken.accounted().values()
+            if e.word in words.WAITING and e.submitted < since}  # fmt: skip
+    if not mine or not (taken.fault or any(meaning(reason, options) for reason in late)):
         return []
     queue = taken.queued() or {}
     reasons = Counter(
