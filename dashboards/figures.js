@@ -96,6 +96,11 @@ function smoothed(values) {
   });
 }
 
+const MARKS = {  // in a field of 30 x 12
+  circle: "M10 6a5 5 0 1 0 10 0a5 5 0 1 0-10 0", square: "M10.5 1.5h9v9h-9z", diamond: "M15 0l6 6-6 6-6-6z",
+  "triangle-up": "M15 1l5.5 10h-11z", "triangle-down": "M15 11l5.5-10h-11z", cross: "M13 1h4v3h3v4h-3v3h-4v-3h-3v-4h3z",
+};
+
 // Between the controls of a figure and its panels.
 function legend(place, items, marks = false) {
   const list = element("ul", undefined, { class: "legend" });
@@ -108,7 +113,7 @@ function legend(place, items, marks = false) {
   for (const [name, look] of items) {
     const item = element("li");
     const picture = svg("svg", { width: 30, height: 12, "aria-hidden": "true" });
-    if (marks) picture.append(svg("path", { fill: look.color, d: look.symbol === "diamond" ? "M15 0l6 6-6 6-6-6z" : "M10 6a5 5 0 1 0 10 0a5 5 0 1 0-10 0" }));
+    if (marks) picture.append(svg("path", { fill: look.color, d: MARKS[look.symbol] || MARKS.circle }));
     else picture.append(svg("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: look.color, "stroke-width": 2.5,
       "stroke-dasharray": strokes[look.dash] }));
     item.append(picture, element("span", name));
@@ -132,7 +137,7 @@ function draw(plot, traces, layout) {
   const whole = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { color: css("--text"), family: getComputedStyle(document.body).fontFamily, size: 12 },
-    margin: { l: 44, r: 10, t: 6, b: 34 }, hovermode: "closest",
+    margin: { l: 44, r: 14, t: 6, b: 34 }, hovermode: "closest",
     hoverlabel: { bgcolor: css("--raised"), bordercolor: css("--line"), font: { color: css("--text") } },
     ...layout, xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
   };
@@ -192,6 +197,7 @@ function sharedRange(panels, log) {
   if (low > high) return undefined;
   if (log) return [Math.log10(low) - 0.05, Math.log10(high) + 0.05];
   if (low > 0 && low < 0.5 * high) low = 0;
+  if (low === 0 && high === 0) return [-0.04, 1];
   const air = 0.04 * (high - low || 1);
   return [low - air, high + air];
 }
@@ -207,6 +213,7 @@ function dots(rows) {
     error_x: errors(r.wide[0], r.value, r.wide[1], { color: r.look.color, thickness: 8, width: 0 }) }));
   return [...wide, ...rows.map(({ name, value, low, high, look, told: text, at }) => ({
     x: [value], y: [safe(name)], mode: "markers", marker: { color: look.color, symbol: look.symbol, size: 9 }, meta: [at],
+    cliponaxis: false,
     error_x: errors(low, value, high, { color: look.color, thickness: 1.8, width: 4 }),
     hovertemplate: safe(text) + "<extra></extra>" }))];
 }
@@ -379,7 +386,7 @@ const FIGURES = {
     if (!own.length) return nothing(place);
     place.classList.add("square");
     const kinds = unique(own.map((c) => c.kl)), look = looks(kinds);
-    legend(place, kinds.map((kl) => [kl, { ...look(kl), dash: "solid" }]));
+    legend(place, kinds.map((kl) => [kl, look(kl)]), true);
     const values = own.flatMap((c) => [c.predicted, ...c.finals[metric].slice(0, 3)]).filter((v) => v !== null);
     const index = new Map(all.map((c, i) => [c, i]));
     const low = Math.min(...values) - 0.03, high = Math.max(...values) + 0.03;

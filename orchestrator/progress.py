@@ -56,7 +56,8 @@ class Progress:
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
             earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
-            self._steps_found.setdefault(cell.id, now_of(earlier).step)
+            found = max(now_of(earlier).step, now_of(event.attempt_dir).step)
+            self._steps_found.setdefault(cell.id, found)
             return ""
         self.running.pop(cell.id, None)
         if event.kind == "lost":

@@ -20,8 +20,8 @@ from orchestrator.audit.types import (
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
 PRIME_RL_TAU = "prime_rl kl_tau"
-"""Among a launch's versions, though no release: the default of kl_tau in Prime-RL's own source beside
-a configuration. It changed between two releases, and checkouts are of commits between them."""
+"""Among a launch's versions, though no release: the default of kl_tau in Prime-RL's own source
+beside it. It changed between two releases, and checkouts are of commits between them."""
 LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
 """Characters of a word that may name an entry point, and of a value that is shown."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")

@@ -1,11 +1,12 @@
 """What `cancel` and `retry` have in common: an operation on chosen cells, and what became of it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli.output import print_json, print_table, say
 from orchestrator.rundir import RunFolder
 from orchestrator.types import Cell
 
@@ -30,4 +31,6 @@ def change(
     changed = [(d.directory.path.name, d.note) for d in done if d.done]
     if changed:
         print_table(("cell", ""), changed)
+    for note, count in Counter(d.note for d in done if not d.done).items():
+        say(f"{count} left alone: {note}")
     click.echo(f"{len(changed)} of {len(done)} cells {past}")

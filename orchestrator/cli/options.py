@@ -14,6 +14,7 @@ where = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
-    "--runs-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"),
+    "--runs-dir", type=click.Path(path_type=Path, file_okay=False, readable=False),
+    default=Path("runs"),
     envvar="ORCH_RUNS_DIR", show_default=True, help="Where experiments are kept.",
 )  # fmt: skip

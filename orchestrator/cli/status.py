@@ -72,6 +72,7 @@ def _show(
 
 def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
     from orchestrator.cost import bill, measure
+    from orchestrator.operations import ON_CLUSTER
 
     counts = _states(made)
     total = len(made.rows)
@@ -81,7 +82,8 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
         + "".join(f", {n} {state}" for state, n in counts.items() if state != "succeeded")
     )
     spent = sum(row.exit.cpu_seconds for row in made.rows if row.exit)
-    left = bill([r.cell for r in made.pending if r.cell], measure(made.rows))
+    left = bill([r.cell for r in made.rows if r.cell and (r.pending or r.state in ON_CLUSTER)],
+                measure(made.rows))  # fmt: skip
     collapsed = sum(_collapsed(row) for row in made.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
     if (hours := _gpu_hours(made)) is not None:

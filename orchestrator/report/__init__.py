@@ -162,12 +162,15 @@ def _answer(comparison: Comparison) -> str:
     if not findings:
         return "The spec states no claims; the figures below describe what came out."
     counts = {v: [f.name for f in findings if f.verdict == v] for v in _VERDICTS}
-    told = [f"{len(names)} {'is' if len(names) == 1 else 'are'} {verdict}"
+    told = [f"{len(names)} {'is' if len(names) == 1 else 'are'} {_GLOSSES.get(verdict, verdict)}"
             for verdict, names in counts.items() if names]  # fmt: skip
-    return f"Of {counted(len(findings), 'claim')}, {listed(told)}."
+    decided = counts["supported"] or counts["contradicted"]
+    lead = "Of" if decided else "Nothing is decided yet: of"
+    return f"{lead} {counted(len(findings), 'claim')}, {listed(told)}."
 
 
 _VERDICTS = ("supported", "contradicted", "underpowered", "not testable")
+_GLOSSES = {"underpowered": "underpowered (too few seeds to tell)"}
 
 
 def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str, str], ...]:

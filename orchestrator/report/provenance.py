@@ -54,8 +54,8 @@ DIRECTORY = (
     "setting got there), attempts/, checkpoints/ and eval/ (scores and single items)."
 )
 METHODS = (
-    (f"Intervals over seeds are {LEVEL:.0%} intervals of the mean by Student's t; one seed has "
-    "none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) intervals."),
+    (f"Intervals over seeds are {100 * LEVEL:.0f} % intervals of the mean by Student's t; one seed "
+     "has none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) ones."),
     ("Over seeds and items: both are resampled (the hierarchical bootstrap), so these intervals "
      "speak of the tasks the items were drawn from, and not of these items only."),
     ("Final values are those after the last train step of runs that ended well. Collapsed runs "

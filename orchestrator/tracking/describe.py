@@ -42,7 +42,9 @@ def study(name: str, declared: Study | None, spec: Spec, records: Sequence[Recor
     return "\n\n".join(part for part in parts if part)
 
 
-def summary(spec: Spec, records: Sequence[Record], folder: RunFolder) -> str:
+def summary(
+    spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0
+) -> str:  # fmt: skip
     """The experiment: its question, description and claims, how far it is, where it lies."""
     micro = bool(records) and records[0].cell.scale == "micro"
     parts = [
@@ -54,6 +56,9 @@ def summary(spec: Spec, records: Sequence[Record], folder: RunFolder) -> str:
         if (folder.report / "index.html").is_file()
         else "The report is an artifact of the run `summary`, once `orch report` has made it.",
         listed(views(records)),
+        f"[Evaluated checkpoints](orch:models): {num_models}, as models with their scores"
+        if num_models
+        else "",
         _claims(spec),
         _progress(records),
         f"Run directories: `{folder.path}`",

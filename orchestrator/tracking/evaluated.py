@@ -26,7 +26,8 @@ def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Scor
     cell = record.cell
     settings = cell.declared or cell.settings
     where = folder.absolute().as_uri() if folder is not None else ""
-    name = _FORBIDDEN.sub("_", f"{cell.slug}-step{step}")[:_MAX_NAME]
+    told = f"{settings.kl.label}-b{text_of(settings.kl.beta)}-s{settings.seed}-step{step}"
+    name = _FORBIDDEN.sub("_", f"{told}-{settings.model.name}-{cell.id}")[:_MAX_NAME]
     note = [
         f"The policy of cell `{cell.id}` (`{cell.slug}`) after train step {step}.",
         "MLflow holds no weights of it.",

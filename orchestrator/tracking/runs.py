@@ -135,7 +135,9 @@ def _summary(
         "orch.key": SUMMARY,
         "orch.kind": SUMMARY,
         "orch.directory": str(folder.path),
-        "mlflow.note.content": describe.summary(spec, records, folder),
+        "mlflow.note.content": describe.summary(
+            spec, records, folder, sum(len(cell.models) for cell in cells)
+        ),
     }
     files = {
         f"report/{path.relative_to(folder.report).as_posix()}": path

@@ -21,6 +21,7 @@ MAX_VIEWS = 60
 MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
 
 SUMMARY_LINK, REPORT_LINK, RUNS_LINK = "orch:summary", "orch:report", "orch:runs"
+MODELS_LINK = "orch:models"
 """Stand in notes for what only MLflow knows the address of; see `resolved`."""
 
 _LINK = re.compile(r"\]\((orch:[\w:.+-]+)\)")
@@ -126,6 +127,11 @@ def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
     return f"{page}?workflowType=machine_learning"
 
 
+def models_page(experiment_id: str) -> str:
+    """The address of the list of models, which are the evaluated checkpoints, below MLflow's."""
+    return f"#/experiments/{experiment_id}/models?workflowType=machine_learning"
+
+
 def listed(found: Sequence[View]) -> str:
     """The views as Markdown."""
     lines = [f"- [{view.title}](orch:{view.key}): {view.num_runs} runs" for view in found]
@@ -141,6 +147,8 @@ def resolved(note: str, experiment_id: str, summary_id: str) -> str:
             page = run_page(experiment_id, summary_id)
         elif target == REPORT_LINK:
             page = run_page(experiment_id, summary_id, "report/index.html")
+        elif target == MODELS_LINK:
+            page = models_page(experiment_id)
         elif target == RUNS_LINK:
             page = runs_page(experiment_id)
         else:

@@ -39,8 +39,8 @@ def sampler(block: Block, trial: int) -> Any:
 
 
 def _startup(block: Block) -> int:
-    """Trials before there is anything to go by."""
-    return max(3, min(10, block.trials // 4))
+    """Trials before there is anything to go by: a hill that they all miss is found late."""
+    return max(3, min(10, 2 * block.trials // 5))
 
 
 def _need_torch() -> None:

@@ -1,5 +1,7 @@
 """What each library makes of its flags, release by release."""
 
+from pathlib import Path
+
 import pytest
 
 from audit.scripts import (
@@ -13,6 +15,8 @@ from audit.scripts import (
     only,
     verdict,
 )
+from orchestrator.audit.keys import PRIME_RL_TAU
+from orchestrator.audit.neighbours import versions
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 

@@ -38,6 +38,7 @@ class Cluster:
     ):  # fmt: skip
         self.base, self.num_nodes, self.accounting = base, num_nodes, accounting
         self._extra, self._tied = extra, tied
+        self._blind: set[str] = set()
         self.conf = base / "slurm.conf"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
         self.env |= {"SLURM_CONF": str(self.conf), "PATH": SEARCH}
@@ -109,8 +110,24 @@ class Cluster:
     def resume(self, node: str) -> None:
         self._try("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
+    def hide(self, node: str, folder: Path) -> bool:
+        """Starts a node's daemon again where a folder is empty, as on a machine that does not mount
+        it. False, and nothing done, where namespaces cannot be made."""
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:  # noqa: S607
+            return False
+        self.stop_daemon(node)
+        self._blind.add(node)
+        mount = 'mount -t tmpfs none "$0" && exec "$@"'
+        argv = ["unshare", "--mount", "sh", "-c", mount, str(folder), *self._argv(node)]
+        daemons.start(node, argv, self.base, self.env, self._tied)
+        wait_for(partial(self._answers, node), 60, f"{node} to answer", every=0.05)
+        return True
+
     def restore(self) -> None:
         """Ends all jobs and brings every daemon and node back, for the next test."""
+        for name in self._blind:
+            self.stop_daemon(name)
+        self._blind.clear()
         for name in ("munged", "mariadbd", "slurmdbd", "slurmctld", *self.nodes):
             if not daemons.is_running(name, self.base):
                 self.start_daemon(name)

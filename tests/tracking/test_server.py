@@ -133,13 +133,14 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
     from orchestrator.collect import collect
     from orchestrator.compare import compare
     from orchestrator.report import report
-    from orchestrator.tracking.views import runs_page, views
+    from orchestrator.tracking.views import models_page, runs_page, views
 
     if CHROMIUM is None:
         pytest.skip("NOT TESTED: there is no chromium on this machine to open MLflow in")
     house = make_house(tmp_path / "runs", seeds=6, name="seen")
     for cell in house.cells:
         house.attempt(cell, range(6))
+    house.score(house.cells[0], 5, 0.5)
     records = collect(house.cells, house.folder)
     told = report(compare(house.spec, records, []), records, [], house.spec)
     house.folder.report.mkdir()
@@ -164,6 +165,11 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
                 ".some(p => [n, 2 * n].includes((p.data || []).length))",
                 arg=count,
             )
+        page.goto(f"{server.uri}/{models_page(known.experiment_id)}")
+        page.get_by_role("link", name="k1_reward-b0_1-s0-step5").first.click()
+        page.get_by_text(str(house.folder.cell(house.cells[0]).path.name)).first.wait_for()
+        page.get_by_text("eval/sort/mean_at_4").first.wait_for()
+        page.goto(f"{server.uri}/{runs_page(known.experiment_id)}")
         link = page.get_by_role("link", name="The report").first.get_attribute("href")
         page.goto(f"{server.uri}/{link}")
         page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")

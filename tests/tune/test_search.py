@@ -225,8 +225,11 @@ def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
     pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[tuple[str, str]] = []
-    monkeypatch.setattr("orchestrator.operations.cancel",
-                        lambda cells, _folder, why: stopped.extend((c.id, why) for c in cells))  # fmt: skip
+
+    def cancel(cells: list[Cell], _: Any, why: str) -> None:
+        stopped.extend((cell.id, why) for cell in cells)
+
+    monkeypatch.setattr("orchestrator.operations.cancel", cancel)
     made = house(tmp_path, trials=12, pruner=pruner, stop_on_collapse=False,
                  objectives={"eval/accuracy_in_domain": "maximize"})  # fmt: skip
     controller = made.controller()

@@ -7,14 +7,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import ROOT, orch
 
+from orchestrator.cli.run import keep_spec
+from orchestrator.collect import collect
 from orchestrator.experiment import open_experiment
-from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm import book, poll
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.wait import Request, start
 from orchestrator.state import Look, look
@@ -23,13 +27,12 @@ from orchestrator.tune.design import design
 from orchestrator.tune.jobs import JobScorer
 from orchestrator.tune.there import on_cluster
 from tests.cluster import Cluster
-from tests.tune.rehearsed import BLOCK, GOAL, House, theory, train
-from tests.tune.test_search import COLLAPSED
+from tests.tune.rehearsed import BLOCK, GOAL, House, train
 
 SITE = ("backend=micro", "site.kind=slurm", "+site.options={memory_gib: 1, time_limit_hours: 0.2}",
-        "+base.num_train_steps=40")  # fmt: skip
+        "+base.num_train_steps=100")  # fmt: skip
 FLAGS = ("--each", "kl=[k1.reward]", "--space", "kl.beta=log(0.05, 5)", "--maximize", GOAL,
-         "--seeds", "[0]", "--trials", "6", "--parallel", "3", "--sampler", "random")  # fmt: skip
+         "--seeds", "[0]", "--trials", "6", "--parallel", "2", "--sampler", "random")  # fmt: skip
 SPEC = "experiments/smoke.yaml"
 
 
@@ -48,43 +51,68 @@ def until(log: Path, word: str, process: "subprocess.Popen[bytes]", seconds: flo
         time.sleep(0.1)
 
 
+def waited(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+    """What is found in the end."""
+    deadline = time.monotonic() + seconds
+    while not (answer := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+    return answer
+
+
+def ended(journal: Path) -> list[int]:
+    """The trials that were told to have ended, by Optuna's own log."""
+    lines = map(json.loads, journal.read_text().splitlines())
+    return [one["trial_id"] for one in lines if one["op_code"] == 6 and one["state"] in (1, 2, 3)]
+
+
 @pytest.mark.slow
-def test_a_search_outlives_its_controller_and_nothing_runs_twice(
-    cluster: Cluster, folder: Path
-) -> None:
-    log = folder / "killed.log"
+def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
+    """Two search one space; one is killed and a job is cancelled under the other, which takes over.
+    Later a search is stopped with its jobs waiting, and --cancel ends those."""
     argv = [sys.executable, "-m", "orchestrator", "tune", SPEC, *SITE, *FLAGS]
-    with log.open("wb") as file:
-        process = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
-        until(log, "submitted 3 cells as 1 job array", process)
-        running = ("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K")
-        deadline = time.monotonic() + 60
-        while not (found := cluster.run(*running).split()):
-            assert time.monotonic() < deadline
-        cluster.run("scancel", found[0])
-        until(log, "complete", process)
-        process.send_signal(signal.SIGKILL)  # two trials or more are under way
-        process.wait()
-    done = orch(folder, "tune", SPEC, *SITE, *FLAGS, "--json")
-    assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)
-    states = Counter(trial["state"] for trial in told["trials"])
-    assert states == {"COMPLETE": 5, "FAIL": 1}, done.stderr
-    (failed,) = [trial for trial in told["trials"] if trial["state"] == "FAIL"]
-    assert "cancelled" in failed["why"]
-    cells = list((folder / "runs" / "smoke" / "cells").iterdir())
-    assert len(cells) == 6
-    ends = [
-        json.loads(e.read_text())["state"] for c in cells for e in c.glob("attempts/*/exit.json")
-    ]
-    assert ends.count("succeeded") == 5, "each trained once"
+    logs = [folder / "killed.log", folder / "other.log"]
+    processes = []
+    for log in logs:
+        with log.open("wb") as file:
+            processes.append(subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file))
+    for log, process in zip(logs, processes, strict=True):
+        until(log, "as 1 job array", process)
+    processes[0].send_signal(signal.SIGKILL)
+    (element, *_) = waited(
+        lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(), "none runs"
+    )
+    cluster.run("scancel", element)
+    assert processes[1].wait(240) == 0, logs[1].read_text()
+    processes[0].wait()
+    runs = folder / "runs" / "smoke"
+    cells = list((runs / "cells").iterdir())
+    exits = [path for cell in cells for path in cell.glob("attempts/*/exit.json")]
+    ends = Counter(json.loads(path.read_text())["state"] for path in exits)
+    assert (len(cells), ends["succeeded"]) == (6, 5), "each trained once"
     elements = cluster.run("sacct", "-X", "-n", "-P", "--format=JobID,JobName").split()
     assert sum("orch-smoke-" in line for line in elements) == 6, "each submitted once"
-    listed = (folder / "runs" / "smoke" / "tune" / "search" / "journal.log").read_text()
-    ended = [json.loads(line) for line in listed.splitlines() if '"op_code": 6' in line
-             or '"op_code":6' in line]  # fmt: skip
-    told_once = Counter(one["trial_id"] for one in ended if one["state"] in (1, 2, 3))
-    assert sorted(told_once.values()) == [1] * 6, "each told once"
+    assert sorted(Counter(ended(runs / "tune/search/journal.log")).values()) == [1] * 6
+
+    cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=full")
+    more = [*argv, "--trials", "8"]
+    log = folder / "stopped.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(more, cwd=folder, stdout=file, stderr=file)
+        until(log, "submitted 2 cells", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    assert len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2, "they are left"
+    done = orch(folder, *more[3:], "--cancel")
+    assert (done.returncode, "2 cells of trials cancelled" in done.stderr) == (0, True), done.stderr
+    waited(lambda: not cluster.run("squeue", "-h"), "jobs are left")
+    told = orch(folder, *more[3:], "--json")
+    assert told.returncode == 0, told.stderr
+    (search,) = json.loads(told.stdout)
+    states = Counter(trial["state"] for trial in search["trials"])
+    assert states == {"COMPLETE": 5, "FAIL": 3}, told.stderr
+    whys = [trial["why"] for trial in search["trials"] if trial["state"] == "FAIL"]
+    assert sum("cancelled by a person" in why for why in whys) == 2, whys
 
 
 def cluster_house(tmp_path: Path, options: SlurmOptions, **block: object) -> Controller:
@@ -98,50 +126,56 @@ def cluster_house(tmp_path: Path, options: SlurmOptions, **block: object) -> Con
                       launching=on_cluster(options, print))  # fmt: skip
 
 
-def test_a_collapse_cancels_the_jobs_of_the_other_seeds(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     poll.forget()
     options = SlurmOptions(time_limit_hours=0.2, memory_gib=1.0)
-    controller = cluster_house(tmp_path, options, seeds=[0, 1], trials=1)
+    controller = cluster_house(tmp_path, options, trials=5, pruner="median",
+                               objectives={"eval/accuracy_in_domain": "maximize"})  # fmt: skip
     folder = controller.folder
     with controller.journal.controlling():
-        one, other = controller.turn()
-        train(folder, one, theory(one), outcome=COLLAPSED)
-        start(Request([other], folder, options, evaluate=False, tell=print))
-        assert cluster.run("squeue", "-h", "-r")
-        controller.turn()
-    assert controller.done
-    assert look(folder.cell(other)).state == "cancelled"
-    (trial,) = controller.studies["all"].get_trials()
-    assert trial.state.name == "PRUNED"
-    deadline = time.monotonic() + 30
-    while cluster.run("squeue", "-h"):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+        for _ in range(4):
+            (cell,) = controller.turn()
+            train(folder, cell, {"eval/accuracy_in_domain": 2.0},
+                  earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, 100)}
+                  )  # fmt: skip
+        (cell,) = controller.turn()
+        start(Request([cell], folder, options, evaluate=False, tell=print))
+        waited(lambda: controller.turn() or controller.done, "it was not pruned")
+    place = folder.cell(cell)
+    found = look(place)
+    assert found.state == "cancelled"
+    assert found.exit is not None
+    assert "given up by the search: pruned with" in found.exit.message
+    assert "trial 4" in found.exit.message
+    (record,) = collect([cell], folder)
+    assert any("eval/accuracy_in_domain" in point.values for point in record.metrics)
+    assert controller.studies["all"].get_trials()[4].state.name == "PRUNED"
+    waited(lambda: not cluster.run("squeue", "-h"), "its job is left")
     poll.forget()
 
 
 @pytest.mark.slow
-def test_evaluation_is_a_job_and_is_asked_again_where_it_is_missing(
-    cluster: Cluster, folder: Path
+def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    flags = ("--each", "kl=[k1.reward]", "--space", "kl.beta=log(0.05, 5)", "--trials", "1",
-             "--maximize", "eval/in_domain/mean", "--seeds", "[0]")  # fmt: skip
-    site = (*SITE, "site.options.memory_gib=2")
-    done = orch(folder, "tune", SPEC, *site, *flags, "--json")
-    assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)
-    (trial,) = told["trials"]
-    assert trial["state"] == "COMPLETE"
-    assert 0 <= trial["values"][0] <= 1
-    tune = folder / "runs" / "smoke" / "tune"
-    (cell,) = (folder / "runs" / "smoke" / "cells").iterdir()
-    shutil.rmtree(cell / "eval")
-    shutil.rmtree(tune)
-    again = orch(folder, "tune", SPEC, *site, *flags, "--json")
-    assert again.returncode == 0, again.stderr
-    assert "submitted the evaluation of 1 cells" in again.stderr
-    assert json.loads(again.stdout)[0]["trials"][0]["values"] == trial["values"]
-    assert len(list(cell.glob("attempts/*"))) == 1, "trained once"
+    poll.forget()
+    options = SlurmOptions(time_limit_hours=0.2, memory_gib=2.0)
+    controller = cluster_house(tmp_path, options, trials=1,
+                               objectives={"eval/in_domain/mean": "maximize"})  # fmt: skip
+    keep_spec(controller.searches[0].experiment)
+    with controller.journal.controlling():
+        (cell,) = controller.turn()
+        start(Request([cell], controller.folder, options, evaluate=False, tell=print))
+        waited(lambda: controller.turn() or controller.done, "it is not evaluated", 300)
+    (trial,) = controller.studies["all"].get_trials()
+    assert trial.state.name == "COMPLETE"
+    assert 0 <= trial.values[0] <= 1
+    assert len(controller.folder.cell(cell).attempts()) == 1, "trained once"
+    evaluations = [s for s in book.read(controller.folder).values() if s.kind == "evaluate"]
+    assert len(evaluations) == 1
+    poll.forget()
 
 
 def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ class Snapshot:
         held = queue.get((job, index))
         if held is not None and not words.is_over(held.word):
             return words.state_of(held), None, ""
-        found = found or held  # accounting is late, or there is none
+        if found is None and held is not None:
+            if self._will_be_told(held):
+                return "running", None, ""
+            found = held
         if found is not None:
             ended = words.ending_of(found, _last_words(log))
             waiting: State = "pending" if found.word in words.STOPPED else "running"
@@ -85,6 +88,11 @@ class Snapshot:
         return "unknown", None, (
             f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
             "cancel` and `orch retry` submit the cell again")  # fmt: skip
+
+    def _will_be_told(self, held: scheduler.Element) -> bool:
+        """Whether accounting is only late with the exit code of a job that has ended."""
+        late = time.time() - (held.ended or 0.0) < words.LATE_SECONDS
+        return late and not self.fault and held.word != "CANCELLED"
 
     def _knows(self, job: str) -> bool:
         """Whether other elements of an array are known: then its submission reached everybody."""

@@ -85,7 +85,7 @@ def submit(
         sent: list[Cell] = []
         jobs: list[str] = []
         size = patiently(scheduler.max_array_size, tell)
-        chunks = list(_chunks(todo[:room], min(size, options.max_array_size or size)))
+        chunks = list(_chunks(todo[:room], folder, min(size, options.max_array_size or size)))
         throttle = _throttle(options.max_running, len(chunks))
         for chunk in chunks:
             job = _send(chunk, folder, options, throttle, evaluate, tell)
@@ -251,19 +251,21 @@ def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
             pause = min(pause * 2, 30.0)
 
 
-def _chunks(todo: Sequence[tuple[Cell, Look]], size: int) -> Iterator[Chunk]:
+def _chunks(todo: Sequence[tuple[Cell, Look]], folder: RunFolder, size: int) -> Iterator[Chunk]:
     groups: dict[tuple[script.Shape, tuple[str, ...]], list[Cell]] = {}
     for cell, seen in todo:
-        key = script.shape_of(cell), _bad_nodes(seen)
+        key = script.shape_of(cell), _bad_nodes(folder.cell(cell), seen)
         groups.setdefault(key, []).append(cell)
     for (shape, exclude), cells in groups.items():
         for start in range(0, len(cells), size):
             yield Chunk(tuple(cells[start : start + size]), shape, exclude)
 
 
-def _bad_nodes(seen: Look) -> tuple[str, ...]:
-    """The node that the last attempt died of: it is tried elsewhere."""
-    ended = seen.exit
+def _bad_nodes(cell_dir: CellDir, seen: Look) -> tuple[str, ...]:
+    """The node that the last attempt died of: the next is made elsewhere."""
+    ended = seen.exit or next(
+        (found for a in reversed(cell_dir.attempts()) if (found := a.read_exit())), None
+    )
     if ended is None or ended.failure not in _BAD_NODE or not ended.host:
         return ()
     return (ended.host,)

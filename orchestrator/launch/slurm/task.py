@@ -37,7 +37,7 @@ def main() -> int:
     if manifest is None:
         say(f"{place}/manifest.json cannot be seen from {os.environ.get('SLURMD_NODENAME')}: the "
             "runs folder must lie on a file system that every node sees")  # fmt: skip
-        return 1
+        return words.UNSEEN
     folder = RunFolder(place.parents[1])
     index = int(os.environ["SLURM_ARRAY_TASK_ID"])
     name, number = manifest["elements"][index]

@@ -64,7 +64,11 @@ def _admitted(
         may &= set(request.admit([cell for cell, _ in wanted]))
     for cell, seen in wanted:
         if cell.id in may and seen.state == "failed":
-            request.folder.cell(cell).new_attempt()
+            cell_dir = request.folder.cell(cell)
+            last = cell_dir.attempts()[-1]
+            if seen.exit is not None and last.read_exit() is None:
+                last.write_exit(seen.exit)  # only the scheduler knew: it counts as a try
+            cell_dir.new_attempt()
             request.folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
     paid = [cell for cell, _ in wanted if cell.id in may]
     return paid, tuple(cell for cell, _ in wanted if cell.id not in may)

@@ -21,6 +21,9 @@ LATE_SECONDS = 60.0
 long a job that was stopped may be on its way back into the queue, where nobody lists it."""
 FULL = 28
 """Exit code of a job that could not even write down that the disk is full (errno ENOSPC)."""
+UNSEEN = 66
+"""Exit code of a job whose node does not see the runs folder (EX_NOINPUT of sysexits.h). Where the
+node cannot open the job's output either, SLURM itself ends it, with 0:53 (22.05)."""
 STOPPED = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNORECASE)
@@ -93,6 +96,14 @@ def _meaning(element: Element) -> tuple[State, str, str]:
             return "failed", "disk", (
                 "there was no room left to write to in the runs folder; free some, then `orch "
                 "retry` and run: it goes on from its last checkpoint")  # fmt: skip
+        case "FAILED" if element.code in (f"{UNSEEN}:0", "0:53"):
+            return "failed", "node", (
+                f"{node} does not see the runs folder (site.runs_dir), so it is tried on another: "
+                "that folder must lie on a file system that every node sees")  # fmt: skip
+        case "FAILED" if element.code in ("126:0", "127:0"):
+            return "failed", "node", (
+                f"{node} cannot start orch's Python (site.options.python): it must lie where every "
+                "node sees it")  # fmt: skip
         case "COMPLETED":
             return "failed", "lost", (
                 f"the job ended on {node} and left no exit.json: its run directory was removed, or "

@@ -17,6 +17,7 @@ from orchestrator.operations import cancel, retry
 from orchestrator.plan import plan
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import Resources
+from orchestrator.site.probe import probe
 from orchestrator.types import Cell
 from tests.launch.kit import HOUSE
 from tests.launch.slurm.conftest import Site
@@ -59,6 +60,31 @@ def test_a_file_size_limit_is_told_as_such(site: Site, many: Many) -> None:
     assert seen.exit is not None
     assert seen.exit.failure == "disk", seen.exit
     assert "File too large" in seen.exit.message
+
+
+def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
+    site: Site, many: Many
+) -> None:
+    """Also where it sees it on every look of the login node: only a job can find out."""
+    (cell,) = many(1)
+    site.folder.open()
+    if not site.cluster.hide("a100-0", site.folder.path):
+        pytest.skip("mounting needs root")
+    site.set(retries={"node": 1})
+    site.start(cell)
+    seen = site.until(cell, "failed", 60)
+    assert seen.exit is not None
+    assert (seen.exit.failure, seen.exit.host) == ("node", "a100-0"), seen
+    assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
+    looked = probe(site.options, site.folder.path, ())
+    assert (looked.node, looked.shared) == (
+        "a100-0", "this node does not see it: it lies on the login node's own disk"
+    )  # fmt: skip
+    assert site.wait(cell)[cell.id].state == "succeeded", "another node sees it"
+    assert len(site.attempts(cell)) == 2
+    first = site.attempts(cell)[0].read_exit()
+    assert first is not None
+    assert first.host == "a100-0", "a try that never began counts"
 
 
 SUBMIT = """

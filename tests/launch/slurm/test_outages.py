@@ -38,6 +38,8 @@ def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> Non
     first, second = many(2, "slow", 100)
     site.start(first)
     site.until_units(first, 3)
+    node = site.cluster.run("squeue", "-h", "-o", "%N").strip()
+    site.cluster.drain(node)
     site.cluster.stop_daemon("slurmctld")
     back = threading.Timer(3, site.cluster.start_daemon, ["slurmctld"])
     back.start()
@@ -46,6 +48,10 @@ def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> Non
     seen = site.wait(first, second)
     assert {s.state for s in seen.values()} == {"succeeded"}
     assert [len(site.attempts(c)) for c in (first, second)] == [1, 1]
+    ends = [seen[c.id].exit for c in (first, second)]
+    hosts = [json.loads(a.job.read_text())["host"] for c in (first, second) for a in site.attempts(c)]
+    assert None not in ends
+    assert hosts
 
 
 def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:

@@ -13,10 +13,11 @@ Many = Callable[..., list[Cell]]
 
 
 def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) -> None:
-    good, bad, refused, fallen = (
+    good, bad, refused, fallen, full = (
         many(1)[0], many(2, "fail")[1], many(3, "config")[2], many(4, "collapse")[3],
+        many(5, "memory")[4],
     )  # fmt: skip
-    cells = [good, bad, refused, fallen]
+    cells = [good, bad, refused, fallen, full]
     sent = site.start(*cells)
     assert len(sent.jobs) == 1
     seen = site.wait(*cells)
@@ -26,6 +27,8 @@ def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) ->
     assert (seen[refused.id].state, len(site.attempts(refused))) == ("failed", 1)
     assert seen[refused.id].exit is not None
     assert seen[refused.id].exit.failure == "config"
+    assert seen[full.id].exit is not None
+    assert (seen[full.id].exit.failure, len(site.attempts(full))) == ("out_of_memory", 1)
     outcome = seen[fallen.id].exit
     assert outcome is not None
     assert outcome.outcome is not None
@@ -54,13 +57,17 @@ def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> Non
 
 
 def test_the_time_limit_requeues_the_job_until_it_was_too_often(site: Site, many: Many) -> None:
-    cell = many(1, "slow", 400)[0]
-    site.set(time_limit_hours=1 / 60, signal_seconds=55, max_requeues=0)
+    cell = many(1, "slow", 2000)[0]
+    site.set(time_limit_hours=1 / 60, signal_seconds=58, max_requeues=1)
     site.start(cell)
-    seen = site.until(cell, "timed_out", 90)
+    seen = site.until(cell, "timed_out", 180)
     assert seen.exit is not None
-    assert site.attempts(cell)[0].read_exit().state == "timed_out"  # type: ignore[union-attr]
-    assert 0 < site.units(cell) < 400
+    assert [a.read_exit().state for a in site.attempts(cell)] == ["timed_out"] * 2  # type: ignore[union-attr]
+    lines = (site.folder.cell(cell).checkpoints / "units").read_text().splitlines()
+    steps = [int(line.split()[0]) for line in lines]
+    assert steps == list(range(1, len(steps) + 1)), "it went on where it was"
+    assert len({line.split()[1] for line in lines}) == 2, "both attempts worked"
+    assert len(site.start(cell).cells) == 0, "it was too often"
 
 
 def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
@@ -101,14 +108,16 @@ def test_a_killed_worker_is_lost_and_goes_again(site: Site, many: Many) -> None:
     assert len(site.attempts(hopeless)) == 2
 
 
-def test_a_cell_that_hangs_is_ended_even_if_it_is_deaf(site: Site, many: Many) -> None:
-    hanging, deaf = many(1, "hang")[0], many(2, "deaf")[1]
-    site.set(hung_after_minutes=0.05, retries={"hung": 0})
-    site.start(hanging, deaf)
-    for cell in (hanging, deaf):
-        ended = site.until(cell, "failed", 60).exit
+def test_what_hangs_or_takes_too_much_memory_is_ended(site: Site, many: Many) -> None:
+    """Also if it is deaf. Memory is watched by SLURM itself here: there are no cgroups."""
+    hanging, deaf, greedy = many(1, "hang")[0], many(2, "deaf")[1], many(3, "greedy")[2]
+    site.set(hung_after_minutes=0.15, retries={"hung": 0})
+    site.start(hanging, deaf, greedy)
+    for cell, failure in ((hanging, "hung"), (deaf, "hung"), (greedy, "out_of_memory")):
+        ended = site.until(cell, "failed", 90).exit
         assert ended is not None
-        assert ended.failure == "hung", ended
+        assert ended.failure == failure, ended
+    assert site.start(greedy).cells == (), "it would happen again"
 
 
 def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
@@ -133,11 +142,17 @@ def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
 
 
 def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
-    cell = many(1, "slow", 400)[0]
-    site.start(cell)
-    site.until_units(cell, 3)
-    site.cluster.run("scancel", site.job(cell))
-    site.until(cell, "cancelled", 30)
+    """Of a job that runs, and of one that never started: SLURM keeps no record of that."""
+    running, *waiting = many(4, "slow", 400)
+    site.set(max_running=1)
+    site.start(running, *waiting)
+    site.cluster.run("scancel", site.job(waiting[1]))
+    assert site.look(waiting[1]).state == "cancelled", "at the very next look"
+    site.until_units(running, 3)
+    site.cluster.run("scancel", site.job(running))
+    site.until(running, "cancelled", 30)
+    assert site.look(waiting[1]).state == "cancelled"
+    assert site.start(running, waiting[1]).cells == (), "it waits for a person"
 
 
 def test_a_removed_run_directory_is_a_cell_to_be_trained(site: Site, many: Many) -> None:

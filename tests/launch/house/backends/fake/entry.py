@@ -3,6 +3,7 @@
 The instruction of a cell, words separated by spaces:
     slow            a unit takes 50 ms        fail            raises after the first unit
     memory          raises MemoryError        config          raises an OrchError
+    greedy          takes 900 MB and sleeps
     die             kills its own process after the first unit, once
     die-always      kills its own process after its first unit, each time
     collapse        ends with a collapsed outcome
@@ -80,6 +81,9 @@ def train(cell: Cell, place: Place) -> Outcome:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
         if "hang" in words or "deaf" in words:
             time.sleep(600)
+        if "greedy" in words:
+            taken = bytearray(900 << 20)
+            time.sleep(600 + len(taken))
         if "fill" in words:
             (place.checkpoints_dir / "policy.bin").write_bytes(bytes(8 << 20))
     return Outcome(kind="trained")
