@@ -213,7 +213,6 @@ function dots(rows) {
     error_x: errors(r.wide[0], r.value, r.wide[1], { color: r.look.color, thickness: 8, width: 0 }) }));
   return [...wide, ...rows.map(({ name, value, low, high, look, told: text, at }) => ({
     x: [value], y: [safe(name)], mode: "markers", marker: { color: look.color, symbol: look.symbol, size: 9 }, meta: [at],
-    cliponaxis: false,
     error_x: errors(low, value, high, { color: look.color, thickness: 1.8, width: 4 }),
     hovertemplate: safe(text) + "<extra></extra>" }))];
 }
@@ -318,7 +317,7 @@ const FIGURES = {
       });
       const plot = panel(place, title, alt, 60 + 24 * rows.length);
       return () => draw(plot, dots(rows), { margin: { l: 110, r: 12, t: 6, b: 34 }, yaxis: rowsAxis(rows.map((r) => r.name)),
-        xaxis: { zeroline: false, rangemode: "tozero" } });
+        xaxis: { zeroline: false, range: rangeOf([0, ...rows.flatMap((r) => [r.value, r.low, r.high])]) } });
     });
   },
 

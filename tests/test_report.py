@@ -123,8 +123,9 @@ def test_a_failure_shows_its_last_lines_and_no_more(synthetic: Any) -> None:
 def test_every_cell_can_be_traced(synthetic: Any) -> None:
     done = full(synthetic)
     first = done.records[0]
-    origin = Origin(job="4711_3", orch="0.1.0", commit="abcdef0123456789", mlflow="f00d",
-                    mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d")  # fmt: skip
+    origin = Origin(job="4711_3", orch="0.1.0", commit="abcdef0123456789+changes", mlflow="f00d",
+                    mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d",
+                    library="micro 1", versions="python 3.11.7, torch 2.13.0")  # fmt: skip
     context = Context(origins={first.cell.id: origin}, home="/runs/x.micro/report")
     (table,) = section(reported(synthetic, done, context=context), "provenance").tables
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -134,10 +135,24 @@ def test_every_cell_can_be_traced(synthetic: Any) -> None:
     assert collapsed["outcome"] == "collapsed (reward at step 60)"
     row = rows[0]
     assert (row["scored by"], row["scores"]) == ("lm-eval 0.4.13", "6")
-    assert (row["job"], row["orch"], row["commit"]) == ("4711_3", "0.1.0", "abcdef012345")
+    assert (row["job"], row["orch"]) == ("4711_3", "0.1.0")
+    assert row["commit"] == "abcdef012345 (changed)"
+    assert row["versions"] == "python 3.11.7, torch 2.13.0"
     assert row["MLflow run"] == (Link("f00d", origin.mlflow_url),)
     assert row["directory"] == (Link(first.cell.directory, f"../cells/{first.cell.directory}/"),)
-    assert (row["trained by"], row["declared for"]) == ("micro on node1", "verl")
+    assert (row["trained by"], row["declared for"]) == ("micro 1 on node1", "verl")
+    assert (rows[1]["trained by"], rows[1]["commit"]) == ("micro on node1", "")
+
+
+def test_faults_of_evaluations_are_on_the_page_before_the_numbers(synthetic: Any) -> None:
+    told = ("cell-s0 at step 100: micro_sort mean@4 is nan; it is in no mean.", "seed 1 lacks b")
+    found = reported(synthetic, full(synthetic), context=Context(faults=told))
+    assert found.sections[0].id == "incomplete"
+    assert found.sections[0].points == told
+    text = markdown(found)
+    assert "- seed 1 lacks b" in text
+    assert text.index("Evaluations with faults") < text.index("Final accuracy")
+    assert "incomplete" not in [s.id for s in reported(synthetic, full(synthetic)).sections]
 
 
 def test_what_is_not_known_of_any_cell_has_no_column(synthetic: Any) -> None:
@@ -353,9 +368,10 @@ def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any
 
 def libraries(synthetic: Any) -> tuple[Any, list[Side]]:
     done = synthetic.none
-    for library, accuracy in (("verl", 0.8), ("openrlhf", 0.7), ("skyrl", 0.8)):
+    for library, accuracy, step in (("verl", 0.8, 0.01), ("openrlhf", 0.7, 0.0104),
+                                    ("skyrl", 0.8, 0.01)):  # fmt: skip
         for seed in (0, 1, 2):
-            done += synthetic.run("k1.reward", seed=seed, accuracy=accuracy + 0.01 * seed,
+            done += synthetic.run("k1.reward", seed=seed, accuracy=accuracy + step * seed,
                                   backend=library, micro=False)  # fmt: skip
     asked = [Asked(record.cell, record.cell.id) for record in done.records]
     return done, [side("observed", asked, done.records, done.scores)]

@@ -32,7 +32,8 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
 )  # fmt: skip
 @click.option(
     "--hook", is_flag=True,
-    help="For hooks: pass over files without a launch; exit 1 only where something is wrong.",
+    help="For hooks: pass over files without a launch and tell only of launches where something "
+    "is wrong: exit 1; 2 for a path that is not there; else 0.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="What else touches the term.")
 def command(
@@ -56,8 +57,10 @@ def command(
     versions = _pins(pinned)
     found: list[Finding] = []
     unreadable: list[tuple[str, str]] = []
+    gone = [path for path in paths if not path.exists()]
     for path, asked in _files(paths):
-        _audit(path, asked and not hook, versions, found, unreadable, fix=fix)
+        asked = asked and (path in gone or not hook)
+        _audit(path, asked, versions, found, unreadable, fix=fix)
     if as_json:
         from orchestrator.audit.say import as_json as told
 
@@ -68,13 +71,13 @@ def command(
 
         print_json(sarif(found, unreadable))
     else:
-        _print(found, verbose=verbose)
+        _print(found, verbose=verbose, only_problems=hook)
     for name, why in unreadable:
         say(f"{name}: {why}")
     if any(each.problem for each in found):
         return 1
     if hook:
-        return 0
+        return 2 if gone else 0
     return 2 if unreadable or not found or any(e.verdict == "undetermined" for e in found) else 0
 
 
@@ -162,13 +165,15 @@ def _write_diff(path: Path, text: str, answers: "list[Finding]") -> None:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 
 
-def _print(found: "list[Finding]", *, verbose: bool) -> None:
+def _print(found: "list[Finding]", *, verbose: bool, only_problems: bool) -> None:
     import textwrap
 
     from orchestrator.audit.say import lines_of
 
     width = 100
     for each in found:
+        if only_problems and not each.problem:
+            continue
         case = f"  [{each.case}]" if each.case else ""
         colour = "red" if each.problem else "yellow" if each.verdict == "undetermined" else "green"
         click.secho(f"{each.file}:{each.line}{case}", bold=True)

@@ -94,23 +94,34 @@ def _print(
         rest = [change for change in group.changes if change.kind != "renamed"]
         if renamed:
             shown = ", ".join(renamed[:MOST_NAMES]) + (", ..." if renamed[MOST_NAMES:] else "")
-            click.echo(f"  {len(renamed)} arguments have another name, and the same value: {shown}")
+            have = "1 argument has" if len(renamed) == 1 else f"{len(renamed)} arguments have"
+            click.echo(f"  {have} another name, and the same value: {shown}")
         for change in rest[:MOST]:
             click.echo(f"  {change.kind}: {change.what}")
             click.echo(f"    {name}: {change.before}\n    {other}: {change.after}")
         if len(rest) > MOST:
             click.echo(f"  and {len(rest) - MOST} more (--json lists them)")
     changed = sum(len(group.cells) for group in found)
+    meant = _changing(found, "objective")
+    of_it = f"; what was measured of the mathematics changes for {meant or 'none'} of them"
     click.echo(
-        f"{changed} of {total} cells change from {name} to {other}"
+        f"{changed} of {total} cells change from {name} to {other}{of_it}"
         if changed
         else f"nothing changes for {total} cells from {name} to {other}"
     )
     if code:
+        were = "1 function was" if len(code) == 1 else f"{len(code)} functions were"
         say(
-            f"{len(code)} functions were rewritten between the releases, and measure the same "
-            "unless told above: " + ", ".join(code)
+            f"{were} rewritten between the releases, and measure the same unless told above: "
+            + ", ".join(code)
         )
+
+
+def _changing(found: list["Drift"], kind: str) -> int:
+    """Cells with a change of that kind."""
+    return sum(
+        len(group.cells) for group in found if any(each.kind == kind for each in group.changes)
+    )
 
 
 def _plain(
@@ -123,6 +134,7 @@ def _plain(
         "to": "@".join(new),
         "cells": total,
         "changed": sum(len(group.cells) for group in found),
+        "objective_changed": _changing(found, "objective"),
         "rewritten": code,
         "groups": [
             {

@@ -11,6 +11,7 @@ from orchestrator.cli.output import print_json, print_table, say
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
     "+: through an extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
+    "noise: no gradient in expectation; mixture: a sum of divergences; surrogate: no divergence.\n"
     "Why, and the evidence: orch matrix --format json. For reading, with what could not be "
     "measured: --format md."
 )

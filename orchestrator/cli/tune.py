@@ -76,11 +76,11 @@ def command(
         return _cancel(experiment, searches, journal)
     if submit:
         return _submit(experiment, journal)
-    code = 0
     if not report_only:
         search = _search_there if experiment.where == "slurm" else _search_here
-        code = search(experiment, searches, journal)
-    return max(code, _review(experiment, searches, journal, as_json))
+        if not search(experiment, searches, journal):
+            return 130
+    return _review(experiment, searches, journal, as_json)
 
 
 def _block(flags: dict[str, Any]) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _show(searches: "Sequence[Search]") -> None:
     print_table(("search", "space", "objective", "trials", "a trial costs"), rows)
 
 
-def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
-    """130 after Ctrl-C, else 0."""
+def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> bool:
+    """Whether it came to its end; after Ctrl-C it did not."""
     from orchestrator.cli.run import keep_spec
     from orchestrator.progress import watch
     from orchestrator.tune.controller import Controller
@@ -142,11 +142,12 @@ def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: 
         _reuse(controller)
         ended = search_here(controller, workers=spec.site.workers, on_event=display.show)
     if not ended:
-        say("stopped; nothing is lost. Go on with the same command.")
-    return 0 if ended else 130
+        say("stopped; nothing is lost. Go on with the same command; --report-only writes the "
+            "report of what is there.")  # fmt: skip
+    return ended
 
 
-def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> bool:
     """The same on a cluster."""
     from orchestrator.cli.run import keep_spec
     from orchestrator.launch.slurm.options import slurm_options
@@ -162,9 +163,9 @@ def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal:
     _reuse(controller)
     ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives))
     if not ended:
-        say("stopped asking; jobs that were submitted go on. Go on with the same command; with "
-            "--cancel it stops them, and `orch status` without a spec shows them.")  # fmt: skip
-    return 0 if ended else 130
+        say("stopped asking; jobs that were submitted go on. Go on with the same command; --cancel "
+            "stops them, --report-only writes the report of what is there.")  # fmt: skip
+    return ended
 
 
 def _submit(experiment: Experiment, journal: "Journal") -> int:

@@ -1,15 +1,16 @@
 """Learning curves over seeds, cut to the progress all seeds have in common."""
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from orchestrator.compare.estimates import estimate
+from orchestrator.compare.estimates import ALPHA, quantile
+from orchestrator.compare.series import Series
 
 MAX_POINTS = 120
 """More steps than this are thinned evenly; the first and the last are kept."""
-Series = Mapping[int, float]
-"""Train step -> value."""
 
 
 @dataclass(frozen=True)
@@ -17,39 +18,55 @@ class Curve:
     """One metric of one configuration. `mean`, `low` and `high` are over all of `seeds`."""
 
     steps: tuple[int, ...]
-    seeds: Mapping[int, tuple[float, ...]]
+    seeds: Mapping[int, Sequence[float]]
     """Seed -> value at each step; NaN where the trainer reported none that is a number."""
-    mean: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
     """95 % interval over seeds; empty with one seed."""
 
 
 def curve(
-    series: Mapping[int, Series], bounds: tuple[float, float] = (-math.inf, math.inf)
+    series: Mapping[int, Mapping[int, float]], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> Curve | None:
     """Seeds at the train steps that every one of them reached; None if there is no such step.
 
     Bands are cut to `bounds`, between which the metric lies.
     """
-    reached = [set(points) for points in series.values() if points]
-    if not reached or len(reached) < len(series):
-        return None
-    steps = _thinned(sorted(set.intersection(*reached)))
+    import numpy as np
+
+    rows = {s: p if isinstance(p, Series) else Series.of(p) for s, p in series.items()}
+    steps = _thinned(_common([points.steps for points in rows.values()]))
     if not steps:
         return None
-    columns = [[points[step] for points in series.values()] for step in steps]
-    seeds = {seed: tuple(points[step] for step in steps) for seed, points in series.items()}
-    found = [
-        estimate(column).within(*bounds) if all(map(math.isfinite, column)) else None
-        for column in columns
-    ]
-    mean = tuple(math.nan if at is None else at.mean for at in found)
-    if len(series) == 1:
-        return Curve(tuple(steps), seeds, mean, (), ())
-    low = tuple(math.nan if at is None or at.low is None else at.low for at in found)
-    high = tuple(math.nan if at is None or at.high is None else at.high for at in found)
+    seeds = {seed: points.at(steps) for seed, points in rows.items()}
+    values = np.array(list(seeds.values()))
+    mean, low, high = (array("d", found) for found in _bands(values, bounds))
     return Curve(tuple(steps), seeds, mean, low, high)
+
+
+def _common(every: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The steps that are in all of them, in order."""
+    if not every:
+        return ()
+    first, *others = every
+    if all(steps == first for steps in others):
+        return first
+    return sorted(set(first).intersection(*others))
+
+
+def _bands(values: Any, bounds: tuple[float, float]) -> tuple[Any, Any, Any]:
+    """Mean and Student's interval of [seeds, steps] at each step, as estimate gives them; NaN where
+    a seed has no number. No interval with one seed."""
+    import numpy as np
+
+    seeds = len(values)
+    finite = np.where(np.isfinite(values).all(axis=0), values, np.nan)
+    mean = finite.mean(axis=0)
+    if seeds == 1:
+        return mean, (), ()
+    half = quantile(1 - ALPHA / 2, seeds - 1) * finite.std(axis=0, ddof=1) / math.sqrt(seeds)
+    return mean, np.maximum(mean - half, bounds[0]), np.minimum(mean + half, bounds[1])
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 LEVEL = 0.95
@@ -76,6 +77,7 @@ def rate(count: int, n: int) -> Rate:
     return Rate(count, n, low, high)
 
 
+@lru_cache(maxsize=256)
 def quantile(probability: float, degrees: float) -> float:
     """Quantile of Student's t."""
     from scipy.special import stdtrit

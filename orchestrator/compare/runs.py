@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.claims import COLLAPSE, Where
+from orchestrator.compare.series import Series, series_of
 from orchestrator.names import is_divergence
 from orchestrator.select import matches
 from orchestrator.settings import Settings
@@ -86,19 +87,22 @@ def measure(
 
 
 def _run(record: Record, scores: Sequence[Score], items: Mapping[str, Any]) -> Run:
-    series: dict[str, dict[int, float]] = {}
-    for point in record.metrics:
-        for name, value in point.values.items():
-            series.setdefault(name, {})[point.step] = value
+    series: dict[str, Series] = series_of(record.metrics)
     protocols: dict[str, Protocol] = {}
+    added: dict[str, dict[int, float]] = {}
     for step in sorted({score.step for score in scores}):
         for name, (value, protocol) in _evaluated([s for s in scores if s.step == step]).items():
-            series.setdefault(name, {})[step] = value
+            added.setdefault(name, _points(series.get(name)))[step] = value
             protocols[name] = protocol
+    series |= {name: Series.of(points) for name, points in added.items()}
     return Run(record, _finals(record, series), series, protocols, items)
 
 
-def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+def _points(series: Series | None) -> dict[int, float]:
+    return {} if series is None else dict(series.items())
+
+
+def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
     """Values of a run that ended well; an evaluation before its last step is not a final value.
 
     A run whose numbers became NaN ends without a policy, and so with an accuracy of 0.
@@ -112,7 +116,7 @@ def _finals(record: Record, series: Mapping[str, Mapping[int, float]]) -> dict[s
     diverged = outcome is not None and outcome.cause == "nan"
     end = max((point.step for point in record.metrics), default=0)
     for name, points in series.items():
-        last = max(points)
+        last = points.steps[-1]
         if diverged and is_accuracy(name):
             finals[name] = 0.0
         elif not (name.startswith("eval/") and last < end) and math.isfinite(points[last]):

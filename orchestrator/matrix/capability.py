@@ -58,8 +58,7 @@ def releases(wanted: Sequence[str] = ()) -> list[Release]:
             )
         if version and version not in known[library]:
             raise SelectionError(
-                f"orch does not drive {library} {version}"
-                f"{did_you_mean(version, known[library])} (it drives: {', '.join(known[library])})"
+                f"orch does not drive {library} {version} (it drives: {', '.join(known[library])})"
             )
         chosen += [(library, each) for each in known[library] if not version or each == version]
     return list(dict.fromkeys(chosen))

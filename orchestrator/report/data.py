@@ -25,6 +25,8 @@ from orchestrator.compare.words import metric as label_of
 from orchestrator.names import METRICS
 
 DIGITS = 4
+EXACT_POWERS = 22
+"""Powers of ten up to this are exact in floating point."""
 CURVES = (
     "eval/in_domain/mean", "eval/out_of_domain/mean", "eval/accuracy_in_domain",
     "eval/accuracy_out_of_domain", "train/reward_mean", "train/kl_reference", "eval/kl_reverse",
@@ -128,11 +130,11 @@ def _curve(curve: Curve, grids: dict[tuple[int, ...], int], points: int) -> dict
     steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {
         "g": grids.setdefault(steps, len(grids)),
-        "s": {str(seed): [rounded(v[i]) for i in at] for seed, v in curve.seeds.items()},
+        "s": {str(seed): _rounded(v, at) for seed, v in curve.seeds.items()},
     }
     if len(curve.seeds) > 1:
         for key, values in (("m", curve.mean), ("l", curve.low), ("h", curve.high)):
-            plain[key] = [rounded(values[i]) for i in at]
+            plain[key] = _rounded(values, at)
     return plain
 
 
@@ -159,6 +161,27 @@ def rounded(value: float | None) -> float | int | None:
         return None
     rounded = float(f"{value:.{DIGITS}g}")
     return int(rounded) if rounded.is_integer() else rounded
+
+
+def _rounded(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
+    """`rounded` of many at once, at these places."""
+    import numpy as np
+
+    x = np.asarray(values, dtype=float)[list(at)]
+    known = np.isfinite(x) & (x != 0)
+    size = np.where(known, np.abs(x), 1.0)
+    scale = np.floor(np.log10(size)) - (DIGITS - 1)
+    exact = np.abs(scale) <= EXACT_POWERS  # a whole number over a power of ten: rounded once
+    power = 10.0 ** np.where(exact, np.abs(scale), 0.0)
+    whole = np.rint(np.where(scale < 0, x * power, x / power))
+    found = np.where(scale < 0, whole / power, whole * power)
+    return [
+        None if v != v else rounded(was) if not kept else v
+        for v, was, kept in zip(
+            np.where(np.isfinite(x), np.where(known, found, 0.0), np.nan).tolist(),
+            x.tolist(), exact.tolist(), strict=True,
+        )
+    ]  # fmt: skip
 
 
 def names_of(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:

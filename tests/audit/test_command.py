@@ -1,12 +1,15 @@
 """`orch audit` as somebody runs it."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from orchestrator.audit.fix import fixed
 from orchestrator.audit.sarif import sarif
 from orchestrator.cli.audit import command
 
+ROOT = Path(__file__).parents[2]
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
 SARIF = {
     "type": "object", "required": ["version", "runs"],
@@ -249,3 +253,38 @@ def test_a_release_that_makes_no_sense_is_a_sentence(given_as: str, tmp_path: Pa
     (tmp_path / "k3.sh").write_text(K3)
     with pytest.raises(click.UsageError, match="--library"):
         run("--library", given_as, tmp_path / "k3.sh")
+
+
+def test_a_hook_tells_only_of_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    (tmp_path / "k1.sh").write_text(f"{VERL} {IN_REWARD}=True {USE_LOSS}=False")
+    (tmp_path / "notes.sh").write_text("echo nothing")
+    code, done = run("--hook", tmp_path / "notes.sh", tmp_path / "k1.sh")
+    assert (code, done.stdout) == (0, "")
+    code, done = run("--hook", tmp_path)
+    assert (code, "k3.sh:" in done.stdout, "k1.sh:" in done.stdout) == (1, True, False)
+    code, done = run("--hook", tmp_path / "k1.sh", tmp_path / "gone")
+    assert (code, "gone: it cannot be read: No such file" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("paths", "fail", "code"),
+    [("k3.sh k1.sh", "false", 0), ("k1.sh gone", "true", 2)],
+)
+def test_the_actions_own_steps(tmp_path: Path, paths: str, fail: str, code: int) -> None:
+    """The step that audits, as GitHub runs it."""
+    (tmp_path / "k3.sh").write_text(K3)
+    (tmp_path / "k1.sh").write_text(f"{VERL} {IN_REWARD}=True {USE_LOSS}=False")
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    (step,) = [each for each in steps if each.get("name") == "Audit"]
+    own = {"PATHS": paths, "LIBRARY": "", "FAIL": fail, "SARIF": "out.sarif"}
+    assert step["env"].keys() == own.keys()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [str(shutil.which("bash")), "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=tmp_path, env={**os.environ, **own, "PATH": path}, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    told = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+    assert ("token_forward_kl" in {each["ruleId"] for each in told}) == ("k3" in paths)

@@ -1,5 +1,7 @@
 """A finished experiment, in a folder with an awkward name."""
 
+import fcntl
+import os
 import shutil
 from pathlib import Path
 
@@ -10,10 +12,17 @@ from command_line import ROOT, orch
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which smoke.yaml has run to its end. Tests must leave it as it is."""
-    folder = tmp_path_factory.mktemp('it\'s a "run" ü')
-    shutil.copytree(ROOT / "experiments", folder / "experiments")
-    done = orch(folder, "run", "experiments/smoke.yaml")
-    assert done.returncode == 0, done.stderr
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if parallel else base
+    folder = shared / 'it\'s a "run" ü'
+    with (shared / "finished.lock").open("a") as lock:  # once for all workers of a test run
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock.tell():
+            shutil.copytree(ROOT / "experiments", folder / "experiments", dirs_exist_ok=True)
+            done = orch(folder, "run", "experiments/smoke.yaml")
+            assert done.returncode == 0, done.stderr
+            lock.write("done")
     return folder
 
 

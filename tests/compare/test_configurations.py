@@ -126,7 +126,7 @@ def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
             assert found.low[i] <= found.mean[i] + 1e-9
             assert found.mean[i] <= found.high[i] + 1e-9
         else:
-            assert found.low == ()
+            assert not found.low
 
 
 def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> None:
@@ -140,4 +140,4 @@ def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> No
 def test_bands_end_where_the_metric_does() -> None:
     found = curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
     assert found is not None
-    assert (found.low, found.high) == ((0.0,), (1.0,))
+    assert (list(found.low), list(found.high)) == ([0.0], [1.0])

@@ -151,7 +151,7 @@ def test_the_command_exits_0_where_nothing_does() -> None:
     [
         (("verl@0.8.0", "skyrl@0.4.0"), "two libraries", 2),
         (("verl", "verl@0.9.1"), "names no release: write LIBRARY@VERSION", 2),
-        (("verl@0.8.1", "verl@0.9.1"), "orch does not drive verl 0.8.1, did you mean '", 1),
+        (("verl@0.8.1", "verl@0.9.1"), "orch does not drive verl 0.8.1 (it drives: ", 1),
         (("virl@0.8.0", "verl@0.9.1"), "no library 'virl' to measure, did you mean 'verl'?", 1),
         (("verl@0.8.0", "verl@0.9.1", "-w", "study=nowhere"), "selects none of", 1),
     ],

@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import optuna
-
 from backends.micro.shipped import manifest
 from backends.micro.theory import optimum
 from orchestrator.experiment import Experiment, open_experiment
@@ -20,10 +18,8 @@ from orchestrator.rundir import RunFolder
 from orchestrator.tune.controller import Controller
 from orchestrator.tune.design import Search, design
 from orchestrator.tune.journal import Journal
-from orchestrator.tune.results import Found, Tried, found
-from orchestrator.tune.samplers import sampler
+from orchestrator.tune.results import Found, found
 from orchestrator.tune.scorer import Scorer
-from orchestrator.tune.space import distributions
 from orchestrator.types import Cell, ExitRecord, Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -131,37 +127,6 @@ def house(tmp_path: Path, **block: Any) -> House:
     return House(opened, design(opened, {**BLOCK, **block}), [])
 
 
-RANGE = {"kl.beta": "log(0.001, 100)"}
-"""Eleven powers of e, of which accuracy - 0.5 * KL has its hill in two."""
-
-
 def noise(name: str, spread: float) -> float:
     """A number of this name's: normal, with this standard deviation."""
     return Random(name).gauss(0, spread)  # noqa: S311
-
-
-def simulated(
-    search: Search, sampler_name: str, repetition: int, spread: float, trials: int = 14,
-    seeds: int = 2,
-) -> Found:  # fmt: skip
-    """What a search over RANGE finds of the closed form with noise, in memory: asked and told as
-    the controller does, without cells. spread: standard deviation between seeds."""
-    changed = {"sampler": sampler_name, "sampler_seed": repetition, "trials": trials}
-    block = search.tune.block.model_copy(update=changed)
-    tune = replace(search.tune, block=block, seeds=tuple(range(seeds)))
-    search = replace(search, tune=tune)
-    study = optuna.create_study(direction="maximize")
-    tried = []
-    for number in range(trials):
-        study.sampler = sampler(block, number)
-        asked = study.ask(distributions(search.space))
-        beta = search.space[0].value(asked.params["kl.beta"])
-        values = {
-            seed: (objective_at(beta) + noise(f"{repetition} {beta} {seed}", spread),)
-            for seed in range(seeds)
-        }
-        mean = sum(own for (own,) in values.values()) / seeds
-        study.tell(asked, mean)
-        tried.append(Tried(number, "COMPLETE", {"kl.beta": beta}, (mean,), values, (), False, "",
-                           0.0, 0.0))  # fmt: skip
-    return Found(search, tuple(tried), {}, {})

@@ -83,7 +83,7 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
         lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(), "none runs"
     )
     cluster.run("scancel", element)
-    assert processes[1].wait(240) == 0, logs[1].read_text()
+    assert processes[1].wait(400) == 0, logs[1].read_text()
     processes[0].wait()
     runs = folder / "runs" / "smoke"
     cells = list((runs / "cells").iterdir())
@@ -101,7 +101,7 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
         process = subprocess.Popen(more, cwd=folder, stdout=file, stderr=file)
         until(log, "submitted 2 cells", process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, log.read_text()
+        assert process.wait(120) == 130, log.read_text()
     assert len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2, "they are left"
     done = orch(folder, *more[3:], "--cancel")
     assert (done.returncode, "2 cells of trials cancelled" in done.stderr) == (0, True), done.stderr

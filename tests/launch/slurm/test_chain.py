@@ -83,7 +83,7 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
     assert "submitted 1 cells" in sent.stderr
     assert "0 used, 0 with the scheduler, 1 to be submitted; 1 cell is left" in sent.stderr
     again = call("run", "chain.yaml", *budget)
-    assert "submitted" not in again.stderr
+    assert "submitted 1" not in again.stderr
     assert "1 with the scheduler, 0 to be submitted; 1 cell is left, which wants 1" in again.stderr
     done = call("run", "chain.yaml", "--wait", *budget)
     assert done.returncode == 0

@@ -1,65 +1,74 @@
-"""orch as a person uses it on a login node: submit, leave, ask, change one's mind, report."""
+"""orch as a person uses it on a login node: the guide's commands, in order, and its table."""
 
 import json
+import re
+import shlex
+import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from command_line import orch
+from command_line import ROOT, orch
 
-from tests.launch.slurm.conftest import ROOT
-
-Person = Callable[..., "subprocess.CompletedProcess[str]"]
-SPEC = str(ROOT / "experiments" / "smoke.yaml")
-
-
-@pytest.fixture
-def person(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
-    """orch in a shell of its own, whatever it exits with."""
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    config = [SPEC, "backend=micro", "site.kind=auto", "+site.options.memory_gib=1",
-              "-w", "kl.estimator!=k3"]  # fmt: skip
-
-    def call(
-        verb: str, *more: str, spec: bool = True, **env: str
-    ) -> "subprocess.CompletedProcess[str]":
-        return orch(tmp_path, verb, *(config if spec else []), *more, **env)
-
-    return call
+GUIDE = ROOT / "docs" / "slurm.md"
+HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-def test_a_day_on_the_cluster(person: Person, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_day_on_the_cluster(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that the guide shows, on a day when MLflow is away."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    shown = re.findall(r"^\$ orch (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    spec = ["experiments/smoke.yaml", "backend=micro"]
+
+    def person(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        done = orch(tmp_path, *words, **env)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def states(*more: str) -> object:
+        return json.loads(person("status", *spec, *more, "--json").stdout)[0]["states"]
+
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # jobs wait
-    try:
-        sent = person("run", "-w", "kl.estimator=k1")
-        assert sent.returncode == 0, sent.stderr
-        assert "submitted 1 cells as job array" in sent.stderr
-        again = person("run", "-w", "kl.estimator=k1")
-        assert "submitted" not in again.stderr, "running again submits nothing"
-        states = json.loads(person("status", "--json").stdout)[0]["states"]
-        assert states == {"pending": 1, "planned": 1}
-        stopped = person("cancel", "-w", "kl.estimator=k1")
-        assert "1 of 1 cells cancelled" in stopped.stdout
-    finally:
-        cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
-    assert "1 of 1 cells will run again" in person("retry", "-w", "kl.estimator=k1").stdout
-    done = person("run", "--wait", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
-    assert done.returncode == 1, "MLflow is away"
-    assert "submitted 2 cells" in done.stderr
-    assert "`orch collect` mirrors what is missing" in done.stderr
-    assert "Traceback" not in done.stderr
-    shown = json.loads(person("status", "--json").stdout)[0]
-    assert shown["states"] == {"succeeded": 2}
+    told = {}
+    for words in map(shlex.split, shown):
+        away = {}
+        if "--wait" in words:
+            cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+            away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+        told[words[0]] = done = person(*words, **away)
+        expected = {"plan": 2, "doctor": 1}.get(words[0], int(bool(away)))
+        assert done.returncode == expected, (words, done.stdout, done.stderr)
+        if words[0] == "run" and not away:
+            assert "submitted 1 cells as job array" in done.stderr
+            assert "submitted" not in person(*words).stderr, "running again submits nothing"
+            assert states("-w", "kl.estimator!=k3") == {"pending": 1, "planned": 1}
+    assert "wrote experiments/site/orch.yaml" in told["init"].stdout
+    assert "takes no jobs at present" in told["doctor"].stdout, "it is down"
+    assert "1 of 1 cells cancelled" in told["cancel"].stdout
+    assert "1 of 1 cells will run again" in told["retry"].stdout
+    assert "submitted 2 cells" in told["run"].stderr
+    assert "`orch collect` mirrors what is missing" in told["run"].stderr
+    assert "evaluating" not in told["run"].stderr, "the cluster did it, beside the training"
+    assert told["errors"].stdout.strip() == "0 failed cells of 4"
+    assert states() == {"succeeded": 2, "planned": 2}
     assert (tmp_path / "runs" / "smoke" / "report" / "index.html").exists()
-    scored = list((tmp_path / "runs" / "smoke" / "cells").glob("*/eval"))
-    assert len(scored) == 2
-    assert "evaluating" not in done.stderr, "the cluster did it, beside the training"
-    assert person("logs", shown["cells"][0]["id"], spec=False).returncode == 0
-    assert person("errors").stdout.strip() == "0 failed cells of 2"
-    assert shown["cluster"]["evaluations"] == {"succeeded": 2}
-    later = person("run")
+    assert len(list((tmp_path / "runs" / "smoke" / "cells").glob("*/eval"))) == 2
+    plain = json.loads(person("status", *spec, "--json").stdout)[0]
+    assert plain["cluster"]["evaluations"] == {"succeeded": 2}
+    id_ = next(c["id"] for c in plain["cells"] if c["state"] == "succeeded")
+    assert person("logs", id_).returncode == 0
+    later = person("collect", *spec)
     assert later.returncode == 0, later.stderr
     assert "runs made" in later.stderr, "what MLflow missed is mirrored"
+
+
+def test_the_guide_names_tests_that_are_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", GUIDE.read_text(encoding="utf-8"))
+    assert len(named) > 15
+    for file, name in named:
+        assert f"def {name}(" in (HERE / file).read_text(encoding="utf-8"), f"{file}::{name}"

@@ -1,5 +1,7 @@
 """Evaluation jobs: export in the library's environment, failures of their own class, retries."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,8 +88,9 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
             assert time.monotonic() < deadline, verl.words(cell)
             time.sleep(0.2)
         assert of(verl, cell).state == "pending"
-        job = verl.cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()[0]
-        verl.cluster.run("scancel", "--signal=KILL", "--full", job)
+        merger = int((place / "calls").read_text().split()[-1])
+        stat = Path(f"/proc/{merger}/stat").read_text().rpartition(")")[2].split()
+        os.kill(int(stat[1]), signal.SIGKILL)  # its parent is the job's own process
         while (told := of(verl, cell)).state == "pending":
             assert time.monotonic() < deadline
             time.sleep(0.5)
@@ -97,6 +100,16 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
         start(request(verl, cell))
     assert of(verl, cell).failures == 2
     assert not verl.cluster.run("squeue", "-h"), "twice was enough"
+    assert retry([cell], verl.folder)[0].done
+    start(request(verl, cell))
+    job = verl.cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()[0]
+    verl.cluster.run("scancel", job)
+    while (told := of(verl, cell)).state == "pending":
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.3)
+    assert told.exit is not None
+    assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
+    assert not evaluations.goes_again(told, verl.options)
 
 
 def test_an_evaluation_waits_for_its_cell_and_dies_with_it(

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,13 @@ from orchestrator.tracking.store import connected, store_of
 from orchestrator.types import Cadence
 from tests.launch.slurm.conftest import ROOT, Site
 from tests.launch.test_micro import numbers
+
+
+def runs_of(client: Any, name: str) -> list[Any]:
+    """Runs of cells, as MLflow has them."""
+    experiment = client.get_experiment_by_name(name)
+    runs = client.search_runs([experiment.experiment_id])
+    return [run for run in runs if run.data.metrics.get("train/reward_mean") is not None]
 
 
 @pytest.mark.slow
@@ -47,7 +55,9 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     while not all(site.attempts(cell)[0].exit.exists() for cell in cells):
         assert time.monotonic() < deadline, site.words(cells[0])
         time.sleep(0.1)
-    mirror(collect(cells, site.folder), (), spec.spec, site.folder)
+    first = mirror(collect(cells, site.folder), (), spec.spec, site.folder)
+    with connected(store_of(site.folder, None)) as client:
+        begun = runs_of(client, first.experiment)
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}, site.words(cells[0])
     ends = [[a.read_exit() for a in site.attempts(cell)] for cell in cells]
@@ -55,10 +65,11 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     assert numbers(cells, site.folder) == numbers(cells, undisturbed)
     done = mirror(collect(cells, site.folder), (), spec.spec, site.folder)
     with connected(store_of(site.folder, None)) as client:
-        experiment = client.get_experiment_by_name(done.experiment)
-        runs = client.search_runs([experiment.experiment_id])
-        of_cells = [r for r in runs if r.data.metrics.get("train/reward_mean") is not None]
+        of_cells = runs_of(client, done.experiment)
         assert len(of_cells) == len(cells), "a requeued cell has one run"
+        assert {r.info.run_id for r in of_cells} == {r.info.run_id for r in begun}, "the same one"
+        told = [r.data.tags.get("orch.retrained", "") for r in of_cells]
+        assert all(not text or text.endswith("with the same values") for text in told), told
         wanted = list(range(1, cells[0].settings.num_train_steps + 1))
         for run in of_cells:
             history = client.get_metric_history(run.info.run_id, "train/reward_mean")

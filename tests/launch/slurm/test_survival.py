@@ -56,20 +56,6 @@ def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> Non
     assert second.read_exit().gpu_hours > 0  # type: ignore[union-attr]
 
 
-def test_the_time_limit_requeues_the_job_until_it_was_too_often(site: Site, many: Many) -> None:
-    cell = many(1, "slow", 2000)[0]
-    site.set(time_limit_hours=1 / 60, signal_seconds=58, max_requeues=1)
-    site.start(cell)
-    seen = site.until(cell, "timed_out", 180)
-    assert seen.exit is not None
-    assert [a.read_exit().state for a in site.attempts(cell)] == ["timed_out"] * 2  # type: ignore[union-attr]
-    lines = (site.folder.cell(cell).checkpoints / "units").read_text().splitlines()
-    steps = [int(line.split()[0]) for line in lines]
-    assert steps == list(range(1, len(steps) + 1)), "it went on where it was"
-    assert len({line.split()[1] for line in lines}) == 2, "both attempts worked"
-    assert len(site.start(cell).cells) == 0, "it was too often"
-
-
 def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
     site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,31 +79,43 @@ def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
 
 
 def test_a_killed_worker_is_lost_and_goes_again(site: Site, many: Many) -> None:
-    cell = many(1, "die")[0]
-    site.start(cell)
-    seen = site.wait(cell)[cell.id]
-    assert seen.state == "succeeded", site.words(cell)
-    assert len(site.attempts(cell)) == 2
-    hopeless = many(2, "die-always", 30)[1]
+    cell, hopeless = many(1, "die")[0], many(2, "die-always", 30)[1]
     site.set(retries={"lost": 1})
-    site.start(hopeless)
-    seen = site.wait(hopeless)[hopeless.id]
-    assert seen.state == "failed"
-    assert seen.exit is not None
-    assert seen.exit.failure == "lost"
+    site.start(cell, hopeless)
+    seen = site.wait(cell, hopeless)
+    assert seen[cell.id].state == "succeeded", site.words(cell)
+    assert len(site.attempts(cell)) == 2
+    ended = seen[hopeless.id].exit
+    assert ended is not None
+    assert (seen[hopeless.id].state, ended.failure) == ("failed", "lost")
     assert len(site.attempts(hopeless)) == 2
 
 
-def test_what_hangs_or_takes_too_much_memory_is_ended(site: Site, many: Many) -> None:
-    """Also if it is deaf. Memory is watched by SLURM itself here: there are no cgroups."""
-    hanging, deaf, greedy = many(1, "hang")[0], many(2, "deaf")[1], many(3, "greedy")[2]
-    site.set(hung_after_minutes=0.15, retries={"hung": 0})
-    site.start(hanging, deaf, greedy)
+def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> None:
+    """Side by side: the time limit, with one requeue; memory, which SLURM itself watches where
+    there are no cgroups; and silence, of one that listens and of one that is deaf."""
+    limited, greedy = many(1, "slow", 4000)[0], many(2, "greedy")[1]
+    hanging, deaf = many(3, "hang")[2], many(4, "deaf")[3]
+    plain = site.options
+    site.set(time_limit_hours=1 / 60, signal_seconds=58, max_requeues=1)
+    site.start(limited)
+    site.options = plain
+    site.start(greedy)
+    site.set(hung_after_minutes=0.05, retries={"hung": 0})
+    site.start(hanging, deaf)
     for cell, failure in ((hanging, "hung"), (deaf, "hung"), (greedy, "out_of_memory")):
-        ended = site.until(cell, "failed", 90).exit
+        ended = site.until(cell, "failed", 120).exit
         assert ended is not None
         assert ended.failure == failure, ended
     assert site.start(greedy).cells == (), "it would happen again"
+    site.until(limited, "timed_out", 180)
+    assert [a.read_exit().state for a in site.attempts(limited)] == ["timed_out"] * 2  # type: ignore[union-attr]
+    lines = (site.folder.cell(limited).checkpoints / "units").read_text().splitlines()
+    steps = [int(line.split()[0]) for line in lines]
+    assert steps == list(range(1, len(steps) + 1)), "it went on where it was"
+    assert len({line.split()[1] for line in lines}) == 2, "both attempts worked"
+    site.set(max_requeues=1)
+    assert site.start(limited).cells == (), "it was too often"
 
 
 def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
