@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from orchestrator.fingerprint import fingerprint
+from orchestrator.points import tight
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -158,9 +159,9 @@ def made(configurations: int) -> tuple[list[Record], list[Score]]:
 
 def _record(cell: Cell, rng: random.Random) -> Record:
     points = tuple(
-        MetricPoint(step, 1e9 + step, {
+        tight(MetricPoint(step, 1e9 + step, {
             name: 1 - math.exp(-step / 100) + rng.gauss(0, 0.02) for name in METRICS
-        })
+        }))
         for step in range(1, STEPS + 1)
     )  # fmt: skip
     end = ExitRecord(state="succeeded", started=1e9, ended=1e9 + 60, gpu_hours=8, host="node1")

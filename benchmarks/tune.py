@@ -11,22 +11,21 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.tune.journal import Journal
 from orchestrator.tune.samplers import sampler
 from orchestrator.tune.space import distributions
-from orchestrator.types import Cadence, Place
 from tests.tune.landscapes import (
     FRESH,
+    RECIPES,
     TRAINED,
     Told,
     closed_form,
     judged,
-    measured,
     really_trained,
     sizes,
+    train,
 )
 from tests.tune.rehearsed import House, house, objective_at, theory
 from tests.tune.rehearsed import train as leave
@@ -34,8 +33,6 @@ from tests.tune.rehearsed import train as leave
 BAR_MS = 20.0
 REPETITIONS = 20
 SPREADS = (0.01, 0.03, 0.07)
-RECIPES = {"default": (100, "constant", 6), "long": (300, "linear", 4)}
-"""Updates, schedule and seeds."""
 
 
 def overhead(made: House, trials: int) -> float:
@@ -66,8 +63,8 @@ def bare(made: House, trials: int) -> float:
 def compare(folder: Path, repetitions: range) -> None:
     """Against random search, which recommends the best value that it observed."""
     print(f"repetitions {repetitions.start} to {repetitions.stop - 1}. Regret: mean (median). "
-          "Beats: in how many of them the recommended value\nhas less regret than random search's best "
-          "trial, and than the curve through random search's trials.\nHolds: in how many the "
+          "Beats: in how many of them the recommended value\nhas less regret than random search's "
+          "best trial, and than the curve through random search's trials.\nHolds: in how many the "
           "interval holds the landscape's own top, and the closed form's optimum.")  # fmt: skip
     grounds = {f"closed form, sd {spread}": closed_form(spread) for spread in SPREADS}
     grounds |= {"closed form, measured sd": closed_form(None), "real training": really_trained()}
@@ -87,27 +84,6 @@ def compare(folder: Path, repetitions: range) -> None:
             print(f"| {name} | {kind} | {best} | {curve} | {wins[0]} | {wins[1]} | "
                   f"{sum(one.holds_top for one in told)} | "
                   f"{sum(one.holds_closed_form for one in told)} |", flush=True)  # fmt: skip
-
-
-def train(recipe: str) -> Iterator[list[float]]:
-    """Really trains what tests/tune/trained.json holds of a recipe: [beta, seed, accuracy, KL]."""
-    from backends.micro.disk import read_metrics
-    from backends.micro.train import run
-
-    steps, schedule, seeds = RECIPES[recipe]
-    with tempfile.TemporaryDirectory() as name:
-        (search,) = house(Path(name), space={"kl.beta": "log(0.001, 100)"}).searches
-        for beta in measured(recipe, 1.0):
-            for cell in search.cells({"kl.beta": beta}, range(seeds)):
-                place = Path(name) / cell.id
-                rate = cell.settings.optimizer.model_copy(update={"schedule": schedule})
-                longer = {"num_train_steps": steps, "optimizer": rate}
-                changed = {"settings": cell.settings.model_copy(update=longer),
-                           "cadence": Cadence(evaluate_every_steps=steps)}  # fmt: skip
-                run(cell.model_copy(update=changed), Place(place, place / "1", place / "kept"))
-                *_, last = read_metrics(place / "1")
-                yield [beta, cell.settings.seed, last.values["eval/accuracy_in_domain"],
-                       last.values["eval/kl_reverse"]]  # fmt: skip
 
 
 def main() -> None:

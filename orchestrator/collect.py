@@ -7,6 +7,7 @@ from orchestrator import registry
 from orchestrator.backend import Backend
 from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
+from orchestrator.points import tight
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.state import look
 from orchestrator.types import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
@@ -37,7 +38,7 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
         for point in points:
             twin = merged.get(point.step)
             merged[point.step] = point if twin is None else _joined(twin, point)
-    return tuple(merged[step] for step in sorted(merged))
+    return tuple(tight(merged[step]) for step in sorted(merged))
 
 
 def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:

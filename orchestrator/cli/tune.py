@@ -265,8 +265,8 @@ def _records(experiment: Experiment, told: "Sequence[Found]") -> list[Record]:
                 for cell in one.search.cells_at(trial.params, one.search.tune.seeds):
                     named = {**cell.axes, "search": one.search.name, "trial": str(trial.number)}
                     cells.setdefault(cell.id, cell.model_copy(update={"axes": named}))
-        if one.best is not None:
-            cells |= {c.id: c for c in confirm_cells(one.search, one.best) if c.id not in cells}
+        if one.chosen is not None:
+            cells |= {c.id: c for c in confirm_cells(one.search, one.chosen) if c.id not in cells}
     return collect(cells.values(), experiment.folder)
 
 

@@ -8,7 +8,8 @@ journal     what is remembered on the shared folder, and by whom it may be chang
 controller  asks, follows, prunes and tells; never waits
 early       when a trial ends before its cells do
 reuse       the grid's results as first trials
-confirm     the best once more, on fresh seeds
+confirm     what is chosen once more, on fresh seeds
+metrics     which metrics cells will have
 launching   what a cell's state means, by who launches it
 scorer      evaluation beside the controller; jobs: by jobs of a cluster
 here        a search on this machine

@@ -1,4 +1,4 @@
-"""Training each search's best once more, on seeds that had no part in choosing it."""
+"""Training what each search has chosen once more, on seeds that had no part in choosing it."""
 
 from typing import Any
 
@@ -30,8 +30,8 @@ class Confirmation:
         """Cells that want training. To be asked once no trial of the search is open."""
         folder = self.search.experiment.folder
         if self._cells is None:
-            winner = found(self.search, study).best
-            self._cells = [] if winner is None else confirm_cells(self.search, winner)
+            chosen = found(self.search, study).chosen
+            self._cells = [] if chosen is None else confirm_cells(self.search, chosen)
             for cell in self._cells:
                 self.journal.note_cell(cell.id, self.search.name, CONFIRMING)
         looks = [(cell, look(folder.cell(cell))) for cell in self._cells]

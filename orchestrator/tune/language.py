@@ -45,7 +45,8 @@ class Block(Frozen):
     seeds: list[NonNegativeInt] | None = None
     """Seeds of each trial, whose mean is told; None: the study's."""
     confirm_seeds: list[NonNegativeInt] = Field(default_factory=list)
-    """Fresh seeds on which each search's best is trained again once it is over."""
+    """Fresh seeds on which what each search recommends (else its best trial) is trained again once
+    it is over."""
     trials: PositiveInt = 20
     """Of each search."""
     parallel: PositiveInt = 1

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Found:
     """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
     empty where nothing can be said."""
     confirmed: Mapping[int, tuple[float, ...]]
-    """Fresh seed -> values of the best trial's parameters."""
+    """Fresh seed -> values of what is chosen."""
 
     @property
     def measured(self) -> list[Tried]:
@@ -64,6 +64,14 @@ class Found:
     def recommended(self) -> Recommended | None:
         """Where a smooth curve through all trials is best; None where none can be fitted."""
         return recommended(self)
+
+    @property
+    def chosen(self) -> Mapping[str, Any] | None:
+        """Field -> value, with one objective: what is recommended, or of the best trial where no
+        curve can be fitted."""
+        if self.recommended is not None:
+            return {self.recommended.field: self.recommended.value}
+        return None if self.best is None else self.best.params
 
     @property
     def front(self) -> list[Tried]:
@@ -120,9 +128,9 @@ def found(search: Search, study: Any) -> Found:
         if not one.user_attrs.get("unborn")
     )
     first = Found(search, trials, _importance(search, study), {})
-    winner = first.best
-    fresh = _confirmed(search, winner) if winner is not None else {}
-    return Found(search, trials, first.importance, fresh)
+    if not search.tune.block.confirm_seeds or first.chosen is None:
+        return first
+    return replace(first, confirmed=_confirmed(search, first.chosen))
 
 
 def best(search: Search, trials: Iterable[Tried]) -> Tried | None:
@@ -209,12 +217,12 @@ def _tried(search: Search, one: Any) -> Tried:
 
 def _importance(search: Search, study: Any) -> dict[str, float]:
     """Needs two fields or more to tell apart, and a few trials that differ in value."""
-    from optuna.importance import get_param_importances
-
     ended = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
     values = {t.values[0] for t in ended}
     if len(search.space) < 2 or len(values) < 4:
         return {}
+    from optuna.importance import get_param_importances
+
     sign = search.objectives[0].sign
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that less of a target is better: it is here
@@ -222,16 +230,14 @@ def _importance(search: Search, study: Any) -> dict[str, float]:
     return told
 
 
-def confirm_cells(search: Search, winner: Tried) -> list[Any]:
-    """The best trial's cells with fresh seeds."""
-    return search.cells_at(winner.params, search.tune.block.confirm_seeds)
+def confirm_cells(search: Search, chosen: Mapping[str, Any]) -> list[Any]:
+    """Cells of what is chosen with fresh seeds."""
+    return search.cells_at(chosen, search.tune.block.confirm_seeds)
 
 
-def _confirmed(search: Search, winner: Tried) -> dict[int, tuple[float, ...]]:
-    if not search.tune.block.confirm_seeds:
-        return {}
+def _confirmed(search: Search, chosen: Mapping[str, Any]) -> dict[int, tuple[float, ...]]:
     folder = search.experiment.folder
-    cells = confirm_cells(search, winner)
+    cells = confirm_cells(search, chosen)
     if any(look(folder.cell(cell)).state != "succeeded" for cell in cells):
         return {}
     scores = [score for cell in cells for score in read_scores(folder.cell(cell))]

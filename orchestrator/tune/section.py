@@ -15,8 +15,8 @@ from orchestrator.tune import fit
 from orchestrator.tune.results import Bracket, Found, Tried, brackets, contests
 
 CHOSEN = (
-    "The seeds that chose a best trial flatter it: the more trials, the more. Differences on fresh "
-    "seeds (tune.confirm_seeds) do not have this bias."
+    "The seeds that chose a best trial flatter it: the more trials, the more. Fresh seeds "
+    "(tune.confirm_seeds), on which what is recommended is trained again, do not have this bias."
 )
 CURVE = (
     '"Recommended": where a smooth curve through all trials (a Gaussian process over the field) is '
@@ -243,7 +243,10 @@ def _answer(found: Sequence[Found]) -> Iterator[str]:
         elif one.best is None or one.best.values is None:
             yield f"{one.search.name}: nothing measured yet."
         else:
-            yield f"{one.search.name}: {_params(one.best)} ({number(one.best.values[0])})."
+            told = f"{_params(one.best)} ({number(one.best.values[0])})"
+            if one.recommended is not None:
+                told = f"{_recommended(one.recommended)} is recommended; the best trial has {told}"
+            yield f"{one.search.name}: {told}."
 
 
 def _slice(found: Sequence[Found], field: str, log: bool, i: int) -> dict[str, Any]:

@@ -80,7 +80,18 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are done in this process, which has imported the harness: another takes seconds."""
+    """Jobs are done in this process from the start."""
+    do_in_process(monkeypatch)
+
+
+@pytest.fixture
+def from_here_in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called: jobs are done in this process from then on."""
+    return lambda: do_in_process(monkeypatch)
+
+
+def do_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has imported the harness: another takes seconds."""
     from orchestrator.evaluate import harness, pool
     from orchestrator.evaluate.results import Job
 

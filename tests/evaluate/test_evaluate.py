@@ -181,19 +181,22 @@ def assert_second_time_imports_nothing(
 
 @pytest.mark.slow
 def test_a_cell_scores_the_same_alone_and_among_others(
-    folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path
-) -> None:
+    folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path,
+    from_here_in_process: Callable[[], None],
+) -> None:  # fmt: skip
     records = [train(0), train(1, "cedar"), train(2, "birch")]
-    together = evaluate(records, ask(), folder, workers=1)
     elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
     elsewhere.open()
     apart = evaluate([records[2], records[0]], ask(), elsewhere, workers=2)
+    from_here_in_process()
+    together = evaluate(records, ask(), folder, workers=1)
     value = {(s.cell_id, s.task, s.metric): s.value for s in together}
     assert len(apart) == 32
     assert all(s.value == value[s.cell_id, s.task, s.metric] for s in apart)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
 def test_what_changes_is_scored_anew_and_what_comes_back_is_remembered(
     folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +246,9 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_nothing(folder: RunFolder, train: Train, ask: AskFor) -> None:
+def test_a_killed_process_loses_nothing(
+    folder: RunFolder, train: Train, ask: AskFor, from_here_in_process: Callable[[], None]
+) -> None:
     """One of the processes that score is killed, then the one that holds them."""
     records = [train(seed) for seed in range(5)]
     evaluation = ask(repeats=6, max_items=256)
@@ -266,6 +271,7 @@ def test_a_killed_process_loses_nothing(folder: RunFolder, train: Train, ask: As
     with pytest.raises(EnvironmentFault, match="ended with code -9"):
         evaluate(records, evaluation, folder, workers=1, on_event=kill(lambda holder: holder))
     kept = files(folder)
+    from_here_in_process()
     scores = evaluate(records, evaluation, folder, workers=2)
     assert len({(s.cell_id, s.task) for s in scores}) == 20
     assert kept.items() <= files(folder).items()

@@ -8,7 +8,8 @@ constant rate, as the shipped specs are rehearsed; `long`, 300 updates with a li
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,11 +23,14 @@ from orchestrator.tune.design import Search
 from orchestrator.tune.results import Found, Tried
 from orchestrator.tune.samplers import sampler
 from orchestrator.tune.space import distributions
-from tests.tune.rehearsed import noise, objective_at
+from orchestrator.types import Cadence, Place
+from tests.tune.rehearsed import house, noise, objective_at
 
 TRAINED = Path(__file__).with_name("trained.json")
 RANGE = {"kl.beta": "log(0.001, 100)"}
 """Eleven powers of e, of which accuracy - 0.5 * KL has its hill in two."""
+RECIPES = {"default": (100, "constant", 6), "long": (300, "linear", 4)}
+"""Updates, schedule and seeds."""
 FRESH = 2000
 """First of the repetitions that had no part in choosing a sampler, its start or the curve."""
 
@@ -78,6 +82,29 @@ def measured(recipe: str, weight: float) -> dict[float, list[float]]:
     return rows
 
 
+def train(
+    recipe: str, betas: Sequence[float] | None = None, seeds: int | None = None
+) -> Iterator[list[float]]:
+    """Really trains what trained.json holds of a recipe: [beta, seed, accuracy, KL]."""
+    from backends.micro.disk import read_metrics
+    from backends.micro.train import run
+
+    steps, schedule, known = RECIPES[recipe]
+    with tempfile.TemporaryDirectory() as name:
+        (search,) = house(Path(name), space=RANGE).searches
+        for beta in betas or measured(recipe, 1.0):
+            for cell in search.cells({"kl.beta": beta}, range(seeds or known)):
+                place = Path(name) / cell.id
+                rate = cell.settings.optimizer.model_copy(update={"schedule": schedule})
+                longer = {"num_train_steps": steps, "optimizer": rate}
+                changed = {"settings": cell.settings.model_copy(update=longer),
+                           "cadence": Cadence(evaluate_every_steps=steps)}  # fmt: skip
+                run(cell.model_copy(update=changed), Place(place, place / "1", place / "kept"))
+                *_, last = read_metrics(place / "1")
+                yield [beta, cell.settings.seed, last.values["eval/accuracy_in_domain"],
+                       last.values["eval/kl_reverse"]]  # fmt: skip
+
+
 def _spread(recipe: str, weight: float) -> Callable[[float], float]:
     found = measured(recipe, weight)
     betas = sorted(found)
@@ -121,14 +148,19 @@ class Told(NamedTuple):
     holds_closed_form: bool
 
 
+def observed(found: Found, over: Landscape) -> float:
+    """Regret of the best trial's beta."""
+    assert found.best is not None
+    return over.regret(found.best.params["kl.beta"])
+
+
 def judged(search: Search, kind: str, over: Landscape, repetitions: range) -> Iterator[Told]:
     for repetition in repetitions:
         found = simulated(search, kind, repetition, over)
         curve = found.recommended
-        assert found.best is not None
         assert curve is not None
         yield Told(
-            over.regret(found.best.params["kl.beta"]), over.regret(curve.value),
+            observed(found, over), over.regret(curve.value),
             curve.low <= over.top <= curve.high, curve.low <= over.weight <= curve.high,
         )  # fmt: skip
 

@@ -307,13 +307,13 @@ def test_a_front_holds_what_nothing_beats(tmp_path: Path) -> None:
     assert front == sorted(front)
 
 
-def test_the_best_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
+def test_what_is_recommended_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
     made = house(tmp_path, confirm_seeds=[100, 101])
     (found,) = made.run()
-    assert found.best is not None
+    assert found.recommended is not None
     assert list(found.confirmed) == [100, 101]
     fresh = [c for c in made.trained if c.settings.seed >= 100]
-    assert {c.settings.kl.beta for c in fresh} == {found.best.params["kl.beta"]}
+    assert {c.settings.kl.beta for c in fresh} == {found.recommended.value}
     assert plan(made.experiment.cells, made.folder).orphans == ()
 
 

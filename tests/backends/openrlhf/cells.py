@@ -1,8 +1,5 @@
 """Cells to translate: those of the shipped specs, moved to OpenRLHF, and drawn ones."""
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -30,6 +27,7 @@ from orchestrator.settings import (
 )
 from orchestrator.spec import load
 from orchestrator.types import Cell, Place
+from tests.backends.child import ask
 from tests.backends.environments import contract_python
 
 ROOT = Path(__file__).parents[3]
@@ -152,10 +150,6 @@ def environment(version: str) -> Path:
 def asked_of_library(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What the library's own parser makes of each launch, in one process."""
     argvs = [list(argv[argv.index(MODULE) + 1 :]) for argv in launches]
-    with tempfile.TemporaryDirectory() as nowhere:
-        done = subprocess.run(
-            [environment(version), Path(__file__).with_name("library.py")],
-            input=json.dumps(argvs), capture_output=True, text=True, check=True, cwd=nowhere,
-        )  # fmt: skip
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    command = (environment(version), Path(__file__).with_name("library.py"))
+    answers: list[dict[str, Any]] = ask(command, argvs)
     return answers

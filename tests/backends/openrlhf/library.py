@@ -1,7 +1,8 @@
 """Runs inside an OpenRLHF environment: the library's own parser and checks over many launches.
 
-Standard input: JSON, a list of argument lists. Standard output: JSON, one object a launch,
-{"args": the namespace, "said": what it printed} or {"error": what it said}.
+Standard input: a line for each question, a JSON list of argument lists. Standard output: ANSWER and
+a JSON list, one object a launch, {"args": the namespace, "said": what it printed} or {"error": what
+it said}. See child.py.
 
 `openrlhf.cli.train_ppo_ray` builds its parser under `if __name__ == "__main__"`, so the file is run
 as that, with stand-ins for Ray, vLLM and torch, up to the first thing that would take a GPU: behind
@@ -61,19 +62,20 @@ def main() -> None:
     stand_in(seen)
     script = package() / "cli" / "train_ppo_ray.py"
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
-    answers = []
-    for argv in json.load(sys.stdin):
-        said = io.StringIO()
-        sys.argv = [str(script), *argv]
-        seen.clear()
-        try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                exec(code, {"__name__": "__main__"})  # noqa: S102
-        except Reached:
-            answers.append({"args": plain(seen[0]), "said": said.getvalue()})
-        except (SystemExit, Exception) as error:
-            answers.append({"error": said.getvalue() + f"{type(error).__name__}: {error}"})
-    json.dump(answers, sys.stdout)
+    for line in sys.stdin:
+        answers = []
+        for argv in json.loads(line):
+            said = io.StringIO()
+            sys.argv = [str(script), *argv]
+            seen.clear()
+            try:
+                with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                    exec(code, {"__name__": "__main__"})  # noqa: S102
+            except Reached:
+                answers.append({"args": plain(seen[0]), "said": said.getvalue()})
+            except (SystemExit, Exception) as error:
+                answers.append({"error": said.getvalue() + f"{type(error).__name__}: {error}"})
+        print("ANSWER " + json.dumps(answers), flush=True)
 
 
 main()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.skyrl.translate import ENTRY
+from tests.backends import child
 from tests.backends.environments import contract_python
 
 HERE = Path(__file__).parent
@@ -23,13 +24,9 @@ def python(version: str) -> Path:
 
 def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What SkyRL makes of each launch's arguments: {"config", "options"} or {"error"}."""
-    done = subprocess.run(
-        [python(version), HERE / "ask" / "config.py", LAUNCH / ENTRY],
-        input=json.dumps(launches), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    marked = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-    return [json.loads(line.removeprefix("ANSWER ")) for line in marked]
+    command = (python(version), HERE / "ask" / "config.py", LAUNCH / ENTRY)
+    answers: list[dict[str, Any]] = child.ask(command, [list(argv) for argv in launches])
+    return answers
 
 
 def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:

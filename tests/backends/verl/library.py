@@ -2,36 +2,42 @@
 configuration, and single functions of its source run by the torch at hand."""
 
 import ast
-import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.backends.child import ask
 from tests.backends.environments import contract_python
 
 VERSIONS = ("0.9.1", "0.8.0")
 
 _COMPOSE = """
 import importlib.util, json, pathlib, sys
+import yaml
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half of composing is parsing
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 config = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0])
-asked = json.load(sys.stdin)
+
+def answer(overrides, keys):
+    try:
+        composed = compose("ppo_trainer", overrides=overrides)
+        found = {}
+        for key in keys:
+            raw = OmegaConf.select(composed, key) if not OmegaConf.is_missing(
+                OmegaConf.select(composed, key.rpartition(".")[0]), key.rpartition(".")[2]
+            ) else "???"
+            found[key] = OmegaConf.to_container(raw) if OmegaConf.is_config(raw) else raw
+        return {"values": found}
+    except Exception as error:
+        return {"error": str(error)[:500]}
+
 with initialize_config_dir(config_dir=str(config / "trainer" / "config"), version_base=None):
-    for overrides in asked["launches"]:
-        try:
-            composed = compose("ppo_trainer", overrides=overrides)
-            found = {}
-            for key in asked["keys"]:
-                raw = OmegaConf.select(composed, key) if not OmegaConf.is_missing(
-                    OmegaConf.select(composed, key.rpartition(".")[0]), key.rpartition(".")[2]
-                ) else "???"
-                found[key] = OmegaConf.to_container(raw) if OmegaConf.is_config(raw) else raw
-            print(json.dumps({"values": found}))
-        except Exception as error:
-            print(json.dumps({"error": str(error)[:500]}))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        found = [answer(overrides, asked["keys"]) for overrides in asked["launches"]]
+        print("ANSWER " + json.dumps(found), flush=True)
 """
 
 
@@ -44,13 +50,9 @@ def compose(
 ) -> list[Mapping[str, Any]]:
     """What verl's own composition makes of each list of overrides: {"values": key -> value}, or
     {"error": sentence}."""
-    done = subprocess.run(
-        [python(version), "-c", _COMPOSE],
-        input=json.dumps({"launches": [list(each) for each in launches], "keys": list(keys)}),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    asked = {"launches": [list(each) for each in launches], "keys": list(keys)}
+    answers: list[Mapping[str, Any]] = ask((python(version), "-c", _COMPOSE), asked)
+    return answers
 
 
 @cache

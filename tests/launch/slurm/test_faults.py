@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.budget import afford
 from orchestrator.launch.slurm import book, stuck
 from orchestrator.operations import cancel, retry
-from orchestrator.plan import plan
 from orchestrator.rundir import RunFolder
-from orchestrator.settings import Resources
 from orchestrator.site.probe import probe
 from orchestrator.types import Cell
 from tests.launch.kit import HOUSE
@@ -132,20 +129,3 @@ def test_jobs_that_would_wait_for_ever_say_why(
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
     assert stuck.stuck(site.folder, {}) == []
-
-
-def test_a_budget_stops_submitting(site: Site, many: Many) -> None:
-    four_hours = {"resources": Resources(gpus_per_node=4, hours=1)}
-    cells = [cell.model_copy(update=four_hours) for cell in many(3, "slow", 30)]
-    whole = plan(cells, site.folder)
-    afforded = afford(whole, 9, whole)
-    assert afforded.paid == tuple(cells[:2])
-    site.start(*afforded.paid)
-    later = plan(cells, site.folder)
-    again = afford(later, 9, later)
-    assert again.paid == ()
-    assert "8 with the scheduler" in again.told
-    assert "1 cell is left, which wants 4 GPU-hours more" in again.told
-    site.wait(*afforded.paid)
-    over = plan(cells, site.folder)
-    assert afford(over, 9, over).paid == (cells[2],), "they took less than was thought"

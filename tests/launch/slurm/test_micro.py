@@ -32,7 +32,7 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     monkeypatch.setenv("SLURM_CONF", site.cluster.env["SLURM_CONF"])
     monkeypatch.setenv("PATH", site.cluster.env["PATH"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    asked = ["backend=micro", "site.kind=slurm", "+base.num_train_steps=300"]
+    asked = ["backend=micro", "site.kind=slurm", "+base.num_train_steps=150"]
     spec = open_experiment(ROOT / "experiments" / "smoke.yaml", asked)
     often = {"cadence": Cadence(checkpoint_every_steps=8)}
     cells = [cell.model_copy(update=often) for cell in spec.cells[:2]]

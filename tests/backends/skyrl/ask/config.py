@@ -1,8 +1,9 @@
-"""Runs inside a SkyRL environment: the launches of standard input (JSON: lists of arguments), each
-taken through what orch_skyrl.py does with it before Ray starts.
+"""Runs inside a SkyRL environment: launches, each taken through what orch_skyrl.py does with it
+before Ray starts.
 
-python config.py ORCH_SKYRL. Prints a line a launch: ANSWER and JSON, {"config": what SkyRL made of
-it, "losses": its registered policy losses} or {"error": what it said}.
+python config.py ORCH_SKYRL. Reads a line for each question, a JSON list of lists of arguments, and
+prints ANSWER and a JSON list: of each, {"config": what SkyRL made of it, "options": ours} or
+{"error": what it said}. See child.py.
 """
 
 import dataclasses
@@ -49,17 +50,20 @@ def main():
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils.utils import validate_cfg
 
-    for argv in json.load(sys.stdin):
+    def answer(argv):
         try:
             options, overrides = ours.split(argv)
             config = SkyRLTrainConfig.from_cli_overrides(overrides)
             validate_cfg(config)
             if options["asynchronous"] == "true":
                 construct(config)
-            answer = {"config": dataclasses.asdict(config), "options": options}
+            return {"config": dataclasses.asdict(config), "options": options}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print("ANSWER " + json.dumps(answer, default=str), flush=True)
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    for line in sys.stdin:
+        answers = [answer(argv) for argv in json.loads(line)]
+        print("ANSWER " + json.dumps(answers, default=str), flush=True)
 
 
 main()

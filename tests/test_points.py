@@ -1,0 +1,35 @@
+"""Metrics of a step held tightly say the same as the mapping they were made of."""
+
+import json
+import pickle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.points import Values, tight
+from orchestrator.types import MetricPoint
+
+mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
+
+
+@given(mappings)
+def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
+    found = tight(MetricPoint(1, 2.0, plain)).values
+    assert isinstance(found, Values)
+    assert found == plain
+    assert plain == found
+    assert (list(found), list(found.values())) == (list(plain), list(plain.values()))
+    assert list(found.items()) == list(plain.items())
+    assert {**found} == plain
+    assert all(found[name] == found.get(name) == value for name, value in plain.items())
+    assert ("no such name" in found, found.get("no such name")) == (False, None)
+    assert pickle.loads(pickle.dumps(found)) == plain  # noqa: S301
+    assert json.dumps(dict(found), sort_keys=True) == json.dumps(
+        {name: float(value) for name, value in plain.items()}, sort_keys=True
+    )
+
+
+def test_what_is_no_number_is_left_as_it_is() -> None:
+    for values in ({"a": None}, {"a": "1"}, {"a": 10**400}):
+        point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]
+        assert tight(point) is point
