@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster import Cluster, missing, started, wait_for
 
+from orchestrator.launch.slurm.stuck import PATIENCE_SECONDS
+
 COUNTED = ("sbatch", "sacct", "squeue", "scontrol", "scancel")
 WRAPPER = '#!/bin/sh\necho {name} >> "{log}"\nexec {real} "$@"\n'
 
@@ -33,7 +35,7 @@ def main() -> None:
         os.environ |= cluster.env
         calls = count_calls(folder)
         spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
-        site = ["site.kind=slurm", "+site.options.extra=[--hold]"]
+        site = ["site.kind=slurm", '+site.options.extra=["--begin=now+2hours"]']
         empty = measure([ORCH, "plan", spec, *site], cwd=folder, codes=(2,))
         sent = measure([ORCH, "run", spec, *site], cwd=folder)
         called = calls()
@@ -43,6 +45,7 @@ def main() -> None:
         print(f"  calls: {called}")
         job = cluster.run("squeue", "-h", "-o", "%F").split()[0]
         wait_for(lambda: cluster.run("sacct", "-X", "-n", "-j", job), 30, "sacct to know the job")
+        time.sleep(PATIENCE_SECONDS + 5)  # after that, why jobs wait is looked at as well
         status = min((measure([ORCH, "status"], cwd=folder) for _ in range(3)),
                      key=lambda cost: cost.wall_seconds)  # fmt: skip
         assert f"{cells} pending" in status.output, status.output[:500]

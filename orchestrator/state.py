@@ -63,6 +63,8 @@ def _look(cell_dir: CellDir, mine: bool) -> Look:
         from orchestrator.launch.slurm.poll import seen
 
         told = seen(cell_dir, last, ended)
+        if told is not None and told[0] in ("submitted", "pending", "running"):
+            return Look(told[0], told[1], count, told[2])
         late = last.read_exit()  # it may have ended between the two looks
         if late is not None and late.state not in RESUMABLE:
             return Look(late.state, late, count)

@@ -236,7 +236,11 @@ def _length(settings: Settings, version: str) -> Iterator[Line]:
     yield Line("backend.name", {})
     yield Line("backend.version", {}, note=f"SkyRL {version}")
     yield _staleness(settings, version)
-    yield Line("seed", {"trainer.seed": settings.seed}, note="vLLM's sampling is not bit for bit")
+    yield Line(
+        "seed", {"trainer.seed": settings.seed}, "approximated",
+        "seeds the order of prompts, the trainer and vLLM's engines; equal seeds do not give equal "
+        "bits",
+    )  # fmt: skip
 
 
 def _staleness(settings: Settings, version: str) -> Line:

@@ -37,13 +37,17 @@ def dialect_for(asked: Asked) -> Dialect:
 
 
 def meanings(found: Sequence[Question], base: str, library: str) -> list[Meaning]:
-    """Every cause in which two libraries differ on these questions."""
+    """Every cause in which two libraries differ on these questions; not those in which they are
+    alike and which another cause keeps from mattering in one (a bound of a ratio that is 1)."""
     said_of: dict[tuple[str, str, str], list[str]] = {}
     for question in found:
         if base not in question.asked or library not in question.asked:
             continue
-        one, other = (dialect_for(question.one(name)) for name in (base, library))
-        for cause in differing(one, other):
+        both = [question.one(name) for name in (base, library)]
+        one, other = map(dialect_for, both)
+        whole = [semantics(each.cell.settings.backend).dialect for each in both]
+        apart = differing(*whole)
+        for cause in (each for each in differing(one, other) if each in apart):
             key = (cause, said(one, cause), said(other, cause))
             said_of.setdefault(key, []).append(question.name)
     return [

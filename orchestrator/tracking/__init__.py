@@ -20,8 +20,9 @@ tag `orch.key`.
 Why collecting twice changes nothing: timestamps come from the metrics file; the tag
 `orch.ingesting` says, before any point is logged, up to which step and with which hash points may
 be there; `orch.ingested` says the same once they are, and only later points are logged again.
-MLflow cannot take back a point, so when the history of a cell was rewritten (an attempt resumed
-from an earlier checkpoint), its run is deleted and made anew.
+MLflow cannot take back a point. A cell that was resumed from an earlier checkpoint keeps its run
+all the same (mirror_resume); where its history is another one (its directory was removed and it was
+trained anew, its scores were made anew), the run is deleted and made anew.
 """
 
 from orchestrator.tracking.mirror import MirrorReport as MirrorReport

@@ -10,7 +10,7 @@ counts), length and height of the covariance over a grid with flat priors in the
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.compare.estimates import ALPHA
@@ -47,8 +47,8 @@ class _Curve(NamedTuple):
 
     log_weight: float
     mean: Any
-    spread: Any
-    """Its covariance, over the noise's variance."""
+    spread: Callable[[], Any]
+    """Its covariance, over the noise's variance; most are never asked for."""
     scale: float
     """Sum of squares of which, over chi-squared, the noise's variance is."""
 
@@ -77,6 +77,16 @@ def optimum(
 
     places: of each trial; values: of its seeds.
     """
+    import numpy  # noqa: F401, ICN001  its threads can be limited once it is loaded
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # many small matrices: several threads spend their time waiting
+        return _optimum(places, values)
+
+
+def _optimum(
+    places: Sequence[float], values: Sequence[Sequence[float]]
+) -> tuple[float, float, float, float]:
     import numpy as np
 
     counts = np.array([len(own) for own in values], float)
@@ -97,7 +107,7 @@ def optimum(
     for count, curve in zip(random.multinomial(DRAWS, weights), curves, strict=True):
         if count:
             noise = np.sqrt(curve.scale / random.chisquare(freedom, count))
-            factor = _root(curve.spread)
+            factor = _root(curve.spread())
             paths = factor @ random.standard_normal((factor.shape[1], count))
             tops.append(np.argmax(curve.mean[:, None] + noise * paths, axis=0))
     low, high = np.quantile(np.concatenate(tops), [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
@@ -127,7 +137,10 @@ def _curve(
     log_weight = (-np.log(np.diag(root)).sum() - 0.5 * math.log(precision)
                   - 0.5 * freedom * math.log(max(scale, 1e-300)))  # fmt: skip
     beside = 1 - cross.T @ ones
-    spread = covariance(grid, grid) - cross.T @ cross + np.outer(beside, beside) / precision
+
+    def spread() -> Any:
+        return covariance(grid, grid) - cross.T @ cross + np.outer(beside, beside) / precision
+
     return _Curve(float(log_weight), level + cross.T @ rest, spread, float(scale))
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tune")]
 SPEC = "experiments/smoke.yaml"
 GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"
 FLAGS = ("--space", "kl.beta=log(0.05, 5)", "--each", "kl=[k1.reward, k3.loss]", "--maximize", GOAL,
-         "--seeds", "[0, 1]", "--trials", "3")  # fmt: skip
+         "--seeds", "[0, 1]", "--trials", "2")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +54,11 @@ def told(searched: Path) -> list[dict[str, Any]]:
 def test_a_kill_loses_and_doubles_nothing(searched: Path, told: list[dict[str, Any]]) -> None:
     assert [one["search"] for one in told] == ["k1.reward", "k3.loss"]
     for one in told:
-        assert [trial["state"] for trial in one["trials"]] == ["COMPLETE"] * 3
+        assert [trial["state"] for trial in one["trials"]] == ["COMPLETE"] * 2
     cells = {cell for one in told for trial in one["trials"] for cell in trial["cells"]}
     on_disk = searched / "runs" / "smoke.micro" / "cells"
     assert {path.name.rpartition("-")[2] for path in on_disk.iterdir()} == cells
-    assert len(cells) == 12
+    assert len(cells) == 8
     for path in on_disk.iterdir():
         ended = [json.loads(e.read_text())["state"] for e in path.glob("attempts/*/exit.json")]
         assert ended.count("succeeded") == 1
@@ -90,26 +90,14 @@ def test_again_does_nothing_and_prune_spares_trials(searched: Path) -> None:
     assert sorted((searched / "runs" / "smoke.micro" / "cells").iterdir()) == cells
 
 
-def test_another_space_under_the_same_name_is_refused(searched: Path) -> None:
-    done = orch(searched, "tune", SPEC, *FLAGS, "--space", "kl.beta=log(0.1, 1)")
-    assert done.returncode == 1
-    assert "holds another search" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_dry_run_and_mistakes_write_nothing(searched: Path, tmp_path: Path) -> None:
     shutil.copytree(searched / "experiments", tmp_path / "experiments")
     shown = orch(tmp_path, "tune", "experiments/beta_sweep.yaml", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert "k2.loss" in shown.stdout
-    for flags, sentence in (
-        (("--space", "kl.beta"), "--space is FIELD="),
-        (("--space", "kl.beta=[", "--maximize", GOAL), "is no YAML value"),
-        ((), "tune.space is empty"),
-    ):
-        done = orch(tmp_path, "tune", SPEC, *flags)
-        assert (done.returncode, sentence in done.stderr) == (1, True), done.stderr
-        assert "Traceback" not in done.stderr
+    done = orch(tmp_path, "tune", SPEC, "--space", "kl.beta=[", "--maximize", GOAL)
+    assert (done.returncode, "is no YAML value" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

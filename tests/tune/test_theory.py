@@ -79,14 +79,14 @@ def test_long_training_is_best_where_theory_has_it() -> None:
 def test_a_curve_finds_a_hill_in_noise_and_says_how_well() -> None:
     places = [i / 15 for i in range(16)]
     hits = 0
-    for i in range(40):
+    for i in range(20):
         values = [[-(4 * (x - 0.4) ** 2) + noise(f"{i} {x} {s}", 0.1) for s in range(2)]
                   for x in places]  # fmt: skip
         at, low, high, height = optimum(places, values)
         assert at == pytest.approx(0.4, abs=0.12)
         assert height == pytest.approx(0, abs=0.12)
         hits += low <= 0.4 <= high
-    assert hits >= 34
+    assert hits >= 17
 
 
 def test_a_curve_without_noise_or_without_a_hill() -> None:
@@ -112,7 +112,9 @@ def test_a_target_to_be_small_is_recommended_where_it_is(tmp_path: Path) -> None
                      objectives={"eval/kl_reverse": "minimize"}).run()  # fmt: skip
     told = found.recommended
     assert told is not None
-    assert told.value == max(trial.params["kl.beta"] for trial in found.measured)
+    largest = max(trial.params["kl.beta"] for trial in found.measured)
+    assert told.value == pytest.approx(largest, rel=0.1)
+    assert told.high == largest, "of what was tried, it says nothing beyond the ends"
     assert told.expected == pytest.approx(min(t.values[0] for t in found.measured if t.values),
                                           abs=0.02)  # fmt: skip
 

@@ -7,8 +7,11 @@ writes.
 """
 
 import random
+import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from orchestrator.files import read_tail
 from orchestrator.launch.slurm import book, scheduler, words
@@ -144,7 +147,7 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
     ended: an exit.json that says preempted or timed_out: the job may be in the queue again. None
     where its submission was refused or never sent: then nothing is at work on it.
     """
-    order = attempt.read_order()
+    order = _head(attempt)
     folder = RunFolder(cell_dir.path.parents[1])
     taken = snapshot(folder)
     submission = taken.jobs.get(order["submission"]) or book.read(folder).get(order["submission"])
@@ -167,6 +170,21 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
     if time.time() - ended.ended < words.LATE_SECONDS:
         return "pending", None, ""  # it puts itself back into the queue
     return ended.state, ended, ""
+
+
+_HEAD = re.compile(rb'\{"submission": "(\w+)", "index": (\d+), "cell": ')
+
+
+def _head(attempt: AttemptDir) -> Mapping[str, Any]:
+    """Submission and index of an order, which stand before the cell: that is not parsed."""
+    try:
+        with attempt.order.open("rb") as file:
+            hit = _HEAD.match(file.read(128))
+    except OSError:
+        hit = None
+    if hit is None:
+        return attempt.read_order()
+    return {"submission": hit[1].decode(), "index": int(hit[2])}
 
 
 def _last_words(log: Path) -> str:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 
 _PATIENCE_SECONDS = 120
+_OURS = ("RUNNING", "SIGNALING")
+"""States in which nobody else ends the job; the second is that of one that was told just now."""
 
 
 def job_id() -> str:
@@ -27,7 +29,7 @@ def requeue(job: str) -> bool:
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
             listed = call(["squeue", "--noheader", f"--jobs={job}", "--format=%T"])
-            if listed.returncode == 0 and listed.stdout.strip() != "RUNNING":
+            if listed.returncode == 0 and listed.stdout.strip() not in _OURS:
                 return True
             if call(["scontrol", "requeue", job]).returncode == 0:
                 return True

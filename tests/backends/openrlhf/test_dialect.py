@@ -32,25 +32,23 @@ def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
     """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
     whole = dialects.rollouts(0, fresh=True)
     told = registry.load("openrlhf").semantics(FLAT).dialect
-    for kl, loss, size in (
-        (Kl(estimator="k3", placement="loss", beta=0.3), Loss(aggregation="sequence_mean"), 1),
-        (Kl(estimator="k3", placement="loss", beta=0.3), Loss(), 2),
-    ):
-        (cell,) = [
-            c for c in _translatable(FLAT) if c.settings.loss == loss and c.settings.kl == kl
-        ]  # fmt: skip
-        inquiry = Inquiry("openrlhf", FLAT)
+    gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
+    inquiry, asked = Inquiry("openrlhf", FLAT), []
+    for cell, size in zip(_translatable(FLAT), (1, 2), strict=True):
         launch = inquiry.launch(registry.load("openrlhf").translate(cell, dialects.PLACE))
-        gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
-        for at in range(0, 8, size):
+        parts = range(0, 8, size)
+        for at in parts:
             part: Any = {name: rows[at : at + size] for name, rows in whole.items()}  # type: ignore[index]
             part["advantages"] = gains[at : at + size].tolist()
-            inquiry.batch(str(at), part)
-            inquiry.question(at, "loss", launch, str(at))
-        found, _ = inquiry.put(dialects.beside(environment(FLAT), "openrlhf"))
-        rows = [row for at in range(0, 8, size) for row in found[at]["gradient"]]
+            inquiry.batch(f"{size} {at}", part)
+            inquiry.question((size, at), "loss", launch, f"{size} {at}")
+        asked.append((cell.settings, size, parts))
+    found, _ = inquiry.put(dialects.beside(environment(FLAT), "openrlhf"))
+    for settings, size, parts in asked:
+        rows = [row for at in parts for row in found[size, at]["gradient"]]
         theirs = torch.tensor(rows) * size / 8
-        mine = _gradient(whole, gains, kl, loss, told.model_copy(update={"micro_batch": size}))
+        dialect = told.model_copy(update={"micro_batch": size})
+        mine = _gradient(whole, gains, settings.kl, settings.loss, dialect)
         assert dialects.relative(mine, theirs) <= dialects.TOLERANCE
 
 

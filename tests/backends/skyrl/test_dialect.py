@@ -11,8 +11,9 @@ from tests.backends.skyrl.library import python
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_dialect_trains_as_the_library_would(version: str) -> None:
-    found = dialects.gaps("skyrl", version, dialects.beside(python(version), "skyrl"), seeds=1)
-    assert found["count"] > 300
+    where = dialects.beside(python(version), "skyrl")
+    found = dialects.gaps("skyrl", version, where, seeds=1, every=3)
+    assert found["count"] > 100
     assert not found["failed"]
     assert max(found["worst"].values()) <= dialects.TOLERANCE, found
 

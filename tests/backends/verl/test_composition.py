@@ -22,7 +22,7 @@ def drawn_cells() -> list[Cell]:
     """A few cells that no spec has, the same on every run."""
     found: list[Cell] = []
 
-    @settings(max_examples=40, derandomize=True, database=None, deadline=None,
+    @settings(max_examples=24, derandomize=True, database=None, deadline=None,
               phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(drawn())
     def draw(each: Cell) -> None:

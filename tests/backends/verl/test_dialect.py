@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow  # makes a library's environment the first time
 @pytest.mark.parametrize("version", library.VERSIONS)
 def test_the_dialect_trains_as_the_library_would(version: str) -> None:
     where = dialects.beside(library.python(version), "verl")
-    found = dialects.gaps("verl", version, where, seeds=1)
-    assert found["count"] > 500
+    found = dialects.gaps("verl", version, where, seeds=1, every=3)
+    assert found["count"] > 200
     assert not found["failed"]
     assert max(found["worst"].values()) <= dialects.TOLERANCE, found
 

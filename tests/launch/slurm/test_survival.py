@@ -109,8 +109,6 @@ def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> Non
         assert ended.failure == failure, ended
     assert site.start(greedy).cells == (), "it would happen again"
     site.until(limited, "timed_out", 180)
-    dbg = site.cluster.run("sacct", "-X", "-D", "-P", "-o", "JobID,State,ExitCode,Start,End"), site.cluster.run("squeue", "--me", "-r", "--states=all", "-o", "%F %K %T %r %S %e"), site.cluster.run("date", "+%FT%T"), site.words(limited), [a.exit.read_text() for a in site.attempts(limited)]
-    print(*dbg, sep="\n----\n")
     assert [a.read_exit().state for a in site.attempts(limited)] == ["timed_out"] * 2  # type: ignore[union-attr]
     lines = (site.folder.cell(limited).checkpoints / "units").read_text().splitlines()
     steps = [int(line.split()[0]) for line in lines]
