@@ -1,11 +1,12 @@
 """One experiment as a command sees it: the spec, its cells at the site's scale, their folder."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.errors import SelectionError
+from orchestrator.errors import RunFolderError, SelectionError
 from orchestrator.rundir import RunFolder, parsed, read_json
 from orchestrator.types import Cell, Spec
 
@@ -93,6 +94,7 @@ def site_of(spec: Spec) -> Where:
 
 def saved_experiments(runs_dir: Path) -> list[Experiment]:
     """Every experiment with a folder below `runs_dir`, as it was when it last ran."""
+    _check_readable(runs_dir)
     found = []
     for marker in sorted(runs_dir.glob("*/spec.json")):
         plain = read_json(marker)
@@ -109,6 +111,7 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
 
 def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
     """A launched cell by its id (or the start of it) or its slug, in any experiment."""
+    _check_readable(runs_dir)
     hits = [
         (RunFolder(cell_dir.parent.parent.absolute()), cell_dir)
         for cell_dir in sorted(runs_dir.glob("*/cells/*"))
@@ -125,6 +128,13 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
         raise SelectionError(f"'{name}' names {len(hits)} cells; give more of the id:\n{listed}")
     folder, path = hits[0]
     return folder, next(c for c in folder.cells() if c.path.name == path.name).read_cell()
+
+
+def _check_readable(runs_dir: Path) -> None:
+    """Raises RunFolderError for a folder that may not be looked into: it would seem empty."""
+    if runs_dir.is_dir() and not os.access(runs_dir, os.R_OK | os.X_OK):
+        raise RunFolderError(f"{runs_dir}: permission denied: make it readable, or name another "
+                             "with --runs-dir")  # fmt: skip
 
 
 def cell_named(name: str, cells: Sequence[Cell]) -> Cell:

@@ -76,7 +76,8 @@ class Progress:
         head = f"[{self.done}/{len(self.cells)}] {cell.slug}"
         if ended.state != "succeeded":
             self.failed += ended.state == "failed"
-            return f"{head}: {ended.state} ({ended.failure}) {_first_line(ended.message)}".rstrip()
+            kind = f"({ended.failure}) " if ended.failure else ""
+            return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
         outcome, reward = ended.outcome, None
         if event.attempt_dir is not None:
             reward = now_of(event.attempt_dir).reward

@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
     "errors": "Last lines of every failed cell.",
     "cancel": "Stop cells, and leave them alone until a retry.",
     "retry": "Make failed and cancelled cells run again.",
-    "prune": "Remove cells that left the spec.",
+    "prune": "Remove cells that left the spec, or evaluated checkpoints.",
     "show": "One cell: settings, ledger, launch arguments, files.",
     "collect": "Read the run directories into MLflow.",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import run
-from orchestrator.cli.output import say
+from orchestrator.cli.output import counted, say
 from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def train_on_cluster(
     source = chosen.spec.source or chosen.spec.name
     if sent.cells:
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
-        say(f"submitted {len(sent.cells)} cells as {jobs} {', '.join(sent.jobs)}")
+        say(f"submitted {counted(len(sent.cells), 'cell')} as {jobs} {', '.join(sent.jobs)}")
     if sent.left:
-        say(f"{len(sent.left)} cells wait for room in the queue (site.options.max_submit_jobs): "
-            "run again, or with --wait")  # fmt: skip
+        say(f"no room in the queue for {counted(len(sent.left), 'cell')} "
+            "(site.options.max_submit_jobs): run again, or with --wait")  # fmt: skip
     if not wait:
         unpaid = {cell.id for cell in sent.unpaid}
         left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
@@ -100,11 +100,11 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     if unknown:
         say(f"{unknown} cells are in a state that cannot be told now: `orch status {source}`")
     if busy or unknown:
-        say(f"{busy} cells are with the scheduler or wait: `orch status {source}` shows them, "
-            f"`orch run {source} --wait` stays until they are done and reports")  # fmt: skip
+        say(f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
+            f"how, `orch run {source} --wait` stays until all are done and reports")  # fmt: skip
         return 0, False
     if left := waiting(evaluated(chosen.folder, looks)[1]):
-        say(f"{left} evaluations are with the scheduler; `orch run {source} --wait` stays for them")
+        say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
         return 0, False
     return max(run.tell_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
 
@@ -117,6 +117,6 @@ def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, Look]]") -> 
     if failed:
         classes = sorted({e.exit.failure for e in failed if e.exit})
         source = chosen.spec.source or chosen.spec.name
-        say(f"{len(failed)} evaluations failed ({', '.join(classes)}), their training did not: "
-            f"`orch errors {source}` says why; `orch eval {source}` scores here")  # fmt: skip
+        say(f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
+            f"not: `orch errors {source}` says why; `orch eval {source}` scores here")  # fmt: skip
     return int(bool(failed))

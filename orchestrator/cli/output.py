@@ -14,6 +14,11 @@ MICRO_BANNER = (
 )
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def say(text: str) -> None:
     """A message for the person, kept out of stdout."""
     click.echo(text, err=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import options
-from orchestrator.cli.output import MICRO_BANNER, say
+from orchestrator.cli.output import MICRO_BANNER, counted, say
 from orchestrator.errors import EnvironmentFault
 from orchestrator.experiment import Experiment
 
@@ -153,8 +153,8 @@ def within(
 def tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
     source = experiment.spec.source or experiment.spec.name
     if failed:
-        say(f"{failed} cells failed: `orch errors {source}` says why, `orch retry {source}` "
-            "makes them run again")  # fmt: skip
+        say(f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
+            f"`orch retry {source}` makes them run again")  # fmt: skip
     if cancelled:
-        say(f"{cancelled} cells were cancelled and are left alone until `orch retry {source}`")
+        say(f"cancelled, and left alone until `orch retry {source}`: {counted(cancelled, 'cell')}")
     return int(bool(failed))

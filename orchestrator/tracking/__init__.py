@@ -9,6 +9,7 @@
     store      which MLflow: its address, its errors in sentences
     views      ready views of the runs, and the links in notes
     dataset    which data a cell was trained on
+    evaluated  which checkpoints were evaluated; models  makes them outputs of their runs
     pruned     which cells were removed, so that their runs are too
     server     an mlflow server to look at it, for as long as the dashboard runs (keeper.py ends it)
     mark       a note beside the run directories that nothing changed, which saves asking MLflow

@@ -2,7 +2,7 @@
 
 An external model of MLflow 3: it has tags, params and metrics, and its weights stay where they are.
 A model is known by its tag `orch.key` and its source run. It is `READY` once its metrics are there;
-one that is not, or says something else than it should, is deleted and made anew.
+one that is not, or has other scores than it should, is deleted and made anew.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +26,8 @@ class Models:
     def has(self, run: Any, wanted: Sequence[Model]) -> bool:
         """Whether a run has these models, finished."""
         known = self._of(run) if wanted else {}
-        return all(_is(known.get(model.key), model) for model in wanted)
+        every = [(known.get(model.key), model) for model in wanted]
+        return all(_is(found, model) and _has_tags(found, model) for found, model in every)
 
     def link(self, run: Any, wanted: Sequence[Model]) -> dict[int, str]:
         """Makes what is missing an output of the run; train step -> id of each model that waits for
@@ -35,7 +36,9 @@ class Models:
         waiting = {}
         for model in wanted:
             found = known.get(model.key)
-            if _is(found, model):
+            if found is not None and _is(found, model):
+                if not _has_tags(found, model):
+                    self._client.set_logged_model_tags(found.model_id, dict(model.tags))
                 continue
             if found is not None:
                 self._client.delete_logged_model(found.model_id)
@@ -59,7 +62,7 @@ class Models:
                 self._client.delete_logged_model(model.model_id)
 
     def _make(self, run_id: str, model: Model) -> str:
-        tags = {**model.tags, DIGEST: digest(model)}
+        tags = {**model.tags, DIGEST: _digest(model)}
         found = self._client.create_logged_model(
             self._experiment_id, model.name, run_id, tags, dict(model.params), _TYPE
         )
@@ -88,4 +91,13 @@ class Models:
 def _is(found: Any, wanted: Model) -> bool:
     if found is None or str(found.status) != "READY":
         return False
-    return bool(found.tags.get(DIGEST) == digest(wanted))
+    return bool(found.tags.get(DIGEST) == _digest(wanted))
+
+
+def _has_tags(found: Any, wanted: Model) -> bool:
+    return all(found.tags.get(name) == value for name, value in wanted.tags.items())
+
+
+def _digest(model: Model) -> str:
+    """Of all but its tags, which MLflow can change."""
+    return digest(model._replace(tags={}))

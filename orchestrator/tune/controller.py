@@ -251,9 +251,7 @@ class Controller:
         if state == "cancelled" and self._was_pruned(trial):
             self._close(trial, "PRUNED", None, "the same trial was pruned before")
             return
-        told = {"failed": f"`orch logs {cell.id}` says why",
-                "cancelled": f"`orch retry -w id={cell.id}` makes it run again",
-                }.get(state, "")  # fmt: skip
+        told = f"`orch logs {cell.id}` says why" if state == "failed" else ""
         what = "its process was killed again and again" if cell.id in self.lost else state
         if state in RESUMABLE and cell.id not in self.lost:
             what = f"was {state} more often than the site allows"

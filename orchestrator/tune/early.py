@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.collect import collect
+from orchestrator.compare.phrases import counted
 from orchestrator.compare.runs import measure
 from orchestrator.files import read_lines
 from orchestrator.rundir import RunFolder
@@ -74,7 +75,8 @@ def pruned(trial: OpenTrial, records: Sequence[Record], folder: RunFolder, score
             behind = trial.handle.should_prune()
     if not behind or len(records) == len(trial.cells):
         return ""
-    return f"pruned with {len(trial.reported)} values: it is behind the trials before it"
+    shown = counted(len(trial.reported), "value")
+    return f"pruned with {shown}: it is behind the trials before it"
 
 
 def intermediate(

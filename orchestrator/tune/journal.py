@@ -156,7 +156,8 @@ class Journal:
         found = read_json(target)
         if found != json.loads(json.dumps(wanted)):
             raise RunFolderError(_difference(target, found or {}, wanted))
-        write_text(self.block_of(search.name), json.dumps(search.plain(), indent=1) + "\n")
+        with self.locked():
+            write_text(self.block_of(search.name), json.dumps(search.plain(), indent=1) + "\n")
 
     def block_of(self, name: str) -> Path:
         """The file of a search's block."""

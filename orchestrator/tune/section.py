@@ -103,8 +103,8 @@ def best_table(found: Sequence[Found]) -> Table:
         rows.append((one.search.name, f"{len(own)} + {len(one.trials) - len(own)}", cost,
                      *_best_row(one)))  # fmt: skip
     return Table("Each search at its best", ("search", "trials + reused", "cost", "best at",
-                 "recommended", "lies between", "objective: mean and 95 % interval",
-                 "on fresh seeds"),
+                 "recommended", "lies between", "the best's objective: mean and 95 % interval",
+                 "what is recommended, on fresh seeds"),
                  tuple(rows))  # fmt: skip
 
 

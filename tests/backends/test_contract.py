@@ -8,19 +8,15 @@ import pytest
 from orchestrator import registry
 from orchestrator.backend import Backend
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.expand import expand
 from orchestrator.fingerprint import fingerprint, flatten
 from orchestrator.scale import rehearse
-from orchestrator.spec import load
 from orchestrator.types import Cell, LaunchPlan, Place
-
-ROOT = Path(__file__).parents[2]
-SPECS = sorted((ROOT / "experiments").glob("*.yaml"))
+from tests.backends.specs import every
 
 
 def cells_for(backend: Backend) -> list[Cell]:
     """Cells of the shipped specs that ask for this backend, as declared or rehearsed."""
-    declared = [cell for path in SPECS for cell in expand(load(path))]
+    declared = every()
     own = [cell for cell in declared if cell.settings.backend.name == backend.name]
     if any(backend.rehearse(cell) is not None for cell in declared[:1]):
         own += rehearse(declared, backend.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import orch
 
+from orchestrator import source
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 
@@ -36,6 +37,10 @@ def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
         ended = json.loads((cell / "attempts" / "1" / "exit.json").read_text())
         assert ended["state"] == "succeeded"
         assert len(list((cell / "eval").glob("*.json"))) == 4
+        job = json.loads((cell / "attempts" / "1" / "job.json").read_text())
+        assert job["library"].startswith("micro 1")
+        assert bool(job["commit"]) == bool(source.commit())
+        assert {"python", "torch"} <= job["versions"].keys()
     page = (folder / "report" / "index.html").read_text()
     assert "Does everything work on this machine?" in page
     with sqlite3.connect(finished / "runs" / "mlflow.db") as database:

@@ -54,7 +54,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
     cells = [cell(0, "slow", steps=400), cell(1, "slow", steps=20), cell(2)]
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
-    (done,) = cancel(cells[:1], folder)
+    (done,) = cancel(cells[:1], folder, "given up: behind")
     assert (done.done, done.note) == (True, "stopped")
     out, err = process.communicate(timeout=30)
     assert json.loads(out.splitlines()[-1]) == {
@@ -62,7 +62,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
     }, err  # fmt: skip
     ending = look(folder.cell(cells[0])).exit
     assert ending is not None
-    assert (ending.state, ending.message) == ("cancelled", "cancelled by a person")
+    assert (ending.state, ending.message) == ("cancelled", "given up: behind")
     assert len(folder.cell(cells[0]).attempts()) == 1
 
 

@@ -91,9 +91,6 @@ def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: Hou
 def test_evaluated_checkpoints_are_models_with_their_scores(house: House) -> None:
     fill(house)
     first, second, third, _ = house.cells
-    weights = house.folder.cell(first).checkpoints / "7"
-    weights.mkdir(parents=True)
-    (weights / "config.json").write_text("{}")
     house.mirror()
     held_now = held(house)
     models = held_now[f"cell/{first.id}"]["models"]
@@ -109,6 +106,15 @@ def test_evaluated_checkpoints_are_models_with_their_scores(house: House) -> Non
     assert model["tags"]["orch.cell_id"] == first.id
     assert ("eval/sort/mean_at_4", 7, "0.625") in [(k, s, v) for k, s, _, v in model["metrics"]]
     assert {s for _, s, _, _ in models[4]["metrics"]} == {4}
+    client = MlflowClient(tracking_uri=uri(house))
+    found = client.get_experiment_by_name(house.folder.experiment)
+    (mine,) = client.search_logged_models(
+        [found.experiment_id], f"tags.`orch.key` = 'cell/{first.id}/step/7'"
+    )
+    client.set_logged_model_tags(mine.model_id, {"orch.checkpoint": "elsewhere", "own": "kept"})
+    assert house.mirror().updated == 1
+    mended = client.get_logged_model(mine.model_id).tags
+    assert (mended["orch.checkpoint"], mended["own"]) == ("", "kept")
     house.scores[:] = [s for s in house.scores if s.cell_id != first.id]
     house.mirror()
     now = held(house)

@@ -167,7 +167,7 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
             )
         page.goto(f"{server.uri}/{models_page(known.experiment_id)}")
         page.get_by_role("link", name="k1_reward-b0_1-s0-step5").first.click()
-        page.get_by_text(str(house.folder.cell(house.cells[0]).path.name)).first.wait_for()
+        page.get_by_text(f"The policy of cell {house.cells[0].id}").first.wait_for()
         page.get_by_text("eval/sort/mean_at_4").first.wait_for()
         page.goto(f"{server.uri}/{runs_page(known.experiment_id)}")
         link = page.get_by_role("link", name="The report").first.get_attribute("href")

@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backends.openrlhf.flags import MODULE, VERSIONS
-from orchestrator.expand import expand
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import (
     Advantage,
@@ -25,12 +24,11 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.spec import load
 from orchestrator.types import Cell, Place
 from tests.backends.child import ask
 from tests.backends.environments import contract_python
+from tests.backends.specs import every
 
-ROOT = Path(__file__).parents[3]
 PLACE = Place(Path("/a 'b'\n/plan"), Path("/a 'b'\n/attempts/1"), Path("/a 'b'\n/checkpoints"))
 
 
@@ -47,20 +45,19 @@ def shipped(version: str | None) -> tuple[Cell, ...]:
     """Every cell of every shipped spec, asked of OpenRLHF. Where a spec leaves the number of
     prompts or the loss to another library, the nearest that OpenRLHF has."""
     cells: dict[str, Cell] = {}
-    for path in sorted((ROOT / "experiments").glob("*.yaml")):
-        for cell in expand(load(path)):
-            settings = cell.settings
-            loss = settings.loss
-            if loss.aggregation == "constant":
-                loss = Loss(clip=loss.clip)
-            moved = settings.model_copy(update={
-                "backend": BackendRef(name="openrlhf", version=version), "loss": loss,
-                "data": settings.data.model_copy(
-                    update={"num_prompts": settings.data.num_prompts or 50_000}
-                ),
-            })  # fmt: skip
-            made = cell.model_copy(update={"id": fingerprint(moved), "settings": moved})
-            cells[made.id] = made
+    for cell in every():
+        settings = cell.settings
+        loss = settings.loss
+        if loss.aggregation == "constant":
+            loss = Loss(clip=loss.clip)
+        moved = settings.model_copy(update={
+            "backend": BackendRef(name="openrlhf", version=version), "loss": loss,
+            "data": settings.data.model_copy(
+                update={"num_prompts": settings.data.num_prompts or 50_000}
+            ),
+        })  # fmt: skip
+        made = cell.model_copy(update={"id": fingerprint(moved), "settings": moved})
+        cells[made.id] = made
     return tuple(cells.values())
 
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.expand import expand
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import Resources, Settings
-from orchestrator.spec import load
 from orchestrator.types import Cell, Place
 from tests.backends.environments import contract_python
+from tests.backends.specs import every
 
-ROOT = Path(__file__).parents[3]
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
 RELEASES = {
     "0.5.0": ("63331ad8b", "src"), "0.8.0": ("60bc29547", "packages/prime-rl-configs/src"),
@@ -29,9 +27,7 @@ RELEASES = {
 @pytest.fixture(scope="session")
 def shipped() -> list[Cell]:
     """Every cell of the shipped specs that asks for Prime-RL."""
-    paths = sorted((ROOT / "experiments").glob("*.yaml"))
-    cells = [cell for path in paths for cell in expand(load(path))]
-    return [cell for cell in cells if cell.settings.backend.name == "prime_rl"]
+    return [cell for cell in every() if cell.settings.backend.name == "prime_rl"]
 
 
 @pytest.fixture(scope="session")

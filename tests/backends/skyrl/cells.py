@@ -4,13 +4,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from orchestrator.expand import expand
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import Resources, Settings
-from orchestrator.spec import load
 from orchestrator.types import Cell, Place
+from tests.backends.specs import declared, every
 
-ROOT = Path(__file__).parents[3]
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
 PLACE = Place(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
 
@@ -29,21 +27,20 @@ def changed(cell: Cell, **update: object) -> Cell:
 def shipped() -> list[Cell]:
     """Every declared cell, once, without regard to seed."""
     found = {}
-    for path in sorted((ROOT / "experiments").glob("*.yaml")):
-        for cell in expand(load(path)):
-            if cell.settings.seed == 0 and cell.settings.backend.name != "micro":
-                found[asked_of(cell, None).id] = cell
+    for cell in every():
+        if cell.settings.seed == 0 and cell.settings.backend.name != "micro":
+            found[asked_of(cell, None).id] = cell
     return list(found.values())
 
 
 def onpolicy(version: str | None = None) -> Cell:
     """k1 in the reward, beta 0.05, on MATH: the paper's first."""
-    cells = expand(load(ROOT / "experiments" / "cross_library.yaml"))
+    cells = declared("cross_library")
     return asked_of(next(c for c in cells if c.settings.kl.label == "k1.reward"), version)
 
 
 def asynchronous(version: str | None = None) -> Cell:
-    cells = expand(load(ROOT / "experiments" / "comedy_full.yaml"))
+    cells = declared("comedy_full")
     return asked_of(
         next(c for c in cells if "async10" in c.studies and c.settings.kl.label == "k1.reward"),
         version,

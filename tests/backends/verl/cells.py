@@ -7,27 +7,22 @@ from hypothesis import strategies as st
 
 from backends.verl import BACKEND
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.expand import expand
 from orchestrator.fingerprint import fingerprint
 from orchestrator.settings import Cadence, Resources, Settings
-from orchestrator.spec import load
 from orchestrator.types import Cell, LaunchPlan, Place
+from tests.backends.specs import declared, every
 
-ROOT = Path(__file__).parents[3]
 PLACE = Place(Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints"))
 NASTY = Place(*(Path(f'/runs/it\'s "q" = [a, b]\\ ü ${{x}}/{n}') for n in ("p", "a", "c")))
 
 
 def shipped() -> list[Cell]:
-    specs = sorted((ROOT / "experiments").glob("*.yaml"))
-    cells = [cell for path in specs for cell in expand(load(path))]
-    return [cell for cell in cells if cell.settings.backend.name == "verl"]
+    return [cell for cell in every() if cell.settings.backend.name == "verl"]
 
 
 def base() -> dict[str, Any]:
     """Settings of the paper's on-policy runs, as plain data."""
-    cell = next(c for c in expand(load(ROOT / "experiments" / "comedy_full.yaml"))
-                if "onpolicy" in c.studies)  # fmt: skip
+    cell = next(c for c in declared("comedy_full") if "onpolicy" in c.studies)
     return cell.settings.model_dump()
 
 

@@ -80,7 +80,7 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
     assert call("data", "prepare", "chain.yaml").returncode == 0
     budget = ("--budget-gpu-hours", "1.2")  # a cell is declared to take one, and takes a hundredth
     sent = call("run", "chain.yaml", *budget)
-    assert "submitted 1 cells" in sent.stderr
+    assert "submitted 1 cell" in sent.stderr
     assert "0 used, 0 with the scheduler, 1 to be submitted; 1 cell is left" in sent.stderr
     again = call("run", "chain.yaml", *budget)
     assert "submitted 1" not in again.stderr

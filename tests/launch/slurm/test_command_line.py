@@ -41,11 +41,11 @@ def test_a_day_on_the_cluster(
         expected = {"plan": 2, "doctor": 1}.get(words[0], int(bool(away)))
         assert done.returncode == expected, (words, done.stdout, done.stderr)
         if words[0] == "run" and not away:
-            assert "submitted 1 cells as job array" in done.stderr
+            assert "submitted 1 cell as job array" in done.stderr
             assert "submitted" not in person(*words).stderr, "running again submits nothing"
     assert "wrote experiments/site/orch.yaml" in told["init"].stdout
     assert "takes no jobs at present" in told["doctor"].stdout, "it is down"
-    assert "0 of 4 cells done, 1 pending, 3 planned" in told["status"].stdout
+    assert "0 of 4 cells done, 3 planned, 1 pending" in told["status"].stdout
     assert "1 of 1 cells cancelled" in told["cancel"].stdout
     assert "1 of 1 cells will run again" in told["retry"].stdout
     assert "submitted 2 cells" in told["run"].stderr
