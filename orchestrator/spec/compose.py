@@ -132,8 +132,12 @@ def compose(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    ours = [o for o in overrides if _dotted(o.key, data)]
+    ours = [o for o in overrides if _ours(o.key, data)]
     theirs = [_adding(o, data, file) for o in overrides if o not in ours]
+    absent = [told for o in overrides if o not in ours and (told := _absent(o, file))]
+    if absent:
+        faults.extend(absent)
+        return {}
     try:
         with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
             config = hydra_compose(config_name=file.stem, overrides=theirs)
@@ -150,6 +154,18 @@ def compose(
     for override in ours:
         _apply(composed, override)
     return composed
+
+
+def _absent(override: Override, file: Path) -> Fault | None:
+    """The fault of an override that names an entry which its config group does not have."""
+    folder, name = file.parent / override.key, override.value
+    if override.key not in GROUPS or not isinstance(name, str) or not folder.is_dir():
+        return None
+    names = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name in names or (override.key == "site" and name in KINDS):
+        return None
+    hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
+    return Fault(f"override '{override.text}': no {override.key} is called '{name}'{hint}")
 
 
 def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
@@ -169,9 +185,12 @@ def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
     return f"{'+' if group else '++'}{override.text}"
 
 
-def _dotted(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """The place of a key that Hydra cannot address, as it has a dot in one of its steps."""
+def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
+    """The place of a key that Hydra cannot address: it has a dot in one of its steps, or it is the
+    name of an entry where Hydra, seeing a config group, looks for an item of the defaults list."""
     pointer = place(key, data)
+    if pointer and len(pointer) == 1 and pointer[0] in GROUPS and isinstance(data[key], str):
+        return pointer
     return pointer if any("." in str(step) for step in pointer or ()) else None
 
 
@@ -192,7 +211,7 @@ def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
 
 
 def _apply(composed: dict[str, Any], override: Override) -> None:
-    pointer = _dotted(override.key, composed)
+    pointer = _ours(override.key, composed)
     if pointer is None:
         return
     node: Any = composed

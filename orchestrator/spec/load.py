@@ -40,7 +40,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     _stop(path, faults)
     for override in told:
         pointer = place(override.key, composed)
-        if pointer and pointer[0] not in chosen:
+        if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
             library.overridden.append((pointer, override.text))
     problems: list[Problem] = []
     found: list[tuple[str, Pointer]] = []

@@ -326,6 +326,8 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
         ("studies.aa.title=x", "did you mean 'a'?"),
         ("kl.beta=0.1", "settings are set by base.kl.beta=0.1"),
         ("studies.a.titel=x", "did you mean 'title'?"),
+        ("model=nope", "no model is called 'nope'"),
+        ("data=nope", "override 'data=nope': no data is called 'nope' (there are: "),
         ("base.kl.beta=-1", "kl.beta = -1 reaches no cell"),
         ("studies.a.base.kl.beta=7", "Override it there (studies.a.axes)"),
         ("seed=3", "did you mean 'seeds'?"),
@@ -340,6 +342,20 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
 def test_a_wrong_override_is_a_sentence(here: Path, override: str, part: str) -> None:
     path = write(here, study("title: t\n" + BODY) + "seeds: [0]\n")
     assert part in told(path, [override])
+
+
+def test_a_model_of_the_spec_can_be_chosen_on_the_command_line(here: Path) -> None:
+    path = write(here, study(BODY))
+    assert {cell.settings.model.name for cell in expand(load(path))} == {"qwen2.5-7b"}
+    chosen = expand(load(path, ["model=llama-3.1-8b-instruct"]))
+    assert {cell.settings.model.name for cell in chosen} == {"llama-3.1-8b-instruct"}
+    assert "override 'model=nope'" in told(path, ["model=nope"])
+
+
+def test_an_override_that_an_axis_hides_is_refused(here: Path) -> None:
+    path = write(here, study("axes: {kl: [none], backend: [verl@0.9.1, skyrl]}"))
+    assert "backend = verl@0.8.0 reaches no cell" in told(path, ["backend=verl@0.8.0"])
+    assert load(path, ["backend=skyrl"]).studies
 
 
 def test_a_cycle_in_defaults(here: Path) -> None:

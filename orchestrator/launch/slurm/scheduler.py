@@ -40,6 +40,9 @@ class Element(NamedTuple):
     """0 where it is not told."""
 
 
+NOBODY = -1
+"""Index of what is left in SLURM's records of an array whose last waiting elements were cancelled
+one by one: the array, cancelled, and no element."""
 Answer = Mapping[tuple[str, int], Element]
 """(array's id, index) -> element."""
 
@@ -116,9 +119,10 @@ def queue() -> Answer:
     found = {}
     for line in listed.splitlines():
         job, index, word, node, reason, start, end = line.split("|", 6)
-        if index.isdigit():
-            times = _seconds(start), _seconds(end)
-            found[job, int(index)] = Element(word, "", node, reason, *times)
+        times = _seconds(start), _seconds(end)
+        if index.isdigit() or word == "CANCELLED":
+            place = int(index) if index.isdigit() else NOBODY
+            found[job, place] = Element(word, "", node, reason, *times)
     return found
 
 
@@ -139,7 +143,7 @@ def accounting(jobs: Iterable[str]) -> Answer:
         job, _, which = id_.partition("_")
         times = _seconds(start), _seconds(end), _seconds(sent)
         element = Element(state.split()[0], code, node, reason, *times)
-        for index in indices(which):
+        for index in indices(which) or ([NOBODY] if element.word == "CANCELLED" else []):
             found[job, index] = element
     return found
 
