@@ -30,6 +30,8 @@ SLURM_PACKAGES = (
 )  # fmt: skip
 SLURM_PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd")
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+TEST_PROCESSES = max(2, min(8, 2 * (os.cpu_count() or 1)))
+"""Half of the tests' time is waiting: for servers, for a cluster's clocks."""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -93,7 +95,16 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(BIN / "pytest", "-n", "2", "--dist", "loadfile", "--durations", "15", *arguments),
+        call(
+            BIN / "pytest",
+            "-n",
+            TEST_PROCESSES,
+            "--dist",
+            "loadfile",
+            "--durations",
+            "40",
+            *arguments,
+        ),
     ]
     return next((code for code in checks if code), 0)
 
