@@ -91,6 +91,7 @@ def test(arguments: list[str]) -> int:
     """Lint, types, then the tests; every failure is reported, the first sets the exit code."""
     install_chromium()
     install_slurm()
+    install_data()
     checks = [
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
@@ -134,6 +135,15 @@ def install_slurm() -> None:
         if code == 0:
             return
     say("WARNING: no SLURM daemons here; the cluster tests will be skipped")
+
+
+def install_data() -> None:
+    """The Countdown tests want reasoning-gym, some of whose parts are compiled where it lands."""
+    if call(PYTHON, "-c", "import reasoning_gym", quiet=True) == 0:
+        return
+    if call(PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", ".[data]",
+            quiet=True):  # fmt: skip
+        say("WARNING: reasoning-gym cannot be installed here; its two tests will be skipped")
 
 
 def restart_with_newer_python() -> int:

@@ -50,10 +50,7 @@ def _unordered(problem: Problem) -> tuple[tuple[int, ...], int]:
 
 def _drawn(seed: int) -> Iterator[Problem]:
     try:
-        from reasoning_gym.games.countdown import (  # type: ignore[import-untyped]
-            CountdownConfig,
-            CountdownDataset,
-        )
+        from reasoning_gym.games.countdown import CountdownConfig, CountdownDataset
     except ImportError as error:
         raise EnvironmentFault(
             "Countdown problems are made by reasoning-gym, which is not installed: "

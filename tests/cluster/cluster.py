@@ -237,7 +237,7 @@ class Cluster:
 @contextmanager
 def started(num_nodes: int = 4, *, accounting: bool = True, extra: str = "") -> Iterator[Cluster]:
     """A cluster in a new folder, purged afterwards. `extra`: more lines of slurm.conf."""
-    base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))  # noqa: S108: sockets are short
+    base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))
     cluster = Cluster(base, num_nodes, accounting=accounting, extra=extra)
     try:
         cluster.start()
