@@ -96,8 +96,8 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(BIN / "pytest", "-n", TEST_PROCESSES, "--dist", "loadfile", "--durations", "40",
-             *arguments),
+        call(BIN / "pytest", "-n", TEST_PROCESSES, "--dist", "loadfile",
+             "--no-loadscope-reorder", "--durations", "40", *arguments),
     ]  # fmt: skip
     return next((code for code in checks if code), 0)
 

@@ -36,6 +36,13 @@ from orchestrator.types import (
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, then slow tests: what is left for the end is short."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in long, item.path not in slow))
+
+
 @pytest.fixture(autouse=True)
 def _subnormals() -> Iterator[None]:
     """The trainer flushes subnormal numbers in its process; other tests of it need them."""

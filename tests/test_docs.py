@@ -20,7 +20,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "experiments" / "README.md"]
 RUN_BY_CI = {"python3 bootstrap.py run", "python3 bootstrap.py test"}
 """CI is the second; the first is the comedy grid, which tests/test_comedy.py runs with one seed."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def commands(document: Path) -> list[str]:

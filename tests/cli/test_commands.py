@@ -12,7 +12,7 @@ from orchestrator import source
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SMOKE = "experiments/smoke.yaml"
 

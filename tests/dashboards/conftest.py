@@ -12,9 +12,9 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
          "--disable-sync"]  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Not for the whole session: while Playwright is on, nothing else can run an event loop."""
+    """One a file: while Playwright is on, nothing else of this process can run an event loop."""
     if CHROMIUM is None:
         pytest.skip("NOT TESTED: there is no chromium on this machine to open the report in")
     from playwright.sync_api import sync_playwright

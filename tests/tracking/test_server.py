@@ -16,7 +16,7 @@ from tracking_house import House, dump, grow
 
 from orchestrator.errors import EnvironmentFault
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 class Server:

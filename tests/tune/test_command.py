@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tune")]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SPEC = "experiments/smoke.yaml"
 GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"

@@ -29,6 +29,8 @@ from orchestrator.tune.there import on_cluster
 from tests.cluster import Cluster
 from tests.tune.rehearsed import BLOCK, GOAL, House, train
 
+pytestmark = pytest.mark.long
+
 SITE = ("backend=micro", "site.kind=slurm", "+site.options={memory_gib: 1, time_limit_hours: 0.2}",
         "+base.num_train_steps=100")  # fmt: skip
 FLAGS = ("--each", "kl=[k1.reward]", "--space", "kl.beta=log(0.05, 5)", "--maximize", GOAL,

@@ -10,6 +10,8 @@ from scipy.optimize import minimize_scalar
 from backends.micro.theory import has_closed_form, optimum, predicted
 from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., Settings]
 
 OPTIMISATION_GAP = 0.025

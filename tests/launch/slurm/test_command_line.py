@@ -11,6 +11,8 @@ import pytest
 from cluster import Cluster
 from command_line import ROOT, orch
 
+pytestmark = pytest.mark.long
+
 GUIDE = ROOT / "docs" / "slurm.md"
 HERE = Path(__file__).parent
 

@@ -9,6 +9,8 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.types import Cell
 from tests.launch.slurm.conftest import Site
 
+pytestmark = pytest.mark.long
+
 Many = Callable[..., list[Cell]]
 
 
