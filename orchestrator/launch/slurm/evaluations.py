@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.launch.slurm import book, poll
@@ -52,14 +53,15 @@ def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, Evaluation
         ends = book.ends(folder, sent.id)
         elements = book.read_manifest(folder, sent.id).get("elements", ())
         for index, (name, _) in enumerate(elements):
-            if name not in states:
-                continue
-            end = ends.get(index)
-            word = end.stem.partition(".")[2] if end is not None else ""
-            failed = end is not None and word != "succeeded"
-            record = book.read_end(end) if end is not None and failed else None
-            found.setdefault(name, []).append(_Element(sent, index, record, word))
+            if name in states:
+                found.setdefault(name, []).append(_element(sent, index, ends.get(index)))
     return {name: _seen(folder, states[name], all_of) for name, all_of in found.items()}
+
+
+def _element(sent: book.Submission, index: int, end: Path | None) -> _Element:
+    word = end.stem.partition(".")[2] if end is not None else ""
+    record = book.read_end(end) if end is not None and word != "succeeded" else None
+    return _Element(sent, index, record, word)
 
 
 def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> Evaluation:
@@ -71,6 +73,10 @@ def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> Evaluati
     told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
     if record is None:
         return Evaluation(told, None, 0, log, *mine)
+    if not newest.word:  # it may have said its last word between the two looks
+        late = book.ends(folder, newest.sent.id).get(newest.which)
+        if late is not None:
+            return _seen(folder, state, [*elements[:-1], _element(newest.sent, newest.which, late)])
     counted = [e.exit.failure for e in elements if e.exit and e.word != book.FORGIVEN]
     counted += [record.failure] if not newest.word else []
     return Evaluation("failed", record, counted.count(record.failure), log, *mine)
