@@ -128,7 +128,7 @@ class PrimeRl:
         told = tomllib.loads(files["rl.toml"])
         if f"{HOOKS}.py" in files:
             module = sys.modules[HOOKS] = ModuleType(HOOKS)
-            exec(compile(files[f"{HOOKS}.py"], HOOKS, "exec"), module.__dict__)  # noqa: S102
+            exec(compile(files[f"{HOOKS}.py"], HOOKS, "exec"), module.__dict__)  # noqa: S102  (our own file, as a launch ships it)
         loss = told.get("trainer", {}).get("loss", {})
         if loss.get("type", "default") == "custom":
             made: Any = Custom(import_path=loss["import_path"], kwargs=loss.get("kwargs", {}))

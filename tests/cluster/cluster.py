@@ -113,7 +113,7 @@ class Cluster:
     def hide(self, node: str, folder: Path) -> bool:
         """Starts a node's daemon again where a folder is empty, as on a machine that does not mount
         it. False, and nothing done, where namespaces cannot be made."""
-        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:  # noqa: S607
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:  # noqa: S607  (wherever it is)
             return False
         self.stop_daemon(node)
         self._blind.add(node)

@@ -70,7 +70,7 @@ def main() -> None:
             seen.clear()
             try:
                 with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                    exec(code, {"__name__": "__main__"})  # noqa: S102
+                    exec(code, {"__name__": "__main__"})  # noqa: S102  (what a test of ours asks)
             except Reached:
                 answers.append({"args": plain(seen[0]), "said": said.getvalue()})
             except (SystemExit, Exception) as error:

@@ -120,7 +120,7 @@ def _scratch(folder: RunFolder) -> Path:
     _, variables = wait_for(
         lambda: next(carriers(ORCH_TEST=str(folder.path)), None), 180, "the run to start"
     )
-    base = next(Path(b) for b in (os.environ.get("TMPDIR"), "/tmp") if b and len(b) <= 30)  # noqa: S108
+    base = next(Path(b) for b in (os.environ.get("TMPDIR"), "/tmp") if b and len(b) <= 30)  # noqa: S108  (sockets: short)
     return base / f"orch-{variables['ORCH_RANK_TOKEN'].partition('.')[0]}"
 
 

@@ -79,16 +79,17 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
 
     assert call("data", "prepare", "chain.yaml").returncode == 0
     budget = ("--budget-gpu-hours", "1.2")  # a cell is declared to take one, and takes a hundredth
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # the first job waits
     sent = call("run", "chain.yaml", *budget)
     assert "submitted 1 cell" in sent.stderr
     assert "0 used, 0 with the scheduler, 1 to be submitted; 1 cell is left" in sent.stderr
     again = call("run", "chain.yaml", *budget)
-    if "0 with the scheduler" not in again.stderr:  # else the first has ended meanwhile
-        assert "1 with the scheduler, 0 to be submitted; 1 cell is left" in again.stderr
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+    assert "submitted 1" not in again.stderr
+    assert "1 with the scheduler, 0 to be submitted; 1 cell is left, which wants 1" in again.stderr
     done = call("run", "chain.yaml", "--wait", *budget)
     assert done.returncode == 0
-    said = again.stderr + done.stderr
-    assert "budget of 1.2 GPU-hours: 0.0" in said, "what the first took is known then"
+    assert "budget of 1.2 GPU-hours: 0.0" in done.stderr, "what the first took is known then"
     shown = json.loads(call("status", "chain.yaml", "--json").stdout)[0]
     assert shown["states"] == {"succeeded": 2}
     assert shown["cluster"]["evaluations"] == {"succeeded": 2}
