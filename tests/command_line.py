@@ -14,5 +14,5 @@ def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.Com
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *map(str, arguments)],
         cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, timeout=600,
+        stdin=subprocess.DEVNULL, timeout=1800,
     )  # fmt: skip

@@ -233,10 +233,12 @@ class _Mirror:
             self.client.update_run(run_id, name=content.name)
 
     def _fill(self, run: Any, content: Content, resumed: bool) -> None:
-        """Params, points, artifacts and status; the tag that says so comes last."""
+        """Artifacts, params, points and status; the tag that says so comes last."""
         from mlflow.entities import Param
 
         run_id = run.info.run_id
+        if not self._has_artifacts(run, content):
+            self._upload(run_id, content)  # first: MLflow reads the run before, all of it
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
         params = [Param(k, v) for k, v in content.params.items() if k not in run.data.params]
         self.client.log_batch(run_id, params=params)
@@ -251,8 +253,6 @@ class _Mirror:
         waiting = self.models.link(run, content.models)
         self._log(run_id, (p for p in content.scores if p.step in waiting), None, waiting)
         self.models.finish(waiting.values())
-        if not self._has_artifacts(run, content):
-            self._upload(run_id, content)
         if content.ended is not None:
             self.client.set_terminated(run_id, content.status, content.ended)
         elif run.info.status != content.status:

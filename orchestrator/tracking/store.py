@@ -1,6 +1,7 @@
 """Which MLflow: its address, how long it is waited for, and its errors as sentences."""
 
 import contextlib
+import gc
 import logging
 import os
 import warnings
@@ -93,8 +94,21 @@ def connected(store: Store) -> Iterator[Any]:
 
             with _quiet():
                 client = _client(store)
-        with _telling(store), _quiet():
+        with _telling(store), _quiet(), _settled():
             yield client
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """What is in memory by now stays to the end: Python's collector need not look at it again.
+
+    SQLAlchemy makes so many objects that looking was a quarter of the time of logging.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
