@@ -20,7 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster import Cluster, missing, started, wait_for
 
+from orchestrator.experiment import open_experiment
+from orchestrator.launch.local import launch
 from orchestrator.launch.slurm.stuck import PATIENCE_SECONDS
+from orchestrator.rundir import RunFolder
 
 COUNTED = ("sbatch", "sacct", "squeue", "scontrol", "scancel")
 WRAPPER = '#!/bin/sh\necho {name} >> "{log}"\nexec {real} "$@"\n'
@@ -56,7 +59,7 @@ def main() -> None:
         print(f"orch run again: {again.wall_seconds:.2f} s, nothing sent: {calls()}")
         cluster.run("scancel", "--user", str(os.geteuid()))
         floor = drain(cluster, min(cells, 200))
-        train(cluster, folder, floor)
+        train(cluster, folder, cells, floor)
 
 
 def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
@@ -78,7 +81,7 @@ def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
 
 
 SMALL = 100
-"""Cells that are really trained: each is a Python that imports torch, two CPU seconds."""
+"""Jobs that import torch, two CPU seconds each, and cells trained without a cluster."""
 
 
 def drain(cluster: Cluster, count: int) -> float:
@@ -99,20 +102,28 @@ def drain(cluster: Cluster, count: int) -> float:
     return first
 
 
-def train(cluster: Cluster, folder: Path, floor: float) -> None:
-    """Cells of one train step as jobs, beside the floor."""
-    spec = grid_spec(folder / f"small_{SMALL}.yaml", SMALL)
-    asked = ["site.kind=slurm", "studies.grid.base.num_train_steps=1",
+def train(cluster: Cluster, folder: Path, cells: int, floor: float) -> None:
+    """Cells of one train step as jobs, beside `true` and beside their training alone."""
+    short = "studies.grid.base.num_train_steps=1"
+    small = open_experiment(grid_spec(folder / f"local_{SMALL}.yaml", SMALL), [short, "site=local"])
+    began = time.monotonic()
+    assert launch(small.cells, RunFolder(folder / "local")).count("succeeded") == SMALL
+    trained = SMALL / (time.monotonic() - began)
+    print(f"  {SMALL} embedded cells of one step without a cluster: {trained:.2f} a second")
+    asked = ["site.kind=slurm", short,
              "+site.options={evaluate: false, memory_gib: 0.5, time_limit_hours: 0.5}"]  # fmt: skip
     wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
+    spec = grid_spec(folder / f"small_{cells}.yaml", cells)
     measure([ORCH, "run", spec, *asked], cwd=folder)
     began = time.monotonic()
     wait_for(lambda: not cluster.run("squeue", "-h"), 1800, "the cells to end", every=1.0)
-    rate = SMALL / (time.monotonic() - began)
+    rate = cells / (time.monotonic() - began)
     status = measure([ORCH, "status", spec, *asked], cwd=folder)
-    assert f"{SMALL} of {SMALL} cells done" in status.output, status.output[:500]
-    print(f"  {SMALL} embedded cells of one step: {rate:.2f} a second, 1/{floor / rate:.0f} of "
-          f"`true`; status of them {status.wall_seconds:.2f} s")  # fmt: skip
+    assert f"{cells} of {cells} cells done" in status.output, status.output[:500]
+    both = 1 / (1 / floor + 1 / trained)
+    print(f"  {cells} of them as jobs: {rate:.2f} a second, 1/{floor / rate:.1f} of `true`, "
+          f"{rate / both:.2f} of a cluster that drains `true` and trains them besides; "
+          f"status of them {status.wall_seconds:.2f} s")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from orchestrator.evaluate import ScoredBaseline
 from orchestrator.report import Context, Origin, Report, markdown, report
 from orchestrator.report.data import MIN_POINTS, kept, setting_names
 from orchestrator.report.model import Link, Section
+from orchestrator.scale import semantics
+from orchestrator.settings import BackendRef
 from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
 
 CLAIMS = {
@@ -389,6 +391,13 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
     (panel,) = found.data["libraries"]
     assert set(panel["libraries"]) == {"verl", "openrlhf", "skyrl"}
     assert len(panel["x"]) == len(panel["libraries"]["verl"]) > 1
+    for library in ("verl", "openrlhf"):
+        part = section(
+            reported(synthetic, done, context=Context(sides=sides, base=library)), "libraries"
+        )
+        told = semantics(BackendRef(name=library)).omits
+        assert told
+        assert {f"{library}, not imitated: {each}" for each in told} <= set(part.points)
     assert "libraries" not in names(reported(synthetic, done))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orchestrator import registry
-from orchestrator.causes import CAUSES, differing, taking
+from orchestrator.causes import CAUSES, taking
 from orchestrator.compare.estimates import Estimate, estimate
 from orchestrator.compare.gaps import Value
 from orchestrator.compare.libraries import Asked, Question
-from orchestrator.compare.semantics import dialect_for
+from orchestrator.compare.semantics import causes_between
 from orchestrator.dialect import Dialect
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.scale import semantics
@@ -65,7 +65,7 @@ def ablation(found: Iterable[Question], left: str, right: str) -> Ablation:
                 question.name, seed, at_micro(one[seed].cell, a, f"{left}"),
                 at_micro(other[seed].cell, b, f"{right}"),
             ))  # fmt: skip
-            for cause in differing(dialect_for(one[seed]), dialect_for(other[seed])):
+            for cause in causes_between(one[seed], other[seed]):
                 cell = at_micro(one[seed].cell, taking(a, cause, b), f"{name}, {cause}")
                 steps.append(Step(question.name, cause, CAUSES[cause].title, seed, cell))
     return Ablation(left, right, tuple(steps), tuple(ends))

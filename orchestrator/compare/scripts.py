@@ -218,10 +218,12 @@ def _steps(
     for section, title in _SECTIONS.items():
         if getattr(a, section) != getattr(b, section):
             yield section, title, a.model_copy(update={section: getattr(b, section)}), one
+    apart = differing(one, other)
     matters = dict.fromkeys(
         cause
         for settings in (a, b)
         for cause in differing(relevant(one, settings), relevant(other, settings))
+        if cause in apart
     )
     for cause in matters:
         yield cause, CAUSES[cause].title, a, taking(one, cause, other)

@@ -36,18 +36,22 @@ def dialect_for(asked: Asked) -> Dialect:
     return relevant(semantics(settings.backend).dialect, settings)
 
 
+def causes_between(one: Asked, other: Asked) -> list[str]:
+    """Causes in which two libraries differ on a cell; not those in which they are alike and which
+    another cause keeps from mattering in one (a bound of a ratio that is 1)."""
+    apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
+    return [each for each in differing(dialect_for(one), dialect_for(other)) if each in apart]
+
+
 def meanings(found: Sequence[Question], base: str, library: str) -> list[Meaning]:
-    """Every cause in which two libraries differ on these questions; not those in which they are
-    alike and which another cause keeps from mattering in one (a bound of a ratio that is 1)."""
+    """Every cause in which two libraries differ on these questions."""
     said_of: dict[tuple[str, str, str], list[str]] = {}
     for question in found:
         if base not in question.asked or library not in question.asked:
             continue
-        both = [question.one(name) for name in (base, library)]
+        both = question.one(base), question.one(library)
         one, other = map(dialect_for, both)
-        whole = [semantics(each.cell.settings.backend).dialect for each in both]
-        apart = differing(*whole)
-        for cause in (each for each in differing(one, other) if each in apart):
+        for cause in causes_between(*both):
             key = (cause, said(one, cause), said(other, cause))
             said_of.setdefault(key, []).append(question.name)
     return [

@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.compare.estimates import Estimate
 from orchestrator.compare.libraries import curve_at
 from orchestrator.compare.phrases import counted, number, p_value, told
-from orchestrator.compare.semantics import not_compared
+from orchestrator.compare.semantics import not_compared, omitted
 from orchestrator.compare.side import CURVES, Side, meaning, plain
 from orchestrator.compare.words import metric as name_of
 from orchestrator.report.data import label, rounded
@@ -32,7 +32,8 @@ def libraries(sides: Sequence[Side], base: str, source: str) -> Section:
     text = [TEXT, *([PREDICTED] if "predicted" in pages else []), *_overall(pages)]
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
     read = not_compared(sides[0].questions)
-    points = tuple(dict.fromkeys([*read, *_omitted(meant), *missing]))
+    own = [f"{base}, not imitated: {each}" for each in omitted(sides[0].questions, base)]
+    points = tuple(dict.fromkeys([*read, *own, *_omitted(meant), *missing]))
     figure = Figure(
         "libraries", "libraries", "The same cell in every library",
         "Mean over seeds, over rollouts seen, at progress every run has reached; one panel a "

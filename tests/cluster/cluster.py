@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -94,7 +95,11 @@ class Cluster:
     def start_daemon(self, name: str) -> None:
         """Starts one of munged, mariadbd, slurmdbd, slurmctld or a node, and waits for it."""
         daemons.start(name, self._argv(name), self.base, self.env, self._tied)
-        wait_for(partial(self._answers, name), 60, f"{name} of {self.base} to answer", every=0.05)
+        what = f"{name} of {self.base} to answer"
+        try:
+            wait_for(partial(self._answers, name), 60, what, every=0.05)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}. It says: {self._words(name)}") from error
 
     def stop_daemon(self, name: str, number: int = signal.SIGTERM) -> None:
         """Ends one of them with a signal (SIGKILL: as if it crashed), and waits for its end."""
@@ -236,11 +241,23 @@ class Cluster:
 
 @contextmanager
 def started(num_nodes: int = 4, *, accounting: bool = True, extra: str = "") -> Iterator[Cluster]:
-    """A cluster in a new folder, purged afterwards. `extra`: more lines of slurm.conf."""
-    base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))
-    cluster = Cluster(base, num_nodes, accounting=accounting, extra=extra)
+    """A cluster in a new folder, purged afterwards. `extra`: more lines of slurm.conf.
+
+    Three tries, each with ports and a database of its own: on a busy machine a daemon now and then
+    does not come up in time.
+    """
+    for left in (2, 1, 0):
+        base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))
+        cluster = Cluster(base, num_nodes, accounting=accounting, extra=extra)
+        try:
+            cluster.start()
+            break
+        except (TimeoutError, RuntimeError) as error:
+            cluster.purge()
+            if not left:
+                raise
+            sys.stderr.write(f"the cluster is started anew: {error}\n")
     try:
-        cluster.start()
         yield cluster
     finally:
         cluster.purge()

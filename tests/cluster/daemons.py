@@ -92,7 +92,7 @@ def _is_of_slurm(entry: Path) -> bool:
 def free_ports(count: int) -> int:
     """The first of `count` ports in a row that are free on the loopback."""
     for _ in range(200):
-        first = random.randrange(20000, 32000 - count)  # noqa: S311
+        first = random.SystemRandom().randrange(20000, 32000 - count)
         if all(map(_is_free, range(first, first + count))):
             return first
     raise RuntimeError("no free block of ports on the loopback")

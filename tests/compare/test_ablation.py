@@ -39,6 +39,22 @@ def test_a_step_is_one_cause_of_the_other_library(made) -> None:  # type: ignore
     assert ids.isdisjoint(cell.id for _, _, a, b in made.ends for cell in (a, b))
 
 
+def test_every_step_changes_something() -> None:
+    """A cause in which two libraries are alike is none, even where it matters in one alone."""
+    declared = expand(load(SPEC))
+    found = list(questions([Asked(cell, rehearse([cell])[0].id) for cell in declared]))
+    libraries = dict.fromkeys(name for question in found for name in question.asked)
+    pairs = [(a, b) for a in libraries for b in libraries if a != b]
+    steps = 0
+    for one, other in pairs:
+        made = ablation(found, one, other)
+        starts = {(question, seed): a.id for question, seed, a, _ in made.ends}
+        for step in made.steps:
+            assert step.cell.id != starts[step.question, step.seed], (one, other, step.cause)
+            steps += 1
+    assert steps > 100
+
+
 def test_cells_are_ordinary_and_named_apart(made) -> None:  # type: ignore[no-untyped-def]
     assert len({cell.id for cell in made.cells}) == len(made.cells)
     assert len({cell.slug for cell in made.cells}) == len(made.cells)

@@ -47,7 +47,7 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
 def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
     """Returns when no earlier attempt can be writing any more."""
     for earlier in cell_dir.attempts():
-        while earlier.number < mine.number and not (earlier.exit.exists() or _is_dead(earlier)):
+        while earlier.number < mine.number and not (earlier.exit.exists() or is_dead(earlier)):
             mine.beat.touch()
             try:
                 silent = mine.beat.stat().st_mtime - earlier.beat.stat().st_mtime
@@ -58,7 +58,7 @@ def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
             time.sleep(min(1.0, BEAT_SECONDS))
 
 
-def _is_dead(attempt: AttemptDir) -> bool:
+def is_dead(attempt: AttemptDir) -> bool:
     """Whether it ran on this very node and its process is gone."""
     job = read_json(attempt.job) or {}
     if not job.get("birth") or job.get("host") != system.node_name():

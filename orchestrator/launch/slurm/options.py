@@ -8,7 +8,13 @@ from pydantic import AfterValidator, Field, ValidationError
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.options import NodeOptions
 from orchestrator.sentences import sentence
-from orchestrator.settings import Frozen, NonNegativeInt, PositiveFloat, PositiveInt
+from orchestrator.settings import (
+    Frozen,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export"]
 
@@ -100,6 +106,9 @@ class SlurmOptions(NodeOptions):
     """How often one job is put back into the queue at its time limit or on preemption."""
     retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
     """How often a cell that failed in this way is tried again by itself."""
+    help_seconds: NonNegativeFloat = 300.0
+    """How long after its start a job of an embedded cell, its own done, goes on with cells of its
+    array that have not begun. 0: never."""
     evaluate: bool = True
     """Whether each cell's evaluation is a job that starts when the cell is done."""
     evaluation: EvaluationJob = EvaluationJob()

@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestrator.files import read_tail
 from orchestrator.launch.slurm import book, scheduler, words
+from orchestrator.launch.slurm.helping import is_helped
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.types import ExitRecord, State
 
@@ -161,6 +162,8 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
         return "submitted", ended, ""
     log = folder.submission(submission.id) / f"{submission.job}_{order['index']}.log"
     state, record, fault = taken.seen(submission.job, order["index"], submission.time, log)
+    if state == "pending" and is_helped(attempt, f"{submission.job}_{order['index']}"):
+        return "running", None, ""
     if ended is None or state in ("submitted", "pending", "running"):
         return state, record, fault
     if state == "cancelled":

@@ -61,8 +61,10 @@ def text(job: Job, options: SlurmOptions) -> str:
         name, given, value = flag.removeprefix("--").partition("=")
         more[name] = value if given else True
     command = shlex.join([options.python or sys.executable, "-P", "-m", TASK])
+    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job, see helping
     made: str = _make_sbatch_string(
-        command=f"exec {command}", folder=".", job_name=job.name, wckey=None, use_srun=False,
+        command=f"{trained} || exec {command}", folder=".",
+        job_name=job.name, wckey=None, use_srun=False,
         partition=options.partition, account=options.account, qos=options.qos,
         constraint=options.constraint, gres=gres, nodes=job.shape.num_nodes, cpus_per_task=cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),

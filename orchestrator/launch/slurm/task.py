@@ -17,7 +17,7 @@ from orchestrator.files import NO_ROOM, read_json
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import Quiet
-from orchestrator.launch.slurm import requeue, score, words
+from orchestrator.launch.slurm import helping, requeue, score, words
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
 from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.requeue import job_id
@@ -28,6 +28,7 @@ ASKED: Mapping[int, State] = {**worker.ASKED, signal.SIGUSR1: "timed_out"}
 """USR1 comes before the time limit and, where the cluster says so, on preemption."""
 NOT_MINE = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
+_STARTED = time.monotonic()
 
 
 def main() -> int:
@@ -46,7 +47,11 @@ def main() -> int:
     try:
         if manifest["kind"] == "evaluate":
             return score.run(folder, cell_dir, manifest, ask)
-        return train(cell_dir, place.name, number, manifest["options"], ask)
+        code = train(cell_dir, place, index, number, manifest["options"], ask)
+        if code == 0:
+            with suppress(OrchError, OSError):  # of other cells, whose own jobs will tell
+                help_others(folder, place, index, manifest, ask)
+        return code
     except (OrchError, OSError) as error:
         cause = error.__cause__ if isinstance(error, OrchError) else error
         full = isinstance(cause, OSError) and cause.errno in NO_ROOM
@@ -57,10 +62,49 @@ def main() -> int:
 
 
 def train(
+    cell_dir: CellDir, place: Path, index: int, number: int, plain: Mapping[str, Any],
+    ask: worker.Ask,
+) -> int:  # fmt: skip
+    """Trains the job's own cell, or waits for the one that helps with it, and puts the job back
+    into the queue if it was stopped before its end."""
+    options = SlurmOptions.model_validate(plain)
+    attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
+    if attempts and not helping.take(place, index, job_id()):
+        helping.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
+    if ask.state is not None:
+        return _again(cell_dir, place.name, options)
+    ended = fulfil(cell_dir, place.name, number, plain, ask)
+    if isinstance(ended, int):
+        return ended
+    if ended.state in ("preempted", "timed_out"):
+        return _again(cell_dir, place.name, options)
+    return 0 if ended.state == "succeeded" else 1
+
+
+def help_others(
+    folder: RunFolder, place: Path, index: int, manifest: Mapping[str, Any], ask: worker.Ask
+) -> None:
+    """Trains further embedded cells of the array, until the time for that is over or anything
+    asks this process to stop. What it leaves, their own jobs finish."""
+    plain, elements = manifest["options"], manifest["elements"]
+    until = _STARTED + SlurmOptions.model_validate(plain).help_seconds
+    if CellDir(folder.cells_path / elements[index][0]).read_cell().scale != "micro":
+        return
+
+    def going() -> bool:
+        return ask.state is None and time.monotonic() < until
+
+    for other in helping.to_help(place, index, len(elements), job_id(), going):
+        name, number = elements[other]
+        ended = fulfil(CellDir(folder.cells_path / name), place.name, number, plain, ask)
+        if not isinstance(ended, int) and ended.state == "succeeded":
+            helping.done(place, other)
+
+
+def fulfil(
     cell_dir: CellDir, submission: str, number: int, plain: Mapping[str, Any], ask: worker.Ask
-) -> int:
-    """Trains the cell if it is still this submission's, and puts the job back into the queue if
-    it was stopped before its end."""
+) -> ExitRecord | int:
+    """Trains the cell if it is still this submission's. How it ended, or the job's exit code."""
     attempt = open_attempt(cell_dir, submission, number)
     if attempt is None:
         say(f"{cell_dir.path.name} is not this submission's any more")
@@ -78,9 +122,7 @@ def train(
         record = lease.ending.record(record.started, record.ended)
     record = _stopped_by_whom(record, options)
     attempt.write_exit(record)
-    if record.state in ("preempted", "timed_out"):
-        return _again(cell_dir, submission, options)
-    return 0 if record.state == "succeeded" else 1
+    return record
 
 
 def _attempt(

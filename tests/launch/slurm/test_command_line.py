@@ -1,10 +1,12 @@
 """orch as a person uses it on a login node: the guide's commands, in order, and its table."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,36 @@ def test_a_day_on_the_cluster(
     later = person("collect", *spec)
     assert later.returncode == 0, later.stderr
     assert "runs made" in later.stderr, "what MLflow missed is mirrored"
+
+
+@pytest.mark.slow
+def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """Submitted on one machine; watched, cancelled and finished on one of another name."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    spec = ["experiments/smoke.yaml", "backend=micro", "+base.num_train_steps=3",
+            "site.kind=slurm", "+site.options={evaluate: false, memory_gib: 1.0}"]  # fmt: skip
+
+    def elsewhere(*words: str) -> "subprocess.CompletedProcess[str]":
+        named = ["unshare", "--uts", "sh", "-c", 'hostname login2 && exec "$@"', "sh"]
+        inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return subprocess.run(
+            [*named, sys.executable, "-m", "orchestrator", *words], cwd=tmp_path, env=inherited,
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
+        )  # fmt: skip
+
+    if elsewhere("--version").returncode:
+        pytest.skip("needs the right to name a machine anew (unshare --uts)")
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # jobs wait
+    here = orch(tmp_path, "run", *spec, PYTHONPATH="")
+    assert "submitted 4 cells" in here.stderr, here.stderr
+    assert "4 pending" in elsewhere("status", *spec).stdout
+    assert "submitted" not in elsewhere("run", *spec).stderr, "running again submits nothing"
+    assert "1 of 1 cells cancelled" in elsewhere("cancel", *spec, "-w", "kl.estimator=k1").stdout
+    cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
+    done = elsewhere("run", *spec, "-w", "kl.estimator!=k1", "--wait")
+    assert "Traceback" not in done.stderr, done.stderr
+    told = orch(tmp_path, "status", *spec, "--json", PYTHONPATH="")
+    assert json.loads(told.stdout)[0]["states"] == {"succeeded": 3, "cancelled": 1}
 
 
 def test_the_guide_names_tests_that_are_there() -> None:

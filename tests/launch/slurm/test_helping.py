@@ -1,0 +1,154 @@
+"""Jobs of embedded cells help each other, on a real cluster; whoever dies, nothing is lost."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.experiment import open_experiment
+from orchestrator.files import read_json
+from orchestrator.launch.local import launch
+from orchestrator.launch.slurm import helping
+from orchestrator.launch.slurm.control import cancel
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.types import Cell
+from tests.launch.slurm.conftest import ROOT, Site
+from tests.launch.test_micro import numbers
+
+SMOKE = ROOT / "experiments" / "smoke.yaml"
+
+
+# ---------------------------------------------------------------- who takes what
+
+
+def test_an_element_is_taken_once_and_kept(tmp_path: Path) -> None:
+    assert helping.take(tmp_path, 3, "7_3")
+    assert helping.take(tmp_path, 3, "7_3"), "a job that SLURM starts again still has it"
+    assert not helping.take(tmp_path, 3, "7_0")
+
+
+def test_help_comes_from_the_far_end_and_leaves_what_is_taken(tmp_path: Path) -> None:
+    helping.take(tmp_path, 4, "7_4")
+    found = helping.to_help(tmp_path, 1, 6, "7_1", lambda: True)
+    assert list(found) == [5, 3, 2]
+    assert list(helping.to_help(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
+
+
+def test_nothing_is_taken_when_the_time_is_over(tmp_path: Path) -> None:
+    assert list(helping.to_help(tmp_path, 0, 6, "7_0", lambda: False)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_silent_helper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helping, "SILENT_SECONDS", 0.5)
+    attempt = AttemptDir(tmp_path / "1", 1)
+    attempt.path.mkdir()
+    helping.take(tmp_path, 0, "7_5")
+    began = time.monotonic()
+    helping.wait_for_helper(tmp_path, 0, attempt, lambda: False)
+    assert 0.3 < time.monotonic() - began < 5
+    attempt.exit.write_text("{}")
+    began = time.monotonic()
+    helping.wait_for_helper(tmp_path, 0, attempt, lambda: False)
+    assert time.monotonic() - began < 0.2, "its last word is enough"
+
+
+# ---------------------------------------------------------------- on a cluster
+
+
+@pytest.fixture
+def micro(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The embedded trainer itself, one job at a time, that helps."""
+    monkeypatch.undo()
+    monkeypatch.setenv("SLURM_CONF", site.cluster.env["SLURM_CONF"])
+    monkeypatch.setenv("PATH", site.cluster.env["PATH"])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    site.set(memory_gib=1.0, max_running=1, help_seconds=600)
+    return site
+
+
+def cells_of(*steps: int) -> list[Cell]:
+    """One cell for each number of train steps; the seed is its place."""
+    made = []
+    for seed, count in enumerate(steps):
+        asked = ["backend=micro", "site.kind=slurm", f"+base.num_train_steps={count}",
+                 f"seeds=[{seed}]"]  # fmt: skip
+        made.append(open_experiment(SMOKE, asked).cells[0])
+    return made
+
+
+def job_of(attempt: AttemptDir) -> dict[str, object]:
+    return read_json(attempt.job) or {}
+
+
+def until(true: Callable[[], bool], words: Callable[[], str], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, words()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_one_job_trains_the_whole_array_and_every_element_ends_well(
+    micro: Site, tmp_path: Path
+) -> None:
+    cells = cells_of(*[3] * 6)
+    alone = RunFolder(tmp_path / "alone")
+    assert launch(cells, alone).count("succeeded") == len(cells)
+    (job,) = micro.start(*cells).jobs
+    seen = micro.wait(*cells)
+    assert {s.state for s in seen.values()} == {"succeeded"}, micro.words(cells[0])
+    assert [len(micro.attempts(cell)) for cell in cells] == [1] * len(cells)
+    assert {job_of(micro.attempts(cell)[0])["job"] for cell in cells} == {f"{job}_0"}
+    assert numbers(cells, micro.folder) == numbers(cells, alone)
+
+    def ends() -> list[str]:
+        told = micro.cluster.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "state,exitcode")
+        return told.split()
+
+    until(lambda: ends() == ["COMPLETED|0:0"] * len(cells), lambda: str(ends()))
+
+
+@pytest.mark.slow
+def test_a_helper_that_dies_leaves_the_cell_to_its_own_job(micro: Site, tmp_path: Path) -> None:
+    short, long = cells = cells_of(2, 120)
+    alone = RunFolder(tmp_path / "alone")
+    assert launch(cells, alone).count("succeeded") == len(cells)
+    micro.start(*cells)
+
+    def half_way() -> bool:
+        metrics = micro.attempts(long)[0].metrics
+        return metrics.exists() and len(metrics.read_text().splitlines()) > 25
+
+    until(half_way, lambda: micro.words(long))
+    assert micro.look(short).state == "succeeded"
+    assert micro.look(long).state == "running", "though its own job waits in the queue"
+    os.kill(int(str(job_of(micro.attempts(long)[0])["pid"])), signal.SIGKILL)
+    seen = micro.wait(*cells)
+    assert {s.state for s in seen.values()} == {"succeeded"}, micro.words(long)
+    first, second = (job_of(attempt)["job"] for attempt in micro.attempts(long))
+    assert str(first).endswith("_0")
+    assert str(second).endswith("_1")
+    assert len(micro.attempts(short)) == 1
+    assert numbers(cells, micro.folder) == numbers(cells, alone)
+
+
+@pytest.mark.slow
+def test_a_cell_is_cancelled_while_another_job_trains_it(micro: Site) -> None:
+    short, long = cells_of(2, 2000)
+    micro.start(short, long)
+    until(lambda: micro.attempts(long)[0].metrics.exists(), lambda: micro.words(long))
+    pid = int(str(job_of(micro.attempts(long)[0])["pid"]))
+    cancel([long], micro.folder, "by a test")
+    assert micro.look(long).state == "cancelled"
+
+    def gone() -> bool:
+        return not Path(f"/proc/{pid}").exists()
+
+    until(gone, lambda: micro.words(long))
+    assert micro.look(long).state == "cancelled"
+    assert micro.look(short).state == "succeeded"
+    until(lambda: not micro.cluster.run("squeue", "-h").strip(), lambda: micro.words(long))
