@@ -23,6 +23,8 @@ from orchestrator.state import Look, look
 from orchestrator.types import Cell, ExitRecord
 
 WAIT_SECONDS = 1.5 * GRACE_SECONDS
+DYING_SECONDS = 10.0
+"""How long a killed worker may keep its claim."""
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
 ON_CLUSTER: frozenset[str] = frozenset({"submitted", "pending", "running"})
 """Of an attempt that was submitted: its job is not over."""
@@ -106,10 +108,14 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
         pid = _worker(cell_dir)
         if pid is not None and (late or pid not in asked):
             asked.add(pid)
-            write_text(cell_dir.attempts()[-1].wish, why)
+            attempt = cell_dir.attempts()[-1]
+            write_text(attempt.wish, why)
+            if late:  # before the kill, or whoever started it would start it again
+                attempt.write_exit(_cancelled(why))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
-        if late and pid is None:
+        gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
+        if late and pid is None and not gone:
             return Done(cell_dir, False, "it is claimed by a process that cannot be reached here")
     with claim:
         state = look(cell_dir, mine=True).state
@@ -118,13 +124,16 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
         if state == "cancelled" and not asked:
             return Done(cell_dir, False, "it was cancelled already")
         if state != "cancelled":
-            now = time.time()
-            cell_dir.open_attempt().write_exit(
-                ExitRecord(state="cancelled", message=why, started=now, ended=now,
-                           host=socket.gethostname())
-            )  # fmt: skip
+            cell_dir.open_attempt().write_exit(_cancelled(why))
     folder.append("cancel", cell.id)
     return Done(cell_dir, True, "stopped" if asked else "will not start")
+
+
+def _cancelled(why: str) -> ExitRecord:
+    now = time.time()
+    return ExitRecord(
+        state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
+    )
 
 
 def _worker(cell_dir: CellDir) -> int | None:

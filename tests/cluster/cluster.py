@@ -252,9 +252,10 @@ def started(num_nodes: int = 4, *, accounting: bool = True, extra: str = "") -> 
         try:
             cluster.start()
             break
-        except (TimeoutError, RuntimeError) as error:
+        except BaseException as error:
             cluster.purge()
-            if not left:
+            mends = (TimeoutError, RuntimeError, subprocess.TimeoutExpired)
+            if not left or not isinstance(error, mends):
                 raise
             sys.stderr.write(f"the cluster is started anew: {error}\n")
     try:
