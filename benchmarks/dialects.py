@@ -20,12 +20,12 @@ from measure import ORCH, measure
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from orchestrator import registry  # noqa: E402
-from orchestrator.matrix.asking import Where  # noqa: E402
-from tests.backends import dialects  # noqa: E402
-from tests.backends.openrlhf.cells import environment as openrlhf  # noqa: E402
-from tests.backends.skyrl.library import python as skyrl  # noqa: E402
-from tests.backends.verl.library import python as verl  # noqa: E402
+from orchestrator import registry  # noqa: E402  (after the path is set)
+from orchestrator.matrix.asking import Where  # noqa: E402  (after the path is set)
+from tests.backends import dialects  # noqa: E402  (after the path is set)
+from tests.backends.openrlhf.cells import environment as openrlhf  # noqa: E402  (after the path is set)
+from tests.backends.skyrl.library import python as skyrl  # noqa: E402  (after the path is set)
+from tests.backends.verl.library import python as verl  # noqa: E402  (after the path is set)
 
 BAR_GRADIENT, BAR_SECONDS = 1e-5, 480.0
 PYTHONS = {"verl": verl, "openrlhf": openrlhf, "skyrl": skyrl}

@@ -77,7 +77,7 @@ class Served(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """With the token, if there is one."""
-        shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
+        shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  (told, not bound)
         shown = f"[{shown}]" if ":" in shown else shown
         query = f"?token={quote(self.site.token)}" if self.site.token else ""
         return f"http://{shown}:{self.server_port}/{query}"
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(unquote(path, errors="replace"))
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815  (the base class calls it so)
 
     def _answer(self, path: str) -> None:
         board = self.server.site.board

@@ -23,7 +23,7 @@ def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
     assert {**found} == plain
     assert all(found[name] == found.get(name) == value for name, value in plain.items())
     assert ("no such name" in found, found.get("no such name")) == (False, None)
-    assert pickle.loads(pickle.dumps(found)) == plain  # noqa: S301
+    assert pickle.loads(pickle.dumps(found)) == plain  # noqa: S301  (our own bytes)
     assert json.dumps(dict(found), sort_keys=True) == json.dumps(
         {name: float(value) for name, value in plain.items()}, sort_keys=True
     )

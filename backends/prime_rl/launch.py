@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(serve(config.parent))
     output_dir = Path(tomllib.loads(config.read_text(encoding="utf-8"))["output_dir"])
     resume = prepare(output_dir, attempt_dir)
-    os.execvp(program, [program, at, str(with_host(config, attempt_dir)), *resume])  # noqa: S606
+    os.execvp(program, [program, at, str(with_host(config, attempt_dir)), *resume])  # noqa: S606  (an argv, no shell)
 
 
 if __name__ == "__main__":

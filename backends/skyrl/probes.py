@@ -192,7 +192,7 @@ class SkyRl:
             {"advantages": batch["advantages"], "loss_mask": mask, "response_mask": mask},
             batch["groups"],
         )
-        scaled = self.trainer._normalize_advantages(  # noqa: SLF001
+        scaled = self.trainer._normalize_advantages(  # noqa: SLF001  (the library's own function is what is asked)
             trainer, data, [(0, size)]
         )["advantages"]
         worker = MagicMock()
@@ -210,7 +210,7 @@ class SkyRl:
         experience.loss_mask = experience.response_mask = experience.action_mask = mask
         experience.rollout_logprobs = batch["old"]
         try:
-            self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001
+            self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001  (the library's own function is what is asked)
         except Loss as reached:
             return reached.value
         raise RuntimeError("_forward_backward_micro never called backward")

@@ -77,7 +77,7 @@ class Metric:
     def __init__(self, value: Any, aggregation: Any):
         self.value, self.aggregation = value, aggregation
 
-    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))  # noqa: ARG005
+    from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))  # noqa: ARG005  (the library's signature)
 
 
 class Config(SimpleNamespace):

@@ -21,7 +21,7 @@ def compute_score(
     data_source: str,  # noqa: ARG001 - verl's signature
     solution_str: str,
     ground_truth: str,
-    extra_info: Any = None,  # noqa: ARG001
+    extra_info: Any = None,  # noqa: ARG001  (the library's signature)
     *,
     rule: str,
     **_: Any,

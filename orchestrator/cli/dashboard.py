@@ -142,7 +142,7 @@ class Shown:
 def _token(token: str, alone: bool) -> str:
     from dashboards.serve import new_token
 
-    if token == "auto" or not (token or alone):  # noqa: S105
+    if token == "auto" or not (token or alone):  # noqa: S105  (a mode, not a password)
         return new_token()
     if token and not re.fullmatch(rf"[A-Za-z0-9_-]{{{_MIN_TOKEN},}}", token):
         raise OrchError(

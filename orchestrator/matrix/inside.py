@@ -174,7 +174,7 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
         kind = each.get("dtype", "float64")
         # Libraries cast to float32 here and there: in double precision nothing is rounded so.
         to = (lambda self: self.double()) if kind == "float64" else own_float
-        setattr(torch.Tensor, "float", to)  # noqa: B010
+        setattr(torch.Tensor, "float", to)  # noqa: B010  (mypy: no method is assigned to)
         batch = dict(batches[each["batch"], kind])
         batch.update(
             (key, _tensor(key, value, kind)) for key, value in each.get("more", {}).items()
@@ -190,7 +190,7 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
         except Exception as error:  # the library's, which is what was asked for
             found = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
         yield found
-    setattr(torch.Tensor, "float", own_float)  # noqa: B010
+    setattr(torch.Tensor, "float", own_float)  # noqa: B010  (mypy: no method is assigned to)
 
 
 def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str, Any]) -> Any:

@@ -76,8 +76,8 @@ def _child() -> "subprocess.Popen[str]":
 
 def _ask(child: "subprocess.Popen[str]", line: "str | None") -> str:
     """One line there, one back; empty if the child died or did not answer in time."""
-    assert child.stdin is not None  # noqa: S101
-    assert child.stdout is not None  # noqa: S101
+    assert child.stdin is not None  # noqa: S101  (for mypy: callers see to it)
+    assert child.stdout is not None  # noqa: S101  (for mypy: callers see to it)
     watch = threading.Timer(MAX_WALL_SECONDS, child.kill)
     watch.daemon = True
     watch.start()
@@ -157,7 +157,7 @@ def _serve() -> None:
     import logging
     import resource
 
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (as sys.path has it: a string)
     sys.path[:] = [path for path in sys.path if path != here]
     logging.disable(logging.CRITICAL)
     from math_verify import LatexExtractionConfig, parse, verify
@@ -172,7 +172,7 @@ def _serve() -> None:
         return [_imaginary(answer) for answer in found]
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    print(_READY, flush=True)  # noqa: T201
+    print(_READY, flush=True)  # noqa: T201  (stdout is the child's answer)
     for line in sys.stdin:
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -183,7 +183,7 @@ def _serve() -> None:
         except (Exception, RecursionError, MemoryError):
             equal = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(int(bool(equal)), flush=True)  # noqa: T201
+        print(int(bool(equal)), flush=True)  # noqa: T201  (stdout is the child's answer)
 
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ def _marks_agree(gold: Value, given: Value) -> bool:
 
 
 def _same_number(gold: Value, given: Value) -> bool:
-    assert gold.number is not None  # noqa: S101
-    assert given.number is not None  # noqa: S101
+    assert gold.number is not None  # noqa: S101  (for mypy: callers see to it)
+    assert given.number is not None  # noqa: S101  (for mypy: callers see to it)
     pairs = [(gold.number, given.number)]
     if gold.percent != given.percent:
         pairs.append(

@@ -16,9 +16,9 @@ class Objective(StrEnum):
     """The kind of objective whose gradient a KL term is, in expectation."""
 
     SEQUENCE_REVERSE_KL = "sequence_reverse_kl"
-    TOKEN_REVERSE_KL = "token_reverse_kl"  # noqa: S105
+    TOKEN_REVERSE_KL = "token_reverse_kl"  # noqa: S105  (not a password)
     SEQUENCE_FORWARD_KL = "sequence_forward_kl"
-    TOKEN_FORWARD_KL = "token_forward_kl"  # noqa: S105
+    TOKEN_FORWARD_KL = "token_forward_kl"  # noqa: S105  (not a password)
     ZERO = "zero"
     SURROGATE = "surrogate"
     """Some other objective, which the words name."""

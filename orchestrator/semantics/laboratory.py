@@ -25,7 +25,7 @@ class Sums(NamedTuple):
 
     f: Table
     s: Table
-    l: Table  # noqa: E741
+    l: Table  # noqa: E741  (f, s and l: the three tables of a configuration)
     weighted: bool
     """Whether W is the ratio of the sequence."""
 

@@ -23,7 +23,7 @@ class Moments(NamedTuple):
     """[rows]: E[L^2]."""
 
 
-def moments(measure: Array, f: Array, s: Array, l: Array) -> Moments:  # noqa: E741
+def moments(measure: Array, f: Array, s: Array, l: Array) -> Moments:  # noqa: E741  (f, s and l: the three tables of a configuration)
     """Moments up to F^2 S^2, F S L and L^2.
 
     All tables are [2, T, rows]: token, count, row. `measure` is the weight of a token (its
@@ -50,7 +50,7 @@ def moments(measure: Array, f: Array, s: Array, l: Array) -> Moments:  # noqa: E
     return Moments(fs.sum(2), fsl.sum(2), ll.sum(0))
 
 
-def _append(old: Moments, f: Array, s: Array, l: Array) -> Moments:  # noqa: E741
+def _append(old: Moments, f: Array, s: Array, l: Array) -> Moments:  # noqa: E741  (f, s and l: the three tables of a configuration)
     """Moments of (F + f, S + s, L + l): (F + f)^2 = F^2 + 2 F f + f^2, and so on."""
     fs, fsl = old.fs.copy(), old.fsl.copy()
     ll = old.ll + l * (2 * fsl[0, 0] + l * fs[0, 0])

@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     shared: str = ""
     """What keeps it from the runs folder; empty where nothing does."""
     gpus: str = "0"
-    environments: dict[str, str] = {}  # noqa: RUF012
+    environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
     """Release -> what is wrong with its environment; empty where nothing is."""
     fault: Told | None = None
 

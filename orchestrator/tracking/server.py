@@ -50,7 +50,7 @@ class Server:
         if self._keeper is not None and self._keeper.poll() is not None:
             raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._last()}")
         try:
-            with urllib.request.urlopen(f"{self.address}/health", timeout=5):  # noqa: S310
+            with urllib.request.urlopen(f"{self.address}/health", timeout=5):  # noqa: S310  (http or https: store_of looked)
                 return True
         except urllib.error.HTTPError:
             return True  # it answers, if only to say that it wants a password
@@ -101,9 +101,9 @@ def serving(store: Store) -> Iterator[Server]:
 def experiment_id(server: Server, store: Store, name: str) -> str | None:
     """The id of an experiment, asked of a server that is up; None if it has none of this name."""
     url = f"{server.address}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
-    request = urllib.request.Request(url, headers=_authority(store))  # noqa: S310
+    request = urllib.request.Request(url, headers=_authority(store))  # noqa: S310  (http or https: store_of looked)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  (http or https: store_of looked)
             plain: dict[str, Any] = json.load(answer)
         return str(plain["experiment"]["experiment_id"])
     except (OSError, ValueError, KeyError, TypeError):

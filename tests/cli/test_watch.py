@@ -251,7 +251,7 @@ def address(process: Any, name: str = "report") -> str:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310
+    with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310  (our own server)
         return str(answer.read().decode())
 
 
@@ -318,7 +318,7 @@ def test_mistakes_are_sentences(empty: Path, arguments: list[str], told: str) ->
 
 @pytest.mark.slow
 def test_others_need_the_token_that_it_makes(dashboard: Callable[..., Any]) -> None:
-    url = address(dashboard("--no-mlflow", "--port", "0", "--host", "0.0.0.0"))  # noqa: S104
+    url = address(dashboard("--no-mlflow", "--port", "0", "--host", "0.0.0.0"))  # noqa: S104  (what is tested)
     assert re.search(r"\?token=[\w-]{32}$", url)
     port = re.search(r":(\d+)/", url)
     assert port

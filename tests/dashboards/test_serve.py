@@ -184,7 +184,7 @@ def test_with_a_token_only_its_holder_looks(experiment: Experiment) -> None:
 
 def test_it_does_not_listen_where_others_are_without_a_token(experiment: Experiment) -> None:
     kept = Board(Source(experiment.look, experiment.build))
-    for host in ("0.0.0.0", "::", "10.1.2.3", "example.org", ""):  # noqa: S104
+    for host in ("0.0.0.0", "::", "10.1.2.3", "example.org", ""):  # noqa: S104  (what is tested)
         with pytest.raises(EnvironmentFault, match="needs a token"):
             listen(Site(kept, dict, cell), host, 0)
     with pytest.raises(EnvironmentFault, match="cannot listen on"):

@@ -40,7 +40,7 @@ class Server:
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):  # noqa: S310
+                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):  # noqa: S310  (our own server)
                     return
             except OSError:
                 assert self.process.poll() is None, (self.root / "log").read_text()

@@ -129,4 +129,4 @@ def house(tmp_path: Path, **block: Any) -> House:
 
 def noise(name: str, spread: float) -> float:
     """A number of this name's: normal, with this standard deviation."""
-    return Random(name).gauss(0, spread)  # noqa: S311
+    return Random(name).gauss(0, spread)  # noqa: S311  (noise)

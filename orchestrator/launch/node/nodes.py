@@ -111,10 +111,10 @@ def cpus_here() -> int:
 
 def scratch(wanted: str | None, name: str) -> Path:
     """A folder of this job on each node's own disk; short, because Ray's sockets lie in it."""
-    for base in (wanted, os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108
+    for base in (wanted, os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108  (sockets need a short path)
         if base and Path(base).is_dir() and len(base) <= _LONGEST:
             return Path(base) / name
-    return Path("/tmp") / name  # noqa: S108
+    return Path("/tmp") / name  # noqa: S108  (sockets need a short path)
 
 
 _LONGEST = 30

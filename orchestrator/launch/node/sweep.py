@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.launch import system
 
-TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105
+TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
 SCRATCH = "orch-"
 """How the name of a run's scratch folder begins; its token follows."""
 

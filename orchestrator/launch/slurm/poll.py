@@ -131,7 +131,7 @@ def snapshot(folder: RunFolder) -> Snapshot:
         made.accounted()
         same = made.asked()[0] == held.asked()[0]
         gap = _gaps.get(folder.path, FIRST_SECONDS) * 1.5 if same else FIRST_SECONDS
-        _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311
+        _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
     _snapshots[folder.path] = made
     return made
 

@@ -40,7 +40,7 @@ def leaf(args: Mapping[str, Any], name: str, version: str) -> Any:
 def optimizer_steps(args: Mapping[str, Any], version: str) -> float:
     """The trainer's own count: ppo_trainer.prepare_datasets, from which the learning rate's
     horizon is made; and, for whole batches, the updates it makes."""
-    get = lambda name: leaf(args, name, version)  # noqa: E731
+    get = lambda name: leaf(args, name, version)  # noqa: E731  (one line says it)
     rows = get("data.max_samples")
     assert rows % get("rollout.batch_size") == 0, "the last batch would be short"
     steps: float = (

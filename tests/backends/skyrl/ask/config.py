@@ -14,8 +14,8 @@ from unittest.mock import MagicMock, patch
 
 # Before anything absent is found: these try packages they can do without.
 import loguru
-import numpy as np  # noqa: F401
-import omegaconf  # noqa: F401
+import numpy as np  # noqa: F401  (see above)
+import omegaconf  # noqa: F401  (see above)
 from absent import Absent
 
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import loguru
-import numpy as np  # noqa: F401
-import omegaconf  # noqa: F401
+import numpy as np  # noqa: F401  (see above)
+import omegaconf  # noqa: F401  (see above)
 from absent import Absent
 
 seen = {}

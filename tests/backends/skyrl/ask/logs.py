@@ -11,8 +11,8 @@ import sys
 import types
 
 import loguru
-import numpy as np  # noqa: F401
-import omegaconf  # noqa: F401
+import numpy as np  # noqa: F401  (see above)
+import omegaconf  # noqa: F401  (see above)
 from absent import Absent
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
