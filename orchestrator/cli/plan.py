@@ -1,6 +1,6 @@
 """orch plan: what would run, why, what it costs, and what each KL term really optimises."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -83,7 +83,9 @@ def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
         axes = {k: v for k, v in row.cell.axes.items() if k != "seed"}
         kl, beta = axes.pop("kl", ""), axes.pop("beta", "0")
         label = kl if kl == "none" else f"{kl} beta={beta}"
-        where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in axes.items())
+        where = " ".join(
+            f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items()
+        )
         groups.setdefault(("+".join(row.cell.studies), where, label), []).append(row)
     return [
         (*key, len(same), _reasons(same), verdict_on(same[0].cell.settings).summary)
@@ -93,6 +95,16 @@ def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
 
 
 _PLAIN_AXES = ("model", "data", "backend")
+
+
+def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
+    """The axes with each library's release beside its name, where both vary."""
+    names, releases = (axes.get(k, "").split(" | ") for k in ("backend", "backend.version"))
+    if len(names) != len(releases) or releases == [""]:
+        return axes
+    both = [n if r == "none" else f"{n}@{r}" for n, r in zip(names, releases, strict=True)]
+    left = {k: v for k, v in axes.items() if k != "backend.version"}
+    return {**left, "backend": " | ".join(both)}
 
 
 def _reasons(rows: Sequence["Row"]) -> str:

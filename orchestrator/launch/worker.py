@@ -141,9 +141,15 @@ def perform(
     job: what job.json is to say beside the process; announce: called when it is written;
     execute: runs a plan that is a program. Raises RunFolderError where there is no room to write.
     """
-    started = time.time()
+    started, before = time.time(), _cpu_seconds()  # a job may have trained another cell before
     ending = _train(cell, cell_dir, attempt, job, started, ask, announce, execute)
-    return _record(cell, ending, started)
+    return _record(cell, ending, started, _cpu_seconds() - before)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def _train(
@@ -207,13 +213,12 @@ def redirect(attempt: AttemptDir) -> None:
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
 
 
-def _record(cell: Cell, ending: Ending, started: float) -> ExitRecord:
+def _record(cell: Cell, ending: Ending, started: float, cpu_seconds: float) -> ExitRecord:
     ended = time.time()
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     gpus = cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
     return ExitRecord(
         state=ending.state, code=ending.code, failure=ending.failure, message=ending.message,
         outcome=ending.outcome, started=started, ended=ended,
-        cpu_seconds=round(sum(u.ru_utime + u.ru_stime for u in used), 3),
+        cpu_seconds=round(cpu_seconds, 3),
         gpu_hours=gpus * (ended - started) / 3600, host=system.node_name(),
     )  # fmt: skip

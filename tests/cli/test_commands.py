@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from command_line import orch
+from command_line import ROOT, orch
 
 from orchestrator import source
 from orchestrator.cli import COMMANDS
@@ -79,6 +79,14 @@ def test_plan_says_what_would_change_and_exits_2_then(workspace: Path) -> None:
     assert reasons.count("changed") == 4
     assert reasons.count("orphan") == 4
     assert [c["field"] for c in rows[0]["changes"]] == ["optimizer.learning_rate"]
+
+
+def test_plan_names_the_release_beside_its_library(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    told = orch(tmp_path, "plan", "experiments/cross_library.yaml", "site=local").stdout
+    assert "verl@0.9.1 | skyrl@0.3.0 | prime_rl@0.5.0 | micro async=0" in told
+    assert "openrlhf@0.11.2 async=0" in told
+    assert "backend.version" not in told
 
 
 def test_plan_gives_every_cell_its_objective(finished: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.collect import collect
 from orchestrator.experiment import open_experiment
 from orchestrator.files import read_json
 from orchestrator.launch.local import launch
@@ -104,6 +105,9 @@ def test_one_job_trains_the_whole_array_and_every_element_ends_well(
     assert [len(micro.attempts(cell)) for cell in cells] == [1] * len(cells)
     assert {job_of(micro.attempts(cell)[0])["job"] for cell in cells} == {f"{job}_0"}
     assert numbers(cells, micro.folder) == numbers(cells, alone)
+    for record in collect(cells, micro.folder):  # its own alone, though one process trained all
+        assert record.last is not None
+        assert record.last.cpu_seconds < 1.5 * (record.last.ended - record.last.started) + 0.2
 
     def ends() -> list[str]:
         told = micro.cluster.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "state,exitcode")
