@@ -8,10 +8,33 @@ from typing import NamedTuple
 from orchestrator.cost import Measured, gpu_hours, measure
 from orchestrator.plan import Plan, Row
 from orchestrator.progress import now_of
-from orchestrator.rundir import AttemptDir, CellDir, read_json
-from orchestrator.types import Cell
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder, read_json, read_object
+from orchestrator.types import Cell, ExitRecord
 
 BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
+
+
+class Scoring(NamedTuple):
+    """What evaluation jobs have taken."""
+
+    used: float = 0.0
+    """GPU-hours of those that ended."""
+    ended: int = 0
+
+    @property
+    def each(self) -> float:
+        """GPU-hours that another is expected to take; 0 before the first has ended."""
+        return self.used / self.ended if self.ended else 0.0
+
+
+NO_SCORING = Scoring()
+
+
+def scoring(folder: RunFolder) -> Scoring:
+    """Of every evaluation job of an experiment that has ended."""
+    ends = (read_object(ExitRecord, path) for path in folder.path.glob("slurm/*/ends/*.json"))
+    hours = [end.gpu_hours for end in ends if end is not None]
+    return Scoring(sum(hours), len(hours))
 
 
 class Afforded(NamedTuple):
@@ -40,19 +63,22 @@ def remaining(cell: Cell, directory: CellDir, measured: Measured | None) -> floa
     return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
 
 
-def afford(wanted: Plan, budget: float, whole: Plan) -> Afforded:
+def afford(wanted: Plan, budget: float, whole: Plan, scored: Scoring = NO_SCORING) -> Afforded:
     """The cells of `wanted` that fit into a budget for the whole experiment, after what is used and
     what is with the scheduler. A cell of unknown size is never paid: its size would be a guess.
 
-    wanted: what is to be trained, or tried again; rows at work or over are left out.
+    wanted: what is to be trained, or tried again; rows at work or over are left out. scored:
+    evaluations that have ended; each cell is expected to want another like them.
     """
     measured = measure(whole.rows)
-    spent = used(whole.rows)
+    spent = used(whole.rows) + scored.used
     committed = _sum(
         remaining(row.cell, row.directory, measured)
         for row in whole.rows
         if row.cell is not None and row.state in BUSY
     )
+    trained = sum(row.state in BUSY or row.state == "succeeded" for row in whole.rows)
+    committed += scored.each * max(0, trained - scored.ended)
     room = budget - spent - committed
     paid: list[Cell] = []
     unpaid: list[Cell] = []
@@ -60,14 +86,15 @@ def afford(wanted: Plan, budget: float, whole: Plan) -> Afforded:
     for row in wanted.rows:
         if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
             continue
-        hours = remaining(row.cell, row.directory, measured)
+        hours = remaining(row.cell, row.directory, measured) + scored.each
         if not unpaid and hours <= room:
             paid.append(row.cell)
             room -= hours
         else:
             unpaid.append(row.cell)
             more.append(hours)
-    known = f"{spent:.3g} used, {committed:.3g} with the scheduler, "
+    by_jobs = f" ({scored.used:.3g} by evaluations)" if scored.used else ""
+    known = f"{spent:.3g} used{by_jobs}, {committed:.3g} with the scheduler, "
     known += f"{budget - spent - committed - room:.3g} to be submitted"
     if not unpaid:
         return Afforded(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.budget import afford, remaining, used
+from orchestrator.budget import Scoring, afford, remaining, scoring, used
+from orchestrator.launch.slurm import book
 from orchestrator.plan import Plan, Row
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import Resources
@@ -48,6 +49,24 @@ def test_a_budget_pays_cells_in_order_and_says_what_is_left(rows: Callable[..., 
     told = afford(plan, 17, plan).told
     assert told.endswith("0 used, 4 with the scheduler, 12 to be submitted, 1 left")
     assert afford(plan, 17, plan).unpaid == ()
+
+
+def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
+    rows: Callable[..., Plan], tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "x")
+    assert scoring(folder) == Scoring(), "nothing was scored yet"
+    for index, hours in enumerate((0.5, 1.5)):
+        end = ExitRecord(state="succeeded", started=0, ended=1, gpu_hours=hours)
+        book.write_end(folder, "one", index, end)
+    scored = scoring(folder)
+    assert scored == Scoring(2.0, 2)
+    plan = rows("succeeded", "succeeded", "running", "planned", "planned")
+    afforded = afford(plan, 13, plan, scored)
+    assert "2 used (2 by evaluations), 5 with the scheduler, 5 to be submitted" in afforded.told
+    assert [c.settings.seed for c in afforded.paid] == [3]
+    assert [c.settings.seed for c in afforded.unpaid] == [4]
+    assert len(afford(plan, 17, plan, scored).paid) == 2
 
 
 def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[..., Plan]) -> None:

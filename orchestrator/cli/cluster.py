@@ -56,7 +56,7 @@ def train_on_cluster(
 def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
     """Which cells a budget pays, worked out each time some are to be submitted, also again; told
     once as long as it stays the same."""
-    from orchestrator.budget import afford
+    from orchestrator.budget import afford, scoring
     from orchestrator.plan import plan
 
     last = ""
@@ -64,7 +64,8 @@ def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], 
     def admit(cells: "Sequence[Cell]") -> set[str]:
         nonlocal last
         made = plan(whole.cells, whole.folder)
-        afforded = afford(made.only({cell.id for cell in cells}), budget, made)
+        scored = scoring(whole.folder)
+        afforded = afford(made.only({cell.id for cell in cells}), budget, made, scored)
         if afforded.told != last:
             say(afforded.told)
             last = afforded.told

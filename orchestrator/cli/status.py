@@ -14,6 +14,7 @@ from orchestrator.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan, Row
+    from orchestrator.rundir import RunFolder
 
 _LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 
@@ -86,7 +87,7 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
                 measure(made.rows))  # fmt: skip
     collapsed = sum(_collapsed(row) for row in made.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
-    if (hours := _gpu_hours(made)) is not None:
+    if (hours := _gpu_hours(made, experiment.folder)) is not None:
         click.echo(f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining")
     for line in lines(standing(experiment, made)):
         click.echo(f"  {line}")
@@ -103,13 +104,14 @@ def _hours_told(experiment: Experiment) -> str:
 
     if experiment.scale == "micro":
         return ""
-    hours = _gpu_hours(plan(experiment.cells, experiment.folder))
+    hours = _gpu_hours(plan(experiment.cells, experiment.folder), experiment.folder)
     return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
-def _gpu_hours(made: "Plan") -> tuple[float, float] | None:
-    """Used, and remaining of all cells that are not done; None where no cell takes a GPU."""
-    from orchestrator.budget import remaining, used
+def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
+    """Used, also by evaluations, and remaining of the training of all cells that are not done;
+    None where no cell takes a GPU."""
+    from orchestrator.budget import remaining, scoring, used
     from orchestrator.cost import measure
 
     if not any(r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node
@@ -118,7 +120,8 @@ def _gpu_hours(made: "Plan") -> tuple[float, float] | None:
     measured = measure(made.rows)
     left = [remaining(r.cell, r.directory, measured) for r in made.rows
             if r.cell and r.state not in ("succeeded", "cancelled")]  # fmt: skip
-    return used(made.rows), sum(hours for hours in left if hours == hours)
+    spent = used(made.rows) + scoring(folder).used
+    return spent, sum(hours for hours in left if hours == hours)
 
 
 def _line(row: "Row") -> tuple[object, ...]:
@@ -144,7 +147,7 @@ def _collapsed(row: "Row") -> bool:
 
 
 def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
-    hours = _gpu_hours(made)
+    hours = _gpu_hours(made, experiment.folder)
     return {
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,

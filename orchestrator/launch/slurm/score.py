@@ -45,6 +45,8 @@ def run(folder: RunFolder, cell_dir: CellDir, manifest: Mapping[str, Any], ask: 
             sys.stderr.write(f"{error}\n")
         ending = _ending(error)
     record = ending.record(began, time.time())
+    hours = manifest["gpus"] * (record.ended - began) / 3600
+    record = record.model_copy(update={"gpu_hours": hours})
     book.write_end(folder, submission, int(os.environ["SLURM_ARRAY_TASK_ID"]), record)
     return 0 if record.state == "succeeded" else 1
 

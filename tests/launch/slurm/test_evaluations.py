@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import registry
+from orchestrator.budget import scoring
 from orchestrator.launch.slurm import evaluations, words
 from orchestrator.launch.slurm.evaluations import Evaluation
 from orchestrator.launch.slurm.wait import Request, evaluated, start, wait
@@ -72,6 +73,9 @@ def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_pa
     assert len(made) == 2
     assert not retry(cells, verl.folder)[0].done
     assert exporter.calls(place) == 6
+    taken = scoring(verl.folder)
+    assert taken.ended == 6, "each try of each, on one GPU"
+    assert taken.used > 0
 
 
 def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
