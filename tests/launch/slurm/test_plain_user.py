@@ -1,0 +1,38 @@
+"""The cluster, and a day of orch on it, as somebody who is not root."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster import missing
+
+from tests.launch.slurm.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.slurm]
+
+NOBODY = 65534
+DAY = "tests/launch/slurm/test_command_line.py::test_a_day_on_the_cluster"
+
+
+def test_the_same_day_as_a_plain_user(tmp_path: Path) -> None:
+    """The daemons and orch run in a user namespace, as nobody."""
+    if fault := missing():
+        pytest.skip(fault)
+    if os.geteuid() != 0:
+        pytest.skip("all of these tests run as a plain user already")
+    namespace = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SLURM", "XDG"))}
+    environment = {**own, "HOME": str(tmp_path), "USER": "nobody", "LOGNAME": "nobody"}
+    who = subprocess.run([*namespace, "id", "-u"], capture_output=True, text=True, check=False)
+    if who.stdout.strip() != str(NOBODY):
+        pytest.skip(f"needs a user namespace to be somebody else: {who.stderr.strip()}")
+    done = subprocess.run(
+        [*namespace, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         f"--basetemp={tmp_path / 'there'}", DAY],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout, done.stdout
