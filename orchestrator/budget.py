@@ -3,13 +3,16 @@ for reading attempts."""
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from orchestrator.cost import Measured, gpu_hours, measure
+from orchestrator.errors import RunFolderError
+from orchestrator.launch.slurm import book
 from orchestrator.plan import Plan, Row
 from orchestrator.progress import now_of
-from orchestrator.rundir import AttemptDir, CellDir, RunFolder, read_json, read_object
-from orchestrator.types import Cell, ExitRecord
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder, read_json
+from orchestrator.types import Cell
 
 BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
 
@@ -19,12 +22,10 @@ class Scoring(NamedTuple):
 
     used: float = 0.0
     """GPU-hours of those that ended."""
-    ended: int = 0
-
-    @property
-    def each(self) -> float:
-        """GPU-hours that another is expected to take; 0 before the first has ended."""
-        return self.used / self.ended if self.ended else 0.0
+    each: float = 0.0
+    """GPU-hours that another is expected to take; 0 before the first has ended."""
+    cells: int = 0
+    """Cells that are scored."""
 
 
 NO_SCORING = Scoring()
@@ -32,9 +33,17 @@ NO_SCORING = Scoring()
 
 def scoring(folder: RunFolder) -> Scoring:
     """Of every evaluation job of an experiment that has ended."""
-    ends = (read_object(ExitRecord, path) for path in folder.path.glob("slurm/*/ends/*.json"))
-    hours = [end.gpu_hours for end in ends if end is not None]
-    return Scoring(sum(hours), len(hours))
+    hours, cells = [], set()
+    for place in folder.path.glob("slurm/*/ends"):
+        elements = book.read_manifest(folder, place.parent.name).get("elements", ())
+        for path in place.glob("*.json"):
+            with suppress(RunFolderError):  # cut: it tells nothing
+                end = book.read_end(path)
+                hours += [end.gpu_hours] if end and end.gpu_hours else []
+            index, _, state = path.stem.partition(".")
+            if state == "succeeded" and index.isdigit() and int(index) < len(elements):
+                cells.add(elements[int(index)][0])
+    return Scoring(sum(hours), sum(hours) / max(1, len(hours)), len(cells))
 
 
 class Afforded(NamedTuple):
@@ -78,7 +87,7 @@ def afford(wanted: Plan, budget: float, whole: Plan, scored: Scoring = NO_SCORIN
         if row.cell is not None and row.state in BUSY
     )
     trained = sum(row.state in BUSY or row.state == "succeeded" for row in whole.rows)
-    committed += scored.each * max(0, trained - scored.ended)
+    committed += scored.each * max(0, trained - scored.cells)
     room = budget - spent - committed
     paid: list[Cell] = []
     unpaid: list[Cell] = []

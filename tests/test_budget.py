@@ -56,17 +56,21 @@ def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
 ) -> None:
     folder = RunFolder(tmp_path / "x")
     assert scoring(folder) == Scoring(), "nothing was scored yet"
-    for index, hours in enumerate((0.5, 1.5)):
-        end = ExitRecord(state="succeeded", started=0, ended=1, gpu_hours=hours)
+    book.write_manifest(folder, "one", {"elements": [["a", 1], ["b", 1], ["c", 1]]})
+    tries = [(0, "succeeded", 0.5), (1, "failed", 1.5), (1, "succeeded", 1.0), (2, "failed", 0.0)]
+    for index, state, hours in tries:
+        end = ExitRecord(state=state, started=0, ended=1, gpu_hours=hours)  # type: ignore[arg-type]
         book.write_end(folder, "one", index, end)
+    (folder.submission("one") / "ends" / "2.succeeded.json").write_text("{")  # cut
     scored = scoring(folder)
-    assert scored == Scoring(2.0, 2)
+    assert scored == Scoring(3.0, 1.0, 3), "an end of no hours, as the scheduler tells it, is none"
+    scored = scored._replace(cells=2)
     plan = rows("succeeded", "succeeded", "running", "planned", "planned")
-    afforded = afford(plan, 13, plan, scored)
-    assert "2 used (2 by evaluations), 5 with the scheduler, 5 to be submitted" in afforded.told
+    afforded = afford(plan, 14, plan, scored)
+    assert "3 used (3 by evaluations), 5 with the scheduler, 5 to be submitted" in afforded.told
     assert [c.settings.seed for c in afforded.paid] == [3]
     assert [c.settings.seed for c in afforded.unpaid] == [4]
-    assert len(afford(plan, 17, plan, scored).paid) == 2
+    assert len(afford(plan, 18, plan, scored).paid) == 2
 
 
 def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[..., Plan]) -> None:

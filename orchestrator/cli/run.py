@@ -138,13 +138,14 @@ def within(
     """The experiment without the pending cells that the budget does not pay; tells which."""
     from dataclasses import replace
 
-    from orchestrator.budget import afford
+    from orchestrator.budget import afford, scoring
     from orchestrator.plan import plan
 
     if budget is None:
         return experiment
     wanted = {row.cell.id for row in made.pending if row.cell is not None}
-    afforded = afford(made.only(wanted), budget, plan(whole.cells, whole.folder))
+    every = plan(whole.cells, whole.folder)
+    afforded = afford(made.only(wanted), budget, every, scoring(whole.folder))
     say(afforded.told)
     unpaid = {cell.id for cell in afforded.unpaid}
     return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))

@@ -167,7 +167,7 @@ class Shift:
         seen = look(cell_dir)
         attempts = cell_dir.attempts()
         directory: Path | None = attempts[-1].path if attempts else None
-        if code >= 0 or seen.state not in RESUMABLE:  # killed, but its last word was written
+        if code >= 0 or (seen.exit and seen.state not in RESUMABLE):  # killed after its last word
             if cell.id not in self.elsewhere and self.fault is None:
                 self.tell(Event("ended", cell, directory, seen.exit))
             return

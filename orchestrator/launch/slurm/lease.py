@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from orchestrator.errors import OrchError
 from orchestrator.files import read_json
 from orchestrator.launch import system
 from orchestrator.launch.channel import GRACE_SECONDS
@@ -36,9 +37,9 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
     order = last.read_order()
     if order.get("submission") != submission:
         return None
-    if not last.job.exists():
-        return last if last.number >= number and not last.exit.exists() else None
     ended = last.read_exit()
+    if ended is None and not last.job.exists():
+        return last if last.number >= number else None
     if ended is not None and ended.state not in ("preempted", "timed_out"):
         return None
     return cell_dir.reserve(json.dumps(order), fresh=True)
@@ -91,9 +92,9 @@ class Lease:
 
     def _beat(self, done: threading.Event) -> None:
         while not done.wait(BEAT_SECONDS):
-            with suppress(OSError):
+            with suppress(OSError, OrchError):  # a file server that is away is asked again
                 self.lost = self._is_superseded()
-            self.ending = self._watch()
+                self.ending = self._watch()
             if self.lost or self.ending is not None:
                 self._end(done)
                 return

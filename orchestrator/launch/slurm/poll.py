@@ -162,7 +162,11 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
         return "submitted", ended, ""
     log = folder.submission(submission.id) / f"{submission.job}_{order['index']}.log"
     state, record, fault = taken.seen(submission.job, order["index"], submission.time, log)
-    if state == "pending" and is_helped(attempt, f"{submission.job}_{order['index']}"):
+    if (
+        ended is None
+        and state != "running"
+        and is_helped(attempt, f"{submission.job}_{order['index']}")
+    ):
         return "running", None, ""
     if ended is None or state in ("submitted", "pending", "running"):
         return state, record, fault

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,21 @@ def main() -> int:
     name, number = manifest["elements"][index]
     cell_dir = CellDir(folder.cells_path / name)
     os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # what the submitter means by it
+    if manifest["kind"] == "evaluate":
+        return _told(lambda: score.run(folder, cell_dir, manifest, ask))
+    if not _are_shared(cell_dir, manifest):
+        return _told(lambda: train(cell_dir, place.name, number, manifest["options"], ask))
+    return helping.in_child(
+        lambda: _told(lambda: train_shared(cell_dir, place, index, number, manifest, ask)),
+        lambda: help_others(folder, place, index, manifest, ask),
+        ask, ASKED,
+    )  # fmt: skip
+
+
+def _told(work: Callable[[], int]) -> int:
+    """The exit code of the work; of what went wrong for a reason of its own, a sentence and one."""
     try:
-        if manifest["kind"] == "evaluate":
-            return score.run(folder, cell_dir, manifest, ask)
-        code = train(cell_dir, place, index, number, manifest["options"], ask)
-        if code == 0:
-            with suppress(OrchError, OSError):  # of other cells, whose own jobs will tell
-                help_others(folder, place, index, manifest, ask)
-        return code
+        return work()
     except (OrchError, OSError) as error:
         cause = error.__cause__ if isinstance(error, OrchError) else error
         full = isinstance(cause, OSError) and cause.errno in NO_ROOM
@@ -61,44 +68,61 @@ def main() -> int:
         return words.FULL if full else 1
 
 
+def _are_shared(cell_dir: CellDir, manifest: Mapping[str, Any]) -> bool:
+    """Whether jobs of this array may train each other's cells."""
+    wanted = SlurmOptions.model_validate(manifest["options"]).help_seconds > 0
+    return wanted and len(manifest["elements"]) > 1 and cell_dir.read_cell().scale == "micro"
+
+
 def train(
-    cell_dir: CellDir, place: Path, index: int, number: int, plain: Mapping[str, Any],
-    ask: worker.Ask,
-) -> int:  # fmt: skip
-    """Trains the job's own cell, or waits for the one that helps with it, and puts the job back
-    into the queue if it was stopped before its end."""
-    options = SlurmOptions.model_validate(plain)
-    attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
-    if attempts and not helping.take(place, index, job_id()):
-        helping.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
-    if ask.state is not None:
-        return _again(cell_dir, place.name, options)
-    ended = fulfil(cell_dir, place.name, number, plain, ask)
+    cell_dir: CellDir, submission: str, number: int, plain: Mapping[str, Any], ask: worker.Ask
+) -> int:
+    """Trains the job's own cell, and puts the job back into the queue if it was stopped before its
+    end."""
+    ended = fulfil(cell_dir, submission, number, plain, ask)
     if isinstance(ended, int):
         return ended
     if ended.state in ("preempted", "timed_out"):
-        return _again(cell_dir, place.name, options)
+        return _again(cell_dir, submission, SlurmOptions.model_validate(plain))
     return 0 if ended.state == "succeeded" else 1
+
+
+def train_shared(
+    cell_dir: CellDir, place: Path, index: int, number: int, manifest: Mapping[str, Any],
+    ask: worker.Ask,
+) -> int:  # fmt: skip
+    """The same, after waiting for the job that helps with it, if one does."""
+    attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
+    if attempts and not helping.take(place, index, job_id()):
+        helping.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
+        if ask.state in ("preempted", "timed_out"):
+            requeue.requeue(job_id())  # nothing was stopped here: it does not count
+            return 1
+    return train(cell_dir, place.name, number, manifest["options"], ask)
 
 
 def help_others(
     folder: RunFolder, place: Path, index: int, manifest: Mapping[str, Any], ask: worker.Ask
 ) -> None:
-    """Trains further embedded cells of the array, until the time for that is over or anything
-    asks this process to stop. What it leaves, their own jobs finish."""
+    """Trains further cells of the array, until the time for that is over, one does not succeed, or
+    this job is asked to stop. What it leaves, their own jobs finish."""
     plain, elements = manifest["options"], manifest["elements"]
     until = _STARTED + SlurmOptions.model_validate(plain).help_seconds
-    if CellDir(folder.cells_path / elements[index][0]).read_cell().scale != "micro":
-        return
 
     def going() -> bool:
         return ask.state is None and time.monotonic() < until
 
     for other in helping.to_help(place, index, len(elements), job_id(), going):
         name, number = elements[other]
-        ended = fulfil(CellDir(folder.cells_path / name), place.name, number, plain, ask)
-        if not isinstance(ended, int) and ended.state == "succeeded":
-            helping.done(place, other)
+        cell_dir = CellDir(folder.cells_path / name)
+        if not helping.may_begin(cell_dir, number):
+            continue
+        ended = fulfil(cell_dir, place.name, number, plain, ask)
+        if isinstance(ended, int):
+            continue
+        if ended.state != "succeeded":
+            return
+        helping.done(place, other)
 
 
 def fulfil(

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +43,46 @@ def test_help_comes_from_the_far_end_and_leaves_what_is_taken(tmp_path: Path) ->
 def test_nothing_is_taken_when_the_time_is_over(tmp_path: Path) -> None:
     assert list(helping.to_help(tmp_path, 0, 6, "7_0", lambda: False)) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_helper_begins_cells_and_never_takes_one_over(
+    folder: RunFolder, cell: Callable[..., Cell]
+) -> None:
+    folder.open()
+    for began in (None, "job.json", "beat", "exit.json"):
+        cell_dir = folder.cell(made := cell(len(str(began))))
+        cell_dir.make(made)
+        attempt = cell_dir.reserve('{"submission": "one", "index": 0}')
+        if began:
+            (attempt.path / began).write_text("{}")
+        assert helping.may_begin(cell_dir, attempt.number) == (began is None)
+        assert not helping.may_begin(cell_dir, attempt.number + 1), "it is another's"
+    assert attempt.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "code"),
+    [(0, "pass", 0), (3, "raise ValueError", 3), (0, "raise ValueError", 0), (1, "pass", 1),
+     (0, "os.kill(os.getpid(), 9)", 0), ("os.kill(os.getpid(), 9)", "pass", -9),
+     ("os.kill(os.getpid(), 11)", "pass", -11), ("raise ValueError", "pass", 1)],
+)  # fmt: skip
+def test_the_code_of_its_own_work_outlives_the_helper(own: int | str, more: str, code: int) -> None:
+    program = f"""
+import os, sys
+from orchestrator.launch.slurm import helping, task
+from orchestrator.launch.worker import Ask
+def own():
+    {own if isinstance(own, str) else "pass"}
+    return {own if isinstance(own, int) else 0}
+def more():
+    {more}
+sys.exit(helping.in_child(own, more, Ask(task.ASKED), task.ASKED))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert ("Traceback" in done.stderr) == ("raise" in f"{own} {more}" and code != 3)
 
 
 def test_a_silent_helper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +175,9 @@ def test_a_helper_that_dies_leaves_the_cell_to_its_own_job(micro: Site, tmp_path
     os.kill(int(str(job_of(micro.attempts(long)[0])["pid"])), signal.SIGKILL)
     seen = micro.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}, micro.words(long)
+    job = str(job_of(micro.attempts(short)[0])["job"])
+    told = micro.cluster.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "state,exitcode")
+    assert told.split() == ["COMPLETED|0:0"], "its own cell is good, and what follows it may start"
     first, second = (job_of(attempt)["job"] for attempt in micro.attempts(long))
     assert str(first).endswith("_0")
     assert str(second).endswith("_1")

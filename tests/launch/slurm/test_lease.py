@@ -43,6 +43,14 @@ def test_a_job_that_slurm_starts_again_gets_a_new_attempt(cell_dir: CellDir) -> 
     assert second.read_order() == first.read_order()
 
 
+def test_also_where_the_first_was_stopped_before_it_said_who_it_is(cell_dir: CellDir) -> None:
+    first = reserve(cell_dir, "one")
+    first.write_exit(ended("preempted"))
+    second = open_attempt(cell_dir, "one", first.number)
+    assert second is not None
+    assert second.number == 2
+
+
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
 def test_but_not_after_a_last_word(cell_dir: CellDir, state: str) -> None:
     first = reserve(cell_dir, "one")
