@@ -77,8 +77,7 @@ def in_child(
     reads, writes = os.pipe()
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        system.die_with(parent)
-        _both(own, more, writes)
+        _both(own, more, parent, writes)
     os.close(writes)
     told = False
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -96,8 +95,9 @@ def in_child(
     return died or 1
 
 
-def _both(own: Callable[[], int], more: Callable[[], None], told: int) -> NoReturn:
+def _both(own: Callable[[], int], more: Callable[[], None], parent: int, told: int) -> NoReturn:
     try:
+        system.die_with(parent)
         code = own()
         os.write(told, bytes([code]))
         if code == 0:
