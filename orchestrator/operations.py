@@ -110,9 +110,8 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
             asked.add(pid)
             attempt = cell_dir.attempts()[-1]
             write_text(attempt.wish, why)
-            if (
-                late and not attempt.exit.exists()
-            ):  # before the kill, or whoever started it would start it again
+            if late and not attempt.exit.exists():
+                # before the kill, or whoever started it would start it again
                 attempt.write_exit(_cancelled(why))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)

@@ -6,7 +6,7 @@ together; the rest is told as such. Steps are ordinary cells of the embedded tra
 the partial dialect.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator import registry
@@ -14,8 +14,8 @@ from orchestrator.causes import CAUSES, taking
 from orchestrator.compare.estimates import Estimate, estimate
 from orchestrator.compare.gaps import Value
 from orchestrator.compare.libraries import Asked, Question
-from orchestrator.compare.semantics import causes_between
-from orchestrator.dialect import Dialect
+from orchestrator.compare.semantics import causes_between, dialect_for
+from orchestrator.dialect import Dialect, relevant
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.scale import semantics
 from orchestrator.types import Cell
@@ -65,10 +65,20 @@ def ablation(found: Iterable[Question], left: str, right: str) -> Ablation:
                 question.name, seed, at_micro(one[seed].cell, a, f"{left}"),
                 at_micro(other[seed].cell, b, f"{right}"),
             ))  # fmt: skip
-            for cause in causes_between(one[seed], other[seed]):
-                cell = at_micro(one[seed].cell, taking(a, cause, b), f"{name}, {cause}")
+            for cause, taken in _taken(one[seed], other[seed]):
+                cell = at_micro(one[seed].cell, taken, f"{name}, {cause}")
                 steps.append(Step(question.name, cause, CAUSES[cause].title, seed, cell))
     return Ablation(left, right, tuple(steps), tuple(ends))
+
+
+def _taken(one: Asked, other: Asked) -> Iterator[tuple[str, Dialect]]:
+    """Every cause that changes a cell of A when it alone is taken from B, with A's dialect then.
+    One that matters only beside another (a bound of a ratio that is 1 in A) is part of the rest."""
+    a, b = _dialect(one), _dialect(other)
+    for cause in causes_between(one, other):
+        taken = taking(a, cause, b)
+        if relevant(taken, one.cell.settings) != dialect_for(one):
+            yield cause, taken
 
 
 def _dialect(asked: Asked) -> Dialect:

@@ -74,9 +74,20 @@ def test_a_worker_that_does_not_listen_is_killed(
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
     (attempt,) = folder.cell(cells[0]).attempts()
-    os.kill(json.loads(attempt.job.read_text())["pid"], signal.SIGSTOP)
+    pid = json.loads(attempt.job.read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    kill, written = os.kill, []
+
+    def watched(at: int, number: int) -> None:
+        if number == signal.SIGKILL:
+            written.append(attempt.exit.exists())
+        kill(at, number)
+
+    monkeypatch.setattr("orchestrator.operations.os.kill", watched)
     (done,) = cancel(cells, folder)
+    monkeypatch.setattr("orchestrator.operations.os.kill", kill)
     assert done.done
+    assert written == [True], "its last word comes first: nobody starts it again"
     out, _ = process.communicate(timeout=30)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "cancelled": 1}
 
