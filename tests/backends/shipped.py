@@ -6,7 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.types import LaunchPlan
+from orchestrator import registry
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.types import LaunchPlan, Place
+from tests.backends.specs import every
+
+LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "verl")
 
 LABELS = {"math_boxed": r"\frac{\sqrt{2}}{2}", "countdown": '{"numbers": [2, 3], "target": 6}',
           "exact": "yes"}  # fmt: skip
@@ -14,6 +19,21 @@ RIGHT = {"math_boxed": r"so \boxed{\frac{1}{\sqrt{2}}}", "countdown": "<answer>3
          "exact": " yes\n"}  # fmt: skip
 WRONG = {"math_boxed": r"so \boxed{3}", "countdown": "no", "exact": "no"}
 WORTH = {"math_boxed": [1.0, 0.0], "countdown": [1.0, 0.01], "exact": [1.0, 0.0]}
+
+
+def planned(library: str, rule: str, folder: Path) -> LaunchPlan:
+    """The launch of a shipped cell of a library, the first it can express, with a reward rule."""
+    place = Place(folder, folder / "attempts" / "1", folder / "checkpoints")
+    backend = registry.load(library)
+    for cell in every():
+        if cell.settings.backend.name == library:
+            data = cell.settings.data.model_copy(update={"reward": rule})
+            settings = cell.settings.model_copy(update={"data": data})
+            try:
+                return backend.translate(cell.model_copy(update={"settings": settings}), place)
+            except UnsupportedSetting:
+                continue
+    raise LookupError(library)
 
 
 def write(plan: LaunchPlan, folder: Path) -> None:

@@ -10,7 +10,12 @@ Arguments are SkyRL's own overrides, and these for what SkyRL has no key for:
 Registered with SkyRL: the environment `orch` (the reward is reward.py beside this file), the
 advantage estimator `orch_reinforce`, the policy losses `orch_rollout_ppo` and
 `orch_rollout_dual_clip`.
+
+Run as a script, all this is pickled by value into Ray's tasks. A class made inside a function finds
+no name of this module there, so annotations stay text.
 """
+
+from __future__ import annotations
 
 import importlib.util
 import os
