@@ -18,13 +18,11 @@ SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "
 PLAIN = ("k1", "k2", "k3")
 UNBIASED = {"k1+": "k1", "k2+": "k2", "k3+": "k3", "sg_rho_k2": "k2", "rho_k3": "k3"}
 """Estimators in the loss that share the gradient of --algo.kl.unbiased_gradient -> whose value."""
-REWARDS = ("math_boxed", "countdown")
 MOST_COPIES = 256
 """Of the prompt file; it is named once a copy in one argument."""
 
 CAPABILITIES: Mapping[str, Sequence[object]] = {
     "backend.version": (None, *VERSIONS),
-    "data.reward": REWARDS,
     "advantage.estimator": tuple(ADVANTAGES),
     "loss.aggregation": tuple(AGGREGATIONS),
     "loss.constant_tokens": (None,),
@@ -34,8 +32,6 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
 }
 
 _ADVICE = {
-    "data.reward": "The response it hands over still has the token that ended it, which no label "
-    "has. Choose data.reward=math_boxed or countdown, or backend verl or skyrl.",
     "advantage.estimator": "Its `reinforce` subtracts the batch mean and whitens by default, which "
     "is REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
     "loss.aggregation": "It divides by tokens or by sequences, never by a constant; the nearest is "
@@ -68,7 +64,7 @@ def check(settings: Settings, version: str, top: Topology, place: Place) -> None
 def _faults(
     settings: Settings, version: str, top: Topology, place: Place
 ) -> Iterator[UnsupportedSetting]:
-    for field in ("data.reward", "advantage.estimator", "loss.aggregation",
+    for field in ("advantage.estimator", "loss.aggregation",
                   "kl.placement", "kl.reset_reference_every_steps"):  # fmt: skip
         section, _, leaf = field.partition(".")
         value = getattr(getattr(settings, section), leaf)

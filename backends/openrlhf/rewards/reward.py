@@ -6,7 +6,6 @@ needs is asked for when the file is loaded.
 """
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,16 +15,13 @@ PLAN = Path(__file__).resolve().parent
 sys.path.append(str(PLAN))
 RULE = json.loads((PLAN / "needs.json").read_text(encoding="utf-8"))["prompts"]["reward"]
 REWARD = import_module("orch_scoring").reward_function(RULE)
-ENDED = re.compile(r"(?:<[|\uff5c][^<>]*[|\uff5c]>|</s>|<eos>|<end_of_turn>)+\s*\Z")
-"""Tokens that end a response: the library decodes them with it, other libraries do not."""
-TAIL = 200
-"""Characters in which they are looked for."""
 
 
 def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str]
 ) -> dict[str, object]:
-    """`queries`: prompt and response as one text. Each argument has one element."""
-    response = queries[0].removeprefix(prompts[0])
-    reward = REWARD(response[:-TAIL] + ENDED.sub("", response[-TAIL:]), labels[0])
+    """`queries`: prompt and response as one text, behind the token that some tokenizers begin a
+    text with. Each argument has one element."""
+    _, found, response = queries[0].partition(prompts[0])
+    reward = REWARD(response if found else queries[0], labels[0])
     return {"rewards": reward, "scores": reward, "extra_logs": {}}

@@ -151,7 +151,6 @@ class TestGolden:
         (NEWEST, {"loss": Loss(aggregation="constant", constant_tokens=9)}, "loss.aggregation",
          "token_mean"),
         (NEWEST, {"advantage": {"estimator": "reinforce"}}, "advantage.estimator", "rloo"),
-        (NEWEST, {"data": {"reward": "exact"}}, "data.reward", "math_boxed"),
         (NEWEST, {"data": {"num_prompts": None}}, "data.num_prompts", "no number of steps"),
         (NEWEST, {"data": {"num_prompts": 100}}, "data.num_prompts", "615 passes"),
         (NEWEST, {"model": {"path": "--help"}}, "model.path", "./"),
