@@ -18,6 +18,8 @@ LOSS_KWARGS = frozenset(
     {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual", "advantage_scale"}
 )  # fmt: skip
 ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
+DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+"""What 0.5.0 trains where no model is named."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "Path": (str,),
     "dict": (dict,), "list": (list,), "None": (),
@@ -132,6 +134,7 @@ def _traps(tree: Tree) -> Iterator[Fault]:
             "$.orchestrator.max_off_policy_steps",
         )
     yield from _loss_traps(tree, trainer.get("loss", {}))
+    yield from _tokenizer_trap(tree, trainer)
     if "seed" in orchestrator:
         yield Fault("is read by nothing; set orchestrator.buffer.seed", "$.orchestrator.seed")
     if "seed" in orchestrator.get("sampling", {}):
@@ -141,6 +144,18 @@ def _traps(tree: Tree) -> Iterator[Fault]:
         )
     if tree.get("deployment", {}).get("type") == "multi_node" and "slurm" not in tree:
         yield Fault("needs [slurm]; orch starts the nodes itself: use single_node", "$.deployment")
+
+
+def _tokenizer_trap(tree: Tree, trainer: Tree) -> Iterator[Fault]:
+    model = tree.get("model", {}).get("name", DEFAULT_MODEL)
+    own = trainer.get("model", {}).get("name") or DEFAULT_MODEL
+    tokenizer = trainer.get("tokenizer", {}).get("name") or own
+    if tokenizer != model:
+        yield Fault(
+            f"the trainer would save the weights of {model} with the tokenizer of {tokenizer}: it "
+            f"copies the name of its default model before model.name is set; set it to {model}",
+            "$.trainer.tokenizer.name",
+        )
 
 
 def _traps_of_current(tree: Tree) -> Iterator[Fault]:

@@ -31,6 +31,8 @@ def rl(cell: Cell, place: Place) -> Table:
         "weight_broadcast": {"type": "filesystem"},
         "trainer": {
             "model": {"ac": {"freq": 1}},
+            # left out it is that of its default model: the name is copied before ours is set
+            "tokenizer": {"name": settings.model.path},
             "optim": optimizer(settings),
             "scheduler": schedule(settings),
             "loss": loss(settings),

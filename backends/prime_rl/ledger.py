@@ -51,6 +51,9 @@ _SEED = (
     "seeds the order of prompts and the servers' sampling; its orchestrator.seed is read by "
     "nothing, and what runs at the same time is not reproducible"
 )
+_TOKENIZER = (
+    "trainer.tokenizer.name as well: without it the trainer saves its default model's tokenizer"
+)
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
 
 _KEYS: Mapping[str, str] = {
@@ -84,6 +87,7 @@ _KEYS: Mapping[str, str] = {
 }  # fmt: skip
 
 _NOTES: Mapping[str, tuple[Status, str]] = {
+    "model.path": ("exact", _TOKENIZER),
     "data.path": ("extension", _DATA), "data.split": ("extension", _DATA),
     "data.instruction": ("extension", _DATA), "data.reward": ("extension", _DATA),
     "data.num_prompts": ("extension", f"{_DATA}; checked when it is loaded"),
@@ -130,10 +134,13 @@ _ENTRIES_OF_CURRENT: Mapping[tuple[str, object], tuple[Status, str]] = {
     ("advantage.estimator", "rloo"): ("extension", _RLOO_OF_CURRENT),
     ("max_staleness_steps", 1): ("approximated", _LAG_OF_CURRENT),
 }
-_SEED_OF_CURRENT = (
-    "seeds the servers' sampling only: its order of prompts is the same in every run, by the "
-    "number of the epoch, and what runs at the same time is not reproducible"
-)
+_NOTES_OF_CURRENT: Mapping[str, str] = {
+    "model.path": "",
+    "seed": (
+        "seeds the servers' sampling only: its order of prompts is the same in every run, by the "
+        "number of the epoch, and what runs at the same time is not reproducible"
+    ),
+}
 
 
 def entries(leaves: Mapping[str, object], version: str) -> tuple[LedgerEntry, ...]:
@@ -161,8 +168,8 @@ def of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
 def _entry(field: str, value: object, version: str) -> LedgerEntry:
     keys = _KEYS_OF_CURRENT if version == CURRENT else _KEYS
     status, note = _status(field, value)
-    if version == CURRENT and field == "seed":
-        note = _SEED_OF_CURRENT
+    if version == CURRENT and field in _NOTES_OF_CURRENT:
+        note = _NOTES_OF_CURRENT[field]
     elif version == CURRENT:
         status, note = _ENTRIES_OF_CURRENT.get((field, value), (status, note))
     return LedgerEntry(field=field, status=status, key=keys[field], value=str(value), note=note)

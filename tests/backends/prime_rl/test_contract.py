@@ -76,6 +76,14 @@ def test_nothing_emitted_is_lost_in_prime_rl(prime_rl: Any, base: Cell) -> None:
     assert trainer["max_steps"] == orchestrator["max_steps"] == 350
     assert orchestrator["teacher_model"]["model"]["name"] == base.settings.model.path
     assert resolved["teacher_inference"]["parallel"]["dp"] == 1
+    assert trainer["tokenizer"]["name"] == trainer["model"]["name"] == base.settings.model.path
+
+
+def test_the_trainer_saves_the_tokenizer_of_its_model(base: Cell) -> None:
+    written = tomllib.loads(emitted(base)["rl.toml"])
+    assert written["trainer"]["tokenizer"]["name"] == written["model"]["name"]
+    [entry] = [e for e in BACKEND.translate(base, PLACE).ledger if e.field == "model.path"]
+    assert "trainer.tokenizer.name" in entry.note
 
 
 CLIP = st.none() | st.fixed_dictionaries({
@@ -159,6 +167,7 @@ def test_drawn_cells_are_valid_for_prime_rl(prime_rl: Any, changed: Any) -> None
         ('placement = "reward"', 'placement = "reward"\nclip_hihg = 0.2', True, "did you mean"),
         ("beta = 0.005", 'beta = 0.005\nestimater = "k3"', True, "did you mean"),
         ("betas1 = 0.9", "betas1 = 0.9\neps = 1e-5", True, "'eps' is no key"),
+        ("[trainer.tokenizer]\nname", "[trainer.tokenizer]\nchat_template", True, "Qwen3-0.6B"),
         ("max_steps = 350", 'max_steps = "many"', False, "must be int"),
     ],
 )  # fmt: skip

@@ -149,7 +149,9 @@ def test_it_reads_everything_drawn(prime_rl_current: Any, changed: Any) -> None:
             theirs["train"]["source"][0]["sampling"]["temperature"]
             == (tree["orchestrator"]["train"]["sampling"]["temperature"])
         )
-        loss = answer["resolved"]["trainer"]["loss"]
+        trainer = answer["resolved"]["trainer"]
+        assert trainer["tokenizer"]["name"] == trainer["model"]["name"] == tree["model"]["name"]
+        loss = trainer["loss"]
         assert loss["kwargs"] == tree["trainer"]["loss"]["kwargs"]
 
 

@@ -24,6 +24,7 @@ def test_the_papers_asynchronous_cell(base: Cell, place: Place) -> None:
         "output_dir": str(place.checkpoints_dir), "max_steps": 350, "max_async_level": 10,
         "seq_len": 5120, "model.name": "Qwen/Qwen2.5-7B", "ckpt.interval": 50,
         "weight_broadcast.type": "filesystem", "trainer.model.ac.freq": 1,
+        "trainer.tokenizer.name": "Qwen/Qwen2.5-7B",
         "trainer.optim.type": "adamw", "trainer.optim.lr": 1e-6,
         "trainer.optim.weight_decay": 0.01, "trainer.optim.betas1": 0.9,
         "trainer.optim.betas2": 0.999, "trainer.optim.max_norm": 1.0,

@@ -78,8 +78,11 @@ def libraries():
              PolicyLossRegistry=registry)  # fmt: skip
     stand_in("skyrl_gym.envs.base_text_env", BaseTextEnv=BaseTextEnv,
              BaseTextEnvStepOutput=BaseTextEnvStepOutput)  # fmt: skip
-    stand_in("skyrl_gym.envs.registration",
-             register=lambda id, entry_point: ENVIRONMENTS.update({id: entry_point}))  # fmt: skip
+
+    def register(**told):
+        ENVIRONMENTS[told["id"]] = told["entry_point"]
+
+    stand_in("skyrl_gym.envs.registration", register=register)
     stand_in("skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
     stand_in("skyrl.train.fully_async_trainer",
              FullyAsyncRayPPOTrainer=lambda *args, **kwargs: "asynchronous")  # fmt: skip
@@ -87,7 +90,7 @@ def libraries():
         SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2, seed=0)))))  # fmt: skip
     stand_in("skyrl.train.utils.utils", initialize_ray=lambda config: None,
              validate_cfg=lambda config: None)  # fmt: skip
-    stand_in("datasets", concatenate_datasets=lambda all: Rows(sum(map(len, all))))
+    stand_in("datasets", concatenate_datasets=lambda passes: Rows(sum(map(len, passes))))
 
 
 def send(file, script):
