@@ -4,6 +4,7 @@ A step of the library is a rollout batch; the directory its files lie in says ho
 that is. Stdout has the same values and is read where no event file was written.
 """
 
+import json
 import math
 import re
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 
 from backends.openrlhf.checkpoints import steps_per_batch
 from backends.openrlhf.flags import VERSIONS
+from backends.openrlhf.parse import read
 from orchestrator.errors import LogFault
 from orchestrator.tensorboard import scalars
 from orchestrator.types import MetricPoint
 
-NAMES: Mapping[str, str] = {
+Names = Mapping[str, str]
+NAMES: Names = {
     "rollout/reward_mean": "train/reward_mean",
     "logprobs_diff": "train/kl_reference_per_token",
     "kl": "train/kl_term",
@@ -31,6 +34,8 @@ NAMES: Mapping[str, str] = {
 }
 REWARD, LAST = "rollout/reward_mean", "timing/step_total"
 """LAST is the last value of a step in either log: with it the step is whole."""
+_WITHOUT_KL: Names = {theirs: NAMES[theirs] for theirs in NAMES.keys() - {"kl", "logprobs_diff"}}
+"""Where no reference policy was loaded, the library logs 0 for both."""
 
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
 _VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")
@@ -40,22 +45,36 @@ _CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     """The attempt's metrics, in file order; what was being written when it was torn ends it. Raises
     LogFault after them."""
+    kept = NAMES if has_reference(attempt_dir) else _WITHOUT_KL
     for directory in sorted((attempt_dir / "tensorboard").glob("global_step-x*")):
         steps = steps_per_batch(directory.name)
         if steps is None:
             continue
         files = sorted(directory.glob("events.out.tfevents.*"))
         seen = Seen()
-        points = (point for file in files for point in _of_events(file, steps, seen))
+        points = (point for file in files for point in _of_events(file, steps, seen, kept))
         first = next(points, None)
         if first is None and not seen.whole:
-            yield from _of_stdout(attempt_dir / "stdout", steps, seen)
+            yield from _of_stdout(attempt_dir / "stdout", steps, seen, kept)
             seen.check(attempt_dir / "stdout", REWARD)
             continue
         if first is not None:
             yield first
             yield from points
         seen.check(directory, LAST, REWARD)
+
+
+def has_reference(attempt_dir: Path) -> bool:
+    """Whether the launch of an attempt loads a reference policy: its KL coefficient is above 0.
+
+    The plan beside the attempts says so; without one, the library's default does.
+    """
+    try:
+        plan = json.loads((attempt_dir.parents[1] / "plan" / "plan.json").read_text("utf-8"))
+        coefficient = read(plan["argv"], [])["algo.kl.init_coef"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return True
+    return bool(coefficient > 0)
 
 
 @dataclass
@@ -73,7 +92,7 @@ class Seen:
                 raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole, name)
 
 
-def _of_events(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
+def _of_events(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[MetricPoint]:
     """One point a step, once the step is whole."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
@@ -86,10 +105,10 @@ def _of_events(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
         values[name if prefix == "train" else scalar.tag] = scalar.value
         if prefix == "train" and name == LAST:
             seen.whole.update(values)
-            yield MetricPoint(at * steps, scalar.time, canonical(values, steps))
+            yield MetricPoint(at * steps, scalar.time, canonical(values, steps, kept))
 
 
-def _of_stdout(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
+def _of_stdout(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[MetricPoint]:
     if not path.exists():
         return
     year = time.localtime(path.stat().st_mtime).tm_year
@@ -100,7 +119,9 @@ def _of_stdout(path: Path, steps: int, seen: Seen) -> Iterator[MetricPoint]:
                 continue
             values = {name: float(value) for name, value in _VALUE.findall(match[2])}
             seen.whole.update(values)
-            yield MetricPoint(int(match[1]) * steps, _moment(line, year), canonical(values, steps))
+            yield MetricPoint(
+                int(match[1]) * steps, _moment(line, year), canonical(values, steps, kept)
+            )
 
 
 def _moment(line: str, year: int) -> float:
@@ -111,13 +132,9 @@ def _moment(line: str, year: int) -> float:
     return time.mktime(time.strptime(f"{year}-{clock[1]}", "%Y-%m-%d %H:%M:%S"))
 
 
-def canonical(values: Mapping[str, float], steps: int) -> dict[str, float]:
-    """By our names, finite ones only. Both KL values 0: no reference policy was loaded, and the
-    zeros are not measurements."""
-    named = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
+def canonical(values: Mapping[str, float], steps: int, kept: Names) -> dict[str, float]:
+    """The finite values of names that are kept, by our names."""
+    named = {ours: values[theirs] for theirs, ours in kept.items() if theirs in values}
     if "time/step_seconds" in named:
         named["time/step_seconds"] /= steps
-    if values.get("kl") == values.get("logprobs_diff") == 0:
-        named.pop("train/kl_term")
-        named.pop("train/kl_reference_per_token")
     return {name: value for name, value in named.items() if math.isfinite(value)}

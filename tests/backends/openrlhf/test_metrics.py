@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backends.openrlhf import BACKEND
-from backends.openrlhf.flags import VERSIONS
+from backends.openrlhf.flags import VERSIONS, argv
 from orchestrator.errors import LogFault
 from orchestrator.names import is_canonical
 from orchestrator.types import MetricPoint
@@ -54,9 +54,7 @@ def check(points: list[MetricPoint]) -> None:
     assert all(is_canonical(name) for name in first)
     assert "train/policy_loss" not in second, "infinity"
     assert second["train/reward_mean"] == 0.5
-    assert not {"train/kl_term", "train/kl_reference_per_token"} & third.keys(), (
-        "no reference policy"
-    )
+    assert third["train/kl_term"] == third["train/kl_reference_per_token"] == 0, "on policy"
 
 
 def test_event_files(attempt: Path) -> None:
@@ -120,6 +118,21 @@ def test_a_log_of_names_we_do_not_know_is_told(
         (tmp_path / "tensorboard" / "global_step-x4").mkdir()
         with pytest.raises(LogFault, match=f"stdout .*{says}"):
             list(BACKEND.read_metrics(tmp_path))
+
+
+@pytest.mark.parametrize(("beta", "version"), [(0.0, VERSIONS[0]), (0.0, VERSIONS[1]),
+                                               (0.1, VERSIONS[0]), (0.1, VERSIONS[1])])  # fmt: skip
+def test_a_kl_of_zero_is_one_where_the_launch_has_a_reference_policy(
+    attempt: Path, tmp_path: Path, beta: float, version: str
+) -> None:
+    copy = tmp_path / "attempts" / "1"
+    shutil.copytree(attempt, copy)
+    launch = argv({"algo.kl.init_coef": beta}, version)
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "plan.json").write_text(json.dumps({"argv": launch}))
+    last = list(BACKEND.read_metrics(copy))[-1].values
+    assert ("train/kl_term" in last, "train/kl_reference_per_token" in last) == (bool(beta),) * 2
+    assert last["train/reward_mean"] == 0.375
 
 
 def test_nothing_yet(tmp_path: Path) -> None:
