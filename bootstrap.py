@@ -25,9 +25,14 @@ STAMP = VENV / "orch-installed"
 EXTRAS = "micro,eval,tune,dev"
 TORCH = "2.13.0"
 SLURM_PACKAGES = (
-    "slurmctld", "slurmd", "slurm-client", "slurmdbd", "slurm-wlm-basic-plugins", "munge",
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurmdbd",
+    "slurm-wlm-basic-plugins",
+    "munge",
     "mariadb-server",
-)  # fmt: skip
+)
 SLURM_PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd")
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 TEST_PROCESSES = max(2, min(8, 2 * (os.cpu_count() or 1)))
@@ -70,8 +75,10 @@ def install_torch() -> None:
     """A CUDA build only where there is a GPU: elsewhere it is gigabytes for nothing."""
     have = subprocess.run(
         [PYTHON, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if have.stdout.startswith(TORCH):
         return
     if sys.platform != "linux" or shutil.which("nvidia-smi"):
@@ -83,8 +90,17 @@ def install_torch() -> None:
     if cpu_build == 0:
         return
     must(PYTHON, "-m", "pip", "install", "-qq", "uv")  # uv knows where PyTorch's CPU builds are
-    must(BIN / "uv", "pip", "install", "-q", "--python", PYTHON,
-         "--torch-backend", "cpu", f"torch=={TORCH}")  # fmt: skip
+    must(
+        BIN / "uv",
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        PYTHON,
+        "--torch-backend",
+        "cpu",
+        f"torch=={TORCH}",
+    )
 
 
 def test(arguments: list[str]) -> int:
@@ -96,9 +112,18 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(BIN / "pytest", "-n", TEST_PROCESSES, "--dist", "loadfile",
-             "--no-loadscope-reorder", "--durations", "40", *arguments),
-    ]  # fmt: skip
+        call(
+            BIN / "pytest",
+            "-n",
+            TEST_PROCESSES,
+            "--dist",
+            "loadfile",
+            "--no-loadscope-reorder",
+            "--durations",
+            "40",
+            *arguments,
+        ),
+    ]
     return next((code for code in checks if code), 0)
 
 
@@ -109,8 +134,12 @@ def install_chromium() -> None:
     if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
         say("installing chromium for the browser tests")
         call("apt-get", "-q", "update", quiet=True)
-        if call("apt-get", "-q", "install", "-y", "--no-install-recommends", "chromium",
-                quiet=True) == 0:  # fmt: skip
+        if (
+            call(
+                "apt-get", "-q", "install", "-y", "--no-install-recommends", "chromium", quiet=True
+            )
+            == 0
+        ):
             return
     say("WARNING: no Chromium here; the browser tests will be skipped")
 
@@ -128,8 +157,9 @@ def install_slurm() -> None:
             policy.chmod(0o755)
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         call("apt-get", "-q", "update", quiet=True)
-        code = call("apt-get", "-q", "install", "-y", "--no-install-recommends",
-                    *SLURM_PACKAGES, quiet=True)  # fmt: skip
+        code = call(
+            "apt-get", "-q", "install", "-y", "--no-install-recommends", *SLURM_PACKAGES, quiet=True
+        )
         if ours:
             policy.unlink()
         if code == 0:
@@ -141,8 +171,9 @@ def install_data() -> None:
     """The Countdown tests want reasoning-gym, some of whose parts are compiled where it lands."""
     if call(PYTHON, "-c", "import reasoning_gym", quiet=True) == 0:
         return
-    if call(PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", ".[data]",
-            quiet=True):  # fmt: skip
+    if call(
+        PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", ".[data]", quiet=True
+    ):
         say("WARNING: reasoning-gym cannot be installed here; its two tests will be skipped")
 
 

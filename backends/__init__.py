@@ -1,3 +1,3 @@
-"""One folder a library. orchestrator.registry finds them by this marker."""
+"""One folder a library. orchestrator.plugins finds them by this marker."""
 
 ORCH_BACKENDS = True

@@ -50,8 +50,10 @@ def main() -> None:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = used.ru_utime + used.ru_stime
-    print(f"{len(files)} scripts: {seconds:.2f} CPU s (bar {BAR:g} s), "
-          f"{used.ru_maxrss / 1024:.0f} MiB, exit {done.returncode}")  # fmt: skip
+    print(
+        f"{len(files)} scripts: {seconds:.2f} CPU s (bar {BAR:g} s), "
+        f"{used.ru_maxrss / 1024:.0f} MiB, exit {done.returncode}"
+    )
     assert len(files) < COUNT or seconds <= BAR
 
 

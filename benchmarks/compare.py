@@ -10,8 +10,9 @@ import time
 
 import numpy as np
 
-from orchestrator.compare import by, compare
-from orchestrator.fingerprint import fingerprint
+from orchestrator.analysis.compare import by, compare
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, MetricPoint, Outcome, Record, Score, Spec
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -23,20 +24,30 @@ from orchestrator.settings import (
     Optimizer,
     Rollout,
     Settings,
-)  # fmt: skip
-from orchestrator.types import Cell, MetricPoint, Outcome, Record, Score, Spec
+)
 
-TASKS = {"math500": (500, "in"), "math2": (210, "in"), "mmlu_college_physics": (118, "out"),
-         "mmlu_college_chemistry": (113, "out"), "mmlu_college_biology": (165, "out")}  # fmt: skip
+TASKS = {
+    "math500": (500, "in"),
+    "math2": (210, "in"),
+    "mmlu_college_physics": (118, "out"),
+    "mmlu_college_chemistry": (113, "out"),
+    "mmlu_college_biology": (165, "out"),
+}
 BETAS = [round(0.01 * (i + 1), 2) for i in range(25)]
 KLS = [("k1", "reward"), ("k1", "loss"), ("k3", "reward"), ("k3", "loss")]
 
 
 def main() -> None:
     records, scores, items = made()
-    spec = Spec(name="bench", studies=(), claims={
-        f"c{i}": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss] "
-        f"at beta={beta:g}" for i, beta in enumerate(BETAS)})  # fmt: skip
+    spec = Spec(
+        name="bench",
+        studies=(),
+        claims={
+            f"c{i}": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss] "
+            f"at beta={beta:g}"
+            for i, beta in enumerate(BETAS)
+        },
+    )
     started = time.process_time()
     found = compare(spec, records, scores, items)
     pairs = by(found.configurations, "kl", "eval/in_domain/mean")
@@ -48,8 +59,10 @@ def main() -> None:
             rng.integers(0, size, size=(2000, size))
     peer = time.process_time() - started
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{len(records)} runs, {len(found.findings)} claims, {len(pairs)} pairs: "
-          f"{spent:.2f} CPU s (bar 10), {largest:.0f} MiB (bar 1024)")  # fmt: skip
+    print(
+        f"{len(records)} runs, {len(found.findings)} claims, {len(pairs)} pairs: "
+        f"{spent:.2f} CPU s (bar 10), {largest:.0f} MiB (bar 1024)"
+    )
     print(f"  drawing indices alone, a table at a time: {peer:.2f} CPU s; ratio {spent / peer:.2f}")
 
 
@@ -60,33 +73,50 @@ def made() -> tuple[list[Record], list[Score], dict[str, dict[str, np.ndarray]]]
         for beta in BETAS:
             for seed in range(3):
                 cell = _cell(estimator, placement, beta, seed)
-                metrics = tuple(MetricPoint(s, float(s), {"train/reward_mean": s / 350})
-                                for s in range(350))  # fmt: skip
+                metrics = tuple(
+                    MetricPoint(s, float(s), {"train/reward_mean": s / 350}) for s in range(350)
+                )
                 records.append(Record(cell, "succeeded", (), Outcome(kind="trained"), metrics))
                 items[cell.id] = {
                     task: rng.binomial(32, 0.5, size) / 32 for task, (size, _) in TASKS.items()
                 }
                 scores += [
-                    Score(cell_id=cell.id, step=349, task=task, domain=domain, metric="mean@32",
-                          value=float(items[cell.id][task].mean()), num_items=size, repeats=32)
+                    Score(
+                        cell_id=cell.id,
+                        step=349,
+                        task=task,
+                        domain=domain,
+                        metric="mean@32",
+                        value=float(items[cell.id][task].mean()),
+                        num_items=size,
+                        repeats=32,
+                    )
                     for task, (size, domain) in TASKS.items()
-                ]  # fmt: skip
+                ]
     return records, scores, items
 
 
 def _cell(estimator: str, placement: str, beta: float, seed: int) -> Cell:
     settings = Settings(
-        model=Model(name="m", path="o/m"), data=Data(name="math", path="o/math"),
-        advantage=Advantage(estimator="rloo"), loss=Loss(),
+        model=Model(name="m", path="o/m"),
+        data=Data(name="math", path="o/math"),
+        advantage=Advantage(estimator="rloo"),
+        loss=Loss(),
         kl=Kl.model_validate({"estimator": estimator, "placement": placement, "beta": beta}),
-        rollout=Rollout(group_size=5, max_response_tokens=8), batch=Batch(num_prompts=4),
-        optimizer=Optimizer(learning_rate=1e-6), num_train_steps=350,
-        backend=BackendRef(name="verl"), seed=seed,
-    )  # fmt: skip
-    return Cell(id=fingerprint(settings), slug=f"{estimator}-{placement}-{beta}-{seed}",
-                studies=("a",), settings=settings,
-                axes={"kl": f"{estimator}.{placement}", "beta": f"{beta:g}",
-                      "seed": str(seed)})  # fmt: skip
+        rollout=Rollout(group_size=5, max_response_tokens=8),
+        batch=Batch(num_prompts=4),
+        optimizer=Optimizer(learning_rate=1e-6),
+        num_train_steps=350,
+        backend=BackendRef(name="verl"),
+        seed=seed,
+    )
+    return Cell(
+        id=fingerprint(settings),
+        slug=f"{estimator}-{placement}-{beta}-{seed}",
+        studies=("a",),
+        settings=settings,
+        axes={"kl": f"{estimator}.{placement}", "beta": f"{beta:g}", "seed": str(seed)},
+    )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from measure import ORCH, measure
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from orchestrator import registry  # noqa: E402  (after the path is set)
-from orchestrator.matrix.asking import Where  # noqa: E402  (after the path is set)
+from orchestrator import plugins  # noqa: E402  (after the path is set)
+from orchestrator.probes.protocol import ProbeTarget  # noqa: E402  (after the path is set)
 from tests.backends import dialects  # noqa: E402  (after the path is set)
 from tests.backends.openrlhf.cells import environment as openrlhf  # noqa: E402  (after the path is set)
 from tests.backends.skyrl.library import python as skyrl  # noqa: E402  (after the path is set)
@@ -36,17 +36,19 @@ def main() -> None:
         for library, version, where in releases(Path(name)):
             found = dialects.gaps(library, version, where)
             worst = ", ".join(f"{what} {gap:.1e}" for what, gap in found["worst"].items())
-            print(f"{library} {version}: {found['count']} launches and batches, {worst} "
-                  f"(bar of gradients {BAR_GRADIENT:g})")  # fmt: skip
+            print(
+                f"{library} {version}: {found['count']} launches and batches, {worst} "
+                f"(bar of gradients {BAR_GRADIENT:g})"
+            )
             for sentence in found["failed"]:
                 print(f"  not compared: {sentence}")
         if "--grid" in sys.argv:
             grid(Path(name))
 
 
-def releases(folder: Path) -> Iterator[tuple[str, str, Where]]:
+def releases(folder: Path) -> Iterator[tuple[str, str, ProbeTarget]]:
     for library, python in PYTHONS.items():
-        for version in registry.load(library).versions:
+        for version in plugins.load(library).versions:
             yield library, version, dialects.beside(python(version), library)
     checkout = os.environ.get("ORCH_PRIME_RL_CHECKOUT")
     if checkout is None:
@@ -56,15 +58,17 @@ def releases(folder: Path) -> Iterator[tuple[str, str, Where]]:
     packed = subprocess.run(git, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(folder, filter="data")
-    yield "prime_rl", "0.5.0", Where(Path(sys.executable), folder / "src" / "prime_rl")
+    yield "prime_rl", "0.5.0", ProbeTarget(Path(sys.executable), folder / "src" / "prime_rl")
 
 
 def grid(folder: Path) -> None:
     shutil.copytree(ROOT / "experiments", folder / "experiments")
     cost = measure([ORCH, "run", "experiments/cross_library.yaml"], cwd=folder)
     cells = len(list((folder / "runs" / "cross_library.micro" / "cells").iterdir()))
-    print(f"cross_library, 135 declared cells, {cells} trained   {cost.wall_seconds:.1f} s wall "
-          f"(bar {BAR_SECONDS:.0f} on 2 quiet cores)   {cost.cpu_seconds:.1f} CPU s")  # fmt: skip
+    print(
+        f"cross_library, 135 declared cells, {cells} trained   {cost.wall_seconds:.1f} s wall "
+        f"(bar {BAR_SECONDS:.0f} on 2 quiet cores)   {cost.cpu_seconds:.1f} CPU s"
+    )
 
 
 if __name__ == "__main__":

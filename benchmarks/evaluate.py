@@ -14,9 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.evaluate import evaluate
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, Checkpoint, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import (
     Advantage,
@@ -30,7 +31,6 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cell, Checkpoint, Evaluation, Record
 
 CHECKPOINTS = 61
 BAR_CPU_SECONDS = 30.0
@@ -57,7 +57,7 @@ print(*costs)
 
 
 def main() -> None:
-    backend = registry.load("micro")
+    backend = plugins.load("micro")
     assert backend.tasks_dir is not None
     policies = [backend.tasks_dir.parent / "policies" / name for name in POLICIES]
     with tempfile.TemporaryDirectory() as name:
@@ -85,14 +85,21 @@ def main() -> None:
 def trained(folder: RunFolder, seed: int, policy: Path) -> Record:
     """A cell that has succeeded, with this policy as its last checkpoint."""
     settings = Settings(
-        model=Model(name="amber", path="micro:amber"), data=Data(name="sort", path="micro:sort"),
-        advantage=Advantage(estimator="rloo"), loss=Loss(), kl=Kl(estimator="none"),
-        rollout=Rollout(group_size=5, max_response_tokens=7), batch=Batch(num_prompts=16),
-        optimizer=Optimizer(learning_rate=1e-3), num_train_steps=100,
-        backend=BackendRef(name="micro"), seed=seed,
-    )  # fmt: skip
-    cell = Cell(id=fingerprint(settings), slug=f"s{seed}", studies=("bench",), axes={},
-                settings=settings)  # fmt: skip
+        model=Model(name="amber", path="micro:amber"),
+        data=Data(name="sort", path="micro:sort"),
+        advantage=Advantage(estimator="rloo"),
+        loss=Loss(),
+        kl=Kl(estimator="none"),
+        rollout=Rollout(group_size=5, max_response_tokens=7),
+        batch=Batch(num_prompts=16),
+        optimizer=Optimizer(learning_rate=1e-3),
+        num_train_steps=100,
+        backend=BackendRef(name="micro"),
+        seed=seed,
+    )
+    cell = Cell(
+        id=fingerprint(settings), slug=f"s{seed}", studies=("bench",), axes={}, settings=settings
+    )
     folder.cell(cell).make(cell)
     path = folder.cell(cell).checkpoints / "step-100"
     shutil.copytree(policy, path)
@@ -102,7 +109,7 @@ def trained(folder: RunFolder, seed: int, policy: Path) -> Record:
 def cost_of(records: list[Record], folder: RunFolder) -> tuple[float, float]:
     """CPU and wall seconds of evaluating what is not scored yet."""
     before, started = cpu_seconds(), time.perf_counter()
-    evaluate(records, Evaluation(), folder)
+    evaluate(records, EvaluationSpec(), folder)
     return cpu_seconds() - before, time.perf_counter() - started
 
 
@@ -113,12 +120,20 @@ def cpu_seconds() -> float:
 
 def plain(tasks: Path, policies: list[str]) -> list[float]:
     """CPU seconds of the harness alone: after its import, then after each policy."""
-    quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
-             "TQDM_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TQDM_DISABLE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(
         [sys.executable, "-c", PLAIN, str(tasks), *policies, *policies],
-        env={**os.environ, **quiet}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={**os.environ, **quiet},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [float(word) for word in done.stdout.strip().split("\n")[-1].split()]
 
 

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.semantics.configuration import EXTENDED
-from orchestrator.semantics.derivation import derive
-from orchestrator.semantics.laboratory import exact, sums_of
-from orchestrator.semantics.model import Policy, Setting, tables
-from orchestrator.semantics.montecarlo import monte_carlo
-from orchestrator.semantics.verdict import verdict
+from orchestrator.kl.configuration import EXTENDED
+from orchestrator.kl.derivation import derive
+from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact, sums_of, tables
+from orchestrator.kl.montecarlo import monte_carlo
+from orchestrator.kl.verdicts import verdict
 from orchestrator.settings import Kl
 
-Q, P, MU = Policy(-0.33, -0.082), Policy(1.17, 0.037), Policy(-0.2, -0.07)
-LONG_Q, LONG_P, LONG_MU = Policy(-0.33, -0.01), Policy(0.2, 0.001), Policy(-0.2, -0.011)
+Q, P, MU = ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), ToyPolicy(-0.2, -0.07)
+LONG_Q, LONG_P, LONG_MU = ToyPolicy(-0.33, -0.01), ToyPolicy(0.2, 0.001), ToyPolicy(-0.2, -0.011)
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -38,12 +37,12 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    off = Setting(Q, P, 32, MU)
+    off = LabSetting(Q, P, 32, MU)
     rows = [
         ("exact, 21 configurations, T = 32", cpu(lambda: exact(off, EXTENDED)), 0.5),
         (
             "exact, 21 configurations, T = 256",
-            cpu(lambda: exact(Setting(LONG_Q, LONG_P, 256, LONG_MU), EXTENDED)),
+            cpu(lambda: exact(LabSetting(LONG_Q, LONG_P, 256, LONG_MU), EXTENDED)),
             3.0,
         ),
         ("Monte-Carlo 200 x 1000, T = 32", cpu(lambda: monte_carlo(off, EXTENDED)), 2.0),
@@ -68,7 +67,7 @@ def thousand_verdicts() -> None:
         verdict(Kl(estimator="k3", placement="loss", beta=1 + i / 1000), on_policy=i % 2 == 0)
 
 
-def walk(setting: Setting) -> Any:
+def walk(setting: LabSetting) -> Any:
     """200,000 sequences, one token a step, gathering every table of every configuration."""
     rng = np.random.default_rng(0)
     table = tables(setting)
@@ -87,7 +86,7 @@ def walk(setting: Setting) -> Any:
     return means
 
 
-def every_sequence(setting: Setting) -> Any:
+def every_sequence(setting: LabSetting) -> Any:
     """Probability and visited tables of all 2^T sequences, vectorised."""
     num_tokens = setting.num_tokens
     tokens = (np.arange(2**num_tokens)[:, None] >> np.arange(num_tokens)) & 1
@@ -97,10 +96,10 @@ def every_sequence(setting: Setting) -> Any:
 
 
 def enumerate_14() -> None:
-    brute_force(Setting(Q, P, 14, MU), 0)
+    brute_force(LabSetting(Q, P, 14, MU), 0)
 
 
-def brute_force(setting: Setting, index: int) -> tuple[Any, Any]:
+def brute_force(setting: LabSetting, index: int) -> tuple[Any, Any]:
     """Mean and variance [2] of one configuration by enumeration."""
     every, table = every_sequence(setting), tables(setting)
     sums = sums_of(EXTENDED[index], table)
@@ -115,7 +114,7 @@ def worst_error() -> float:
     """Over both settings, all configurations, means (by the gradient's size) and variances."""
     worst = 0.0
     for rollout in (None, MU):
-        setting = Setting(Q, P, 10, rollout)
+        setting = LabSetting(Q, P, 10, rollout)
         found = exact(setting, EXTENDED)
         for i in range(len(EXTENDED)):
             mean, variance = brute_force(setting, i)

@@ -20,14 +20,9 @@ from typing import Any
 
 from measure import grid_spec
 
-from orchestrator.collect import collect
-from orchestrator.expand import expand
-from orchestrator.fingerprint import flatten
-from orchestrator.names import METRICS
-from orchestrator.rundir import RunFolder
-from orchestrator.spec import load
-from orchestrator.tracking import mirror
-from orchestrator.types import (
+from orchestrator.identity import flatten
+from orchestrator.metrics.names import METRICS
+from orchestrator.records import (
     Cell,
     ExitRecord,
     LaunchPlan,
@@ -37,6 +32,11 @@ from orchestrator.types import (
     Score,
     Spec,
 )
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.collect import collect
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.tracking import mirror
 
 STEPS, NAMES, ROWS = 250, list(METRICS)[:12], 1000
 ROUNDS = 2
@@ -119,25 +119,38 @@ def experiment(root: Path, cells: int) -> tuple[Spec, RunFolder, list[Cell]]:
         cell_dir.write(cell, plan_of(cell))
         attempt.job.write_text(json.dumps({"started": 1e9}))
         lines = (
-            {"step": step, "time": 1e9 + step,
-             "values": {name: number + step * (i + 1) / 7 for i, name in enumerate(NAMES)}}
+            {
+                "step": step,
+                "time": 1e9 + step,
+                "values": {name: number + step * (i + 1) / 7 for i, name in enumerate(NAMES)},
+            }
             for step in range(STEPS)
-        )  # fmt: skip
+        )
         attempt.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
         attempt.write_exit(
-            ExitRecord(state="succeeded", started=1e9, ended=1e9 + STEPS,
-                       outcome=Outcome(kind="trained"))
-        )  # fmt: skip
+            ExitRecord(
+                state="succeeded", started=1e9, ended=1e9 + STEPS, outcome=Outcome(kind="trained")
+            )
+        )
     return spec, folder, made
 
 
 def scores_of(cell: Cell) -> list[Score]:
     """Those of an evaluated checkpoint: five tasks, four numbers each."""
     return [
-        Score(cell_id=cell.id, step=STEPS - 1, task=f"task{i}", domain="in", metric=f"{kind}@32",
-              value=0.5, num_items=500, repeats=32)
-        for i in range(5) for kind in ("mean", "pass", "maj", "distinct")
-    ]  # fmt: skip
+        Score(
+            cell_id=cell.id,
+            step=STEPS - 1,
+            task=f"task{i}",
+            domain="in",
+            metric=f"{kind}@32",
+            value=0.5,
+            num_items=500,
+            repeats=32,
+        )
+        for i in range(5)
+        for kind in ("mean", "pass", "maj", "distinct")
+    ]
 
 
 def plan_of(cell: Cell) -> LaunchPlan:

@@ -12,8 +12,8 @@ from pathlib import Path
 from measure import ORCH, measure
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.matrix.capability import releases
-from orchestrator.matrix.where import sources
+from orchestrator.probes.capability import releases
+from orchestrator.probes.protocol import sources
 
 ROOT = Path(__file__).parents[1]
 GRID = ROOT / "experiments" / "comedy_full.yaml"
@@ -46,8 +46,8 @@ def main() -> None:
 _MEASURE = """
 import sys
 from pathlib import Path
-from orchestrator.matrix.asking import Where
-from orchestrator.matrix.measure import measure
+from orchestrator.probes.protocol import Where
+from orchestrator.probes.measure import measure
 library, version, folder = sys.argv[1:]
 measure(library, version, Where(Path(sys.executable), Path(folder)))
 """

@@ -19,8 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.fingerprint import fingerprint
-from orchestrator.points import tight
+from orchestrator.identity import fingerprint
+from orchestrator.metrics.points import tight
+from orchestrator.records import (
+    Cell,
+    Checkpoint,
+    ExitRecord,
+    MetricPoint,
+    Outcome,
+    Record,
+    Score,
+    Spec,
+)
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -32,25 +42,23 @@ from orchestrator.settings import (
     Optimizer,
     Rollout,
     Settings,
-)  # fmt: skip
-from orchestrator.types import (
-    Cell,
-    Checkpoint,
-    ExitRecord,
-    MetricPoint,
-    Outcome,
-    Record,
-    Score,
-    Spec,
-)  # fmt: skip
+)
 
 STEPS, SEEDS = 350, 3
 METRICS = (
-    "train/reward_mean", "train/kl_reference", "train/entropy", "train/grad_norm",
-    "rollout/response_tokens", "rollout/staleness_mean", "eval/accuracy_in_domain",
-    "eval/accuracy_out_of_domain", "eval/kl_reverse", "eval/kl_forward", "eval/entropy",
+    "train/reward_mean",
+    "train/kl_reference",
+    "train/entropy",
+    "train/grad_norm",
+    "rollout/response_tokens",
+    "rollout/staleness_mean",
+    "eval/accuracy_in_domain",
+    "eval/accuracy_out_of_domain",
+    "eval/kl_reverse",
+    "eval/kl_forward",
+    "eval/entropy",
     "train/beta_effective",
-)  # fmt: skip
+)
 TASKS = (("math500", "in"), ("math2", "in"), ("mmlu_college_biology", "out"))
 KLS = [
     ("k1", "reward"),
@@ -68,8 +76,9 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
     for configurations in (100, 1000):
         page = folder / f"{configurations}.html"
-        subprocess.run([sys.executable, "-m", "benchmarks.report", str(configurations), str(page)],
-                       check=True)  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.report", str(configurations), str(page)], check=True
+        )
         print(f"  in Chromium: {opened(page)}")
     return None
 
@@ -77,7 +86,7 @@ def main() -> None:
 def one(configurations: int, page: Path) -> None:
     """Builds one page in this process and tells what it cost."""
     import dashboards
-    from orchestrator.compare import compare
+    from orchestrator.analysis.compare import compare
     from orchestrator.report import report
 
     records, scores = made(configurations)
@@ -98,9 +107,11 @@ def one(configurations: int, page: Path) -> None:
     page.write_text(text, encoding="utf-8")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     spent = [f"{b - a:.2f}" for a, b in itertools.pairwise(marks)]
-    print(f"{configurations} configurations x {SEEDS} seeds: {marks[-1] - marks[0]:.2f} CPU s "
-          f"(compare {spent[0]}, report {spent[1]}, html {spent[2]}), {peak:.0f} MiB of which "
-          f"{before:.0f} were the records, {len(text.encode()) / 1e6:.2f} MB")  # fmt: skip
+    print(
+        f"{configurations} configurations x {SEEDS} seeds: {marks[-1] - marks[0]:.2f} CPU s "
+        f"(compare {spent[0]}, report {spent[1]}, html {spent[2]}), {peak:.0f} MiB of which "
+        f"{before:.0f} were the records, {len(text.encode()) / 1e6:.2f} MB"
+    )
 
 
 def opened(page: Path) -> str:
@@ -119,8 +130,12 @@ def opened(page: Path) -> str:
         paint = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         heap = tab.evaluate("performance.memory.usedJSHeapSize") / 2**20
         browser.close()
-    found = {"first paint s": paint / 1000, "drawn in view s": seen / 1000,
-             "all drawn s": drawn / 1000, "heap MiB": heap}  # fmt: skip
+    found = {
+        "first paint s": paint / 1000,
+        "drawn in view s": seen / 1000,
+        "all drawn s": drawn / 1000,
+        "heap MiB": heap,
+    }
     return json.dumps({name: round(value, 2) for name, value in found.items()})
 
 
@@ -133,41 +148,72 @@ def made(configurations: int) -> tuple[list[Record], list[Score]]:
         beta = round(0.01 * (1 + i % PER_STUDY // len(KLS)), 2)
         for seed in range(SEEDS):
             settings = Settings(
-                model=Model(name="m", path="org/m"), data=Data(name="math", path="org/math"),
-                advantage=Advantage(estimator="rloo"), loss=Loss(),
+                model=Model(name="m", path="org/m"),
+                data=Data(name="math", path="org/math"),
+                advantage=Advantage(estimator="rloo"),
+                loss=Loss(),
                 kl=Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]
                 rollout=Rollout(group_size=5, max_response_tokens=1024),
                 batch=Batch(num_prompts=256 + i // PER_STUDY),
-                optimizer=Optimizer(learning_rate=1e-6), num_train_steps=STEPS,
-                backend=BackendRef(name="verl", version="0.9.1"), seed=seed,
-            )  # fmt: skip
+                optimizer=Optimizer(learning_rate=1e-6),
+                num_train_steps=STEPS,
+                backend=BackendRef(name="verl", version="0.9.1"),
+                seed=seed,
+            )
             cell = Cell(
-                id=fingerprint(settings), slug=f"m-{estimator}.{placement}-b{beta:g}-{i}-s{seed}",
-                studies=(f"study{i // PER_STUDY}",), settings=settings,
-                axes={"model": "m", "kl": f"{estimator}.{placement}", "beta": f"{beta:g}",
-                      "seed": str(seed), "backend": "verl"},
-            )  # fmt: skip
+                id=fingerprint(settings),
+                slug=f"m-{estimator}.{placement}-b{beta:g}-{i}-s{seed}",
+                studies=(f"study{i // PER_STUDY}",),
+                settings=settings,
+                axes={
+                    "model": "m",
+                    "kl": f"{estimator}.{placement}",
+                    "beta": f"{beta:g}",
+                    "seed": str(seed),
+                    "backend": "verl",
+                },
+            )
             records.append(_record(cell, rng))
             scores += [
-                Score(cell_id=cell.id, step=STEPS, task=task, domain=domain,  # type: ignore[arg-type]
-                      metric="mean@32", value=rng.uniform(0.4, 0.6), num_items=500, repeats=32,
-                      stderr=0.01, harness="lm-eval 0.4.13")
+                Score(
+                    cell_id=cell.id,
+                    step=STEPS,
+                    task=task,
+                    domain=domain,  # type: ignore[arg-type]
+                    metric="mean@32",
+                    value=rng.uniform(0.4, 0.6),
+                    num_items=500,
+                    repeats=32,
+                    stderr=0.01,
+                    harness="lm-eval 0.4.13",
+                )
                 for task, domain in TASKS
-            ]  # fmt: skip
+            ]
     return records, scores
 
 
 def _record(cell: Cell, rng: random.Random) -> Record:
     points = tuple(
-        tight(MetricPoint(step, 1e9 + step, {
-            name: 1 - math.exp(-step / 100) + rng.gauss(0, 0.02) for name in METRICS
-        }))
+        tight(
+            MetricPoint(
+                step,
+                1e9 + step,
+                {name: 1 - math.exp(-step / 100) + rng.gauss(0, 0.02) for name in METRICS},
+            )
+        )
         for step in range(1, STEPS + 1)
-    )  # fmt: skip
+    )
     end = ExitRecord(state="succeeded", started=1e9, ended=1e9 + 60, gpu_hours=8, host="node1")
     folder = Path("/runs/bench/cells") / cell.directory
-    return Record(cell, "succeeded", (end,), Outcome(kind="trained"), points,
-                  (Checkpoint(STEPS, folder / "checkpoints/350"),), folder)  # fmt: skip
+    return Record(
+        cell,
+        "succeeded",
+        (end,),
+        Outcome(kind="trained"),
+        points,
+        (Checkpoint(STEPS, folder / "checkpoints/350"),),
+        folder,
+    )
 
 
 if __name__ == "__main__":

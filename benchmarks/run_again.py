@@ -1,7 +1,7 @@
 """`orch run` again on a finished spec of 1,000 cells, beside what a bare loop costs.
 
 The peer is the least that any tool must do: one process that reads every exit.json with the
-standard library. The line had come to its end (orchestrator/settled.py), so nothing is to be
+standard library. The run was complete (orchestrator/runs/completion.py), so nothing is to be
 trained, evaluated, mirrored or reported, and finding that out is what is measured.
     python benchmarks/run_again.py [cells]
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from measure import ORCH, grid_spec, measure
 
-from orchestrator.experiment import Experiment, open_experiment
-from orchestrator.plan import plan
-from orchestrator.settled import settle
-from orchestrator.types import ExitRecord, Outcome
+from orchestrator.records import ExitRecord, Outcome
+from orchestrator.runs.completion import mark_complete
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.plan import plan
 
 BAR = 1.0
 BARE = """
@@ -32,7 +32,7 @@ def main() -> None:
         folder = Path(name)
         spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
         experiment = finished(spec, folder)
-        settle(experiment, plan(experiment.cells, experiment.folder))
+        mark_complete(experiment, plan(experiment.cells, experiment.folder))
         argv = [ORCH, "run", spec, "site.kind=local"]
         costs = [measure(argv, cwd=folder) for _ in range(3)]
         assert all("nothing to do" in cost.output for cost in costs)
@@ -62,9 +62,14 @@ def finished(spec: Path, folder: Path) -> Experiment:
         attempt = cell_dir.new_attempt()
         attempt.job.write_text("{}")
         attempt.write_exit(
-            ExitRecord(state="succeeded", started=1e9, ended=1e9 + 5, cpu_seconds=4.0,
-                       outcome=Outcome(kind="trained"))
-        )  # fmt: skip
+            ExitRecord(
+                state="succeeded",
+                started=1e9,
+                ended=1e9 + 5,
+                cpu_seconds=4.0,
+                outcome=Outcome(kind="trained"),
+            )
+        )
     return experiment
 
 

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster import Cluster, missing, started, wait_for
 
-from orchestrator.experiment import open_experiment
 from orchestrator.launch.local import launch
-from orchestrator.launch.slurm.stuck import PATIENCE_SECONDS
+from orchestrator.launch.slurm.poll import PATIENCE_SECONDS
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import open_experiment
 
 COUNTED = ("sbatch", "sacct", "squeue", "scontrol", "scancel")
 WRAPPER = '#!/bin/sh\necho {name} >> "{log}"\nexec {real} "$@"\n'
@@ -49,8 +49,10 @@ def main() -> None:
         job = cluster.run("squeue", "-h", "-o", "%F").split()[0]
         wait_for(lambda: cluster.run("sacct", "-X", "-n", "-j", job), 30, "sacct to know the job")
         time.sleep(PATIENCE_SECONDS + 5)  # after that, why jobs wait is looked at as well
-        status = min((measure([ORCH, "status"], cwd=folder) for _ in range(3)),
-                     key=lambda cost: cost.wall_seconds)  # fmt: skip
+        status = min(
+            (measure([ORCH, "status"], cwd=folder) for _ in range(3)),
+            key=lambda cost: cost.wall_seconds,
+        )
         assert f"{cells} pending" in status.output, status.output[:500]
         called = calls()
         spent = f"{status.wall_seconds:.2f} s, {status.cpu_seconds:.2f} CPU s"
@@ -93,8 +95,9 @@ def drain(cluster: Cluster, count: int) -> float:
         count = min(count, SMALL // 2) if "torch" in what else count
         wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
         began = time.monotonic()
-        cluster.run("sbatch", "-o", "/dev/null", f"--array=0-{count - 1}", "--mem=100M",
-                    f"--wrap={line}")  # fmt: skip
+        cluster.run(
+            "sbatch", "-o", "/dev/null", f"--array=0-{count - 1}", "--mem=100M", f"--wrap={line}"
+        )
         wait_for(lambda: not cluster.run("squeue", "-h"), 600, "the array to end")
         rate = count / (time.monotonic() - began)
         first = first or rate
@@ -110,8 +113,11 @@ def train(cluster: Cluster, folder: Path, cells: int, floor: float) -> None:
     assert launch(small.cells, RunFolder(folder / "local")).count("succeeded") == SMALL
     trained = SMALL / (time.monotonic() - began)
     print(f"  {SMALL} embedded cells of one step without a cluster: {trained:.2f} a second")
-    asked = ["site.kind=slurm", short,
-             "+site.options={evaluate: false, memory_gib: 0.5, time_limit_hours: 0.5}"]  # fmt: skip
+    asked = [
+        "site.kind=slurm",
+        short,
+        "+site.options={evaluate: false, memory_gib: 0.5, time_limit_hours: 0.5}",
+    ]
     wait_for(lambda: not cluster.run("squeue", "-h"), 120, "the queue to be empty")
     spec = grid_spec(folder / f"small_{cells}.yaml", cells)
     measure([ORCH, "run", spec, *asked], cwd=folder)
@@ -121,9 +127,11 @@ def train(cluster: Cluster, folder: Path, cells: int, floor: float) -> None:
     status = measure([ORCH, "status", spec, *asked], cwd=folder)
     assert f"{cells} of {cells} cells done" in status.output, status.output[:500]
     both = 1 / (1 / floor + 1 / trained)
-    print(f"  {cells} of them as jobs: {rate:.2f} a second, 1/{floor / rate:.1f} of `true`, "
-          f"{rate / both:.2f} of a cluster that drains `true` and trains them besides; "
-          f"status of them {status.wall_seconds:.2f} s")  # fmt: skip
+    print(
+        f"  {cells} of them as jobs: {rate:.2f} a second, 1/{floor / rate:.1f} of `true`, "
+        f"{rate / both:.2f} of a cluster that drains `true` and trains them besides; "
+        f"status of them {status.wall_seconds:.2f} s"
+    )
 
 
 if __name__ == "__main__":

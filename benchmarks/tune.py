@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.tune.journal import Journal
-from orchestrator.tune.samplers import sampler
-from orchestrator.tune.space import distributions
-from tests.tune.landscapes import (
+from orchestrator.search.block import distributions
+from orchestrator.search.journal import SearchJournal
+from orchestrator.search.samplers import sampler
+from tests.search.landscapes import (
     FRESH,
     RECIPES,
     TRAINED,
@@ -27,8 +27,8 @@ from tests.tune.landscapes import (
     sizes,
     train,
 )
-from tests.tune.rehearsed import House, house, objective_at, theory
-from tests.tune.rehearsed import train as leave
+from tests.search.rehearsed import House, house, objective_at, theory
+from tests.search.rehearsed import train as leave
 
 BAR_MS = 20.0
 REPETITIONS = 20
@@ -52,7 +52,7 @@ def overhead(made: House, trials: int) -> float:
 def bare(made: House, trials: int) -> float:
     """The same number of trials, asked and told by Optuna alone."""
     (search,) = made.searches
-    study = Journal(made.folder, "bare").study(search, sampler=sampler(search.tune.block, 0))
+    study = SearchJournal(made.folder, "bare").study(search, sampler=sampler(search.tune.block, 0))
     began = time.process_time()
     for _ in range(trials):
         trial = study.ask(distributions(search.space))
@@ -62,10 +62,12 @@ def bare(made: House, trials: int) -> float:
 
 def compare(folder: Path, repetitions: range) -> None:
     """Against random search, which recommends the best value that it observed."""
-    print(f"repetitions {repetitions.start} to {repetitions.stop - 1}. Regret: mean (median). "
-          "Beats: in how many of them the recommended value\nhas less regret than random search's "
-          "best trial, and than the curve through random search's trials.\nHolds: in how many the "
-          "interval holds the landscape's own top, and the closed form's optimum.")  # fmt: skip
+    print(
+        f"repetitions {repetitions.start} to {repetitions.stop - 1}. Regret: mean (median). "
+        "Beats: in how many of them the recommended value\nhas less regret than random search's "
+        "best trial, and than the curve through random search's trials.\nHolds: in how many the "
+        "interval holds the landscape's own top, and the closed form's optimum."
+    )
     grounds = {f"closed form, sd {spread}": closed_form(spread) for spread in SPREADS}
     grounds |= {"closed form, measured sd": closed_form(None), "real training": really_trained()}
     for name, over in grounds.items():
@@ -75,15 +77,22 @@ def compare(folder: Path, repetitions: range) -> None:
             told = list(judged(search, kind, over, repetitions))
             peer = peer or told
             wins = [
-                sum(one.recommended < getattr(theirs, what)
-                    for one, theirs in zip(told, peer, strict=True))
+                sum(
+                    one.recommended < getattr(theirs, what)
+                    for one, theirs in zip(told, peer, strict=True)
+                )
                 for what in ("best", "recommended")
-            ]  # fmt: skip
-            best, curve = ("{mean:.4f} ({median:.4f})".format(**sizes(told, what))
-                           for what in ("best", "recommended"))  # fmt: skip
-            print(f"| {name} | {kind} | {best} | {curve} | {wins[0]} | {wins[1]} | "
-                  f"{sum(one.holds_top for one in told)} | "
-                  f"{sum(one.holds_closed_form for one in told)} |", flush=True)  # fmt: skip
+            ]
+            best, curve = (
+                "{mean:.4f} ({median:.4f})".format(**sizes(told, what))
+                for what in ("best", "recommended")
+            )
+            print(
+                f"| {name} | {kind} | {best} | {curve} | {wins[0]} | {wins[1]} | "
+                f"{sum(one.holds_top for one in told)} | "
+                f"{sum(one.holds_closed_form for one in told)} |",
+                flush=True,
+            )
 
 
 def main() -> None:

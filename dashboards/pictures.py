@@ -1,33 +1,194 @@
-"""Each figure of a report as PNG and PDF, from the same data as the page's.
-
-Figures of single settings are one picture a study and setting; the others are one picture each.
-Colours are Okabe and Ito's; marks and dashes tell the same apart.
-"""
+"""Looks of series in pictures: Okabe and Ito's colours, with a mark and a dash of their own."""
 
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dashboards.axes import (
-    Data,
-    dots,
-    errors,
-    legend,
-    line,
-    numbers,
-    panels,
-    plain,
-    share_y,
-)
-from dashboards.marks import FONT, Look, looks, ramp
 from orchestrator.report import Report
 from orchestrator.report.model import Figure
 
+COLOURS = ("#0072b2", "#b87700", "#d55e00", "#b2568b", "#2f86b8", "#00835f")
+RAMP = ("#14448f", "#7a2a9e", "#c2347a", "#e06a1a")
+MARKS = ("o", "s", "D", "^", "P", "v")
+DASHES = ("-", "--", ":", "-.")
+USUAL = ("k1.reward", "k3.loss", "k1.loss", "k3.reward", "k1.both", "k3.both")
+"""Configurations of the paper, so that each has one look in every picture."""
+FONT: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "pdf.fonttype": 3,
+}
+
+
+"""Type 3 fonts: type 42 would be cut down with fontTools, at three times the cost of a picture."""
+
+
+class SeriesStyle(NamedTuple):
+    """How one series is drawn."""
+
+    color: str
+    mark: str
+    dash: str
+
+
+NONE = SeriesStyle("#5b626b", "o", "-")
+
+
+def looks(values: Sequence[str]) -> Callable[[str], SeriesStyle]:
+    """A look for each value of a list; what is named `none` is grey."""
+    known = [v for v in dict.fromkeys(values) if v != "none"]
+    order = list(dict.fromkeys([*USUAL, *known])) if set(known) & set(USUAL) else known
+
+    def of(value: str) -> SeriesStyle:
+        if value == "none":
+            return NONE
+        i = order.index(value)
+        return SeriesStyle(COLOURS[i % 6], MARKS[i % 6], DASHES[i % 4])
+
+    return of
+
+
+def ramp(values: Sequence[float]) -> Callable[[float | None], SeriesStyle]:
+    """Looks of values with an order: one ramp of falling darkness. None is grey."""
+    order = list(values)
+
+    def of(value: Any) -> SeriesStyle:
+        if value is None:
+            return NONE
+        i = order.index(value)
+        at = i / (len(order) - 1) * (len(RAMP) - 1) if len(order) > 1 else 0.0
+        one, other = (_rgb(RAMP[min(int(at) + k, len(RAMP) - 1)]) for k in (0, 1))
+        mixed = [round(a + (at - int(at)) * (b - a)) for a, b in zip(one, other, strict=True)]
+        return SeriesStyle("#" + "".join(f"{v:02x}" for v in mixed), MARKS[i % 6], DASHES[i % 4])
+
+    return of
+
+
+def _rgb(text: str) -> list[int]:
+    return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+# What pictures are put together from: panels, lines with bands, dots with intervals.
+
+
+WIDTH = 10.0
+"""Inches."""
+FigureData = Mapping[str, Any]
+
+
+def plain(text: str) -> str:
+    """Text matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def panels(
+    count: int, columns: int = 3, height: float = 2.4, *, rows_of: int = 0, side: float = 0.45
+) -> Any:
+    """A figure with `count` axes. `rows_of`: the rows of a dot plot; `side`: inches left of each
+    axes, for its labels. Places are fixed: finding them by drawing costs more than drawing."""
+    from matplotlib.figure import Figure as Canvas
+
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    tall = max(height, 0.35 + 0.19 * rows_of)
+    width = WIDTH if columns > 1 else 0.72 * WIDTH
+    top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 1.5, 0.72
+    total = top + bottom + rows * tall + (rows - 1) * between
+    made = Canvas(figsize=(width, total))
+    each = (width - right - columns * side) / columns
+    axes = []
+    for i in range(count):
+        row, column = divmod(i, columns)
+        left = side + column * (each + side)
+        low = bottom + (rows - 1 - row) * (tall + between)
+        axes.append(made.add_axes((left / width, low / total, each / width, tall / total)))
+    return made, axes
+
+
+def numbers(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if v is None else v for v in values]
+
+
+def line(
+    at: Any, data: FigureData, curve: FigureData, look: SeriesStyle, name: str, *, band: bool = True
+) -> None:
+    x = data["grids"][curve["g"]]
+    mean = numbers(curve.get("m") or next(iter(curve["s"].values())))
+    if "l" in curve and band:
+        at.fill_between(
+            x, numbers(curve["l"]), numbers(curve["h"]), color=look.color, alpha=0.14, lw=0
+        )
+    at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=plain(name))
+
+
+def errors(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    below = [0.0 if r[1] is None or r[0] is None else max(0.0, r[0] - r[1]) for r in rows]
+    above = [0.0 if r[2] is None or r[0] is None else max(0.0, r[2] - r[0]) for r in rows]
+    return [below, above]
+
+
+def dots(
+    at: Any,
+    rows: Sequence[tuple[str, Any, SeriesStyle, Any]],
+    before: Sequence[tuple[str, float | None]] = (),
+) -> None:
+    """The first row on top; models before training below them, as stars."""
+    names = [*(name for name, *_ in rows), *(name for name, _ in before)]
+    for i, (_, found, look, wide) in enumerate(rows):
+        place = len(names) - 1 - i
+        if found is None or found[0] is None:
+            continue
+        if wide and wide[0] is not None:
+            at.plot(wide, [place, place], color=look.color, lw=6, alpha=0.25, solid_capstyle="butt")
+        at.errorbar(
+            [found[0]],
+            [place],
+            xerr=errors([found]),
+            fmt=look.mark,
+            color=look.color,
+            ms=5,
+            capsize=2,
+            lw=1.2,
+        )
+    for i, (_, value) in enumerate(before):
+        if value is not None:
+            at.plot([value], [len(before) - 1 - i], "*", color="#5b626b", ms=8)
+            at.axvline(value, color="#5b626b", lw=0.8, ls=":")
+    at.set_yticks(range(len(names)), [plain(name) for name in reversed(names)])
+    at.set_ylim(-0.7, len(names) - 0.3)
+
+
+def share_y(axes: Sequence[Any]) -> None:
+    low, high = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
+    for at in axes:
+        at.set_ylim(low, high)
+
+
+def legend(made: Any, axes: Sequence[Any]) -> None:
+    known: dict[str, Any] = {}
+    for at in axes:
+        for handle, name in zip(*at.get_legend_handles_labels(), strict=True):
+            known.setdefault(name, handle)
+    if known:
+        made.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)
+
+
+# Each figure of a report as PNG and PDF, from the same data as the page's.
+#
+# Figures of single settings are one picture a study and setting; the others are one picture each.
+# Colours are Okabe and Ito's; marks and dashes tell the same apart.
+
+
 FORMATS: Mapping[str, dict[str, Any]] = {
-    "png": {"Software": None}, "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-}  # fmt: skip
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+}
 """Ending -> what matplotlib would write into the file of itself and the time."""
 DPI = 110
 MAX_BANDS = 8
@@ -101,7 +262,7 @@ def _titled(made: Any, title: str, report: Report) -> None:
 # ---------------------------------------------------------------- of one setting
 
 
-def _curves(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+def _curves(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     metric = next((m for m in figure.metrics if any(m in c["curves"] for c in own)), None)
     if metric is None:
         return None
@@ -123,7 +284,7 @@ def _curves(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     return made
 
 
-def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+def _measures(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     metrics = [m for m in figure.metrics if any(m in c["curves"] for c in own)]
     if not metrics:
         return None
@@ -142,7 +303,7 @@ def _measures(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     return made
 
 
-def _finals(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
+def _finals(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     metrics = [m for m in figure.metrics[:2] if any(m in c["finals"] for c in own)]
     if not metrics:
         return None
@@ -151,13 +312,16 @@ def _finals(data: Data, figure: Figure, own: Sequence[Data]) -> Any:
     made, axes = panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
     for at, metric in zip(axes, metrics, strict=True):
         rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
-        dots(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
-              [(b["name"], b["finals"].get(metric)) for b in before])  # fmt: skip
+        dots(
+            at,
+            [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
+            [(b["name"], b["finals"].get(metric)) for b in before],
+        )
         at.set_title(plain(data["metrics"][metric]))
     return made
 
 
-def _stability(data: Data, _figure: Figure, own: Sequence[Data]) -> Any:
+def _stability(data: FigureData, _figure: Figure, own: Sequence[FigureData]) -> Any:
     index = {id(c): i for i, c in enumerate(data["configurations"])}
     look = looks([c["kl"] for c in own])
     found = {
@@ -177,7 +341,7 @@ def _stability(data: Data, _figure: Figure, own: Sequence[Data]) -> Any:
 # ---------------------------------------------------------------- of the whole experiment
 
 
-def _predicted(data: Data, figure: Figure) -> Any:
+def _predicted(data: FigureData, figure: Figure) -> Any:
     (metric,) = figure.metrics
     own = [
         c for c in data["configurations"] if c["predicted"] is not None and metric in c["finals"]
@@ -189,8 +353,16 @@ def _predicted(data: Data, figure: Figure) -> Any:
     for kl in dict.fromkeys(c["kl"] for c in own):
         members = [c for c in own if c["kl"] == kl]
         x, ends = [c["predicted"] for c in members], [c["finals"][metric] for c in members]
-        at.errorbar(x, [e[0] for e in ends], yerr=errors([e[:3] for e in ends]), fmt=look(kl).mark,
-                    color=look(kl).color, capsize=2, lw=1, label=plain(kl))  # fmt: skip
+        at.errorbar(
+            x,
+            [e[0] for e in ends],
+            yerr=errors([e[:3] for e in ends]),
+            fmt=look(kl).mark,
+            color=look(kl).color,
+            capsize=2,
+            lw=1,
+            label=plain(kl),
+        )
     low, high = min(at.get_xlim()[0], at.get_ylim()[0]), max(at.get_xlim()[1], at.get_ylim()[1])
     at.plot([low, high], [low, high], "--", color="#777777", lw=1)
     at.set(xlabel="predicted", ylabel="observed")
@@ -198,26 +370,31 @@ def _predicted(data: Data, figure: Figure) -> Any:
     return made
 
 
-def _gradients(data: Data, _figure: Figure) -> Any:
+def _gradients(data: FigureData, _figure: Figure) -> Any:
     rows = data["laboratory"][::-1]
     made, axes = panels(4, 2, rows_of=len(rows), side=1.25)
     shown = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
     for at, (kind, p) in zip(axes, shown, strict=True):
         for key, face in ((kind, "#0072b2"), (f"sampled_{kind}", "none")):
             own = [(r[p][key], i) for i, r in enumerate(rows) if r[p][key] and r[p][key] > 0]
-            at.scatter([v for v, _ in own], [i for _, i in own], facecolors=face,
-                       edgecolors="#0072b2", s=28)  # fmt: skip
+            at.scatter(
+                [v for v, _ in own],
+                [i for _, i in own],
+                facecolors=face,
+                edgecolors="#0072b2",
+                s=28,
+            )
         at.set_xscale("log")
         at.set_yticks(range(len(rows)), [r["label"] for r in rows])
         at.set_title(f"{kind} of the gradient, d/d{p}")
     return made
 
 
-def _published(data: Data, _figure: Figure) -> Any:
+def _published(data: FigureData, _figure: Figure) -> Any:
     rows = [p for p in data["published"] if p["ours"]][::-1]
     if not rows:
         return None
-    look = Look("#0072b2", "o", "-")
+    look = SeriesStyle("#0072b2", "o", "-")
     made, (at,) = panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
     scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
     dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
@@ -226,7 +403,7 @@ def _published(data: Data, _figure: Figure) -> Any:
     return made
 
 
-def _libraries(data: Data, _figure: Figure) -> Any:
+def _libraries(data: FigureData, _figure: Figure) -> Any:
     found = data["libraries"]
     if not found:
         return None
@@ -244,7 +421,7 @@ def _libraries(data: Data, _figure: Figure) -> Any:
     return made
 
 
-def _trials(data: Data, _figure: Figure) -> Any:
+def _trials(data: FigureData, _figure: Figure) -> Any:
     found = [p for p in data.get("tune", ()) if p["series"]]
     if not found:
         return None
@@ -255,8 +432,17 @@ def _trials(data: Data, _figure: Figure) -> Any:
             style = look(s["name"])
             dash = style.dash if "lines" in s["mode"] else ""
             steps = {"drawstyle": "steps-post"} if p.get("step") else {}
-            at.plot(s["x"], numbers(s["y"]), dash, marker=style.mark, color=style.color, ms=4,
-                    lw=1.2, label=plain(s["name"]), **steps)  # fmt: skip
+            at.plot(
+                s["x"],
+                numbers(s["y"]),
+                dash,
+                marker=style.mark,
+                color=style.color,
+                ms=4,
+                lw=1.2,
+                label=plain(s["name"]),
+                **steps,
+            )
         if p.get("log"):
             at.set_xscale("log")
         at.set(title=plain(p["title"]), xlabel=plain(p["xtitle"]), ylabel=plain(p["ytitle"]))
@@ -264,10 +450,16 @@ def _trials(data: Data, _figure: Figure) -> Any:
     return made
 
 
-_OF_SETTING: Mapping[str, Callable[[Data, Figure, Sequence[Data]], Any]] = {
-    "curves": _curves, "measures": _measures, "finals": _finals, "stability": _stability,
-}  # fmt: skip
-_WHOLE: Mapping[str, Callable[[Data, Figure], Any]] = {
-    "predicted": _predicted, "gradients": _gradients, "published": _published,
-    "libraries": _libraries, "trials": _trials,
-}  # fmt: skip
+_OF_SETTING: Mapping[str, Callable[[FigureData, Figure, Sequence[FigureData]], Any]] = {
+    "curves": _curves,
+    "measures": _measures,
+    "finals": _finals,
+    "stability": _stability,
+}
+_WHOLE: Mapping[str, Callable[[FigureData, Figure], Any]] = {
+    "predicted": _predicted,
+    "gradients": _gradients,
+    "published": _published,
+    "libraries": _libraries,
+    "trials": _trials,
+}

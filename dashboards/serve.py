@@ -1,31 +1,146 @@
-"""The report over HTTP, to be looked at and nothing else.
+"""The page kept up to date: built in the background, given out at once as it last was."""
 
-    /                     the page                    /version     what the page asks for, as JSON
-    /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
-    /<name>               a file of the report's folder, by its name there
-
-GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
-there are. Without a token only this machine can ask, and only by a name that is this machine's, so
-that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
-every request needs its cookie, which `/?token=...` sets.
-"""
-
+import gzip
+import hashlib
 import hmac
 import ipaddress
 import json
 import mimetypes
 import secrets
 import socket
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from dashboards.board import Board
 from orchestrator.errors import EnvironmentFault, OrchError
+
+LOOK_SECONDS = 2.0
+SHARE_LOOKING, SHARE_BUILDING = 0.05, 0.25
+"""At most this share of the time is spent looking for changes, and building pages."""
+
+
+class Page(NamedTuple):
+    """The report as it is given out."""
+
+    html: bytes
+    markdown: bytes
+    zipped: bytes = b""
+    """`html` compressed: plotly.js is megabytes, and many readers come through a tunnel."""
+
+
+class BoardState(NamedTuple):
+    """One look at what is on disk."""
+
+    digest: str
+    """Differs when the page would."""
+    line: str
+    """How far the experiment is, in a line."""
+    live: bool
+    """Whether anything is still to come."""
+
+
+@dataclass(frozen=True)
+class PageSource:
+    """Where pages come from. Both may raise OrchError; neither changes anything on disk."""
+
+    look: Callable[[], BoardState]
+    build: Callable[[], Page]
+
+
+class Board:
+    """The last page and its version. `close` ends the thread that keeps it."""
+
+    def __init__(self, source: PageSource, clock: Callable[[], float] = time.monotonic):
+        self.builds = 0
+        self.fault = ""
+        """Why the newest page could not be made; the one before it is still given out."""
+        self.line = ""
+        self.live = True
+        self._source, self._clock = source, clock
+        self._page: Page | None = None
+        self._version = ""
+        self._there, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="board", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> str:
+        """Changes with the page; empty until there is one."""
+        return self._version
+
+    def page(self, seconds: float | None = 0.0) -> Page | None:
+        """The last page; waits so long for the first."""
+        self._there.wait(seconds)
+        return self._page
+
+    def close(self) -> None:
+        """Ends the thread; a page that is being built is left to it."""
+        self._over.set()
+        self._thread.join(1.0)
+
+    def _keep(self) -> None:
+        shown, next_build = "", 0.0
+        while True:
+            began = self._clock()
+            seen = self._looked()
+            looked = self._clock() - began
+            if seen is not None and seen.digest != shown and self._clock() >= next_build:
+                began = self._clock()
+                self._build()
+                shown = seen.digest
+                cost = self._clock() - began
+                next_build = self._clock() + cost * (1 / SHARE_BUILDING - 1)
+            if self._over.wait(max(LOOK_SECONDS, looked / SHARE_LOOKING)):
+                return
+
+    def _looked(self) -> BoardState | None:
+        try:
+            seen = self._source.look()
+        except OrchError as error:
+            self.fault = str(error)
+            return None
+        self.line, self.live = seen.line, seen.live
+        return seen
+
+    def _build(self) -> None:
+        try:
+            page = self._source.build()
+        except OrchError as error:
+            self.fault = str(error)
+        except Exception:
+            traceback.print_exc()
+            self.fault = "the page could not be built; the terminal of `orch dashboard` says why"
+        else:
+            self.fault = ""
+            version = hashlib.sha256(page.html).hexdigest()[:16]
+            if version != self._version:
+                head = b'<html lang="en"'
+                html = page.html.replace(head, head + f' data-version="{version}"'.encode(), 1)
+                self._page = page._replace(html=html, zipped=gzip.compress(html, 5, mtime=0))
+                self._version = version
+        self.builds += 1
+        self._there.set()
+
+
+# The report over HTTP, to be looked at and nothing else.
+#
+#     /                     the page                    /version     what the page asks for, as JSON
+#     /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
+#     /<name>               a file of the report's folder, by its name there
+#
+# GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
+# there are. Without a token only this machine can ask, and only by a name that is this machine's,
+# so that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
+# every request needs its cookie, which `/?token=...` sets.
+
 
 FIRST_PORT = 8700
 _FIRST_PAGE_SECONDS = 600.0
@@ -48,7 +163,7 @@ _ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
 
 
 @dataclass
-class Site:
+class DashboardSite:
     """What is served."""
 
     board: Board
@@ -66,7 +181,7 @@ class Served(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, site: Site, host: str, port: int):
+    def __init__(self, site: DashboardSite, host: str, port: int):
         self.site, self.host = site, host
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -83,7 +198,7 @@ class Served(ThreadingHTTPServer):
         return f"http://{shown}:{self.server_port}/{query}"
 
 
-def listen(site: Site, host: str, port: int | None) -> Served:
+def listen(site: DashboardSite, host: str, port: int | None) -> Served:
     """Binds. `port` None: the first free one from FIRST_PORT on.
 
     Raises EnvironmentFault for an address that cannot be had, and for one that others can reach
@@ -148,9 +263,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._say(HTTPStatus.SERVICE_UNAVAILABLE, board.fault or "There is no page yet.")
             else:
                 zipped = "gzip" in self.headers.get("Accept-Encoding", "")
-                self._send(HTTPStatus.OK, page.zipped if zipped else page.html,
-                           "text/html; charset=utf-8", "frame-ancestors 'none'",
-                           {"Content-Encoding": "gzip"} if zipped else {})  # fmt: skip
+                self._send(
+                    HTTPStatus.OK,
+                    page.zipped if zipped else page.html,
+                    "text/html; charset=utf-8",
+                    "frame-ancestors 'none'",
+                    {"Content-Encoding": "gzip"} if zipped else {},
+                )
         elif path == "/version":
             self._version(board)
         elif path == "/report.md" and (page := board.page(_FIRST_PAGE_SECONDS)) is not None:
@@ -161,8 +280,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(path.removeprefix("/"))
 
     def _version(self, board: Board) -> None:
-        plain = {"version": board.version, "line": board.line, "live": board.live,
-                 "fault": board.fault, **self.server.site.status}  # fmt: skip
+        plain = {
+            "version": board.version,
+            "line": board.line,
+            "live": board.live,
+            "fault": board.fault,
+            **self.server.site.status,
+        }
         self._send(HTTPStatus.OK, json.dumps(plain).encode(), "application/json")
 
     def _cell(self, id_: str) -> None:
@@ -220,21 +344,33 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.UNAUTHORIZED, said)
             return
         cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
-        self._send(HTTPStatus.OK, _ENTRANCE, "text/html; charset=utf-8", _PLAIN_POLICY,
-                   {"Set-Cookie": cookie})  # fmt: skip
+        self._send(
+            HTTPStatus.OK,
+            _ENTRANCE,
+            "text/html; charset=utf-8",
+            _PLAIN_POLICY,
+            {"Set-Cookie": cookie},
+        )
 
     def _say(self, status: HTTPStatus, text: str) -> None:
         self._send(status, text.encode(errors="replace"), "text/plain; charset=utf-8")
 
     def _send(
-        self, status: HTTPStatus, content: bytes, kind: str, policy: str = _PLAIN_POLICY,
+        self,
+        status: HTTPStatus,
+        content: bytes,
+        kind: str,
+        policy: str = _PLAIN_POLICY,
         more: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.send_response(status)
         for name, value in {
-            "Content-Type": kind, "Content-Length": str(len(content)),
-            "Content-Security-Policy": policy, **_HEADERS, **(more or {}),
-        }.items():  # fmt: skip
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Content-Security-Policy": policy,
+            **_HEADERS,
+            **(more or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -90,9 +90,13 @@ class LogFault(OrchError):
 
     @classmethod
     def of_names(
-        cls, path: Path, library: str, versions: Iterable[str], held: Iterable[str],
+        cls,
+        path: Path,
+        library: str,
+        versions: Iterable[str],
+        held: Iterable[str],
         wanted: str | None = None,
-    ) -> "LogFault":  # fmt: skip
+    ) -> "LogFault":
         """Of a log that holds none of the names orch knows, or not the one that it needs."""
         some = sorted(held)
         shown = ", ".join(some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")

@@ -1,17 +1,10 @@
-"""The run directory is the protocol. This module owns every path and every write in it.
+"""One try at a cell: attempts/<n>/ of its run directory.
 
-    runs/mlflow.db, runs/mlartifacts/             the mirror
-    runs/<experiment>/                            `<name>`, or `<name>.micro` at micro scale
-      format.json  spec.json  ledger.jsonl  report/
-      cells/<slug>-<id>/
-        cell.json  claim  plan/  checkpoints/  exports/  eval/
-        attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}, see attemptdir
-      slurm/<submission>/             the script and manifest of one job array
-
-Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
-worked on only by the process that holds the lock on its `claim`, so the kernel ends a claim with
-its process and no cell is ever trained twice at once. The id alone names a cell: a directory whose
-slug is of an earlier wording of the spec is still that cell's.
+order.json     on a cluster: the submission that may start it; there from the first moment
+job.json       made when it starts: by whom, where
+beat           on a cluster: touched every few seconds while it lives
+stdout, stderr, metrics.jsonl
+exit.json      how it ended, written once
 """
 
 import contextlib
@@ -29,17 +22,83 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator import __version__
-from orchestrator.attemptdir import AttemptDir as AttemptDir
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line as append_line
 from orchestrator.files import parsed as parsed
-from orchestrator.files import read_json as read_json
+from orchestrator.files import read_json, read_object, write_text
 from orchestrator.files import read_lines as read_lines
-from orchestrator.files import read_object as read_object
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
-from orchestrator.files import write_text as write_text
-from orchestrator.types import Cell, LaunchPlan, Place
+from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan
+
+
+@dataclass(frozen=True)
+class AttemptDir:
+    """attempts/<n>: one try at a cell."""
+
+    path: Path
+    number: int
+
+    @property
+    def job(self) -> Path:
+        return self.path / "job.json"
+
+    @property
+    def order(self) -> Path:
+        return self.path / "order.json"
+
+    @property
+    def beat(self) -> Path:
+        return self.path / "beat"
+
+    @property
+    def stdout(self) -> Path:
+        return self.path / "stdout"
+
+    @property
+    def stderr(self) -> Path:
+        return self.path / "stderr"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def exit(self) -> Path:
+        return self.path / "exit.json"
+
+    @property
+    def wish(self) -> Path:
+        """Why whoever has asked the worker to stop wants it cancelled, in words."""
+        return self.path / "wish.txt"
+
+    def read_exit(self) -> ExitRecord | None:
+        """How it ended, or None while it has not."""
+        return read_object(ExitRecord, self.exit)
+
+    def write_exit(self, record: ExitRecord) -> None:
+        write_text(self.exit, record.model_dump_json() + "\n")
+
+    def read_order(self) -> dict[str, Any]:
+        """What it was submitted for; {} if it was not submitted to a cluster."""
+        return read_json(self.order) or {}
+
+
+# The run directory is the protocol. This module owns every path and every write in it.
+#
+#     runs/mlflow.db, runs/mlartifacts/             the mirror
+#     runs/<experiment>/                            `<name>`, or `<name>.micro` at micro scale
+#       format.json  spec.json  ledger.jsonl  report/
+#       cells/<slug>-<id>/
+#         cell.json  claim  plan/  checkpoints/  exports/  eval/
+#         attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}, see attemptdir
+#       slurm/<submission>/             the script and manifest of one job array
+#
+# Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell
+# is worked on only by the process that holds the lock on its `claim`, so the kernel ends a claim
+# with its process and no cell is ever trained twice at once. The id alone names a cell: a directory
+# whose slug is of an earlier wording of the spec is still that cell's.
+
 
 FORMAT = 1
 """Raised when an older orch could not read what a newer one writes."""
@@ -173,8 +232,8 @@ class CellDir:
                         raise
                     number += 1
 
-    def place(self, attempt: AttemptDir) -> Place:
-        return Place(self.plan, attempt.path, self.checkpoints)
+    def place(self, attempt: AttemptDir) -> AttemptPaths:
+        return AttemptPaths(self.plan, attempt.path, self.checkpoints)
 
     def is_claimed(self) -> bool:
         """Whether a living process is working on this cell. Changes nothing."""

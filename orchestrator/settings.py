@@ -11,9 +11,20 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Estimator = Literal[
-    "none", "k1", "k2", "k3", "abs", "rho_k1", "rho_k2", "sg_rho_k2", "rho_k3",
-    "k1+", "k2+", "k3+", "abs+",
-]  # fmt: skip
+    "none",
+    "k1",
+    "k2",
+    "k3",
+    "abs",
+    "rho_k1",
+    "rho_k2",
+    "sg_rho_k2",
+    "rho_k3",
+    "k1+",
+    "k2+",
+    "k3+",
+    "abs+",
+]
 """How one token's KL is estimated, with log r = log pi_ref - log pi_theta.
 
 k1 = -log r; k2 = (log r)^2 / 2; k3 = r - 1 - log r; abs = |log r| (Schulman 2020). rho_x: x times

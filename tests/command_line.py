@@ -13,6 +13,11 @@ def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.Com
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *map(str, arguments)],
-        cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, timeout=1800,
-    )  # fmt: skip
+        cwd=folder,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=1800,
+    )

@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import (
+    Cell,
+    Checkpoint,
+    ExitRecord,
+    MetricPoint,
+    Outcome,
+    Record,
+    Score,
+    Spec,
+    Study,
+)
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -20,17 +31,6 @@ from orchestrator.settings import (
     Optimizer,
     Rollout,
     Settings,
-)
-from orchestrator.types import (
-    Cell,
-    Checkpoint,
-    ExitRecord,
-    MetricPoint,
-    Outcome,
-    Record,
-    Score,
-    Spec,
-    Study,
 )
 
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
@@ -63,9 +63,15 @@ class Done(NamedTuple):
 
 
 def settings(
-    kl: str, beta: float, seed: int, *, model: str = "qwen2.5-7b", steps: int = 100,
-    staleness: int = 0, backend: str = "verl",
-) -> Settings:  # fmt: skip
+    kl: str,
+    beta: float,
+    seed: int,
+    *,
+    model: str = "qwen2.5-7b",
+    steps: int = 100,
+    staleness: int = 0,
+    backend: str = "verl",
+) -> Settings:
     estimator, _, placement = kl.partition(".")
     term = (
         Kl(estimator="none")
@@ -119,29 +125,48 @@ def run(
         id=fingerprint(real),
         slug=f"{asked.model.name}-{kl}-b{beta:g}-s{seed}",
         studies=(study,) if isinstance(study, str) else study,
-        axes={"model": asked.model.name, "data": "math", "kl": kl, "beta": f"{beta:g}",
-              "backend": asked.backend.name, "async": str(asked.max_staleness_steps),
-              "seed": str(seed), **(axes or {})},
+        axes={
+            "model": asked.model.name,
+            "data": "math",
+            "kl": kl,
+            "beta": f"{beta:g}",
+            "backend": asked.backend.name,
+            "async": str(asked.max_staleness_steps),
+            "seed": str(seed),
+            **(axes or {}),
+        },
         settings=real,
         declared=asked if micro else None,
-    )  # fmt: skip
+    )
     ended = state in ("succeeded", "failed", "timed_out")
     if outcome is None and state == "succeeded":
         outcome = Outcome(kind="trained")
     last = int(asked.num_train_steps * progress)
     points = () if state == "planned" else tuple(_points(last, accuracy, asked, metrics or {}))
     exits = (
-        ExitRecord(state=state, started=1e9, ended=1e9 + 60, cpu_seconds=5, host="node1",
-                   outcome=outcome, failure="error" if state == "failed" else "",
-                   message="ValueError: boom" if state == "failed" else "")
-        if ended else None
-    )  # fmt: skip
+        ExitRecord(
+            state=state,
+            started=1e9,
+            ended=1e9 + 60,
+            cpu_seconds=5,
+            host="node1",
+            outcome=outcome,
+            failure="error" if state == "failed" else "",
+            message="ValueError: boom" if state == "failed" else "",
+        )
+        if ended
+        else None
+    )
     folder = Path("/runs/x.micro/cells") / cell.directory
     record = Record(
-        cell, state, () if state == "planned" else (exits,), outcome, points,
+        cell,
+        state,
+        () if state == "planned" else (exits,),
+        outcome,
+        points,
         (Checkpoint(last, folder / f"checkpoints/{last}"),) if state == "succeeded" else (),
         folder,
-    )  # fmt: skip
+    )
     scores = _scores(cell, last, accuracy, repeats) if scored and state == "succeeded" else []
     return Done([record], scores)
 
@@ -172,12 +197,22 @@ def _points(
 
 def _scores(cell: Cell, step: int, accuracy: float, repeats: int) -> list[Score]:
     return [
-        Score(cell_id=cell.id, step=step, task=task, domain=domain, metric=f"{kind}@{repeats}",
-              value=min(1.0, (accuracy if domain == "in" else 0.4) + bonus), stderr=0.01,
-              num_items=128, repeats=repeats, task_version="1", harness="lm-eval 0.4.13")
+        Score(
+            cell_id=cell.id,
+            step=step,
+            task=task,
+            domain=domain,
+            metric=f"{kind}@{repeats}",
+            value=min(1.0, (accuracy if domain == "in" else 0.4) + bonus),
+            stderr=0.01,
+            num_items=128,
+            repeats=repeats,
+            task_version="1",
+            harness="lm-eval 0.4.13",
+        )
         for task, domain in TASKS
         for kind, bonus in (("mean", 0.0), ("pass", 0.05))
-    ]  # fmt: skip
+    ]
 
 
 def grid(accuracies: Mapping[str, Iterable[float]], **more: Any) -> Done:

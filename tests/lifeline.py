@@ -14,9 +14,11 @@ from orchestrator.tracking import keeper
 def held(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
     """A program below a keeper, which watches this end of its standard input."""
     return subprocess.Popen(
-        [sys.executable, keeper.__file__, *argv], stdin=subprocess.PIPE, start_new_session=True,
+        [sys.executable, keeper.__file__, *argv],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
         **options,
-    )  # fmt: skip
+    )
 
 
 def let_go(process: "subprocess.Popen[bytes]", seconds: float = 30) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.budget import Scoring, afford, remaining, scoring, used
-from orchestrator.launch.slurm import book
-from orchestrator.plan import Plan, Row
+from orchestrator.launch.slurm import submissions
+from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.cost import EvaluationSpending, afford, remaining, scoring, used
+from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import Resources
-from orchestrator.types import Cell, ExitRecord
 
 FOUR_HOURS = Resources(num_nodes=1, gpus_per_node=4, hours=1)
 
@@ -32,7 +32,7 @@ def rows(synthetic: object, tmp_path: Path) -> Callable[..., Plan]:
             reason = {"planned": "new", "failed": "failed"}.get(state, "running")
             if state == "succeeded":
                 reason = "unchanged"
-            found.append(Row(cell_dir, state, reason, cell))  # type: ignore[arg-type]
+            found.append(PlanRow(cell_dir, state, reason, cell))  # type: ignore[arg-type]
         return Plan(tuple(found))
 
     return made
@@ -55,15 +55,17 @@ def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
     rows: Callable[..., Plan], tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path / "x")
-    assert scoring(folder) == Scoring(), "nothing was scored yet"
-    book.write_manifest(folder, "one", {"elements": [["a", 1], ["b", 1], ["c", 1]]})
+    assert scoring(folder) == EvaluationSpending(), "nothing was scored yet"
+    submissions.write_manifest(folder, "one", {"elements": [["a", 1], ["b", 1], ["c", 1]]})
     tries = [(0, "succeeded", 0.5), (1, "failed", 1.5), (1, "succeeded", 1.0), (2, "failed", 0.0)]
     for index, state, hours in tries:
         end = ExitRecord(state=state, started=0, ended=1, gpu_hours=hours)  # type: ignore[arg-type]
-        book.write_end(folder, "one", index, end)
+        submissions.write_end(folder, "one", index, end)
     (folder.submission("one") / "ends" / "2.succeeded.json").write_text("{")  # cut
     scored = scoring(folder)
-    assert scored == Scoring(3.0, 1.0, 3), "an end of no hours, as the scheduler tells it, is none"
+    assert scored == EvaluationSpending(3.0, 1.0, 3), (
+        "an end of no hours, as the scheduler tells it, is none"
+    )
     scored = scored._replace(cells=2)
     plan = rows("succeeded", "succeeded", "running", "planned", "planned")
     afforded = afford(plan, 14, plan, scored)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.claims import Claim, Side, Where, parse
+from orchestrator.spec.claims import AxisCondition, Claim, ClaimSide, parse
 
 
 def test_a_claim_between_two_configurations() -> None:
@@ -12,10 +12,10 @@ def test_a_claim_between_two_configurations() -> None:
         "eval/in_domain/mean@4[kl=k1.reward] > eval/in_domain/mean@4[kl=k3.loss] "
         "at beta in [0.05, 0.1]"
     )
-    assert claim.left == Side("eval/in_domain/mean@4", (Where("kl", ("k1.reward",)),))
-    assert claim.right == Side("eval/in_domain/mean@4", (Where("kl", ("k3.loss",)),))
+    assert claim.left == ClaimSide("eval/in_domain/mean@4", (AxisCondition("kl", ("k1.reward",)),))
+    assert claim.right == ClaimSide("eval/in_domain/mean@4", (AxisCondition("kl", ("k3.loss",)),))
     assert claim.relation == ">"
-    assert claim.at == (Where("beta", ("0.05", "0.1")),)
+    assert claim.at == (AxisCondition("beta", ("0.05", "0.1")),)
     assert claim.studies == ()
 
 
@@ -24,9 +24,12 @@ def test_conditions_add_up_in_any_order() -> None:
         "eval/math500/mean@32[kl.estimator=k3+, beta in [0.1, 1]] >= train/reward_mean +- 0.01 "
         "in study onpolicy at model=qwen2.5-7b and seed in [0, 1] in study [both, async10]"
     )
-    assert claim.left.where == (Where("kl.estimator", ("k3+",)), Where("beta", ("0.1", "1")))
+    assert claim.left.where == (
+        AxisCondition("kl.estimator", ("k3+",)),
+        AxisCondition("beta", ("0.1", "1")),
+    )
     assert claim.margin == 0.01
-    assert claim.at == (Where("model", ("qwen2.5-7b",)), Where("seed", ("0", "1")))
+    assert claim.at == (AxisCondition("model", ("qwen2.5-7b",)), AxisCondition("seed", ("0", "1")))
     assert claim.studies == ("onpolicy", "both", "async10")
 
 
@@ -86,11 +89,30 @@ betas = st.lists(st.sampled_from(["0.05", "0.1", "1", "0.005"]), min_size=1, uni
 def test_whitespace_means_nothing(
     left: str, right: str, relation: str, at: list[str], space: str
 ) -> None:
-    tokens = ["eval/a/b", "[", "kl", "=", left, "]", relation, "eval/a/b", "[", "kl", "=", right,
-              "]", "at", "beta", "in", "[", *" , ".join(at).split(), "]"]  # fmt: skip
+    tokens = [
+        "eval/a/b",
+        "[",
+        "kl",
+        "=",
+        left,
+        "]",
+        relation,
+        "eval/a/b",
+        "[",
+        "kl",
+        "=",
+        right,
+        "]",
+        "at",
+        "beta",
+        "in",
+        "[",
+        *" , ".join(at).split(),
+        "]",
+    ]
     close, wide = parse(" ".join(tokens)), parse(space.join(tokens))
     assert (close.left, close.right, close.at) == (wide.left, wide.right, wide.at)
-    assert close.at == (Where("beta", tuple(at)),)
+    assert close.at == (AxisCondition("beta", tuple(at)),)
 
 
 @given(st.text(max_size=60))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import registry
-from orchestrator.collect import collect, merge
+from orchestrator import plugins
 from orchestrator.errors import LogFault, RunFolderError
+from orchestrator.records import Cell, ExitRecord, MetricPoint, Outcome, Record
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell, ExitRecord, MetricPoint, Outcome, Record
+from orchestrator.runs.collect import collect, merge
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_what_a_backend_cannot_read_of_a_log_is_told(
         yield MetricPoint(1, 1.0, {"train/entropy": 2.0})
         raise LogFault("log holds none of the names")
 
-    monkeypatch.setattr(registry.load("micro"), "read_metrics", read)
+    monkeypatch.setattr(plugins.load("micro"), "read_metrics", read)
     record = only(folder, cell)
     assert entropies(record) == {1: 2.0}
     assert record.faults == ("log holds none of the names",)

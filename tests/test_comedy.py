@@ -57,9 +57,7 @@ def test_asynchronous_cells_were_stale_and_the_others_were_not(comedy: Path) -> 
     for cell in (comedy / "runs" / "comedy_full.micro" / "cells").iterdir():
         declared = json.loads((cell / "cell.json").read_text())["settings"]["max_staleness_steps"]
         lines = (cell / "attempts" / "1" / "metrics.jsonl").read_text().splitlines()
-        largest = max(
-            json.loads(line)["values"].get("rollout/staleness_max", 0) for line in lines
-        )  # fmt: skip
+        largest = max(json.loads(line)["values"].get("rollout/staleness_max", 0) for line in lines)
         minibatches = json.loads((cell / "cell.json").read_text())["settings"]["batch"]
         assert largest <= max(declared, minibatches["num_minibatches"] - 1)
         if declared:
@@ -70,9 +68,7 @@ def test_harness_and_trainer_agree(comedy: Path) -> None:
     """lm-eval samples 128 items 4 times; the trainer's accuracy of 256 items is exact."""
     scores = json.loads(orch(comedy, "eval", *SPEC, "--json").stdout)
     baselines = {s["baseline"] for s in scores if "baseline" in s}
-    assert baselines == {
-        "qwen2.5-7b", "qwen2.5-7b, no chat template", "llama-3.1-8b-instruct"
-    }  # fmt: skip
+    assert baselines == {"qwen2.5-7b", "qwen2.5-7b, no chat template", "llama-3.1-8b-instruct"}
     scores = [s for s in scores if "baseline" not in s]
     assert len({s["cell_id"] for s in scores}) == 61
     folder = comedy / "runs" / "comedy_full.micro" / "cells"

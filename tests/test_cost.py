@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cost import (
+from orchestrator.records import Cell, Outcome
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
     CPU_SECONDS_PER_UPDATE,
     bill,
@@ -14,10 +16,8 @@ from orchestrator.cost import (
     measure,
     num_parameters,
 )
-from orchestrator.plan import plan
-from orchestrator.rundir import RunFolder
+from orchestrator.runs.plan import plan
 from orchestrator.settings import BackendRef, Batch, Kl, Model, Resources, Rollout
-from orchestrator.types import Cell, Outcome
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -63,11 +63,14 @@ def test_what_the_price_depends_on() -> None:
 @pytest.mark.parametrize(
     ("path", "size"),
     [
-        ("Qwen/Qwen2.5-7B", 7e9), ("Qwen/Qwen2.5-0.5B-Instruct", 0.5e9),
-        ("meta-llama/Llama-3.1-8B-Instruct", 8e9), ("Qwen/Qwen3-4B-Instruct-2507", 4e9),
-        ("org/7bit-model", None), ("org/model-v2b1", None),
+        ("Qwen/Qwen2.5-7B", 7e9),
+        ("Qwen/Qwen2.5-0.5B-Instruct", 0.5e9),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8e9),
+        ("Qwen/Qwen3-4B-Instruct-2507", 4e9),
+        ("org/7bit-model", None),
+        ("org/model-v2b1", None),
     ],
-)  # fmt: skip
+)
 def test_the_size_is_read_from_the_name(path: str, size: float | None) -> None:
     assert num_parameters(paper("unsaid", path)) == size
 

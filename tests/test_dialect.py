@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import registry
-from orchestrator.causes import CAUSES, differing, said, taking
-from orchestrator.dialect import ESTIMATES, PLAIN, Dialect, parse, relevant
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
+from orchestrator.kl.dialect import ESTIMATES, PLAIN, Dialect, parse, relevant
+from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -44,22 +44,27 @@ DIALECTS = st.builds(
 )
 LIBRARIES = [
     (name, version)
-    for name in registry.names()
+    for name in plugins.names()
     if name != "micro"
-    for version in registry.load(name).versions
+    for version in plugins.load(name).versions
 ]
 
 
-def settings(estimator: str = "none", placement: str | None = None, beta: float = 0.0,
-             **changed: object) -> Settings:  # fmt: skip
+def settings(
+    estimator: str = "none", placement: str | None = None, beta: float = 0.0, **changed: object
+) -> Settings:
     plain: dict[str, object] = {
-        "model": Model(name="m", path="x/y"), "data": Data(name="math", path="x/y"),
-        "advantage": Advantage(estimator="rloo"), "loss": Loss(),
+        "model": Model(name="m", path="x/y"),
+        "data": Data(name="math", path="x/y"),
+        "advantage": Advantage(estimator="rloo"),
+        "loss": Loss(),
         "kl": Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]
         "rollout": Rollout(group_size=4, max_response_tokens=100),
-        "batch": Batch(num_prompts=8), "optimizer": Optimizer(learning_rate=1e-6),
-        "num_train_steps": 8, "backend": BackendRef(name="verl"),
-    }  # fmt: skip
+        "batch": Batch(num_prompts=8),
+        "optimizer": Optimizer(learning_rate=1e-6),
+        "num_train_steps": 8,
+        "backend": BackendRef(name="verl"),
+    }
     return Settings(**{**plain, **changed})  # type: ignore[arg-type]
 
 
@@ -76,9 +81,13 @@ def test_the_plain_dialect_is_the_empty_text() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said_of_it"),
-    [("kl_rewrd=to_go", "did you mean 'kl_reward'"), ("kl_reward=x", "'to_go'"),
-     ("micro_batch=-1", "micro_batch"), ("kl_clamp=1", "kl_clamp")],
-)  # fmt: skip
+    [
+        ("kl_rewrd=to_go", "did you mean 'kl_reward'"),
+        ("kl_reward=x", "'to_go'"),
+        ("micro_batch=-1", "micro_batch"),
+        ("kl_clamp=1", "kl_clamp"),
+    ],
+)
 def test_a_text_that_is_no_dialect_is_told(text: str, said_of_it: str) -> None:
     with pytest.raises(EnvironmentFault, match=said_of_it):
         parse(text)
@@ -96,11 +105,11 @@ def test_taking_every_cause_in_turn_leads_from_one_dialect_to_the_other(
 
 
 def test_every_field_is_part_of_one_cause_and_has_words() -> None:
-    fields = list(itertools.chain.from_iterable(cause.fields for cause in CAUSES.values()))
+    fields = list(itertools.chain.from_iterable(cause.fields for cause in DIFFERENCES.values()))
     assert sorted(fields) == sorted(Dialect.model_fields)
     for name, version in LIBRARIES:
-        found = registry.load(name).semantics(version)
-        assert all(said(found.dialect, cause) for cause in CAUSES)
+        found = plugins.load(name).semantics(version)
+        assert all(said(found.dialect, cause) for cause in DIFFERENCES)
         assert found.dialect != PLAIN
         assert all(found.omits)
 
@@ -115,7 +124,7 @@ def test_a_cell_without_kl_on_policy_knows_nothing_of_kl(dialect: Dialect) -> No
 
 
 def test_a_clamp_matters_where_the_estimate_is_held_and_differentiated_or_rewarded() -> None:
-    verl = registry.load("verl").semantics(None).dialect
+    verl = plugins.load("verl").semantics(None).dialect
     assert relevant(verl, settings("k3", "loss", 0.1)).kl_clamp == (20, 10)
     assert relevant(verl, settings("k1", "loss", 0.1)) == PLAIN
     assert relevant(verl, settings("k3+", "loss", 0.1)) == PLAIN, "its gradient is not clamped"
@@ -123,17 +132,17 @@ def test_a_clamp_matters_where_the_estimate_is_held_and_differentiated_or_reward
 
 
 def test_a_mean_that_is_the_policys_anyway_is_no_difference() -> None:
-    newest = registry.load("openrlhf").semantics(None).dialect
+    newest = plugins.load("openrlhf").semantics(None).dialect
     assert relevant(newest, settings("k1", "loss", 0.1)).kl_loss_mean == "as_policy"
     by_sequence = settings("k1", "loss", 0.1, loss=Loss(aggregation="sequence_mean"))
     assert relevant(newest, by_sequence).kl_loss_mean == "token_mean"
-    skyrl = registry.load("skyrl").semantics(None).dialect
+    skyrl = plugins.load("skyrl").semantics(None).dialect
     assert relevant(skyrl, by_sequence).kl_loss_mean == "as_policy"
 
 
 @pytest.mark.parametrize(("name", "version"), LIBRARIES)
 def test_what_is_relevant_stays_relevant(name: str, version: str) -> None:
-    dialect = registry.load(name).semantics(version).dialect
+    dialect = plugins.load(name).semantics(version).dialect
     several: dict[str, object] = {"batch": Batch(num_prompts=8, num_minibatches=4)}
     for kl in (("k3", "reward", 0.1), ("rho_k3", "loss", 0.1), ("none", None, 0.0)):
         for more in ({}, {"max_staleness_steps": 4}, several):

@@ -38,10 +38,12 @@ def serve(argv: list[str], folder: Path) -> None:
     """A server answers its first page, and is stopped."""
     port = free_port()
     server = held(
-        [*argv, "--port", str(port)], cwd=folder, env=environment() | {
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*argv, "--port", str(port)],
+        cwd=folder,
+        env=environment() | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         deadline = time.monotonic() + 180
         while True:
@@ -74,9 +76,14 @@ def test_every_command_shown_works(document: Path, tmp_path: Path) -> None:
             serve(argv, workspace)
             continue
         done = subprocess.run(
-            argv, cwd=workspace, env=environment(), capture_output=True, text=True, check=False,
+            argv,
+            cwd=workspace,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         tells = argv[:2] in (["orch", "plan"], ["orch", "drift"])
         expected = (0, 2) if tells else (0,)
         assert done.returncode in expected, f"$ {line}\n{done.stdout}\n{done.stderr}"

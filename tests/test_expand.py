@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.expand import expand, how
-from orchestrator.fingerprint import fingerprint
-from orchestrator.types import Cell, Spec, Study
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, Spec, Study
+from orchestrator.spec.expand import expand, how
 
 BASE: dict[str, Any] = {
     "model": {"name": "small", "path": "some/small"},
@@ -96,13 +96,17 @@ def test_zip_of_lists_of_two_lengths() -> None:
 
 
 def test_when_leaves_the_base_elsewhere() -> None:
-    found = cells({
-        "batch.num_minibatches": {"values": [2, 4], "when": {"kl": "k3.loss"}},
-        "kl": ["k1.reward", "k3.loss"],
-    })  # fmt: skip
+    found = cells(
+        {
+            "batch.num_minibatches": {"values": [2, 4], "when": {"kl": "k3.loss"}},
+            "kl": ["k1.reward", "k3.loss"],
+        }
+    )
     assert [(c.axes["kl"], c.settings.batch.num_minibatches) for c in found] == [
-        ("k1.reward", 1), ("k3.loss", 2), ("k3.loss", 4),
-    ]  # fmt: skip
+        ("k1.reward", 1),
+        ("k3.loss", 2),
+        ("k3.loss", 4),
+    ]
 
 
 def test_when_on_one_alternative_and_on_a_base_field() -> None:
@@ -159,8 +163,10 @@ def test_a_section_can_be_cleared_and_changed_in_part() -> None:
 def test_backend_is_an_axis() -> None:
     found = cells({"backend": ["verl@0.9.1", {"name": "skyrl"}, "micro"]})
     assert [(c.settings.backend.name, c.settings.backend.version) for c in found] == [
-        ("verl", "0.9.1"), ("skyrl", None), ("micro", None),
-    ]  # fmt: skip
+        ("verl", "0.9.1"),
+        ("skyrl", None),
+        ("micro", None),
+    ]
     assert seen(found, "backend") == [("verl",), ("skyrl",), ("micro",)]
 
 
@@ -171,10 +177,12 @@ def test_nested_axes_are_dotted_axes() -> None:
 
 
 def test_resources_vary_and_change_no_id() -> None:
-    found = cells({
-        "task": {"zip": {"model": ["one", "two"], "resources.num_nodes": [2, 1]}},
-        "cadence.evaluate_every_steps": [5],
-    })  # fmt: skip
+    found = cells(
+        {
+            "task": {"zip": {"model": ["one", "two"], "resources.num_nodes": [2, 1]}},
+            "cadence.evaluate_every_steps": [5],
+        }
+    )
     assert [c.resources.num_nodes for c in found] == [2, 1]
     assert {c.cadence.evaluate_every_steps for c in found} == {5}
     assert "resources.num_nodes" not in found[0].axes

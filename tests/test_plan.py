@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RunFolderError
-from orchestrator.plan import Change, plan
+from orchestrator.records import Outcome
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Outcome
+from orchestrator.runs.plan import FieldChange, plan
 from tests.launch.kit import ended, leave, make_cell, move_in
 
 
@@ -39,9 +39,13 @@ def test_a_cell_that_is_nowhere_is_new(folder: RunFolder) -> None:
     ],
 )
 def test_how_the_last_attempt_ended_is_the_reason(
-    state: str, reason: str, detail: str, pending: bool,
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    state: str,
+    reason: str,
+    detail: str,
+    pending: bool,
+    folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     move_in(monkeypatch)
     cell = make_cell()
     leave(
@@ -88,8 +92,9 @@ def test_changed_fields_are_named_old_and_new(folder: RunFolder) -> None:
     assert changed.reason == "changed"
     assert changed.pending
     assert set(changed.changes) == {
-        Change("num_train_steps", 3, 6), Change("optimizer.learning_rate", 1e-3, 2e-3)
-    }  # fmt: skip
+        FieldChange("num_train_steps", 3, 6),
+        FieldChange("optimizer.learning_rate", 1e-3, 2e-3),
+    }
     assert changed.detail == "num_train_steps: 3 -> 6; optimizer.learning_rate: 0.001 -> 0.002"
     assert (orphan.reason, orphan.detail) == ("orphan", f"replaced by {new.id}")
     assert (orphan.cell, orphan.state, orphan.directory.id) == (None, "succeeded", old.id)

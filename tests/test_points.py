@@ -6,8 +6,8 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.points import Values, tight
-from orchestrator.types import MetricPoint
+from orchestrator.metrics.points import PointValues, tight
+from orchestrator.records import MetricPoint
 
 mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
 
@@ -15,7 +15,7 @@ mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.
 @given(mappings)
 def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
     found = tight(MetricPoint(1, 2.0, plain)).values
-    assert isinstance(found, Values)
+    assert isinstance(found, PointValues)
     assert found == plain
     assert plain == found
     assert (list(found), list(found.values())) == (list(plain), list(plain.values()))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
-from orchestrator.backend import Backend
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
+from orchestrator.library.protocol import Backend
 
 
 def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
-    assert "micro" in registry.names()
-    for name in registry.names():
-        backend = registry.load(name)
+    assert "micro" in plugins.names()
+    for name in plugins.names():
+        backend = plugins.load(name)
         assert isinstance(backend, Backend)
         assert backend.name == name
         assert backend.versions
@@ -22,12 +22,12 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
 
 def test_an_unknown_backend_is_named_with_the_nearest() -> None:
     with pytest.raises(EnvironmentFault, match=r"'mikro' is not part .* did you mean 'micro'"):
-        registry.load("mikro")
+        plugins.load("mikro")
 
 
 def test_finding_backends_imports_none_of_them() -> None:
     code = (
-        "import sys; from orchestrator import registry; registry.names();"
+        "import sys; from orchestrator import plugins as registry; registry.names();"
         "assert not [m for m in sys.modules if m.startswith('backends.')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -38,7 +38,7 @@ def test_a_shadowing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "backends" / "__init__.py").write_text("")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from orchestrator import registry\n"
+        "from orchestrator import plugins as registry\n"
         "from orchestrator.errors import EnvironmentFault\n"
         "try:\n    registry.names()\nexcept EnvironmentFault as error:\n    print(error)"
     )

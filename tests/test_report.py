@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.compare import compare
-from orchestrator.compare.libraries import Asked
-from orchestrator.compare.side import Side, side
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import AskedCell, LibrarySide, side
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
 from orchestrator.report import Context, Origin, Report, markdown, report
 from orchestrator.report.data import MIN_POINTS, kept, setting_names
 from orchestrator.report.model import Link, Section
-from orchestrator.scale import semantics
 from orchestrator.settings import BackendRef
-from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
+from orchestrator.spec.rehearse import semantics
 
 CLAIMS = {
     "unbiased_wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]",
@@ -42,8 +41,10 @@ def names(found: Report) -> set[str]:
 
 
 def full(synthetic: Any) -> Any:
-    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]},
-                          metrics={"eval/accuracy_predicted": 0.83})  # fmt: skip
+    done = synthetic.grid(
+        {"none": [0.9, 0.9], "k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]},
+        metrics={"eval/accuracy_predicted": 0.83},
+    )
     done += synthetic.grid({"k1.reward": [0.5, 0.5]}, study="async10", staleness=10)
     done += synthetic.run("k1.loss", outcome=synthetic.collapsed, accuracy=0.02)
     return done + synthetic.run("k3.reward", state="failed", progress=0.3)
@@ -63,9 +64,21 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
 def test_everything_is_there(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     assert names(found) == {
-        "limits", "finals", "curves", "collapse", "stability", "reference", "predicted",
-        "gradients", "capability", "staleness", "cost", "failures", "methods", "provenance",
-    }  # fmt: skip
+        "limits",
+        "finals",
+        "curves",
+        "collapse",
+        "stability",
+        "reference",
+        "predicted",
+        "gradients",
+        "capability",
+        "staleness",
+        "cost",
+        "failures",
+        "methods",
+        "provenance",
+    }
 
 
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:
@@ -125,9 +138,15 @@ def test_a_failure_shows_its_last_lines_and_no_more(synthetic: Any) -> None:
 def test_every_cell_can_be_traced(synthetic: Any) -> None:
     done = full(synthetic)
     first = done.records[0]
-    origin = Origin(job="4711_3", orch="0.1.0", commit="abcdef0123456789+changes", mlflow="f00d",
-                    mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d",
-                    library="micro 1", versions="python 3.11.7, torch 2.13.0")  # fmt: skip
+    origin = Origin(
+        job="4711_3",
+        orch="0.1.0",
+        commit="abcdef0123456789+changes",
+        mlflow="f00d",
+        mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d",
+        library="micro 1",
+        versions="python 3.11.7, torch 2.13.0",
+    )
     context = Context(origins={first.cell.id: origin}, home="/runs/x.micro/report")
     (table,) = section(reported(synthetic, done, context=context), "provenance").tables
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -238,8 +257,9 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
         synthetic.run(axes={"loss.clip": clip}, beta=i) for i, clip in ((1, "none"), (2, "0.2"))
     ]
     assert called(clipped[0] + clipped[1]) == [
-        "qwen2.5-7b, loss.clip none", "qwen2.5-7b, loss.clip 0.2",
-    ]  # fmt: skip
+        "qwen2.5-7b, loss.clip none",
+        "qwen2.5-7b, loss.clip 0.2",
+    ]
     releases = [
         synthetic.run(axes={"backend": name, "backend.version": version}, beta=i)
         for i, (name, version) in enumerate(
@@ -247,8 +267,9 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
         )
     ]
     assert called(releases[0] + releases[1]) == [
-        "qwen2.5-7b, backend verl 0.9.1 | micro", "qwen2.5-7b, backend skyrl 0.3.0",
-    ]  # fmt: skip
+        "qwen2.5-7b, backend verl 0.9.1 | micro",
+        "qwen2.5-7b, backend skyrl 0.3.0",
+    ]
     tasks = [
         synthetic.run(model=m, axes={"data": d}) for m, d in (("a", "math"), ("b", "countdown"))
     ]
@@ -292,13 +313,20 @@ def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None
     scores = [
         s.model_copy(update={"cell_id": "base", "value": 0.25 if s.domain == "in" else 0.5})
         for s in done.scores[:6]
-    ]  # fmt: skip
+    ]
     declared = [Baseline(model="qwen2.5-7b"), Baseline(model="qwen2.5-7b", chat_template="none")]
-    spec = synthetic.spec(CLAIMS, evaluation=Evaluation(baselines=tuple(declared)))
-    scored = [ScoredBaseline(declared[0], "base", tuple(scores), "stands for it"),
-              ScoredBaseline(declared[1], "other", (), "")]  # fmt: skip
-    found = report(compare(spec, done.records, done.scores), done.records, done.scores, spec,
-                   context=Context(baselines=scored))  # fmt: skip
+    spec = synthetic.spec(CLAIMS, evaluation=EvaluationSpec(baselines=tuple(declared)))
+    scored = [
+        ScoredBaseline(declared[0], "base", tuple(scores), "stands for it"),
+        ScoredBaseline(declared[1], "other", (), ""),
+    ]
+    found = report(
+        compare(spec, done.records, done.scores),
+        done.records,
+        done.scores,
+        spec,
+        context=Context(baselines=scored),
+    )
     (one,) = found.data["baselines"]
     assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)
     assert one["finals"]["eval/out_of_domain/mean"] == pytest.approx(0.5)
@@ -306,17 +334,19 @@ def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None
     rows = section(found, "finals").tables[0].rows
     assert rows[0] == ("qwen2.5-7b", "its own", "0.250", "0.500", "stands for it")
     assert rows[1][2:4] == ("not evaluated", "not evaluated")
-    assert any("qwen2.5-7b (chat template: none) is not evaluated" in p
-               for p in found.sections[0].points)  # fmt: skip
+    assert any(
+        "qwen2.5-7b (chat template: none) is not evaluated" in p for p in found.sections[0].points
+    )
 
 
 def published(synthetic: Any, *, micro: bool) -> Report:
     claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
     numbers = (
         PublishedNumber(name="small", claim=claim, relative_improvement=0.1, where="Fig. 5"),
-        PublishedNumber(name="other", claim=claim.replace("k3.loss", "k2.loss"),
-                        relative_improvement=0.2),
-    )  # fmt: skip
+        PublishedNumber(
+            name="other", claim=claim.replace("k3.loss", "k2.loss"), relative_improvement=0.2
+        ),
+    )
     done = synthetic.grid({"k1.reward": [0.8, 0.81], "k3.loss": [0.7, 0.71]}, micro=micro)
     spec = synthetic.spec({}, published=Published(source="A paper", numbers=numbers))
     comparison = compare(spec, done.records, done.scores)
@@ -352,8 +382,10 @@ def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:
     done = synthetic.run(study=("onpolicy", "async10")) + synthetic.run(seed=1)
     (by_study, by_configuration) = section(reported(synthetic, done), "cost").tables
     assert [row[:2] for row in by_study.rows] == [
-        ("onpolicy", "2"), ("async10", "1"), ("all together", "2"),
-    ]  # fmt: skip
+        ("onpolicy", "2"),
+        ("async10", "1"),
+        ("all together", "2"),
+    ]
     assert by_study.rows[-1][4] == "10"
     assert len(by_configuration.rows) == 2
 
@@ -368,14 +400,22 @@ def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any
     assert "capability" not in names(reported(synthetic, synthetic.run(backend="micro")))
 
 
-def libraries(synthetic: Any) -> tuple[Any, list[Side]]:
+def libraries(synthetic: Any) -> tuple[Any, list[LibrarySide]]:
     done = synthetic.none
-    for library, accuracy, step in (("verl", 0.8, 0.01), ("openrlhf", 0.7, 0.0104),
-                                    ("skyrl", 0.8, 0.01)):  # fmt: skip
+    for library, accuracy, step in (
+        ("verl", 0.8, 0.01),
+        ("openrlhf", 0.7, 0.0104),
+        ("skyrl", 0.8, 0.01),
+    ):
         for seed in (0, 1, 2):
-            done += synthetic.run("k1.reward", seed=seed, accuracy=accuracy + step * seed,
-                                  backend=library, micro=False)  # fmt: skip
-    asked = [Asked(record.cell, record.cell.id) for record in done.records]
+            done += synthetic.run(
+                "k1.reward",
+                seed=seed,
+                accuracy=accuracy + step * seed,
+                backend=library,
+                micro=False,
+            )
+    asked = [AskedCell(record.cell, record.cell.id) for record in done.records]
     return done, [side("observed", asked, done.records, done.scores)]
 
 
@@ -415,10 +455,11 @@ def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> N
     items = {
         record.cell.id: {
             s.task: np.array([s.value] * 64 + [s.value] * 64)
-            for s in done.scores if s.cell_id == record.cell.id and s.metric == "mean@4"
+            for s in done.scores
+            if s.cell_id == record.cell.id and s.metric == "mean@4"
         }
         for record in done.records
-    }  # fmt: skip
+    }
     spec = synthetic.spec()
     found = report(compare(spec, done.records, done.scores, items), done.records, done.scores, spec)
     table = section(found, "finals").tables[-1]

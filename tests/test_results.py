@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.results import COLUMNS, TABLES, rows, write
+from orchestrator.analysis.results import COLUMNS, TABLES, rows, write
 
 
 def frame(table: Any, done: Any) -> pd.DataFrame:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
-from orchestrator.evaluate.checkpoint import stamp
-from orchestrator.evaluate.results import Asked, Result
+from orchestrator import plugins
+from orchestrator.evaluate.scores import Result, ScoreKey, stamp
 from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
-from orchestrator.expand import expand
-from orchestrator.retention import Verdict, free, verdicts
+from orchestrator.records import Cell, EvaluationSpec, Spec
 from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.retention import RetentionDecision, free, verdicts
 from orchestrator.spec import load
-from orchestrator.types import Cell, Evaluation, Spec
+from orchestrator.spec.expand import expand
 
 SPEC = Path(__file__).parents[1] / "experiments" / "cross_library.yaml"
 STEPS = (10, 20, 30)
@@ -73,7 +72,9 @@ def prime_rl(home: CellDir, step: int) -> Path:
     return made
 
 
-def score(home: CellDir, cell: Cell, evaluation: Evaluation, step: int, reads: Path) -> list[Path]:
+def score(
+    home: CellDir, cell: Cell, evaluation: EvaluationSpec, step: int, reads: Path
+) -> list[Path]:
     """Results of everything the spec asks of a checkpoint."""
     home.evaluations.mkdir(exist_ok=True)
     paths = []
@@ -84,11 +85,17 @@ def score(home: CellDir, cell: Cell, evaluation: Evaluation, step: int, reads: P
     ]
     asked += [("divergence", task, 0) for task in divergence_tasks(cell, evaluation)]
     for kind, task, seed in asked:
-        one = Asked(
-            checkpoint="hash", step=step, task=task, task_version="1", seed=seed,
-            sampling=evaluation.sampling, chat_template=False, harness="h",
+        one = ScoreKey(
+            checkpoint="hash",
+            step=step,
+            task=task,
+            task_version="1",
+            seed=seed,
+            sampling=evaluation.sampling,
+            chat_template=False,
+            harness="h",
             kind=kind,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         result = Result(asked=one, files=stamp(reads), scores=(), cpu_seconds=0, versions={})
         paths.append(home.evaluations / f"{one.stem}.json")
         paths[-1].write_text(result.model_dump_json())
@@ -101,7 +108,7 @@ def made(folder: RunFolder, cell: Cell) -> CellDir:
     return home
 
 
-def told(found: Sequence[Verdict]) -> dict[int, str]:
+def told(found: Sequence[RetentionDecision]) -> dict[int, str]:
     return {each.step: each.kept for each in found}
 
 
@@ -119,14 +126,17 @@ def test_only_what_was_evaluated_and_is_not_the_last_goes(
     found = list(verdicts([cell], evaluation, folder))
     missing = tasks_of(cell, evaluation)[0].name
     assert told(found) == {
-        10: "", 20: "", 30: f"no scores of it for {missing}",
-        40: "not exported, so never evaluated", 50: "the cell's last",
-    }  # fmt: skip
+        10: "",
+        20: "",
+        30: f"no scores of it for {missing}",
+        40: "not exported, so never evaluated",
+        50: "the cell's last",
+    }
     assert found[0].num_bytes > 1000, "the shards and the export"
     before = {path for path in folder.path.rglob("*") if "eval" in path.parts}
     done = free(found, evaluation, folder)
     assert [each.step for each in done] == [10, 20]
-    left = registry.load("verl").find_checkpoints(home.checkpoints)
+    left = plugins.load("verl").find_checkpoints(home.checkpoints)
     assert [each.step for each in left] == [30, 40, 50]
     assert sorted(path.name for path in home.exports.iterdir()) == ["step30-abc", "step50-abc"]
     assert {path for path in folder.path.rglob("*") if "eval" in path.parts} == before
@@ -183,8 +193,9 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     assert claim is not None
     with claim:
         assert {each.kept for each in verdicts([cell], evaluation, folder)} == {
-            "the cell is running", "the cell's last",
-        }  # fmt: skip
+            "the cell is running",
+            "the cell's last",
+        }
         assert free(found, evaluation, folder) == []
     assert [each.step for each in free(found, evaluation, folder)] == [0, 10, 20]
     assert not list(home.checkpoints.rglob(".removed-*"))
@@ -194,7 +205,7 @@ def test_skyrl_leaves_no_half_checkpoint(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
     """What is removed is not told as cut off afterwards."""
-    cell, evaluation, backend = cells["skyrl"], spec.evaluation, registry.load("skyrl")
+    cell, evaluation, backend = cells["skyrl"], spec.evaluation, plugins.load("skyrl")
     home = made(folder, cell)
     for step in STEPS:
         reads = policy(home.checkpoints / "exports-x1" / f"global_step_{step}" / "policy")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines, read_tail, write_text
+from orchestrator.records import LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.types import LaunchPlan
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -44,11 +44,12 @@ def test_a_folder_that_a_kill_left_half_made_is_ours(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is not a JSON object"), ("\x00\x01", "is not a JSON object"),
+        ("", "is not a JSON object"),
+        ("\x00\x01", "is not a JSON object"),
         ('{"format": "one"}', "does not say a format"),
         ('{"format": 2, "orch": "9.9"}', "written by orch 9.9; this orch"),
     ],
-)  # fmt: skip
+)
 def test_a_marker_that_is_not_ours(text: str, sentence: str, folder: RunFolder) -> None:
     folder.open()
     (folder.path / "format.json").write_text(text)
@@ -76,8 +77,10 @@ def test_a_claim_belongs_to_one_process_and_ends_with_it(folder: RunFolder) -> N
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(cell_dir.path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert cell_dir.is_claimed()
@@ -130,8 +133,10 @@ def test_attempts_are_numbered_on_and_sorted_as_numbers(folder: RunFolder) -> No
 def test_concurrent_attempts_differ(folder: RunFolder) -> None:
     cell_dir = leave(folder, make_cell())
     made: list[int] = []
-    threads = [threading.Thread(target=lambda: made.append(cell_dir.new_attempt().number))
-               for _ in range(16)]  # fmt: skip
+    threads = [
+        threading.Thread(target=lambda: made.append(cell_dir.new_attempt().number))
+        for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -157,8 +162,9 @@ def test_half_made_and_half_removed_directories_are_no_cells(folder: RunFolder) 
 def test_a_plan_writes_only_below_its_folder(folder: RunFolder) -> None:
     cell = make_cell()
     cell_dir = leave(folder, cell)
-    plan = LaunchPlan(cell_id=cell.id, backend="fake", version="1", argv=(),
-                      files={"../../evil": "x"})  # fmt: skip
+    plan = LaunchPlan(
+        cell_id=cell.id, backend="fake", version="1", argv=(), files={"../../evil": "x"}
+    )
     with pytest.raises(RunFolderError, match="may only write below"):
         cell_dir.write(cell, plan)
 
@@ -173,8 +179,10 @@ def test_a_cut_cell_is_told_with_its_path(folder: RunFolder) -> None:
         CellDir(cell_dir.path).read_cell()
 
 
-@given(lines=st.lists(st.dictionaries(st.text(), st.integers(), max_size=3), max_size=5),
-       cut=st.integers(min_value=0, max_value=40))  # fmt: skip
+@given(
+    lines=st.lists(st.dictionaries(st.text(), st.integers(), max_size=3), max_size=5),
+    cut=st.integers(min_value=0, max_value=40),
+)
 @settings(deadline=None)
 def test_a_ledger_torn_anywhere_loses_its_last_line_at_most(
     lines: list[dict[str, int]], cut: int, tmp_path_factory: pytest.TempPathFactory

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from orchestrator.expand import expand
-from orchestrator.fingerprint import fingerprint
-from orchestrator.scale import rehearse
+from orchestrator.identity import fingerprint
 from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.rehearse import rehearse
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

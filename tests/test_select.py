@@ -3,9 +3,9 @@
 import pytest
 
 from orchestrator.errors import SelectionError
-from orchestrator.expand import expand
-from orchestrator.select import matches, parse
-from orchestrator.types import Cell
+from orchestrator.records import Cell
+from orchestrator.spec.expand import expand
+from orchestrator.spec.select import matches, parse
 from tests.test_expand import GRID, spec, study
 
 CELLS = expand(
@@ -63,11 +63,13 @@ def test_state() -> None:
 
 def test_a_rehearsed_cell_is_asked_in_the_words_of_the_spec() -> None:
     cell = CELLS[0]
-    small = cell.model_copy(update={
-        "declared": cell.settings,
-        "settings": cell.settings.model_copy(update={"num_train_steps": 1}),
-        "axes": cell.axes | {"backend": "verl | skyrl"},
-    })  # fmt: skip
+    small = cell.model_copy(
+        update={
+            "declared": cell.settings,
+            "settings": cell.settings.model_copy(update={"num_train_steps": 1}),
+            "axes": cell.axes | {"backend": "verl | skyrl"},
+        }
+    )
     assert matches(parse(["num_train_steps=20", "backend=skyrl", "backend=verl"]), small)
     assert not matches(parse(["backend=prime_rl"]), small)
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import source
+from orchestrator import provenance
 
 GIT = shutil.which("git") or "git"
 
 
 def git(folder: Path, *arguments: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run([GIT, "-C", str(folder), *who, *arguments], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [GIT, "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -27,27 +28,32 @@ def test_a_checkout_is_its_commit_and_says_that_it_was_changed(tmp_path: Path) -
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "x")
     commit = git(tmp_path, "rev-parse", "HEAD")
-    assert source._checked_out(tmp_path) == commit
+    assert provenance._checked_out(tmp_path) == commit
     (tmp_path / "notes.md").write_text("not code\n")
-    assert source._checked_out(tmp_path) == commit
+    assert provenance._checked_out(tmp_path) == commit
     (tmp_path / "backends" / "b.py").write_text("2\n")
-    assert source._checked_out(tmp_path) == f"{commit}+changes"
+    assert provenance._checked_out(tmp_path) == f"{commit}+changes"
 
 
 def test_where_there_is_no_commit_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(tmp_path, "init", "-q")
-    assert source._checked_out(tmp_path) == "", "a repository without a commit"
+    assert provenance._checked_out(tmp_path) == "", "a repository without a commit"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert source._checked_out(tmp_path) == "", "no git"
+    assert provenance._checked_out(tmp_path) == "", "no git"
 
 
 @pytest.mark.parametrize(
     ("written", "commit"),
-    [(json.dumps({"url": "https://x/y", "vcs_info": {"vcs": "git", "commit_id": "abc"}}), "abc"),
-     (json.dumps({"url": "file:///x", "dir_info": {}}), ""), (None, ""), ("{", ""), ("[]", "")],
-)  # fmt: skip
+    [
+        (json.dumps({"url": "https://x/y", "vcs_info": {"vcs": "git", "commit_id": "abc"}}), "abc"),
+        (json.dumps({"url": "file:///x", "dir_info": {}}), ""),
+        (None, ""),
+        ("{", ""),
+        ("[]", ""),
+    ],
+)
 def test_an_installation_is_what_pip_wrote_down(
     monkeypatch: pytest.MonkeyPatch, written: str | None, commit: str
 ) -> None:
@@ -56,11 +62,11 @@ def test_an_installation_is_what_pip_wrote_down(
             assert name == "direct_url.json"
             return written
 
-    monkeypatch.setattr(source, "distribution", lambda _: Installed())
-    assert source._installed() == commit
+    monkeypatch.setattr(provenance, "distribution", lambda _: Installed())
+    assert provenance._installed() == commit
 
 
 def test_the_versions_are_those_of_this_process() -> None:
     import numpy as np
 
-    assert source.versions()["numpy"] == np.__version__
+    assert provenance.versions()["numpy"] == np.__version__

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.state import is_ended, look, state_of, survey
+from orchestrator.runs.state import is_ended, look, state_of, survey
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -78,5 +78,6 @@ def test_survey_sees_every_cell_without_its_spec(folder: RunFolder) -> None:
 
 def test_is_ended() -> None:
     assert [s for s in ("planned", "running", "failed", "succeeded") if is_ended(s)] == [
-        "failed", "succeeded"
-    ]  # fmt: skip
+        "failed",
+        "succeeded",
+    ]

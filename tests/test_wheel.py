@@ -19,12 +19,14 @@ def test_the_wheel_holds_three_packages_and_their_data(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if ".dist-info" not in top} == {
-        "orchestrator", "backends", "dashboards",
-    }  # fmt: skip
+        "orchestrator",
+        "backends",
+        "dashboards",
+    }
     for needed in (
         "backends/micro/policies/amber/model.safetensors",
         "backends/micro/tasks/micro_sort.yaml",
         "dashboards/page.css",
-        "orchestrator/semantics/verdicts.json",
+        "orchestrator/kl/verdicts.json",
     ):
         assert needed in names

@@ -6,15 +6,15 @@ from pathlib import Path
 from backends.micro import disk, plan, rehearsal
 from backends.micro import version as releases
 from backends.micro.skills import SKILLS
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
-from orchestrator.names import METRICS
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.metrics.names import METRICS
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class Micro:
-    """orchestrator.backend.Backend; importing it loads no torch."""
+    """orchestrator.library.protocol.Backend; importing it loads no torch."""
 
     name = "micro"
     versions: tuple[str, ...] = (releases.VERSION,)
@@ -26,7 +26,7 @@ class Micro:
     )
     """Metrics of its own exact evaluation."""
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return plan.translate(cell, place)
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

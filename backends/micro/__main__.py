@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backends.micro.plan import CELL, parse_cell
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.types import Place
+from orchestrator.records import AttemptPaths
 
 
 def main() -> None:
@@ -20,8 +20,8 @@ def main() -> None:
         cell = parse_cell(given.cell.name, _read(given.cell))
         from backends.micro.train import run
 
-        place = Place(given.plan_dir, given.attempt_dir, given.checkpoints_dir)
-        outcome = run(cell, Place(*(path.absolute() for path in place)))
+        place = AttemptPaths(given.plan_dir, given.attempt_dir, given.checkpoints_dir)
+        outcome = run(cell, AttemptPaths(*(path.absolute() for path in place)))
     except OrchError as error:
         sys.exit(f"error: {error}")
     sys.stdout.write(outcome.model_dump_json() + "\n")

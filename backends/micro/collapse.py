@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from orchestrator.types import Outcome
+from orchestrator.records import Outcome
 
 WINDOW = 10
 LOST = 0.2
@@ -39,17 +39,21 @@ def judge(trace: Sequence[Moment], max_response_tokens: int) -> Outcome:
         return Outcome(kind="trained")
     kept = np.flatnonzero(rewards > LOST * best)[-1]
     return Outcome(
-        kind="collapsed", cause=_cause(trace, max_response_tokens), step=int(kept) + 1 + WINDOW,
+        kind="collapsed",
+        cause=_cause(trace, max_response_tokens),
+        step=int(kept) + 1 + WINDOW,
         detail=f"mean reward over {WINDOW} train steps fell from {best:.3f} to {rewards[-1]:.3f}",
-    )  # fmt: skip
+    )
 
 
 def diverged(step: int, what: str) -> Outcome:
     """The outcome of training whose numbers stopped being numbers at `step`."""
     return Outcome(
-        kind="collapsed", cause="nan", step=step,
+        kind="collapsed",
+        cause="nan",
+        step=step,
         detail=f"{what} was not finite; training ended with the last policy whose loss was",
-    )  # fmt: skip
+    )
 
 
 def _cause(trace: Sequence[Moment], limit: int) -> Literal["length", "entropy", "reward"]:

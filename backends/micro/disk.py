@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from orchestrator.types import Checkpoint, MetricPoint
+from orchestrator.records import Checkpoint, MetricPoint
 
 METRICS, STATE, RESUME, MODEL = (
-    "metrics.jsonl", "state.safetensors", "resume.safetensors", "model.safetensors",
-)  # fmt: skip
+    "metrics.jsonl",
+    "state.safetensors",
+    "resume.safetensors",
+    "model.safetensors",
+)
 _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", MODEL)
 
 
@@ -101,9 +104,11 @@ class Journal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         os.close(self._descriptor)
 
 

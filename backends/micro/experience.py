@@ -13,7 +13,7 @@ from backends.micro.objective import Experience, in_reward, penalty, shaped_adva
 from backends.micro.policy import weights
 from backends.micro.skills import ANSWER_TOKENS, Skill, encode, problems
 from backends.micro.state import State
-from orchestrator.dialect import PLAIN, Dialect
+from orchestrator.kl.dialect import PLAIN, Dialect
 from orchestrator.settings import Settings
 
 
@@ -74,9 +74,12 @@ def _at_the_start(
     if version == state.step or not (of_reward or of_ratio):
         return sampled.logp
     return rollout.score(
-        weights(state.policy), sampled.prompts, sampled.tokens, sampled.mask,
+        weights(state.policy),
+        sampled.prompts,
+        sampled.tokens,
+        sampled.mask,
         settings.rollout.temperature,
-    ).logp  # fmt: skip
+    ).logp
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:

@@ -9,16 +9,9 @@ a baseline that holds part of the reward back, a clamp that stops some tokens.
 import torch
 from torch import Tensor
 
-from backends.micro.objective import (
-    Experience,
-    aggregate,
-    clamp_of,
-    in_loss,
-    in_reward,
-    of_the_kl,
-)
-from orchestrator.dialect import Dialect
-from orchestrator.semantics.estimators import Clamp, clamped_value, shape
+from backends.micro.objective import Experience, aggregate, clamp_of, in_loss, in_reward, of_the_kl
+from orchestrator.kl.dialect import Dialect
+from orchestrator.kl.estimators import Clamp, clamped_value, shape
 from orchestrator.settings import AdvantageEstimator, Settings
 
 

@@ -29,56 +29,94 @@ from backends.micro.skills import BOS, EOS, PAD, VOCABULARY
 from orchestrator.errors import CheckpointError
 
 CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
-    "vocab_size": NUM_TOKENS, "hidden_size": WIDTH, "intermediate_size": HIDDEN,
-    "num_hidden_layers": NUM_LAYERS, "num_attention_heads": NUM_HEADS,
-    "num_key_value_heads": NUM_HEADS, "head_dim": HEAD_WIDTH, "hidden_act": "silu",
-    "max_position_embeddings": MAX_TOKENS, "rms_norm_eps": NORM_EPSILON,
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "vocab_size": NUM_TOKENS,
+    "hidden_size": WIDTH,
+    "intermediate_size": HIDDEN,
+    "num_hidden_layers": NUM_LAYERS,
+    "num_attention_heads": NUM_HEADS,
+    "num_key_value_heads": NUM_HEADS,
+    "head_dim": HEAD_WIDTH,
+    "hidden_act": "silu",
+    "max_position_embeddings": MAX_TOKENS,
+    "rms_norm_eps": NORM_EPSILON,
     "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
-    "rope_theta": ROPE_BASE, "attention_bias": False, "mlp_bias": False,
-    "tie_word_embeddings": False, "use_cache": True,
-    "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
-}  # fmt: skip
+    "rope_theta": ROPE_BASE,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+}
 GENERATION = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "do_sample": True}
 TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS,
-    "pad_token": VOCABULARY[PAD], "bos_token": VOCABULARY[BOS], "eos_token": VOCABULARY[EOS],
-    "padding_side": "left", "clean_up_tokenization_spaces": False,
-}  # fmt: skip
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": MAX_TOKENS,
+    "pad_token": VOCABULARY[PAD],
+    "bos_token": VOCABULARY[BOS],
+    "eos_token": VOCABULARY[EOS],
+    "padding_side": "left",
+    "clean_up_tokenization_spaces": False,
+}
 
 
 def tokenizer() -> dict[str, Any]:
     """tokenizer.json: one token a character, <bos> put in front, nothing between when decoded."""
     special = [
-        {"id": i, "content": VOCABULARY[i], "special": True, "single_word": False,
-         "lstrip": False, "rstrip": False, "normalized": False}
+        {
+            "id": i,
+            "content": VOCABULARY[i],
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
         for i in (PAD, BOS, EOS)
-    ]  # fmt: skip
+    ]
     bos = VOCABULARY[BOS]
     begin = {"SpecialToken": {"id": bos, "type_id": 0}}
     one, two = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated",
-                          "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "."},
+            "behavior": "Isolated",
+            "invert": False,
+        },
         "post_processor": {
-            "type": "TemplateProcessing", "single": [begin, one], "pair": [begin, one, two],
+            "type": "TemplateProcessing",
+            "single": [begin, one],
+            "pair": [begin, one, two],
             "special_tokens": {bos: {"id": bos, "ids": [BOS], "tokens": [bos]}},
         },
         "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": {t: i for i, t in enumerate(VOCABULARY)},
-                  "unk_token": VOCABULARY[PAD]},
-    }  # fmt: skip
+        "model": {
+            "type": "WordLevel",
+            "vocab": {t: i for i, t in enumerate(VOCABULARY)},
+            "unk_token": VOCABULARY[PAD],
+        },
+    }
 
 
 def write(directory: Path, flat: Tensor) -> None:
     """Writes a policy into a new or existing directory. The caller renames it into place."""
     directory.mkdir(parents=True, exist_ok=True)
     texts = {
-        "config.json": CONFIG, "generation_config.json": GENERATION,
-        "tokenizer.json": tokenizer(), "tokenizer_config.json": TOKENIZER_CONFIG,
-    }  # fmt: skip
+        "config.json": CONFIG,
+        "generation_config.json": GENERATION,
+        "tokenizer.json": tokenizer(),
+        "tokenizer_config.json": TOKENIZER_CONFIG,
+    }
     for name, content in texts.items():
         (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (directory / "model.safetensors").write_bytes(save(to_tensors(flat), {"format": "pt"}))
@@ -104,10 +142,7 @@ def read(directory: Path) -> Tensor:
 def to_tensors(flat: Tensor) -> dict[str, Tensor]:
     """Hugging Face's names -> contiguous CPU tensors."""
     mine = weights(flat.detach().cpu())
-    return {
-        name: tensor.clone().contiguous()
-        for name, tensor in _named(mine, apart=True).items()
-    }  # fmt: skip
+    return {name: tensor.clone().contiguous() for name, tensor in _named(mine, apart=True).items()}
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> Tensor:
@@ -132,12 +167,16 @@ def _named(policy: Weights, *, apart: bool) -> dict[str, Tensor]:
             f"model.layers.{number}.{name}.weight": part
             for name, part in {
                 "input_layernorm": layer.attention_norm,
-                "self_attn.q_proj": order(query), "self_attn.k_proj": order(key),
-                "self_attn.v_proj": value, "self_attn.o_proj": layer.output,
+                "self_attn.q_proj": order(query),
+                "self_attn.k_proj": order(key),
+                "self_attn.v_proj": value,
+                "self_attn.o_proj": layer.output,
                 "post_attention_layernorm": layer.mlp_norm,
-                "mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": layer.down,
+                "mlp.gate_proj": gate,
+                "mlp.up_proj": up,
+                "mlp.down_proj": layer.down,
             }.items()
-        }  # fmt: skip
+        }
     return named | {"model.norm.weight": policy.norm, "lm_head.weight": policy.head}
 
 

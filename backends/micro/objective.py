@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.dialect import PLAIN, Dialect
-from orchestrator.semantics.estimators import UNCLAMPED, Clamp, shape, token_kl
+from orchestrator.kl.dialect import PLAIN, Dialect
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, shape, token_kl
 from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
 

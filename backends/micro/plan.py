@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from backends.micro.shipped import PREFIX, names
 from backends.micro.skills import ANSWER_TOKENS, NUM_TRAIN_PROBLEMS, PROMPT_TOKENS, SKILLS
 from backends.micro.version import VERSION, dialect
-from orchestrator.causes import CAUSES, differing, said
-from orchestrator.dialect import PLAIN
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
-from orchestrator.fingerprint import flatten
+from orchestrator.identity import flatten
+from orchestrator.kl.dialect import PLAIN
+from orchestrator.kl.differences import DIFFERENCES, differing, said
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import (
     AdvantageEstimator,
     Estimator,
@@ -22,7 +23,6 @@ from orchestrator.settings import (
     Placement,
     Settings,
 )
-from orchestrator.types import Cell, LaunchPlan, LedgerEntry, Place
 
 ENTRY = "backends.micro.train:run"
 CELL = "cell.json"
@@ -74,7 +74,7 @@ _NOTES = {
 }
 
 
-def translate(cell: Cell, place: Place) -> LaunchPlan:
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what cannot be trained here."""
     leaves = dict(flatten(cell.settings.model_dump()))
     check(leaves)
@@ -84,14 +84,21 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         backend="micro",
         version=version,
         argv=(
-            sys.executable, "-m", "backends.micro", str(place.plan_dir / CELL),
-            "--plan-dir", str(place.plan_dir), "--attempt-dir", str(place.attempt_dir),
-            "--checkpoints-dir", str(place.checkpoints_dir),
+            sys.executable,
+            "-m",
+            "backends.micro",
+            str(place.plan_dir / CELL),
+            "--plan-dir",
+            str(place.plan_dir),
+            "--attempt-dir",
+            str(place.attempt_dir),
+            "--checkpoints-dir",
+            str(place.checkpoints_dir),
         ),
         files={CELL: cell.model_dump_json() + "\n"},
         ledger=tuple(_entry(field, value, version) for field, value in leaves.items()),
         entry=ENTRY,
-    )  # fmt: skip
+    )
 
 
 def check(leaves: Mapping[str, object]) -> None:
@@ -114,18 +121,21 @@ def check(leaves: Mapping[str, object]) -> None:
 @cache
 def _entry(field: str, value: object, version: str) -> LedgerEntry:
     return LedgerEntry(
-        field=field, status="exact", key=f"settings.{field}", value=str(value),
+        field=field,
+        status="exact",
+        key=f"settings.{field}",
+        value=str(value),
         note=_note(field, version),
-    )  # fmt: skip
+    )
 
 
 def _note(field: str, version: str) -> str:
     """What the trainer means by a field: its own way, or as its dialect has it."""
     told = dialect(version)
     meant = [
-        f"{CAUSES[cause].title}: {said(told, cause)}"
+        f"{DIFFERENCES[cause].title}: {said(told, cause)}"
         for cause in differing(told, PLAIN)
-        if field in CAUSES[cause].settings
+        if field in DIFFERENCES[cause].settings
     ]
     return "; ".join(meant) or _NOTES.get(field, "")
 

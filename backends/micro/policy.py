@@ -43,8 +43,13 @@ class Weights(NamedTuple):
 
 
 _LAYER: tuple[tuple[int, ...], ...] = (
-    (WIDTH,), (3 * WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,), (2 * HIDDEN, WIDTH), (WIDTH, HIDDEN),
-)  # fmt: skip
+    (WIDTH,),
+    (3 * WIDTH, WIDTH),
+    (WIDTH, WIDTH),
+    (WIDTH,),
+    (2 * HIDDEN, WIDTH),
+    (WIDTH, HIDDEN),
+)
 _SHAPES = ((NUM_TOKENS, WIDTH), *(_LAYER * NUM_LAYERS), (WIDTH,), (NUM_TOKENS, WIDTH))
 _SIZES = [math.prod(shape) for shape in _SHAPES]
 NUM_PARAMETERS = sum(_SIZES)
@@ -56,9 +61,7 @@ def weights(flat: Tensor) -> Weights:
         part.view(shape) for part, shape in zip(torch.split(flat, _SIZES), _SHAPES, strict=True)
     ]
     count = len(_LAYER)
-    layers = tuple(
-        Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS)
-    )  # fmt: skip
+    layers = tuple(Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS))
     return Weights(parts[0], layers, parts[-2], parts[-1])
 
 

@@ -32,7 +32,9 @@ from orchestrator.settings import Optimizer
 
 RECIPES: Mapping[str, Recipe] = {
     "amber": Recipe(
-        seed=0, num_steps=1600, noise=0.015,
+        seed=0,
+        num_steps=1600,
+        noise=0.015,
         mixture={
             "sort": {"sort": 0.40, "descend": 0.25, "copy": 0.20, "reverse": 0.15},
             "reverse": {"reverse": 0.70, "copy": 0.15, "sort": 0.08, "descend": 0.07},
@@ -41,7 +43,9 @@ RECIPES: Mapping[str, Recipe] = {
         },
     ),
     "birch": Recipe(
-        seed=1, num_steps=1600, noise=0.02,
+        seed=1,
+        num_steps=1600,
+        noise=0.02,
         mixture={
             "sort": {"sort": 0.42, "descend": 0.15, "reverse": 0.25, "copy": 0.18},
             "reverse": {"reverse": 0.65, "copy": 0.20, "descend": 0.15},
@@ -50,7 +54,9 @@ RECIPES: Mapping[str, Recipe] = {
         },
     ),
     "cedar": Recipe(
-        seed=2, num_steps=1600, noise=0.01,
+        seed=2,
+        num_steps=1600,
+        noise=0.01,
         mixture={
             "sort": {"sort": 0.65, "descend": 0.20, "copy": 0.15},
             "reverse": {"reverse": 0.35, "copy": 0.30, "sort": 0.20, "descend": 0.15},
@@ -58,7 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
             "increment": {"increment": 0.75, "copy": 0.25},
         },
     ),
-}  # fmt: skip
+}
 """Shares of the strategies an answer follows, per skill; `noise` is the share of wrong digits."""
 
 BATCH_SIZE = 128
@@ -133,13 +139,12 @@ def measure(name: str, recipe: Recipe, flat: Tensor) -> Manifest:
         skill: evaluation.log_accuracy(weights(flat), skill).exp().double() for skill in SKILLS
     }
     return Manifest(
-        name=name, recipe=recipe, torch=torch.__version__,
+        name=name,
+        recipe=recipe,
+        torch=torch.__version__,
         accuracy={skill: round(p.mean().item(), 6) for skill, p in chances.items()},
-        chances={
-            skill: tuple(round(x, 6) for x in p.tolist())
-            for skill, p in chances.items()
-        },
-    )  # fmt: skip
+        chances={skill: tuple(round(x, 6) for x in p.tolist()) for skill, p in chances.items()},
+    )
 
 
 if __name__ == "__main__":

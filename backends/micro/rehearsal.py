@@ -11,10 +11,10 @@ from math import ceil
 from backends.micro.shipped import PREFIX, policy_of, skill_of
 from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
 from backends.micro.version import version_for
-from orchestrator.dialect import PLAIN, Dialect
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.kl.dialect import PLAIN, Dialect
+from orchestrator.records import Cell, EvalTask
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
-from orchestrator.types import Cell, EvalTask
 
 ROLLOUTS_PER_UPDATE = 80
 """A minibatch has about this many rollouts, whatever the group size."""
@@ -42,14 +42,20 @@ def rehearse(cell: Cell, dialect: Dialect = PLAIN) -> Cell:
     settings = scaled(declared, dialect)
     ratio = settings.num_train_steps / declared.num_train_steps
     every = _times(cell.cadence.evaluate_every_steps, ratio)
-    return cell.model_copy(update={
-        "id": fingerprint(settings), "settings": settings, "declared": declared,
-        "resources": Resources(),
-        "cadence": Cadence(
-            checkpoint_every_steps=_times(cell.cadence.checkpoint_every_steps, ratio),
-            evaluate_every_steps=max(every or 1, ceil(settings.num_train_steps / MAX_EVALUATIONS)),
-        ),
-    })  # fmt: skip
+    return cell.model_copy(
+        update={
+            "id": fingerprint(settings),
+            "settings": settings,
+            "declared": declared,
+            "resources": Resources(),
+            "cadence": Cadence(
+                checkpoint_every_steps=_times(cell.cadence.checkpoint_every_steps, ratio),
+                evaluate_every_steps=max(
+                    every or 1, ceil(settings.num_train_steps / MAX_EVALUATIONS)
+                ),
+            ),
+        }
+    )
 
 
 def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
@@ -61,27 +67,35 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
     prompts = max(1, ROLLOUTS_PER_UPDATE // group)
     policy, skill = policy_for(declared.model.name), skill_for(declared.data)
     optimizer, loss = declared.optimizer, declared.loss
-    small = declared.model_copy(update={
-        "model": Model(name=policy, path=PREFIX + policy, chat_template="none"),
-        "data": Data(
-            name=skill, path=PREFIX + skill, reward="exact", max_prompt_tokens=PROMPT_TOKENS
-        ),
-        "loss": loss.model_copy(
-            update={"constant_tokens": _times(loss.constant_tokens, shorter)}
-        ),
-        "kl": declared.kl.model_copy(update={
-            "reset_reference_every_steps": _times(declared.kl.reset_reference_every_steps, ratio),
-        }),
-        "rollout": declared.rollout.model_copy(
-            update={"max_response_tokens": MAX_RESPONSE_TOKENS}
-        ),
-        "batch": Batch(num_prompts=prompts * minibatches, num_minibatches=minibatches),
-        "optimizer": optimizer.model_copy(update={
-            "learning_rate": optimizer.learning_rate * LEARNING_RATE_FACTOR,
-            "num_warmup_steps": round(optimizer.num_warmup_steps * ratio),
-        }),
-        "num_train_steps": steps,
-    })  # fmt: skip
+    small = declared.model_copy(
+        update={
+            "model": Model(name=policy, path=PREFIX + policy, chat_template="none"),
+            "data": Data(
+                name=skill, path=PREFIX + skill, reward="exact", max_prompt_tokens=PROMPT_TOKENS
+            ),
+            "loss": loss.model_copy(
+                update={"constant_tokens": _times(loss.constant_tokens, shorter)}
+            ),
+            "kl": declared.kl.model_copy(
+                update={
+                    "reset_reference_every_steps": _times(
+                        declared.kl.reset_reference_every_steps, ratio
+                    ),
+                }
+            ),
+            "rollout": declared.rollout.model_copy(
+                update={"max_response_tokens": MAX_RESPONSE_TOKENS}
+            ),
+            "batch": Batch(num_prompts=prompts * minibatches, num_minibatches=minibatches),
+            "optimizer": optimizer.model_copy(
+                update={
+                    "learning_rate": optimizer.learning_rate * LEARNING_RATE_FACTOR,
+                    "num_warmup_steps": round(optimizer.num_warmup_steps * ratio),
+                }
+            ),
+            "num_train_steps": steps,
+        }
+    )
     backend = BackendRef(name="micro", version=version_for(dialect, small))
     return small.model_copy(update={"backend": backend})
 
@@ -91,11 +105,14 @@ def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:
     skill = skill_of(cell.settings.data.path) or skill_for(cell.settings.data)
     return tuple(
         EvalTask(
-            name=f"micro_{each}", domain="in" if each == skill else "out", repeats=EVAL_REPEATS,
-            max_items=EVAL_ITEMS, chat_template="none",
+            name=f"micro_{each}",
+            domain="in" if each == skill else "out",
+            repeats=EVAL_REPEATS,
+            max_items=EVAL_ITEMS,
+            chat_template="none",
         )
         for each in SKILLS
-    )  # fmt: skip
+    )
 
 
 def policy_for(model: str) -> str:

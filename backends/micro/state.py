@@ -50,10 +50,13 @@ def save_state(state: State, path: Path, cell_id: str) -> None:
     """Writes a state, as a whole or not at all."""
     kept = state.earlier or [state.policy[:0]]
     tensors = {
-        "policy": state.policy.detach(), "first": state.moments.first,
-        "second": state.moments.second, "reference": state.reference,
-        "earlier": torch.stack(kept), "trace": torch.tensor(state.trace, dtype=torch.float64),
-    }  # fmt: skip
+        "policy": state.policy.detach(),
+        "first": state.moments.first,
+        "second": state.moments.second,
+        "reference": state.reference,
+        "earlier": torch.stack(kept),
+        "trace": torch.tensor(state.trace, dtype=torch.float64),
+    }
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     with disk.replacing(path) as temporary:
         temporary.write_bytes(save(on_cpu, {"cell": cell_id, "step": str(state.step)}))
@@ -76,9 +79,13 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
         )
         trace = [Moment(*row) for row in tensors["trace"].tolist()]
         return State(
-            int(about["step"]), policy.view(NUM_PARAMETERS), Moments(first, second), reference,
-            list(earlier) if earlier.numel() else [], trace,
-        )  # fmt: skip
+            int(about["step"]),
+            policy.view(NUM_PARAMETERS),
+            Moments(first, second),
+            reference,
+            list(earlier) if earlier.numel() else [],
+            trace,
+        )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} cannot be resumed from ({error}): it is missing or was cut in half; remove "

@@ -17,7 +17,7 @@ from orchestrator.settings import Settings
 
 UNBIASED = frozenset({"k1.reward", "rho_k1.reward", "k1+.reward", "k1.both", "k3.both"})
 """KL terms whose expected on-policy gradient is that of the sequence-level reverse KL (paper §3;
-orchestrator/semantics). In the reward only the value of a `+` form is used, which is that of the
+orchestrator/kl). In the reward only the value of a `+` form is used, which is that of the
 plain one, and on-policy the ratio of a rho form is 1."""
 
 
@@ -51,10 +51,15 @@ def has_closed_form(settings: Settings) -> bool:
     if kl.placement == "reward_and_loss":
         whole = whole and dialect.kl_loss_mean == "as_policy"
     return (
-        kl.label in UNBIASED and kl.beta > 0 and kl.reset_reference_every_steps is None and whole
-        and settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1
-        and rollout.temperature == 1.0 and rollout.top_p == 1.0
-    )  # fmt: skip
+        kl.label in UNBIASED
+        and kl.beta > 0
+        and kl.reset_reference_every_steps is None
+        and whole
+        and settings.max_staleness_steps == 0
+        and settings.batch.num_minibatches == 1
+        and rollout.temperature == 1.0
+        and rollout.top_p == 1.0
+    )
 
 
 def optimum(chances: Sequence[float], beta: float) -> Prediction:

@@ -22,8 +22,8 @@ from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
 from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
+from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Outcome, Place
 
 ROLLING_STEPS = 10
 """A kill loses at most about this many train steps."""
@@ -33,7 +33,7 @@ class _Diverged(Exception):
     """The loss, its gradient or the updated policy stopped being finite."""
 
 
-def run(cell: Cell, place: Place) -> Outcome:
+def run(cell: Cell, place: AttemptPaths) -> Outcome:
     """Trains a cell to its end, going on from the newest state in place.checkpoints_dir.
 
     An exception or a signal may end it at any point: everything on disk stays whole.
@@ -64,7 +64,7 @@ def base_policy(settings: Settings) -> Tensor:
 class Training:
     """One cell on its way through its train steps."""
 
-    def __init__(self, cell: Cell, place: Place, state: State, journal: disk.Journal):
+    def __init__(self, cell: Cell, place: AttemptPaths, state: State, journal: disk.Journal):
         skill = skill_of(cell.settings.data.path)
         if skill is None:
             raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
@@ -137,9 +137,12 @@ class Training:
         state, settings = self._state, self._settings
         flat = state.policy.requires_grad_()
         scored = rollout.score(
-            weights(flat), minibatch.prompts, minibatch.tokens, minibatch.mask,
+            weights(flat),
+            minibatch.prompts,
+            minibatch.tokens,
+            minibatch.mask,
             settings.rollout.temperature,
-        )  # fmt: skip
+        )
         if told == state.step:  # its own log-probabilities, so the ratio is 1 exactly
             minibatch = minibatch._replace(logp_old=scored.logp.detach())
         target = objective(settings.loss, settings.kl, scored.logp, minibatch, self._dialect)
@@ -171,9 +174,13 @@ class Training:
         if settings.max_staleness_steps:
             state.earlier = [*state.earlier, before][-settings.max_staleness_steps :]
         state.step = step
-        state.trace.append(Moment(
-            values["train/reward_mean"], values["rollout/response_tokens"], values["train/entropy"]
-        ))  # fmt: skip
+        state.trace.append(
+            Moment(
+                values["train/reward_mean"],
+                values["rollout/response_tokens"],
+                values["train/entropy"],
+            )
+        )
         values["train/learning_rate"] = rate
 
     def _is_shown(self, step: int) -> bool:

@@ -7,8 +7,8 @@ by a cell are one run, and a cell declared for the embedded trainer keeps its id
 
 from functools import cache
 
-from orchestrator.dialect import Dialect, parse, relevant
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.kl.dialect import Dialect, parse, relevant
 from orchestrator.settings import Settings
 
 VERSION = "1"
@@ -21,9 +21,12 @@ def dialect(version: str | None) -> Dialect:
     own, _, told = (version or VERSION).partition("+")
     if own != VERSION:
         raise UnsupportedSetting(
-            "micro", "backend.version", version, (VERSION, f"{VERSION}+kl_reward=to_go", "..."),
+            "micro",
+            "backend.version",
+            version,
+            (VERSION, f"{VERSION}+kl_reward=to_go", "..."),
             f"Set backend=micro@{VERSION}; after a + a version names what is not its own way.",
-        )  # fmt: skip
+        )
     try:
         return parse(told)
     except EnvironmentFault as error:

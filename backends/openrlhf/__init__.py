@@ -5,14 +5,14 @@ from pathlib import Path
 
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class OpenRLHF:
-    """orchestrator.backend.Backend; the library is in an environment of its own."""
+    """orchestrator.library.protocol.Backend; the library is in an environment of its own."""
 
     name = "openrlhf"
     versions: tuple[str, ...] = flags.VERSIONS
@@ -20,7 +20,7 @@ class OpenRLHF:
     tasks_dir: Path | None = None
     prompts_format = plan.PROMPTS_FORMAT
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return plan.translate(cell, place)
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

@@ -10,35 +10,54 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from orchestrator.audit.keys import LONGEST_ENTRY, Keys, Releases, load_releases, nearest, unquoted
-from orchestrator.audit.types import (
+from orchestrator.library.launches import (
+    LONGEST_ENTRY,
+    AuditNote,
+    CommandWord,
     Edit,
     Given,
     Inactive,
     InLoss,
     InReward,
+    Keys,
     Launch,
-    Note,
     Reading,
+    Releases,
     Rule,
-    Word,
-)  # fmt: skip
+    load_releases,
+    nearest,
+    unquoted,
+)
 
 FLAT = {
-    "coefficient": "init_kl_coef", "estimator": "kl_estimator", "in_loss": "use_kl_loss",
-    "old_k3": "use_kl_estimator_k3", "unbiased": "unbiased_gradient",
-    "advantage": "advantage_estimator", "group": "n_samples_per_prompt", "target": "kl_target",
-}  # fmt: skip
+    "coefficient": "init_kl_coef",
+    "estimator": "kl_estimator",
+    "in_loss": "use_kl_loss",
+    "old_k3": "use_kl_estimator_k3",
+    "unbiased": "unbiased_gradient",
+    "advantage": "advantage_estimator",
+    "group": "n_samples_per_prompt",
+    "target": "kl_target",
+}
 DOTTED = {
-    "coefficient": "algo.kl.init_coef", "estimator": "algo.kl.estimator",
-    "in_loss": "algo.kl.use_loss", "old_k3": "use_kl_estimator_k3",
-    "unbiased": "algo.kl.unbiased_gradient", "advantage": "algo.advantage.estimator",
-    "group": "rollout.n_samples_per_prompt", "target": "algo.kl.target",
-}  # fmt: skip
+    "coefficient": "algo.kl.init_coef",
+    "estimator": "algo.kl.estimator",
+    "in_loss": "algo.kl.use_loss",
+    "old_k3": "use_kl_estimator_k3",
+    "unbiased": "algo.kl.unbiased_gradient",
+    "advantage": "algo.advantage.estimator",
+    "group": "rollout.n_samples_per_prompt",
+    "target": "algo.kl.target",
+}
 DEFAULTS = {
-    "coefficient": "0.01", "estimator": "k1", "in_loss": "false", "old_k3": "false",
-    "unbiased": "false", "advantage": "gae", "group": "1",
-}  # fmt: skip
+    "coefficient": "0.01",
+    "estimator": "k1",
+    "in_loss": "false",
+    "old_k3": "false",
+    "unbiased": "false",
+    "advantage": "gae",
+    "group": "1",
+}
 FIRST_DOTTED, FIRST_LOSS, FIRST_ESTIMATOR = "0.10.2", "0.6.0", "0.6.4"
 NEWEST = "0.11.2"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
@@ -66,7 +85,7 @@ def audit(launch: Launch) -> Reading | None:
     return _Judge(keys, names, entry, version, because).reading()
 
 
-def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
     for i, word in enumerate(words):
         if len(word.text) < LONGEST_ENTRY and _ENTRY.match(word.text):
             return word.text, words[i + 1 :]
@@ -78,7 +97,7 @@ def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
     return None, ()
 
 
-def _flags(words: Sequence[Word]) -> dict[str, list[Given]]:
+def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
     """Flags with the word after them as their value, where it is not a flag itself."""
     found: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
@@ -92,8 +111,12 @@ def _flags(words: Sequence[Word]) -> dict[str, list[Given]]:
         if value is None and following is not None and not _FLAG.match(following.text):
             value = following.text
             lines, why = (*lines, *following.lines), following.why
-        if name in ("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3",
-                    "algo.kl.unbiased_gradient"):  # fmt: skip
+        if name in (
+            "use_kl_loss",
+            "algo.kl.use_loss",
+            "use_kl_estimator_k3",
+            "algo.kl.unbiased_gradient",
+        ):
             value, why = "true", ()
         given = Given(unquoted(value or "true"), tuple(dict.fromkeys(lines)), why)
         found.setdefault(name, []).append(given)
@@ -143,25 +166,33 @@ class _Judge:
         elif on is not False:
             reward = InReward(on, estimator, beta)
         return Reading(
-            library="openrlhf", version=self.version, version_because=self.because,
-            entry_point=self.entry, in_reward=reward, in_loss=loss,
-            advantage_estimator=keys.text(names["advantage"]), reference_policy_loaded=on,
+            library="openrlhf",
+            version=self.version,
+            version_because=self.because,
+            entry_point=self.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=keys.text(names["advantage"]),
+            reference_policy_loaded=on,
             group_size=keys.integer(names["group"]),
-            inactive=tuple(self._inactive(on, in_loss)), contradictions=tuple(self._doubled()),
-            settings=tuple(keys.settings), rules=tuple(self._rules(in_loss, straight)),
-            change=tuple(self._change(beta, estimator)), assumes=tuple(self._assumed()),
+            inactive=tuple(self._inactive(on, in_loss)),
+            contradictions=tuple(self._doubled()),
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules(in_loss, straight)),
+            change=tuple(self._change(beta, estimator)),
+            assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
-        )  # fmt: skip
+        )
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
         if not re.match(r"openrlhf[./]cli[./]", self.entry.lstrip("./")):
             yield f"{self.entry} is not OpenRLHF's own: that it reads these flags as its trainer"
 
-    def _doubled(self) -> Iterator[Note]:
+    def _doubled(self) -> Iterator[AuditNote]:
         wanted = [self.names[k] for k in ("coefficient", "estimator", "in_loss")]
         for note in self.keys.doubled(wanted):
-            yield Note(f"--{note.text}", note.lines)
+            yield AuditNote(f"--{note.text}", note.lines)
 
     def _estimator(self) -> str | None:
         keys, names = self.keys, self.names

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
 from backends.openrlhf.topology import Topology
 from orchestrator.errors import UnsupportedSetting, did_you_mean
+from orchestrator.records import AttemptPaths
 from orchestrator.settings import BackendRef, Kl, Settings
-from orchestrator.types import Place
 
 ADVANTAGES = {"rloo": "rloo", "grpo": "group_norm", "dr_grpo": "dr_grpo"}
 AGGREGATIONS = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
@@ -48,24 +48,31 @@ def version_of(backend: BackendRef) -> str:
     version = NEWEST if backend.version is None else backend.version
     if version not in VERSIONS:
         raise UnsupportedSetting(
-            "openrlhf", "backend.version", version, VERSIONS,
+            "openrlhf",
+            "backend.version",
+            version,
+            VERSIONS,
             f"orch knows the flags of these releases only{did_you_mean(version, VERSIONS)}; they "
             f"were all renamed at 0.10.2. Set backend.version={NEWEST}.",
-        )  # fmt: skip
+        )
     return version
 
 
-def check(settings: Settings, version: str, top: Topology, place: Place) -> None:
+def check(settings: Settings, version: str, top: Topology, place: AttemptPaths) -> None:
     """Raises UnsupportedSetting for the first field that this release cannot express."""
     for fault in _faults(settings, version, top, place):
         raise fault
 
 
 def _faults(
-    settings: Settings, version: str, top: Topology, place: Place
+    settings: Settings, version: str, top: Topology, place: AttemptPaths
 ) -> Iterator[UnsupportedSetting]:
-    for field in ("advantage.estimator", "loss.aggregation",
-                  "kl.placement", "kl.reset_reference_every_steps"):  # fmt: skip
+    for field in (
+        "advantage.estimator",
+        "loss.aggregation",
+        "kl.placement",
+        "kl.reset_reference_every_steps",
+    ):
         section, _, leaf = field.partition(".")
         value = getattr(getattr(settings, section), leaf)
         if value not in CAPABILITIES[field]:
@@ -75,11 +82,13 @@ def _faults(
     yield from _words(settings, place)
     if settings.max_staleness_steps % settings.batch.num_minibatches:
         yield UnsupportedSetting(
-            "openrlhf", "max_staleness_steps", settings.max_staleness_steps,
+            "openrlhf",
+            "max_staleness_steps",
+            settings.max_staleness_steps,
             (f"multiples of batch.num_minibatches ({settings.batch.num_minibatches})",),
             "The queue between sampler and trainer holds whole rollout batches: take a multiple of "
             "batch.num_minibatches.",
-        )  # fmt: skip
+        )
     if version == FLAT:
         yield from _flat(settings, top)
 
@@ -133,30 +142,42 @@ def _prompts(settings: Settings) -> Iterator[UnsupportedSetting]:
     known = settings.data.num_prompts
     if known is None:
         yield UnsupportedSetting(
-            "openrlhf", "data.num_prompts", None, ("the number of prompts of the split",),
+            "openrlhf",
+            "data.num_prompts",
+            None,
+            ("the number of prompts of the split",),
             "It has no number of steps and stops when its prompts run out: with data.num_prompts "
             "orch repeats and cuts them to exactly num_train_steps.",
-        )  # fmt: skip
+        )
     elif (copies := num_copies(settings)) > MOST_COPIES:
         yield UnsupportedSetting(
-            "openrlhf", "data.num_prompts", known, (f"a split passed at most {MOST_COPIES} times",),
+            "openrlhf",
+            "data.num_prompts",
+            known,
+            (f"a split passed at most {MOST_COPIES} times",),
             f"num_train_steps needs {copies} passes; take more prompts or fewer train steps.",
-        )  # fmt: skip
+        )
 
 
-def _words(settings: Settings, place: Place) -> Iterator[UnsupportedSetting]:
+def _words(settings: Settings, place: AttemptPaths) -> Iterator[UnsupportedSetting]:
     """What its command line cannot carry: it cuts data and reward paths at commas, data at @."""
     for sign in (",", "@"):
         if sign in str(place.plan_dir):
             yield UnsupportedSetting(
-                "openrlhf", "place.plan_dir", place.plan_dir, (f"a path without '{sign}'",),
+                "openrlhf",
+                "place.plan_dir",
+                place.plan_dir,
+                (f"a path without '{sign}'",),
                 "It splits the paths of prompts and rewards there: move the runs folder.",
-            )  # fmt: skip
+            )
     if settings.model.path.startswith("-"):
         yield UnsupportedSetting(
-            "openrlhf", "model.path", settings.model.path, ("a path that starts otherwise",),
+            "openrlhf",
+            "model.path",
+            settings.model.path,
+            ("a path that starts otherwise",),
             "Its parser would take this for a flag: write ./ before it.",
-        )  # fmt: skip
+        )
 
 
 def _flat(settings: Settings, top: Topology) -> Iterator[UnsupportedSetting]:
@@ -164,22 +185,31 @@ def _flat(settings: Settings, top: Topology) -> Iterator[UnsupportedSetting]:
     optimizer = settings.optimizer
     if optimizer.schedule != "constant":
         yield UnsupportedSetting(
-            "openrlhf", "optimizer.schedule", optimizer.schedule, ("constant",),
+            "openrlhf",
+            "optimizer.schedule",
+            optimizer.schedule,
+            ("constant",),
             f"{FLAT} gives every schedule a min_lr that this one refuses once training starts; "
             f"backend.version={NEWEST} runs it.",
-        )  # fmt: skip
+        )
     if optimizer.epsilon != 1e-8:
         yield UnsupportedSetting(
-            "openrlhf", "optimizer.epsilon", optimizer.epsilon, (1e-8,),
+            "openrlhf",
+            "optimizer.epsilon",
+            optimizer.epsilon,
+            (1e-8,),
             f"{FLAT} has no flag for it; backend.version={NEWEST} has --actor.adam.eps.",
-        )  # fmt: skip
+        )
     if settings.loss.aggregation == "token_mean" and top.micro_train == 1:
         yield UnsupportedSetting(
-            "openrlhf", "loss.aggregation", "token_mean", ("sequence_mean",),
+            "openrlhf",
+            "loss.aggregation",
+            "token_mean",
+            ("sequence_mean",),
             f"{FLAT} averages each micro-batch by itself, and only one sequence fits this batch "
             f"and these GPUs: that is sequence_mean. backend.version={NEWEST} divides by the "
             "tokens of the minibatch.",
-        )  # fmt: skip
+        )
 
 
 def num_rows(settings: Settings) -> int:

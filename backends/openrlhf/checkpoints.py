@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.types import Checkpoint
+from orchestrator.records import Checkpoint
 
 _STEPS, _BATCHES, _FINAL = (
-    re.compile(r"global_step-x([0-9]+)"), re.compile(r"global_step([0-9]+)_hf"),
+    re.compile(r"global_step-x([0-9]+)"),
+    re.compile(r"global_step([0-9]+)_hf"),
     re.compile(r"step-([0-9]+)"),
-)  # fmt: skip
+)
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 
 from backends.openrlhf.check import UNBIASED
 from backends.openrlhf.flags import FLAT, Options, spelled, words
-from orchestrator.fingerprint import flatten
+from orchestrator.identity import flatten
+from orchestrator.records import LedgerEntry
 from orchestrator.settings import Cadence, Settings
-from orchestrator.types import LedgerEntry
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "model.path": ("actor.model_name_or_path",),
@@ -122,16 +122,26 @@ def of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
     every = cadence.evaluate_every_steps
     if every is None:
         return ()
-    return (LedgerEntry(field="cadence.evaluate_every_steps", status="approximated", key="",
-                        value=str(every), note=_NO_EVALUATION),)  # fmt: skip
+    return (
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(every),
+            note=_NO_EVALUATION,
+        ),
+    )
 
 
 @lru_cache(maxsize=4096)
 def _entry(field: str, differs: str | None, key: str, value: str) -> LedgerEntry:
     return LedgerEntry(
-        field=field, status="exact" if differs is None else "approximated", key=key, value=value,
+        field=field,
+        status="exact" if differs is None else "approximated",
+        key=key,
+        value=value,
         note=EXACT.get(field, "") if differs is None else differs,
-    )  # fmt: skip
+    )
 
 
 def _keys(field: str, options: Options, version: str) -> str:

@@ -16,8 +16,8 @@ from backends.openrlhf.checkpoints import steps_per_batch
 from backends.openrlhf.flags import VERSIONS
 from backends.openrlhf.parse import read
 from orchestrator.errors import LogFault
-from orchestrator.tensorboard import scalars
-from orchestrator.types import MetricPoint
+from orchestrator.metrics.tensorboard import scalars
+from orchestrator.records import MetricPoint
 
 Names = Mapping[str, str]
 NAMES: Names = {

@@ -44,10 +44,13 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return Settings.model_validate(_settings(flags, needs))
     except (ValidationError, ArithmeticError, KeyError, TypeError) as error:
         told = (
-            [f"{e['msg']} at {'.'.join(map(str, e['loc']))}, got {e['input']!r}"
-             for e in error.errors()]
-            if isinstance(error, ValidationError) else [f"{type(error).__name__}: {error}"]
-        )  # fmt: skip
+            [
+                f"{e['msg']} at {'.'.join(map(str, e['loc']))}, got {e['input']!r}"
+                for e in error.errors()
+            ]
+            if isinstance(error, ValidationError)
+            else [f"{type(error).__name__}: {error}"]
+        )
         raise SpecError(MODULE, [Fault(f"the flags make no cell: {t}") for t in told]) from error
 
 
@@ -75,8 +78,9 @@ def read(argv: Sequence[str], faults: list[Fault]) -> Flags:
 
 
 _WITHOUT: Mapping[str, str] = {
-    "algo.kl.unbiased_gradient": "algo.kl.use_loss", "train.async_queue_size": "train.async_enable",
-}  # fmt: skip
+    "algo.kl.unbiased_gradient": "algo.kl.use_loss",
+    "train.async_queue_size": "train.async_enable",
+}
 """Flags that the library takes and ignores without another one."""
 
 
@@ -177,20 +181,25 @@ def _settings(flags: Flags, needs: Mapping[str, Any]) -> dict[str, Any]:
     response = flags["rollout.max_new_tokens"]
     return {
         "model": {
-            "name": asked["model.name"], "path": flags["actor.model_name_or_path"],
+            "name": asked["model.name"],
+            "path": flags["actor.model_name_or_path"],
             "chat_template": "default" if flags["data.apply_chat_template"] else "none",
         },
         "data": {
-            **{k: data[k] for k in ("name", "path", "split", "num_prompts", "instruction",
-                                    "reward")},
+            **{
+                k: data[k]
+                for k in ("name", "path", "split", "num_prompts", "instruction", "reward")
+            },
             "max_prompt_tokens": flags["data.max_len"] - response,
         },
         "advantage": {"estimator": _reverse(ADVANTAGES, flags["algo.advantage.estimator"])},
         "loss": _loss(flags),
         "kl": _kl(flags, asked),
         "rollout": {
-            "group_size": flags["rollout.n_samples_per_prompt"], "max_response_tokens": response,
-            "temperature": flags["rollout.temperature"], "top_p": flags["rollout.top_p"],
+            "group_size": flags["rollout.n_samples_per_prompt"],
+            "max_response_tokens": response,
+            "temperature": flags["rollout.temperature"],
+            "top_p": flags["rollout.top_p"],
         },
         "batch": {"num_prompts": flags["rollout.batch_size"], "num_minibatches": minibatches},
         "optimizer": _optimizer(flags, steps),
@@ -200,7 +209,7 @@ def _settings(flags: Flags, needs: Mapping[str, Any]) -> dict[str, Any]:
             flags["train.async_queue_size"] * minibatches if flags["train.async_enable"] else 0
         ),
         "seed": flags["train.seed"],
-    }  # fmt: skip
+    }
 
 
 def _loss(flags: Flags) -> dict[str, Any]:
@@ -211,9 +220,8 @@ def _loss(flags: Flags) -> dict[str, Any]:
     unclipped = (low, high) == NO_CLIP
     return {
         "aggregation": aggregation,
-        "clip": None if unclipped
-        else {"low": low, "high": high, "dual": flags["actor.dual_clip"]},
-    }  # fmt: skip
+        "clip": None if unclipped else {"low": low, "high": high, "dual": flags["actor.dual_clip"]},
+    }
 
 
 def _kl(flags: Flags, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,12 +242,15 @@ def _optimizer(flags: Flags, steps: int) -> dict[str, Any]:
     beta1, beta2 = flags["actor.adam.betas"]
     norm = flags["actor.max_norm"]
     return {
-        "learning_rate": flags["actor.adam.lr"], "beta1": beta1, "beta2": beta2,
-        "epsilon": flags["actor.adam.eps"], "weight_decay": flags["actor.adam.weight_decay"],
+        "learning_rate": flags["actor.adam.lr"],
+        "beta1": beta1,
+        "beta2": beta2,
+        "epsilon": flags["actor.adam.eps"],
+        "weight_decay": flags["actor.adam.weight_decay"],
         "max_grad_norm": norm if norm > 0 else None,
         "schedule": _reverse(SCHEDULES, flags["actor.lr_scheduler"]),
         "num_warmup_steps": math.ceil(steps * flags["actor.lr_warmup_ratio"]),
-    }  # fmt: skip
+    }
 
 
 def _reverse(names: Mapping[str, str], value: str) -> str:

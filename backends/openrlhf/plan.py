@@ -10,8 +10,8 @@ from backends.openrlhf.flags import FLAT, Options, argv
 from backends.openrlhf.topology import Topology, topology
 from orchestrator import scoring
 from orchestrator.data import recipe
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, LaunchPlan, Place
 
 NEEDS, REWARD, PROMPTS = "needs.json", "reward.py", "data/train.jsonl"
 PROMPTS_FORMAT = "labelled"
@@ -24,7 +24,7 @@ STEPS_DIR = "global_step-x{}"
 FINAL_DIR = "step-{}"
 
 
-def translate(cell: Cell, place: Place) -> LaunchPlan:
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what the release cannot run."""
     settings = cell.settings
     version = check.version_of(settings.backend)
@@ -33,10 +33,14 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         top = top._replace(micro_train=1)
     check.check(settings, version, top, place)
     options: Options = {
-        **_data(settings, place), **_rollout(settings, top), **_objective(settings, version),
-        **_optimizer(settings, version), **_training(settings, top),
-        **_machines(settings, top), **_output(cell, place),
-    }  # fmt: skip
+        **_data(settings, place),
+        **_rollout(settings, top),
+        **_objective(settings, version),
+        **_optimizer(settings, version),
+        **_training(settings, top),
+        **_machines(settings, top),
+        **_output(cell, place),
+    }
     return LaunchPlan(
         cell_id=cell.id,
         backend="openrlhf",
@@ -54,7 +58,7 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
     )
 
 
-def _data(settings: Settings, place: Place) -> Options:
+def _data(settings: Settings, place: AttemptPaths) -> Options:
     prompts = [str(place.plan_dir / PROMPTS)] * check.num_copies(settings)
     template: Options = (
         {"data.apply_chat_template": True} if settings.model.chat_template == "default" else {}
@@ -140,29 +144,37 @@ def _training(settings: Settings, top: Topology) -> Options:
 
 def _machines(settings: Settings, top: Topology) -> Options:
     where: Options = {
-        "actor.num_nodes": top.num_nodes, "actor.num_gpus_per_node": top.gpus_per_node,
-        "ref.num_nodes": top.num_nodes, "ref.num_gpus_per_node": top.gpus_per_node,
-        "vllm.num_engines": top.num_engines, "vllm.tensor_parallel_size": 1,
-        "ds.zero_stage": 3, "ds.param_dtype": "bf16", "ds.packing_samples": True,
+        "actor.num_nodes": top.num_nodes,
+        "actor.num_gpus_per_node": top.gpus_per_node,
+        "ref.num_nodes": top.num_nodes,
+        "ref.num_gpus_per_node": top.gpus_per_node,
+        "vllm.num_engines": top.num_engines,
+        "vllm.tensor_parallel_size": 1,
+        "ds.zero_stage": 3,
+        "ds.param_dtype": "bf16",
+        "ds.packing_samples": True,
         "actor.gradient_checkpointing_enable": True,
-    }  # fmt: skip
+    }
     if settings.max_staleness_steps:
         where |= {"train.colocate_actor_ref": True, "vllm.gpu_memory_utilization": 0.9}
     else:
         where |= {
-            "train.colocate_all": True, "vllm.enable_sleep": True, "ds.enable_sleep": True,
+            "train.colocate_all": True,
+            "vllm.enable_sleep": True,
+            "ds.enable_sleep": True,
             "vllm.gpu_memory_utilization": 0.6,
-        }  # fmt: skip
+        }
     return where
 
 
-def _output(cell: Cell, place: Place) -> Options:
+def _output(cell: Cell, place: AttemptPaths) -> Options:
     minibatches = cell.settings.batch.num_minibatches
     every = cell.cadence.checkpoint_every_steps
     saving: Options = (
-        {} if every is None
+        {}
+        if every is None
         else {"ckpt.save_steps": max(1, round(every / minibatches)), "ckpt.save_hf": True}
-    )  # fmt: skip
+    )
     return {
         "ckpt.path": str(place.checkpoints_dir / STEPS_DIR.format(minibatches)),
         "ckpt.output_dir": str(
@@ -181,19 +193,27 @@ def needs(settings: Settings, version: str) -> str:
     that several cells spell alike in flags."""
     data = settings.data
     asked: dict[str, object] = {
-        "backend.version": settings.backend.version, "model.name": settings.model.name,
-    }  # fmt: skip
+        "backend.version": settings.backend.version,
+        "model.name": settings.model.name,
+    }
     if settings.kl.estimator in UNBIASED:
         asked["kl.estimator"] = settings.kl.estimator
-    return _json({
-        "library": f"openrlhf=={version}",
-        "prompts": {
-            "file": PROMPTS, "columns": COLUMNS, "name": data.name, "path": data.path,
-            "split": data.split, "num_prompts": data.num_prompts,
-            "instruction": data.instruction, "reward": data.reward,
-        },
-        "asked": asked,
-    })  # fmt: skip
+    return _json(
+        {
+            "library": f"openrlhf=={version}",
+            "prompts": {
+                "file": PROMPTS,
+                "columns": COLUMNS,
+                "name": data.name,
+                "path": data.path,
+                "split": data.split,
+                "num_prompts": data.num_prompts,
+                "instruction": data.instruction,
+                "reward": data.reward,
+            },
+            "asked": asked,
+        }
+    )
 
 
 def _json(plain: object) -> str:

@@ -1,4 +1,4 @@
-"""OpenRLHF's own parser, KL, experience, advantages and loss, for orchestrator/matrix/inside.py.
+"""OpenRLHF's own parser, KL, experience, advantages and loss, for orchestrator/probes/runner.py.
 
 Run by a Python with torch beside OpenRLHF's installed source; nothing of orch is imported. Parser,
 RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's; Ray, DeepSpeed and the
@@ -46,13 +46,27 @@ def natives(_version: str) -> dict[str, Any]:
 def silent(version: str) -> dict[str, Any]:
     """A launch that says nothing about KL."""
     if _flat(version):
-        argv = ["--pretrain", "m", "--remote_rm_url", "r.py", "--advantage_estimator", "rloo",
-                "--n_samples_per_prompt", "4"]  # fmt: skip
+        argv = [
+            "--pretrain",
+            "m",
+            "--remote_rm_url",
+            "r.py",
+            "--advantage_estimator",
+            "rloo",
+            "--n_samples_per_prompt",
+            "4",
+        ]
     else:
         argv = [
-            "--actor.model_name_or_path", "m", "--reward.remote_url", "r.py",
-            "--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "4",
-        ]  # fmt: skip
+            "--actor.model_name_or_path",
+            "m",
+            "--reward.remote_url",
+            "r.py",
+            "--algo.advantage.estimator",
+            "rloo",
+            "--rollout.n_samples_per_prompt",
+            "4",
+        ]
     return {"argv": argv, "files": {}}
 
 
@@ -79,13 +93,20 @@ class OpenRlhf:
         self.utils: ModuleType = load(UTILS)
         self.loss_module: ModuleType = load(LOSS, masked_mean=self.utils.masked_mean)
         length = load(LENGTHS)
-        own = {"compute_approx_kl": self.utils.compute_approx_kl, "torch": torch,
-               "masked_mean": self.utils.masked_mean}  # fmt: skip
+        own = {
+            "compute_approx_kl": self.utils.compute_approx_kl,
+            "torch": torch,
+            "masked_mean": self.utils.masked_mean,
+        }
         self.maker: ModuleType = load(
-            MAKER, compute_reward=self.utils.compute_reward, ray=MagicMock(), logger=MagicMock(),
+            MAKER,
+            compute_reward=self.utils.compute_reward,
+            ray=MagicMock(),
+            logger=MagicMock(),
             init_logger=lambda _: MagicMock(),
-            apply_length_penalties=length.apply_length_penalties, **own,
-        )  # fmt: skip
+            apply_length_penalties=length.apply_length_penalties,
+            **own,
+        )
         if (sources.folder / "utils/loss_utils.py").exists():
             own |= vars(load("utils/loss_utils.py"))
         if hasattr(self.loss_module, "aggregate_loss"):
@@ -93,11 +114,13 @@ class OpenRlhf:
             sources.uses(LOSS, "aggregate_loss")
         self.step: ModuleType = load(ACTOR, ["ActorPPOTrainer.training_step"], **own)
         for file, name in (
-            (UTILS, "compute_approx_kl"), (UTILS, "compute_reward"), (LOSS, "PolicyLoss"),
+            (UTILS, "compute_approx_kl"),
+            (UTILS, "compute_reward"),
+            (LOSS, "PolicyLoss"),
             (MAKER, "RemoteExperienceMaker.make_experience"),
             (MAKER, "RemoteExperienceMaker.compute_advantages_and_returns"),
             (MAKER, "RemoteExperienceMaker.get_cumulative_returns"),
-        ):  # fmt: skip
+        ):
             sources.uses(file, name)
 
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
@@ -132,10 +155,15 @@ class OpenRlhf:
             raise ValueError(f"the launch has groups of {size}, and the batch has not")
         maker = self._maker(config, batch)
         experience = SimpleNamespace(
-            sequences=batch["old"], attention_mask=None, action_mask=batch["mask"],
-            rewards=batch["rewards"].clone(), index=list(range(len(groups))), info={},
-            mm_train_inputs=None, response_length=batch["mask"].sum(-1),
-        )  # fmt: skip
+            sequences=batch["old"],
+            attention_mask=None,
+            action_mask=batch["mask"],
+            rewards=batch["rewards"].clone(),
+            index=list(range(len(groups))),
+            info={},
+            mm_train_inputs=None,
+            response_length=batch["mask"].sum(-1),
+        )
         seen: list[Any] = []
         own = self.utils.compute_reward
 
@@ -152,9 +180,14 @@ class OpenRlhf:
         strategy = SimpleNamespace(args=config.args)
         reference = [batch["ref"]] if config.beta > 0 else None  # as train() makes the group
         maker = self.maker.RemoteExperienceMaker(
-            [batch["old"]], None, None, reference, SimpleNamespace(value=config.beta), strategy,
+            [batch["old"]],
             None,
-        )  # fmt: skip
+            None,
+            reference,
+            SimpleNamespace(value=config.beta),
+            strategy,
+            None,
+        )
         maker.advantage_estimator = config.advantage
         maker._dispatch_forward = lambda group, *_, **__: group  # noqa: SLF001  (the library's own function is what is asked)
         maker._flatten_results = _flattened  # noqa: SLF001  (the library's own function is what is asked)
@@ -168,19 +201,26 @@ class OpenRlhf:
         fake.actor = lambda *_, **__: (batch["logp"], None)
         fake.actor.train = lambda: None
         fake.actor_loss_fn = self.sources.assigned(
-            ACTOR, "ActorPPOTrainer.__init__", "actor_loss_fn",
+            ACTOR,
+            "ActorPPOTrainer.__init__",
+            "actor_loss_fn",
             {"self": fake, "PolicyLoss": self.loss_module.PolicyLoss},
-        )  # fmt: skip
+        )
         fake.strategy.backward = _stop
         if config.nested:
             args.actor.entropy_coef = None
         else:
             args.entropy_loss_coef = None
         experience = SimpleNamespace(
-            sequences=None, attention_mask=None, action_mask=batch["mask"], info={},
-            action_log_probs=batch["old"], advantages=batch["advantages"],
-            base_action_log_probs=batch["ref"], rollout_log_probs=batch["old"],
-        )  # fmt: skip
+            sequences=None,
+            attention_mask=None,
+            action_mask=batch["mask"],
+            info={},
+            action_log_probs=batch["old"],
+            advantages=batch["advantages"],
+            base_action_log_probs=batch["ref"],
+            rollout_log_probs=batch["old"],
+        )
         try:
             self.step.training_step(fake, experience, config.beta, 0)
         except Loss as reached:

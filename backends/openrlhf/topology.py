@@ -30,19 +30,24 @@ def topology(settings: Settings, resources: Resources) -> Topology:
         nodes, gpus = _half(nodes, gpus)
     if gpus == 0:
         raise UnsupportedSetting(
-            "openrlhf", "resources.gpus_per_node", resources.gpus_per_node, ("1 or more",),
+            "openrlhf",
+            "resources.gpus_per_node",
+            resources.gpus_per_node,
+            ("1 or more",),
             "Every model of a run lives on GPUs; set resources.gpus_per_node.",
-        )  # fmt: skip
+        )
     workers = nodes * gpus
     per_step = settings.batch.num_prompts * settings.rollout.group_size
     per_minibatch, left = divmod(per_step, settings.batch.num_minibatches)
     if left or per_minibatch % workers:
         raise UnsupportedSetting(
-            "openrlhf", "batch.num_prompts", settings.batch.num_prompts,
+            "openrlhf",
+            "batch.num_prompts",
+            settings.batch.num_prompts,
             (f"num_prompts x group_size / num_minibatches a multiple of {workers}",),
             f"A minibatch has {per_step / settings.batch.num_minibatches:g} rollouts and {workers} "
             "GPUs train: change batch.num_prompts, rollout.group_size or the number of GPUs.",
-        )  # fmt: skip
+        )
     share = per_minibatch // workers
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
     return Topology(nodes, gpus, workers, micro, micro)
@@ -54,8 +59,11 @@ def _half(nodes: int, gpus: int) -> tuple[int, int]:
         return nodes // 2, gpus
     if gpus % 2:
         raise UnsupportedSetting(
-            "openrlhf", "resources.gpus_per_node", gpus, ("an even number of nodes or of GPUs",),
+            "openrlhf",
+            "resources.gpus_per_node",
+            gpus,
+            ("an even number of nodes or of GPUs",),
             "Asynchronous training keeps half of the GPUs for sampling: give an even number, or "
             "set max_staleness_steps=0.",
-        )  # fmt: skip
+        )
     return nodes, gpus // 2

@@ -6,14 +6,14 @@ from pathlib import Path
 from backends.prime_rl import capabilities, checkpoints, dialect, metrics
 from backends.prime_rl import parse as launches
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class PrimeRl:
-    """orchestrator.backend.Backend."""
+    """orchestrator.library.protocol.Backend."""
 
     name = capabilities.NAME
     versions: tuple[str, ...] = capabilities.VERSIONS
@@ -21,7 +21,7 @@ class PrimeRl:
     tasks_dir: Path | None = None
     prompts_format = PROMPTS_FORMAT
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return translate(cell, place)
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

@@ -10,27 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from orchestrator.audit.keys import (
+from orchestrator.library.launches import (
     LONGEST_ENTRY,
     PRIME_RL_TAU,
-    Keys,
-    Releases,
-    as_number,
-    load_releases,
-    nearest,
-    unquoted,
-)
-from orchestrator.audit.types import (
+    CommandWord,
     Edit,
     Given,
     Inactive,
     InLoss,
     InReward,
+    Keys,
     Launch,
     Reading,
+    Releases,
     Rule,
-    Word,
-)  # fmt: skip
+    as_number,
+    load_releases,
+    nearest,
+    unquoted,
+)
 
 OLD = 1
 """Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
@@ -39,13 +37,25 @@ FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
 TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
 _TEACHER_NAMES = ("teacher_inference.model.name", "orchestrator.teacher_model.model.name")
 _POLICY_NAMES = ("model.name", "trainer.model.name", "orchestrator.model.name")
-_ENTRY = re.compile(r"^(rl|trainer|orchestrator|.*zeroband/train\.py|.*prime_rl/.*(rl|train)\.py"
-                    r"|prime_rl\.[\w.]*(rl|train)|zeroband\.train)$")  # fmt: skip
+_ENTRY = re.compile(
+    r"^(rl|trainer|orchestrator|.*zeroband/train\.py|.*prime_rl/.*(rl|train)\.py"
+    r"|prime_rl\.[\w.]*(rl|train)|zeroband\.train)$"
+)
 _MARKS = {
-    "orchestrator", "inference", "trainer", "slurm", "deployment", "grpo", "weight_broadcast",
-    "inference_gpu_ids", "trainer_gpu_ids", "toml_files", "name_model", "kl_coef",
+    "orchestrator",
+    "inference",
+    "trainer",
+    "slurm",
+    "deployment",
+    "grpo",
+    "weight_broadcast",
+    "inference_gpu_ids",
+    "trainer_gpu_ids",
+    "toml_files",
+    "name_model",
+    "kl_coef",
     "max_async_level",
-}  # fmt: skip
+}
 UNDATED = (
     "kl_tau is not given: since March 2026 (0.5.0) it is 0.001, before it was 0 and so no KL; "
     "its keys fit both, for commits between 0.4.0 and 0.5.0 had them: say which with --library "
@@ -77,7 +87,7 @@ def audit(launch: Launch) -> Reading | None:
     return _Judge(keys, entry, *_release(launch, keys), launch).reading()
 
 
-def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
     """`rl`, `uv run rl`, `python src/zeroband/train.py`: with an `@` or a TOML file after it."""
     for i, word in enumerate(words[:40]):
         rest = words[i + 1 :]
@@ -99,9 +109,11 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
         for key in values
     )
     return not foreign and (
-        bool(heads & _MARKS) or _is_sft(values) or _is_orchestrator(values)
+        bool(heads & _MARKS)
+        or _is_sft(values)
+        or _is_orchestrator(values)
         or {"model", "optim", "loss"} <= heads
-    )  # fmt: skip
+    )
 
 
 def _is_orchestrator(values: Mapping[str, object]) -> bool:
@@ -116,7 +128,7 @@ def _is_sft(values: Mapping[str, object]) -> bool:
     return {"model", "data", "optim"} <= heads and "orchestrator" not in heads
 
 
-def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Given]]:
+def _flags(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
     """`--trainer.loss.kl-tau 0.1` after the files."""
     for i, word in enumerate(words):
         match = re.match(r"^--([\w.-]+)(?:=(.*))?$", word.text, re.DOTALL)
@@ -157,9 +169,14 @@ class _Judge:
     """One configuration under one release's rules."""
 
     def __init__(
-        self, keys: Keys, entry: str | None, at: int, because: str, spread: list[int],
+        self,
+        keys: Keys,
+        entry: str | None,
+        at: int,
+        because: str,
+        spread: list[int],
         launch: Launch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
         self.spread, self.version = spread, releases().versions[at]
         self.dated = bool({"prime_rl", "prime-rl", PRIME_RL_TAU} & launch.versions.keys())
@@ -184,8 +201,11 @@ class _Judge:
             self._half()
         else:
             in_loss, rollout = self._tau()
-        group = self._find("orchestrator.rollouts_per_example", "orchestrator.group_size",
-                           "orchestrator.train.group_size")  # fmt: skip
+        group = self._find(
+            "orchestrator.rollouts_per_example",
+            "orchestrator.group_size",
+            "orchestrator.train.group_size",
+        )
         note = (
             ""
             if self.at >= FIRST_TEACHER and self.at <= LAST_TEACHER
@@ -206,16 +226,25 @@ class _Judge:
             else "rl"
         )
         return Reading(
-            library="prime_rl", version=self.version, version_because=self.because,
-            entry_point=self.entry or whole, in_reward=in_reward,
-            in_loss=in_loss, advantage_estimator=None if sft else self._advantage(),
+            library="prime_rl",
+            version=self.version,
+            version_because=self.because,
+            entry_point=self.entry or whole,
+            in_reward=in_reward,
+            in_loss=in_loss,
+            advantage_estimator=None if sft else self._advantage(),
             reference_policy_loaded=bool(in_loss.active or in_reward.active),
-            group_size=keys.integer(group) if group else None, rollout_kl=rollout,
-            inactive=tuple(self._inactive(dead)), settings=tuple(keys.settings),
-            rules=tuple(self.rules), change=tuple(self._change(in_loss)),
-            change_note=note, assumes=tuple(self._assumed()), unknown=tuple(self.unknown),
+            group_size=keys.integer(group) if group else None,
+            rollout_kl=rollout,
+            inactive=tuple(self._inactive(dead)),
+            settings=tuple(keys.settings),
+            rules=tuple(self.rules),
+            change=tuple(self._change(in_loss)),
+            change_note=note,
+            assumes=tuple(self._assumed()),
+            unknown=tuple(self.unknown),
             no_gradient=dead,
-        )  # fmt: skip
+        )
 
     def _advantage(self) -> str:
         key = self._find("orchestrator.algo.type", "orchestrator.advantage.type")
@@ -230,8 +259,10 @@ class _Judge:
     def _half(self) -> None:
         """The orchestrator's file alone."""
         if any(key.startswith("environment.") for key in self.keys.given):
-            self._rule("no release with [environment] has a KL (October 2025 and before)",
-                       "trainer/rl/loss.py")  # fmt: skip
+            self._rule(
+                "no release with [environment] has a KL (October 2025 and before)",
+                "trainer/rl/loss.py",
+            )
             return
         self.unknown.append(
             "this is the orchestrator's half of a run; a KL can only be in the trainer's file, "
@@ -245,11 +276,14 @@ class _Judge:
         rollout = None
         if (kind := self._find("grpo.off_policy.type")) and keys.text(kind) == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
-            self._rule("kl_cov weighs a distance to the policy that sampled, on some tokens",
-                       "src/zeroband/training/loss.py: grpo_loss_kl_cov")  # fmt: skip
+            self._rule(
+                "kl_cov weighs a distance to the policy that sampled, on some tokens",
+                "src/zeroband/training/loss.py: grpo_loss_kl_cov",
+            )
         if key is None:
-            self._rule("there is a reference policy only where kl_coef is given",
-                       "src/zeroband/train.py")  # fmt: skip
+            self._rule(
+                "there is a reference policy only where kl_coef is given", "src/zeroband/train.py"
+            )
             return InLoss(False), "", rollout
         beta = keys.number(key)
         if beta is None:
@@ -274,8 +308,11 @@ class _Judge:
         tau = keys.number(key) if key else default
         if key and tau is None:
             self.unknown.append(keys.why_unknown(key))
-        self._rule(f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
-                   "sampled, not to a reference policy", "prime_rl/trainer/rl/loss.py")  # fmt: skip
+        self._rule(
+            f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
+            "sampled, not to a reference policy",
+            "prime_rl/trainer/rl/loss.py",
+        )
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
         if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
             if key is None and self.spread[0] <= FIRST_TAU_ON <= self.at and not self.dated:
@@ -283,17 +320,22 @@ class _Judge:
                 tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)
-        self._rule("teacher_tau adds log teacher - log policy to each token's advantage: k1, "
-                   "token by token, where the teacher is the initial policy",
-                   "prime_rl/trainer/rl/loss.py")  # fmt: skip
+        self._rule(
+            "teacher_tau adds log teacher - log policy to each token's advantage: k1, "
+            "token by token, where the teacher is the initial policy",
+            "prime_rl/trainer/rl/loss.py",
+        )
         if beta is None:
             self.unknown.append(keys.why_unknown(teacher))
             return InLoss(None), tau
         named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
         master, policy = (keys.text(name) if name else "" for name in named)
         if master and policy and master != policy:
-            self._rule(f"its teacher is {master}: this draws the policy there (distillation), and "
-                       "nothing keeps it near its own start", "entrypoints/rl.py")  # fmt: skip
+            self._rule(
+                f"its teacher is {master}: this draws the policy there (distillation), and "
+                "nothing keeps it near its own start",
+                "entrypoints/rl.py",
+            )
         return InLoss(beta != 0, "k1", beta, True), tau
 
     def _inactive(self, dead: str) -> Iterator[Inactive]:

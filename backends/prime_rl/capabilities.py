@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.records import Cell
 from orchestrator.settings import AdvantageEstimator, Estimator, Placement
-from orchestrator.types import Cell
 
 NAME = "prime_rl"
 VERSIONS = ("0.5.0", "0.8.0")
@@ -81,59 +81,85 @@ def check(cell: Cell, leaves: Mapping[str, object]) -> None:
     settings = cell.settings
     if settings.kl.estimator != "none" and settings.rollout.temperature != 1.0:
         raise refuse(
-            cell, "rollout.temperature", settings.rollout.temperature, (1.0,),
+            cell,
+            "rollout.temperature",
+            settings.rollout.temperature,
+            (1.0,),
             "Its reference log-probabilities are always of temperature 1, the policy's of the "
             "rollout's: their difference would be no KL. Set rollout.temperature=1.0.",
-        )  # fmt: skip
+        )
     if settings.advantage.estimator == "grpo" and settings.kl.placement not in (None, "loss"):
         raise refuse(
-            cell, "kl.placement", settings.kl.placement, (None, "loss"),
+            cell,
+            "kl.placement",
+            settings.kl.placement,
+            (None, "loss"),
             "Its advantage hook sees no log-probabilities, so grpo would divide the reward by the "
             "group's standard deviation and the KL by none. Set advantage.estimator=dr_grpo or "
             "rloo, or kl.placement=loss.",
-        )  # fmt: skip
+        )
     if settings.data.path.startswith("micro:") or settings.model.path.startswith("micro:"):
         field = "data.path" if settings.data.path.startswith("micro:") else "model.path"
         raise refuse(
-            cell, field, leaves[field], ("a Hugging Face id", "a file"),
+            cell,
+            field,
+            leaves[field],
+            ("a Hugging Face id", "a file"),
             "Embedded policies and skills exist for backend=micro only.",
-        )  # fmt: skip
+        )
 
 
 def _check_optimizer(cell: Cell) -> None:
     optimizer, steps = cell.settings.optimizer, cell.settings.num_train_steps
     if optimizer.max_grad_norm is not None and optimizer.max_grad_norm >= NO_CLIP_NORM:
         raise refuse(
-            cell, "optimizer.max_grad_norm", optimizer.max_grad_norm,
-            (f"less than {NO_CLIP_NORM:g}",), "Set it to null: no clipping.",
-        )  # fmt: skip
+            cell,
+            "optimizer.max_grad_norm",
+            optimizer.max_grad_norm,
+            (f"less than {NO_CLIP_NORM:g}",),
+            "Set it to null: no clipping.",
+        )
     if optimizer.num_warmup_steps >= steps and optimizer.num_warmup_steps:
         raise refuse(
-            cell, "optimizer.num_warmup_steps", optimizer.num_warmup_steps, (f"0 to {steps - 1}",),
+            cell,
+            "optimizer.num_warmup_steps",
+            optimizer.num_warmup_steps,
+            (f"0 to {steps - 1}",),
             "Its schedule must leave a step after the warm-up.",
-        )  # fmt: skip
+        )
     if optimizer.schedule == "linear" and steps - optimizer.num_warmup_steps < 2:
         raise refuse(
-            cell, "optimizer.schedule", "linear", ("constant", "cosine"),
+            cell,
+            "optimizer.schedule",
+            "linear",
+            ("constant", "cosine"),
             "Its linear decay divides by the decay steps less one. Train at least two steps after "
             "the warm-up.",
-        )  # fmt: skip
+        )
 
 
 def _check_gpus(cell: Cell) -> None:
     nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
     if nodes > 2:
         raise refuse(
-            cell, "resources.num_nodes", nodes, (1, 2),
+            cell,
+            "resources.num_nodes",
+            nodes,
+            (1, 2),
             "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
-        )  # fmt: skip
+        )
     current = cell.settings.backend.version == CURRENT
     least = (1 if current else 2) + (nodes == 1)
     if gpus < least:
-        why = "The trainer and the rollout policy each need a GPU." if current else (
-            "The trainer, the rollout policy and the reference policy each need a GPU (the same "
-            "split is kept without KL, so that the lag of the policies compares)."
-        )  # fmt: skip
+        why = (
+            "The trainer and the rollout policy each need a GPU."
+            if current
+            else (
+                "The trainer, the rollout policy and the reference policy each need a GPU (the "
+                "same "
+                "split is kept without KL, so that the lag of the policies compares)."
+            )
+        )
         raise refuse(cell, "resources.gpus_per_node", gpus, (f"{least} or more",), why)
 
 

@@ -16,14 +16,20 @@ from orchestrator.errors import Fault, did_you_mean
 Tree = Mapping[str, Any]
 LOSS_KWARGS = frozenset(
     {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual", "advantage_scale"}
-)  # fmt: skip
+)
 ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
 """What 0.5.0 trains where no model is named."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "Path": (str,),
-    "dict": (dict,), "list": (list,), "None": (),
-}  # fmt: skip
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+    "Path": (str,),
+    "dict": (dict,),
+    "list": (list,),
+    "None": (),
+}
 
 
 def release_of(tree: Tree) -> str:
@@ -124,8 +130,9 @@ def _traps(tree: Tree) -> Iterator[Fault]:
     if broadcast == "nccl" and tree.get("max_async_level", 1) != 1:
         yield Fault(
             "nccl broadcasts only work at max_async_level 1 (the trainer would refuse after it has "
-            f"started), got {tree['max_async_level']}; set it to filesystem", "$.weight_broadcast",
-        )  # fmt: skip
+            f"started), got {tree['max_async_level']}; set it to filesystem",
+            "$.weight_broadcast",
+        )
     level, most = tree.get("max_async_level", 1), orchestrator.get("max_off_policy_steps", 8)
     if most < level:
         yield Fault(
@@ -166,19 +173,22 @@ def _traps_of_current(tree: Tree) -> Iterator[Fault]:
     if loss.get("kwargs", {}).get("estimator", "none") != "none":
         yield Fault(
             "its RL loss is handed no reference log-probabilities, which this estimator needs: "
-            "train with 0.5.0", "$.trainer.loss.kwargs.estimator",
-        )  # fmt: skip
+            "train with 0.5.0",
+            "$.trainer.loss.kwargs.estimator",
+        )
     for place in ("pre_batch_filters", "post_batch_filters"):
         if orchestrator.get(place) != []:
             yield Fault(
                 "leaves out rollouts (by default those without an advantage) and their tokens of "
-                "the mean; set it to []", f"$.orchestrator.{place}",
-            )  # fmt: skip
+                "the mean; set it to []",
+                f"$.orchestrator.{place}",
+            )
     if orchestrator.get("renderer", {}).get("name", "auto") == "auto":
         yield Fault(
             "'auto' fails for a model that its list lacks; set it to 'default', which applies the "
-            "model's chat template", "$.orchestrator.renderer.name",
-        )  # fmt: skip
+            "model's chat template",
+            "$.orchestrator.renderer.name",
+        )
     if tree.get("deployment", {}).get("type") == "multi_node" and "slurm" not in tree:
         yield Fault("needs [slurm]; orch starts the nodes itself: use single_node", "$.deployment")
 
@@ -187,8 +197,9 @@ def _own_loss(loss: Tree) -> Iterator[Fault]:
     if loss.get("type", "default") != "custom":
         yield Fault(
             "its own loss clips no ratio and pulls to the rollout policy (kl_tau), which is no "
-            "reference policy: it is no cell of orch; use type = 'custom'", "$.trainer.loss",
-        )  # fmt: skip
+            "reference policy: it is no cell of orch; use type = 'custom'",
+            "$.trainer.loss",
+        )
         return
     for name in loss.get("kwargs", {}).keys() - LOSS_KWARGS:
         yield Fault(
@@ -206,8 +217,9 @@ def _loss_traps(tree: Tree, loss: Tree) -> Iterator[Fault]:
     if kwargs.get("estimator", "none") != "none" and not teacher:
         yield Fault(
             f"estimator '{kwargs['estimator']}' needs a reference policy: set "
-            "deployment.num_teacher_gpus or orchestrator.teacher_model", "$.trainer.loss.kwargs",
-        )  # fmt: skip
+            "deployment.num_teacher_gpus or orchestrator.teacher_model",
+            "$.trainer.loss.kwargs",
+        )
     temperature = tree.get("orchestrator", {}).get("sampling", {}).get("temperature", 1.0)
     if kwargs.get("estimator", "none") != "none" and temperature != 1.0:
         yield Fault(

@@ -7,7 +7,7 @@ run_default/{checkpoints,broadcasts}/step_<n>   the orchestrator's state; weight
 
 from pathlib import Path
 
-from orchestrator.types import Checkpoint
+from orchestrator.records import Checkpoint
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:

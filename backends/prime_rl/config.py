@@ -2,22 +2,27 @@
 
 from backends.prime_rl.capabilities import NO_CLIP_NORM
 from backends.prime_rl.launch import SERVER_HOST
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Place
 
 Table = dict[str, object]
 
 HOOKS, ENVIRONMENT, LAUNCHER = (
-    "orch_prime_rl_hooks", "orch_prime_rl_environment", "orch_prime_rl_launch",
-)  # fmt: skip
+    "orch_prime_rl_hooks",
+    "orch_prime_rl_environment",
+    "orch_prime_rl_launch",
+)
 ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
 ADVANTAGES = {
-    "dr_grpo": "", "rloo": "leave_one_out", "grpo": "standardised", "reinforce": "plain",
-}  # fmt: skip
+    "dr_grpo": "",
+    "rloo": "leave_one_out",
+    "grpo": "standardised",
+    "reinforce": "plain",
+}
 """Our estimators -> a function of hooks.py, or its own default: reward minus the group mean."""
 
 
-def rl(cell: Cell, place: Place) -> Table:
+def rl(cell: Cell, place: AttemptPaths) -> Table:
     """rl.toml: everything on one node, or the training node of two."""
     settings = cell.settings
     steps = {"interval": cell.cadence.checkpoint_every_steps}
@@ -51,9 +56,13 @@ def optimizer(settings: Settings) -> Table:
     chosen = settings.optimizer
     norm = NO_CLIP_NORM if chosen.max_grad_norm is None else chosen.max_grad_norm
     return {
-        "type": "adamw", "lr": chosen.learning_rate, "weight_decay": chosen.weight_decay,
-        "betas1": chosen.beta1, "betas2": chosen.beta2, "max_norm": norm,
-    }  # fmt: skip
+        "type": "adamw",
+        "lr": chosen.learning_rate,
+        "weight_decay": chosen.weight_decay,
+        "betas1": chosen.beta1,
+        "betas2": chosen.beta2,
+        "max_norm": norm,
+    }
 
 
 def schedule(settings: Settings) -> Table:
@@ -72,9 +81,10 @@ def loss(settings: Settings, **more: object) -> Table:
     kwargs: Table = {}
     if settings.kl.placement is not None:
         kwargs = {
-            "estimator": settings.kl.estimator, "placement": settings.kl.placement,
+            "estimator": settings.kl.estimator,
+            "placement": settings.kl.placement,
             "beta": settings.kl.beta,
-        }  # fmt: skip
+        }
     if (clip := settings.loss.clip) is not None:
         kwargs |= {"clip_low": clip.low, "clip_high": clip.high}
         if clip.dual is not None:
@@ -104,9 +114,11 @@ def environment(settings: Settings) -> Table:
     """The arguments of our environment."""
     data = settings.data
     arguments: Table = {
-        "path": data.path, "split": data.split, "reward": data.reward,
+        "path": data.path,
+        "split": data.split,
+        "reward": data.reward,
         "instruction": data.instruction,
-    }  # fmt: skip
+    }
     if data.num_prompts is not None:
         arguments["num_prompts"] = data.num_prompts
     return arguments
@@ -129,10 +141,12 @@ def _remote(cell: Cell) -> Table:
     """Where the orchestrator finds the servers of the second node."""
     if cell.resources.num_nodes == 1:
         return {}
-    remote: Table = {"client": {
-        "base_url": [f"http://{SERVER_HOST}:8000/v1"],
-        "dp_rank_count": cell.resources.gpus_per_node - 1,
-    }}  # fmt: skip
+    remote: Table = {
+        "client": {
+            "base_url": [f"http://{SERVER_HOST}:8000/v1"],
+            "dp_rank_count": cell.resources.gpus_per_node - 1,
+        }
+    }
     if cell.settings.kl.estimator != "none":
         remote["teacher_model"] = {
             "model": {"name": cell.settings.model.path},

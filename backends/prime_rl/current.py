@@ -7,13 +7,13 @@ baseline is the mean, and the loss is handed no reference log-probabilities besi
 from backends.prime_rl import config
 from backends.prime_rl.config import Table
 from backends.prime_rl.launch import SERVER_HOST
-from orchestrator.types import Cell, Place
+from orchestrator.records import AttemptPaths, Cell
 
 PORT, ENGINE_PORT = 8000, 8100
 """Where its router answers, and the engine behind it."""
 
 
-def rl(cell: Cell, place: Place) -> Table:
+def rl(cell: Cell, place: AttemptPaths) -> Table:
     """rl.toml: everything on one node, or the training node of two."""
     settings = cell.settings
     steps = {"interval": cell.cadence.checkpoint_every_steps}
@@ -58,7 +58,8 @@ def _orchestrator(cell: Cell) -> Table:
         # its default refuses models it does not know; this one applies their chat template
         "renderer": {"name": "default"},
         # its defaults leave out rollouts without an advantage, and their tokens of the mean
-        "pre_batch_filters": [], "post_batch_filters": [],
+        "pre_batch_filters": [],
+        "post_batch_filters": [],
         "file_monitor": {"filename": "../logs/orchestrator.jsonl"},
         "train": {
             "sampling": {
@@ -67,12 +68,15 @@ def _orchestrator(cell: Cell) -> Table:
             },
             "source": [source],
         },
-    }  # fmt: skip
+    }
     if cell.resources.num_nodes == 2:
         server = f"http://{SERVER_HOST}"
-        table["model"] = {"client": {
-            "base_url": [f"{server}:{PORT}/v1"], "admin_base_url": [f"{server}:{ENGINE_PORT}/v1"],
-        }}  # fmt: skip
+        table["model"] = {
+            "client": {
+                "base_url": [f"{server}:{PORT}/v1"],
+                "admin_base_url": [f"{server}:{ENGINE_PORT}/v1"],
+            }
+        }
     return table
 
 
@@ -93,6 +97,7 @@ def servers(cell: Cell) -> dict[str, Table]:
     table = config.server(cell, port=PORT, gpus=cell.resources.gpus_per_node)
     table["backend_port"] = ENGINE_PORT
     table["model"] = {
-        "name": cell.settings.model.path, "max_model_len": config.sequence_tokens(cell.settings),
-    }  # fmt: skip
+        "name": cell.settings.model.path,
+        "max_model_len": config.sequence_tokens(cell.settings),
+    }
     return {"inference.toml": table}

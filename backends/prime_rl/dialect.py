@@ -10,8 +10,8 @@ from functools import cache
 
 from backends.prime_rl.capabilities import NAME, VERSIONS
 from backends.prime_rl.ledger import AGGREGATION, LAG, LINEAR
-from orchestrator.dialect import Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting, did_you_mean
+from orchestrator.kl.dialect import Dialect, Semantics
 
 _DIALECT = Dialect(
     kl_reward="outside",
@@ -26,9 +26,10 @@ NATIVE = _DIALECT.model_copy(update={"kl_reward": "token"})
 """Of k1 in the reward as teacher_tau; its mask of probability differences is left out."""
 
 _OMITS = (
-    f"loss.aggregation: {AGGREGATION['token_mean']}", f"max_staleness_steps: {LAG}",
+    f"loss.aggregation: {AGGREGATION['token_mean']}",
+    f"max_staleness_steps: {LAG}",
     f"optimizer.schedule linear: {LINEAR}",
-)  # fmt: skip
+)
 
 
 @cache
@@ -36,8 +37,11 @@ def semantics(version: str | None) -> Semantics:
     """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
     if version not in (None, *VERSIONS):
         raise UnsupportedSetting(
-            NAME, "backend.version", version, VERSIONS,
+            NAME,
+            "backend.version",
+            version,
+            VERSIONS,
             f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
             f"Set backend={NAME}@{VERSIONS[0]}.",
-        )  # fmt: skip
+        )
     return Semantics(_DIALECT, _OMITS, NATIVE)

@@ -5,8 +5,8 @@ from functools import cache
 from typing import Literal
 
 from backends.prime_rl.capabilities import CURRENT
+from orchestrator.records import LedgerEntry
 from orchestrator.settings import Cadence
-from orchestrator.types import LedgerEntry
 
 Status = Literal["exact", "approximated", "extension"]
 
@@ -57,67 +57,89 @@ _TOKENIZER = (
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
 
 _KEYS: Mapping[str, str] = {
-    "model.name": "", "model.path": "model.name", "model.chat_template": "",
-    "data.name": "", "data.path": "orchestrator.env.args.path",
+    "model.name": "",
+    "model.path": "model.name",
+    "model.chat_template": "",
+    "data.name": "",
+    "data.path": "orchestrator.env.args.path",
     "data.split": "orchestrator.env.args.split",
     "data.num_prompts": "orchestrator.env.args.num_prompts",
     "data.instruction": "orchestrator.env.args.instruction",
     "data.reward": "orchestrator.env.args.reward",
     "data.max_prompt_tokens": "seq_len",
     "advantage.estimator": "orchestrator.advantage",
-    "loss.aggregation": "", "loss.constant_tokens": "",
-    "loss.clip": "trainer.loss.kwargs", "loss.clip.low": "trainer.loss.kwargs.clip_low",
+    "loss.aggregation": "",
+    "loss.constant_tokens": "",
+    "loss.clip": "trainer.loss.kwargs",
+    "loss.clip.low": "trainer.loss.kwargs.clip_low",
     "loss.clip.high": "trainer.loss.kwargs.clip_high",
     "loss.clip.dual": "trainer.loss.kwargs.clip_dual",
     "kl.estimator": "trainer.loss.kwargs.estimator",
     "kl.placement": "trainer.loss.kwargs.placement",
-    "kl.beta": "trainer.loss.kwargs.beta", "kl.reset_reference_every_steps": "",
+    "kl.beta": "trainer.loss.kwargs.beta",
+    "kl.reset_reference_every_steps": "",
     "rollout.group_size": "orchestrator.rollouts_per_example",
     "rollout.max_response_tokens": "orchestrator.sampling.max_tokens",
-    "rollout.temperature": "orchestrator.sampling.temperature", "rollout.top_p": "",
-    "batch.num_prompts": "orchestrator.batch_size", "batch.num_minibatches": "",
+    "rollout.temperature": "orchestrator.sampling.temperature",
+    "rollout.top_p": "",
+    "batch.num_prompts": "orchestrator.batch_size",
+    "batch.num_minibatches": "",
     "optimizer.learning_rate": "trainer.optim.lr",
     "optimizer.weight_decay": "trainer.optim.weight_decay",
-    "optimizer.beta1": "trainer.optim.betas1", "optimizer.beta2": "trainer.optim.betas2",
-    "optimizer.epsilon": "", "optimizer.max_grad_norm": "trainer.optim.max_norm",
+    "optimizer.beta1": "trainer.optim.betas1",
+    "optimizer.beta2": "trainer.optim.betas2",
+    "optimizer.epsilon": "",
+    "optimizer.max_grad_norm": "trainer.optim.max_norm",
     "optimizer.schedule": "trainer.scheduler.type",
     "optimizer.num_warmup_steps": "trainer.scheduler.warmup_steps",
-    "num_train_steps": "max_steps", "backend.name": "", "backend.version": "",
-    "max_staleness_steps": "max_async_level", "seed": "orchestrator.buffer.seed",
-}  # fmt: skip
+    "num_train_steps": "max_steps",
+    "backend.name": "",
+    "backend.version": "",
+    "max_staleness_steps": "max_async_level",
+    "seed": "orchestrator.buffer.seed",
+}
 
 _NOTES: Mapping[str, tuple[Status, str]] = {
     "model.path": ("exact", _TOKENIZER),
-    "data.path": ("extension", _DATA), "data.split": ("extension", _DATA),
-    "data.instruction": ("extension", _DATA), "data.reward": ("extension", _DATA),
+    "data.path": ("extension", _DATA),
+    "data.split": ("extension", _DATA),
+    "data.instruction": ("extension", _DATA),
+    "data.reward": ("extension", _DATA),
     "data.num_prompts": ("extension", f"{_DATA}; checked when it is loaded"),
     "data.max_prompt_tokens": ("approximated", _PROMPT),
     "loss.clip": ("extension", f"no clip; {_OURS}"),
-    "loss.clip.low": ("extension", _OURS), "loss.clip.high": ("extension", _OURS),
+    "loss.clip.low": ("extension", _OURS),
+    "loss.clip.high": ("extension", _OURS),
     "loss.clip.dual": ("extension", _OURS),
     "kl.estimator": ("extension", _ESTIMATOR),
-    "kl.placement": ("extension", _PLACEMENT), "kl.beta": ("extension", _OURS),
+    "kl.placement": ("extension", _PLACEMENT),
+    "kl.beta": ("extension", _OURS),
     "rollout.top_p": ("exact", "it always sends 1.0"),
     "batch.num_prompts": ("exact", "counted in rollouts: num_prompts x group_size"),
     "batch.num_minibatches": ("exact", "it makes one optimizer step a batch"),
     "optimizer.epsilon": ("exact", "torch's default"),
     "seed": ("approximated", _SEED),
-}  # fmt: skip
+}
 
 
 _ARGUMENTS = "orchestrator.train.source.legacy.args"
 _KEYS_OF_CURRENT: Mapping[str, str] = {
     **_KEYS,
-    "data.path": f"{_ARGUMENTS}.path", "data.split": f"{_ARGUMENTS}.split",
+    "data.path": f"{_ARGUMENTS}.path",
+    "data.split": f"{_ARGUMENTS}.split",
     "data.num_prompts": f"{_ARGUMENTS}.num_prompts",
-    "data.instruction": f"{_ARGUMENTS}.instruction", "data.reward": f"{_ARGUMENTS}.reward",
+    "data.instruction": f"{_ARGUMENTS}.instruction",
+    "data.reward": f"{_ARGUMENTS}.reward",
     "advantage.estimator": "orchestrator.algo.type",
-    "kl.estimator": "", "kl.placement": "", "kl.beta": "",
+    "kl.estimator": "",
+    "kl.placement": "",
+    "kl.beta": "",
     "rollout.group_size": "orchestrator.group_size",
     "rollout.max_response_tokens": "orchestrator.train.sampling.max_completion_tokens",
     "rollout.temperature": "orchestrator.train.sampling.temperature",
-    "max_staleness_steps": "orchestrator.max_off_policy_steps", "seed": "inference.seed",
-}  # fmt: skip
+    "max_staleness_steps": "orchestrator.max_off_policy_steps",
+    "seed": "inference.seed",
+}
 _TOKENS_OF_CURRENT = "the sum over the batch is divided by its tokens, on all ranks"
 _CONSTANT_OF_CURRENT = (
     "its trainer divides by the tokens of the batch, not by constant_tokens x rollouts: the same "
@@ -160,8 +182,15 @@ def of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
     every = cadence.evaluate_every_steps
     if every is None:
         return ()
-    return (LedgerEntry(field="cadence.evaluate_every_steps", status="approximated", key="",
-                        value=str(every), note=_NO_EVALUATION),)  # fmt: skip
+    return (
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(every),
+            note=_NO_EVALUATION,
+        ),
+    )
 
 
 @cache

@@ -14,28 +14,34 @@ from pathlib import Path
 
 from backends.prime_rl.capabilities import VERSIONS
 from orchestrator.errors import LogFault
-from orchestrator.types import MetricPoint
+from orchestrator.records import MetricPoint
 
 TRAINER: Mapping[str, str] = {
-    "Entropy": "train/entropy", "Grad. Norm": "train/grad_norm", "LR": "train/learning_rate",
+    "Entropy": "train/entropy",
+    "Grad. Norm": "train/grad_norm",
+    "LR": "train/learning_rate",
     "Time": "time/step_seconds",
-}  # fmt: skip
+}
 """Its Loss has the KL term in it, so it is no policy loss; its Mismatch KL is to the rollout
 policy, so it is no reference KL. Neither is read."""
 ORCHESTRATOR: Mapping[str, str] = {
-    "Reward": "train/reward_mean", "Async Level": "rollout/staleness_mean",
-}  # fmt: skip
+    "Reward": "train/reward_mean",
+    "Async Level": "rollout/staleness_mean",
+}
 
 ROWS: Mapping[str, Mapping[str, str]] = {
     "trainer.jsonl": {
-        "entropy/all/mean": "train/entropy", "optim/grad_norm": "train/grad_norm",
-        "optim/lr": "train/learning_rate", "time/step": "time/step_seconds",
+        "entropy/all/mean": "train/entropy",
+        "optim/grad_norm": "train/grad_norm",
+        "optim/lr": "train/learning_rate",
+        "time/step": "time/step_seconds",
         "clip_fraction/mean": "train/clip_fraction",
     },
     "orchestrator.jsonl": {
-        "reward/mean": "train/reward_mean", "num_output_tokens/mean": "rollout/response_tokens",
+        "reward/mean": "train/reward_mean",
+        "num_output_tokens/mean": "rollout/response_tokens",
     },
-}  # fmt: skip
+}
 """0.8.0's rows. The orchestrator's keys are below `train/agg/effective/`, the reward's below the
 agent too: the last two words are looked up there."""
 _AGGREGATE = "train/agg/effective/"

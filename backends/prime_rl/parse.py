@@ -41,16 +41,24 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(_settings(tree, record))
     except ValidationError as error:
-        raise SpecError(name, [
-            Fault(each["msg"], "$." + ".".join(map(str, each["loc"]))) for each in error.errors()
-        ]) from None  # fmt: skip
+        raise SpecError(
+            name,
+            [Fault(each["msg"], "$." + ".".join(map(str, each["loc"]))) for each in error.errors()],
+        ) from None
 
 
 _NEEDED = (
-    "max_steps", "max_async_level", "seq_len", "model.name", "trainer.optim.lr",
-    "orchestrator.batch_size", "orchestrator.rollouts_per_example",
-    "orchestrator.sampling.max_tokens", "orchestrator.buffer.seed", "orchestrator.env",
-)  # fmt: skip
+    "max_steps",
+    "max_async_level",
+    "seq_len",
+    "model.name",
+    "trainer.optim.lr",
+    "orchestrator.batch_size",
+    "orchestrator.rollouts_per_example",
+    "orchestrator.sampling.max_tokens",
+    "orchestrator.buffer.seed",
+    "orchestrator.env",
+)
 
 
 def as_before(tree: Tree, server: Tree) -> Tree:
@@ -69,14 +77,15 @@ def as_before(tree: Tree, server: Tree) -> Tree:
         **tree,
         "max_async_level": orchestrator.get("max_off_policy_steps", 8),
         "orchestrator": {
-            "batch_size": orchestrator.get("batch_size"), "rollouts_per_example": size,
+            "batch_size": orchestrator.get("batch_size"),
+            "rollouts_per_example": size,
             "sampling": {"max_tokens": sampling.get("max_completion_tokens")}
             | {k: sampling[k] for k in ("temperature",) if k in sampling},
             "buffer": {"seed": seed},
             "advantage": {"import_path": f"{HOOKS}.{hook}"} if hook else {},
             "env": [source.get("legacy", {}) for source in sources] or None,
         },
-    }  # fmt: skip
+    }
 
 
 def _missing(tree: Tree) -> list[Fault]:
@@ -132,19 +141,22 @@ def _settings(tree: Tree, record: Tree) -> dict[str, Any]:
     }
     return {
         "model": {"name": _name(tree["model"]["name"]), "path": tree["model"]["name"]},
-        "data": arguments | {
+        "data": arguments
+        | {
             "name": _name(arguments.get("path", "")),
             "max_prompt_tokens": tree["seq_len"] - sampling["max_tokens"],
         },
         "advantage": {"estimator": names[hook]},
         "loss": {
             "aggregation": record.get("loss_aggregation", "token_mean"),
-            "constant_tokens": record.get("loss_constant_tokens"), "clip": clip or None,
+            "constant_tokens": record.get("loss_constant_tokens"),
+            "clip": clip or None,
         },
         "kl": {k: kwargs[k] for k in ("estimator", "placement", "beta") if k in kwargs}
         or {"estimator": "none"},
         "rollout": {
-            "group_size": group, "max_response_tokens": sampling["max_tokens"],
+            "group_size": group,
+            "max_response_tokens": sampling["max_tokens"],
             "temperature": sampling.get("temperature", 1.0),
         },
         "batch": {"num_prompts": orchestrator["batch_size"] // group},
@@ -153,7 +165,7 @@ def _settings(tree: Tree, record: Tree) -> dict[str, Any]:
         "backend": {"name": NAME, "version": record.get("backend_version")},
         "max_staleness_steps": tree["max_async_level"],
         "seed": orchestrator["buffer"]["seed"],
-    }  # fmt: skip
+    }
 
 
 def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
@@ -164,16 +176,26 @@ def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
     if schedule == "linear" and scheduler.get("decay_steps", 10) == 0:
         schedule = "constant"
     elif schedule == "linear" and scheduler.get("decay_steps", 10) != steps - warmup:
-        raise SpecError(RL, [Fault(
-            "a plateau between warm-up and decay is no schedule of a cell; decay_steps must be "
-            f"0 or {steps - warmup}", "$.trainer.scheduler.decay_steps",
-        )])  # fmt: skip
+        raise SpecError(
+            RL,
+            [
+                Fault(
+                    "a plateau between warm-up and decay is no schedule of a cell; decay_steps "
+                    "must be "
+                    f"0 or {steps - warmup}",
+                    "$.trainer.scheduler.decay_steps",
+                )
+            ],
+        )
     return {
-        "learning_rate": optim["lr"], "weight_decay": optim.get("weight_decay", 0.01),
-        "beta1": optim.get("betas1", 0.9), "beta2": optim.get("betas2", 0.999),
-        "max_grad_norm": None if norm == NO_CLIP_NORM else norm, "schedule": schedule,
+        "learning_rate": optim["lr"],
+        "weight_decay": optim.get("weight_decay", 0.01),
+        "beta1": optim.get("betas1", 0.9),
+        "beta2": optim.get("betas2", 0.999),
+        "max_grad_norm": None if norm == NO_CLIP_NORM else norm,
+        "schedule": schedule,
         "num_warmup_steps": warmup,
-    }  # fmt: skip
+    }
 
 
 def _name(path: str) -> str:

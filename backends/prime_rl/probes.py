@@ -1,4 +1,4 @@
-"""Prime-RL's own loss and advantages, for orchestrator/matrix/inside.py.
+"""Prime-RL's own loss and advantages, for orchestrator/probes/runner.py.
 
 Run by a Python with torch beside a checkout's src/prime_rl; nothing of orch is imported.
 compute_loss and the advantages are the library's, with the hooks that a launch names; its pydantic
@@ -17,9 +17,15 @@ LOSS, ADVANTAGE = "trainer/rl/loss.py", "orchestrator/advantage.py"
 GRPO = "orchestrator/algo/grpo.py"
 HOOKS = "orch_prime_rl_hooks"
 LOSS_DEFAULTS: Mapping[str, Any] = {
-    "type": "default", "ipo_mask_low": 0.2, "ipo_mask_high": 0.2, "dppo_mask_low": 0.2,
-    "dppo_mask_high": 0.2, "adv_tau": 1.0, "teacher_tau": 0.0, "kl_tau": 1e-3,
-}  # fmt: skip
+    "type": "default",
+    "ipo_mask_low": 0.2,
+    "ipo_mask_high": 0.2,
+    "dppo_mask_low": 0.2,
+    "dppo_mask_high": 0.2,
+    "adv_tau": 1.0,
+    "teacher_tau": 0.0,
+    "kl_tau": 1e-3,
+}
 """Of 0.5.0 (ipo masks, teacher_tau) and 0.8.0 (dppo masks)."""
 
 STOOD_IN = (
@@ -41,9 +47,13 @@ def _toml(version: str, loss: str, size: int) -> str:
         ("ipo_mask_low", "ipo_mask_high") if old(version) else ("dppo_mask_low", "dppo_mask_high")
     )
     lines = [
-        "[trainer.loss]", 'type = "default"', *(f"{mask} = 1.0" for mask in masks), loss,
-        "[orchestrator]", f"{'rollouts_per_example' if old(version) else 'group_size'} = {size}",
-    ]  # fmt: skip
+        "[trainer.loss]",
+        'type = "default"',
+        *(f"{mask} = 1.0" for mask in masks),
+        loss,
+        "[orchestrator]",
+        f"{'rollouts_per_example' if old(version) else 'group_size'} = {size}",
+    ]
     if old(version):
         lines += ["[orchestrator.teacher_model.model]", 'name = "org/policy"']
     return "\n".join(lines)
@@ -102,10 +112,15 @@ class PrimeRl:
         self.old = old(version)
         own_compile, torch.compile = torch.compile, _decorator
         self.losses: ModuleType = sources.load(
-            LOSS, CustomLossConfig=Custom, DefaultLossConfig=Default, SFTLossConfig=Other,
-            IPOLossConfig=Other, typechecker=lambda function: function, jaxtyped=_decorator,
+            LOSS,
+            CustomLossConfig=Custom,
+            DefaultLossConfig=Default,
+            SFTLossConfig=Other,
+            IPOLossConfig=Other,
+            typechecker=lambda function: function,
+            jaxtyped=_decorator,
             import_object=self._hook,
-        )  # fmt: skip
+        )
         torch.compile = own_compile
         for name in ("default_loss_fn", "compute_loss"):
             sources.uses(LOSS, name)
@@ -193,9 +208,11 @@ class PrimeRl:
         mask = batch["mask"].bool()
         tokens = int(mask.sum())
         rows = {
-            "trainer_logprobs": batch["logp"], "inference_logprobs": batch["old"],
-            "advantages": batch["advantages"], "loss_mask": mask,
-        }  # fmt: skip
+            "trainer_logprobs": batch["logp"],
+            "inference_logprobs": batch["old"],
+            "advantages": batch["advantages"],
+            "loss_mask": mask,
+        }
         if self.old:
             rows["teacher_logprobs"] = batch["ref"] if config.reference else None
             more = {"loss_fn": self.losses.setup_loss_fn(config.loss), "loss_scale": tokens}
@@ -204,8 +221,12 @@ class PrimeRl:
             rows["ref_logprobs"] = batch["ref"] if config.distil else None
             rows |= {"rl_weights": on * (not config.distil), "ce_weights": None}
             rows["ref_kl_weights"] = on * mask if config.distil else None
-            more = {"rl_loss_fn": self.losses.setup_rl_loss_fn(config.loss), "rl_scale": tokens,
-                    "ce_scale": 1, "ref_kl_scale": tokens}  # fmt: skip
+            more = {
+                "rl_loss_fn": self.losses.setup_rl_loss_fn(config.loss),
+                "rl_scale": tokens,
+                "ce_scale": 1,
+                "ref_kl_scale": tokens,
+            }
         listed = {name: None if x is None else list(x.unbind(0)) for name, x in rows.items()}
         value, _ = self.losses.compute_loss(**listed, **more)
         return value

@@ -6,14 +6,14 @@ from pathlib import Path
 from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class SkyRL:
-    """orchestrator.backend.Backend; importing it loads nothing of SkyRL."""
+    """orchestrator.library.protocol.Backend; importing it loads nothing of SkyRL."""
 
     name = "skyrl"
     versions: tuple[str, ...] = releases.VERSIONS
@@ -21,7 +21,7 @@ class SkyRL:
     tasks_dir: Path | None = None
     prompts_format = translation.PROMPTS_FORMAT
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return translation.translate(cell, place)
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

@@ -8,19 +8,22 @@ KL in the loss, as k3 with 0.001, is on by default in all of them.
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.audit.keys import LONGEST_ENTRY, Keys, shown, split_override
-from orchestrator.audit.types import (
+from orchestrator.library.launches import (
+    LONGEST_ENTRY,
+    AuditNote,
+    AuditVerdict,
+    CommandWord,
     Edit,
     Inactive,
     InLoss,
     InReward,
+    Keys,
     Launch,
-    Note,
     Reading,
     Rule,
-    Verdict,
-    Word,
-)  # fmt: skip
+    shown,
+    split_override,
+)
 
 ALGORITHM = "trainer.algorithm"
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
@@ -29,11 +32,22 @@ OLD_K3, OLD_ABS = f"{ALGORITHM}.use_kl_estimator_k3", f"{ALGORITHM}.use_abs_kl"
 ADVANTAGE, GROUP = f"{ALGORITHM}.advantage_estimator", "generator.n_samples_per_prompt"
 CONTROL = f"{ALGORITHM}.kl_ctrl"
 DEFAULTS = {
-    USE_REWARD: "false", USE_LOSS: "true", TYPE: "k3", COEFFICIENT: "0.001", OLD_K3: "false",
-    OLD_ABS: "false", ADVANTAGE: "grpo", GROUP: "5",
-}  # fmt: skip
-NOT_KEYS = (f"{ALGORITHM}.init_kl_coef", f"{ALGORITHM}.kl_target", f"{ALGORITHM}.kl_coef",
-            f"{ALGORITHM}.kl_estimator", f"{ALGORITHM}.kl_loss_type")  # fmt: skip
+    USE_REWARD: "false",
+    USE_LOSS: "true",
+    TYPE: "k3",
+    COEFFICIENT: "0.001",
+    OLD_K3: "false",
+    OLD_ABS: "false",
+    ADVANTAGE: "grpo",
+    GROUP: "5",
+}
+NOT_KEYS = (
+    f"{ALGORITHM}.init_kl_coef",
+    f"{ALGORITHM}.kl_target",
+    f"{ALGORITHM}.kl_coef",
+    f"{ALGORITHM}.kl_estimator",
+    f"{ALGORITHM}.kl_loss_type",
+)
 """Names that look like keys and are none: Hydra's `+` adds them and nothing reads them."""
 
 _OLD = re.compile(r"skyrl_train[./]|^examples\.(?!train\.)[\w.]+$")
@@ -82,7 +96,7 @@ def audit(launch: Launch) -> Reading | None:
     return _Judge(keys, entry, version, because, launch).reading()
 
 
-def _entry(words: Sequence[Word]) -> tuple[str | None, Sequence[Word]]:
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
     for i, word in enumerate(words):
         if len(word.text) < LONGEST_ENTRY and _ENTRY.match(word.text):
             return word.text, words[i + 1 :]
@@ -126,7 +140,7 @@ class _Judge:
         self.keys, self.entry, self.version, self.because = keys, entry, version, because
         self.launch = launch
         self.unknown: list[str] = []
-        self.contradictions: list[Note] = list(
+        self.contradictions: list[AuditNote] = list(
             keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
         )
 
@@ -149,27 +163,41 @@ class _Judge:
             reward = InReward(on, estimator, beta) if in_reward else reward
             loss = InLoss(on, estimator, beta) if in_loss else loss
         if in_reward and in_loss:
-            self.contradictions.append(Note(
-                f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: {USE_LOSS} is "
-                "true unless it is set to false", keys.lines(USE_REWARD, USE_LOSS)))  # fmt: skip
+            self.contradictions.append(
+                AuditNote(
+                    f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: "
+                    f"{USE_LOSS} is "
+                    "true unless it is set to false",
+                    keys.lines(USE_REWARD, USE_LOSS),
+                )
+            )
         dead = self._dead() if loss.active else ""
         told = self._distilled(reward, loss)
         if told is not None:
             reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         return Reading(
-            library="skyrl", version=self.version, version_because=self.because,
-            entry_point=self.entry, in_reward=reward, in_loss=loss,
-            advantage_estimator=keys.text(ADVANTAGE), reference_policy_loaded=loaded,
-            group_size=keys.integer(GROUP), inactive=tuple(self._inactive(reward, loss, dead)),
-            contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
+            library="skyrl",
+            version=self.version,
+            version_because=self.because,
+            entry_point=self.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=keys.text(ADVANTAGE),
+            reference_policy_loaded=loaded,
+            group_size=keys.integer(GROUP),
+            inactive=tuple(self._inactive(reward, loss, dead)),
+            contradictions=tuple(self.contradictions),
+            settings=tuple(keys.settings),
             rules=tuple(self._rules(reward, loss) if told is None else self._teaches()),
             change=() if told else tuple(self._change(reward, loss)),
-            assumes=(*self._assumed(), *self._newer(loss)), unknown=tuple(self.unknown),
-            no_gradient=dead, told=told,
-        )  # fmt: skip
+            assumes=(*self._assumed(), *self._newer(loss)),
+            unknown=tuple(self.unknown),
+            no_gradient=dead,
+            told=told,
+        )
 
-    def _distilled(self, reward: InReward, loss: InLoss) -> tuple[Verdict, str] | None:
+    def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """What an entry point makes of the KL in the reward that is not SkyRL's trainer alone."""
         if reward.active is not True or loss.active is not False:
             return None
@@ -204,7 +232,7 @@ class _Judge:
             )
 
     def _dead(self) -> str:
-        from orchestrator.audit.keys import numbers
+        from orchestrator.library.launches import numbers
 
         if self.old:
             return NO_GRADIENT
@@ -238,8 +266,9 @@ class _Judge:
         if not reward.active:
             for key in keys.given:
                 if key.startswith(f"{CONTROL}."):
-                    yield from keys.inert(key, f"it is for a KL in the reward; {USE_REWARD} is not "
-                                               "true")  # fmt: skip
+                    yield from keys.inert(
+                        key, f"it is for a KL in the reward; {USE_REWARD} is not true"
+                    )
         for key in NOT_KEYS:
             yield from keys.inert(key, "SkyRL has no such key")
 
@@ -251,21 +280,33 @@ class _Judge:
 
     def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
         trainer, worker, utils = (
-            ("skyrl_train/trainer.py", "skyrl_train/workers/worker.py",
-             "skyrl_train/utils/ppo_utils.py") if self.old
-            else ("skyrl/train/trainer.py", "skyrl/backends/skyrl_train/workers/worker.py",
-                  "skyrl/backends/skyrl_train/utils/ppo_utils.py")
-        )  # fmt: skip
+            (
+                "skyrl_train/trainer.py",
+                "skyrl_train/workers/worker.py",
+                "skyrl_train/utils/ppo_utils.py",
+            )
+            if self.old
+            else (
+                "skyrl/train/trainer.py",
+                "skyrl/backends/skyrl_train/workers/worker.py",
+                "skyrl/backends/skyrl_train/utils/ppo_utils.py",
+            )
+        )
         if loss.active:
-            yield self._rule(f"{USE_LOSS} is true unless set to false; the loss adds "
-                             f"{COEFFICIENT} times the KL", worker)  # fmt: skip
+            yield self._rule(
+                f"{USE_LOSS} is true unless set to false; the loss adds {COEFFICIENT} times the KL",
+                worker,
+            )
         if reward.active:
-            yield self._rule(f"{USE_REWARD} subtracts {COEFFICIENT} times the KL from the reward, "
-                             f"with the estimator {TYPE}, k3 unless given",
-                             f"{trainer}: apply_reward_kl_penalty")  # fmt: skip
+            yield self._rule(
+                f"{USE_REWARD} subtracts {COEFFICIENT} times the KL from the reward, "
+                f"with the estimator {TYPE}, k3 unless given",
+                f"{trainer}: apply_reward_kl_penalty",
+            )
         if not reward.active and not loss.active:
-            yield self._rule(f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set",
-                             trainer)  # fmt: skip
+            yield self._rule(
+                f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set", trainer
+            )
         yield self._rule("the estimators are computed", f"{utils}: compute_approx_kl")
 
     def _rule(self, text: str, source: str) -> Rule:

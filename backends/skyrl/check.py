@@ -51,23 +51,32 @@ def check(settings: Settings) -> str:
     for field, path in (("model.path", settings.model.path), ("data.path", settings.data.path)):
         if path.startswith("micro:"):
             raise UnsupportedSetting(
-                "skyrl", field, path, ("a Hugging Face id", "a path"),
+                "skyrl",
+                field,
+                path,
+                ("a Hugging Face id", "a path"),
                 "That is shipped with orch for its embedded trainer; use backend micro.",
-            )  # fmt: skip
+            )
     known, batch = settings.data.num_prompts, settings.batch.num_prompts
     version = settings.backend.version or NEWEST
     if known is not None and known < batch and not before(version, "0.3.0"):
         raise UnsupportedSetting(
-            "skyrl", "batch.num_prompts", batch, (f"1 to {known}",),
+            "skyrl",
+            "batch.num_prompts",
+            batch,
+            (f"1 to {known}",),
             f"SkyRL drops a batch that its data cannot fill: of {known} prompts it would make none "
             f"and end without a train step. Set batch.num_prompts={known} or less.",
-        )  # fmt: skip
+        )
     if settings.max_staleness_steps and settings.batch.num_minibatches > 1:
         raise UnsupportedSetting(
-            "skyrl", "batch.num_minibatches", settings.batch.num_minibatches, (1,),
+            "skyrl",
+            "batch.num_minibatches",
+            settings.batch.num_minibatches,
+            (1,),
             "SkyRL's asynchronous trainer makes one update a rollout batch. Set "
             "batch.num_minibatches=1, or max_staleness_steps=0.",
-        )  # fmt: skip
+        )
     return version
 
 
@@ -80,9 +89,11 @@ def check_shards(settings: Settings, top: Topology) -> int:
     each, rest = divmod(prompts * settings.rollout.group_size, top.ranks)
     if rest:
         raise UnsupportedSetting(
-            "skyrl", "batch.num_prompts", settings.batch.num_prompts,
+            "skyrl",
+            "batch.num_prompts",
+            settings.batch.num_prompts,
             (f"minibatches whose rollouts divide by {top.ranks}",),
             f"SkyRL drops prompts that do not divide among the {top.ranks} GPUs that train: change "
             "batch.num_prompts, rollout.group_size or the resources.",
-        )  # fmt: skip
+        )
     return each

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from backends.skyrl.layout import updates_of
-from orchestrator.types import Checkpoint
+from orchestrator.records import Checkpoint
 
 _STEP = "global_step_"
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"

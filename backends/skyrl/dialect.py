@@ -10,9 +10,9 @@ from functools import cache
 
 from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
 from backends.skyrl.releases import NEWEST, VERSIONS, before
-from orchestrator.dialect import Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.semantics.estimators import VERL_K3
+from orchestrator.kl.dialect import Dialect, Semantics
+from orchestrator.kl.estimators import VERL_K3
 
 SKYRL_K3 = VERL_K3
 """compute_approx_kl holds k3 within the same bounds as verl does."""
@@ -42,8 +42,11 @@ def semantics(version: str | None) -> Semantics:
     found = NEWEST if version is None else version
     if found not in VERSIONS:
         raise UnsupportedSetting(
-            "skyrl", "backend.version", version, VERSIONS,
+            "skyrl",
+            "backend.version",
+            version,
+            VERSIONS,
             f"orch has no facts of its mathematics{did_you_mean(found, VERSIONS)}. "
             f"Set backend=skyrl@{NEWEST}.",
-        )  # fmt: skip
+        )
     return Semantics(_OLDER if before(found, "0.3.0") else _NEWER, _OMITS)

@@ -52,16 +52,20 @@ def _model_and_data(settings: Settings) -> Iterator[Line]:
         yield Line("model.chat_template", {}, note="the tokenizer's own")
     else:
         yield Line(
-            "model.chat_template", {"orch.chat_template": "none"}, "extension",
+            "model.chat_template",
+            {"orch.chat_template": "none"},
+            "extension",
             "SkyRL always applies a template: orch_skyrl.py gives the tokenizer one that adds only "
             "its first token",
-        )  # fmt: skip
+        )
     for name in ("name", "path", "split", "num_prompts", "instruction"):
         yield Line(f"data.{name}", {}, note=f"data/train.parquet is to be made of it ({NEEDS})")
     yield Line(
-        "data.reward", {"environment.env_class": "orch"}, "extension",
+        "data.reward",
+        {"environment.env_class": "orch"},
+        "extension",
         "SkyRL has no such reward: reward.py, in an environment that orch_skyrl.py registers",
-    )  # fmt: skip
+    )
     yield Line(
         "data.max_prompt_tokens",
         {
@@ -75,8 +79,9 @@ def _model_and_data(settings: Settings) -> Iterator[Line]:
 def _objective(settings: Settings, version: str) -> Iterator[Line]:
     name, by_std = ADVANTAGES[settings.advantage.estimator]
     overrides = {
-        f"{ALGORITHM}.advantage_estimator": name, f"{ALGORITHM}.grpo_norm_by_std": by_std,
-    }  # fmt: skip
+        f"{ALGORITHM}.advantage_estimator": name,
+        f"{ALGORITHM}.grpo_norm_by_std": by_std,
+    }
     if settings.advantage.estimator == "reinforce":
         note = "SkyRL's reinforce++ whitens over the batch: orch_skyrl.py registers the plain one"
         yield Line("advantage.estimator", overrides, "extension", note)
@@ -95,22 +100,27 @@ def _clip(settings: Settings, version: str) -> Line:
     low, high = NO_CLIP if clip is None else (clip.low, clip.high)
     overrides: dict[str, object] = {
         f"{ALGORITHM}.policy_loss_type": kind,
-        f"{ALGORITHM}.eps_clip_low": low, f"{ALGORITHM}.eps_clip_high": high,
-    }  # fmt: skip
+        f"{ALGORITHM}.eps_clip_low": low,
+        f"{ALGORITHM}.eps_clip_high": high,
+    }
     if clip is not None and clip.dual is not None:
         overrides[f"{ALGORITHM}.clip_ratio_c"] = clip.dual
     if kind.startswith("orch_"):
         return Line(
-            "loss.clip", overrides, "extension",
+            "loss.clip",
+            overrides,
+            "extension",
             "SkyRL refuses its PPO losses here, whose old policy is not the one that sampled: "
             "orch_skyrl.py registers one whose ratio is to the policy that sampled",
-        )  # fmt: skip
+        )
     if settings.max_staleness_steps:
         return Line(
-            "loss.clip", overrides, "approximated",
+            "loss.clip",
+            overrides,
+            "approximated",
             "the old log-probabilities are the current policy's, so the ratio is 1: nothing is "
             "clipped and no staleness corrected",
-        )  # fmt: skip
+        )
     note = "the ratio is to the policy as it was when the rollout batch was sampled"
     return Line("loss.clip", overrides, note=note)
 
@@ -133,17 +143,21 @@ def _kl(settings: Settings) -> Iterator[Line]:
     yield _estimator(kl)
     if kl.placement == "reward_and_loss":
         yield Line(
-            "kl.placement", {**flags, "orch.kl_in_loss_too": True}, "extension",
+            "kl.placement",
+            {**flags, "orch.kl_in_loss_too": True},
+            "extension",
             "SkyRL's validator refuses both: orch_skyrl.py turns the second on after it. "
             + _of_loss(settings),
-        )  # fmt: skip
+        )
     elif kl.placement == "loss" and settings.loss.aggregation != "sequence_mean":
         yield Line("kl.placement", flags, "approximated", _of_loss(settings))
     elif in_reward and settings.max_staleness_steps:
         yield Line(
-            "kl.placement", flags, "approximated",
+            "kl.placement",
+            flags,
+            "approximated",
             "of the current policy's log-probabilities, not of those of the policy that sampled",
-        )  # fmt: skip
+        )
     else:
         yield Line("kl.placement", flags, note=_of_placement(kl))
     yield Line("kl.beta", {f"{ALGORITHM}.kl_loss_coef": kl.beta}, note="of the reward and the loss")
@@ -156,9 +170,11 @@ def _estimator(kl: Kl) -> Line:
         return Line("kl.estimator", {}, note="no reference policy is loaded, no KL is logged")
     if kl.estimator == "k3":
         return Line(
-            "kl.estimator", {key: "k3"}, "approximated",
+            "kl.estimator",
+            {key: "k3"},
+            "approximated",
             "log r is held within 20 and the estimate within 10; the gradient is 0 beyond",
-        )  # fmt: skip
+        )
     return Line("kl.estimator", {key: kl.estimator}, note="not clamped")
 
 
@@ -183,13 +199,15 @@ def _sampling(settings: Settings) -> Iterator[Line]:
         {f"{SAMPLING}.max_generate_length": rollout.max_response_tokens},
     )
     yield Line(
-        "rollout.temperature", {f"{SAMPLING}.temperature": rollout.temperature},
+        "rollout.temperature",
+        {f"{SAMPLING}.temperature": rollout.temperature},
         note="log-probabilities are taken at it, too",
-    )  # fmt: skip
+    )
     yield Line(
-        "rollout.top_p", {f"{SAMPLING}.top_p": rollout.top_p},
+        "rollout.top_p",
+        {f"{SAMPLING}.top_p": rollout.top_p},
         note="truncates sampling only; log-probabilities are of the whole distribution",
-    )  # fmt: skip
+    )
     yield Line("batch.num_prompts", {"trainer.train_batch_size": batch.num_prompts})
     yield Line(
         "batch.num_minibatches",
@@ -207,9 +225,10 @@ def _optimizer(settings: Settings) -> Iterator[Line]:
     yield Line("optimizer.beta2", betas)
     yield Line("optimizer.epsilon", {}, note="PyTorch's default; SkyRL has no key for it")
     yield Line(
-        "optimizer.max_grad_norm", {f"{OPTIMIZER}.max_grad_norm": optimizer.max_grad_norm or 0.0},
+        "optimizer.max_grad_norm",
+        {f"{OPTIMIZER}.max_grad_norm": optimizer.max_grad_norm or 0.0},
         note="0 is no clipping; then no gradient norm is logged either",
-    )  # fmt: skip
+    )
     yield Line("optimizer.schedule", {f"{OPTIMIZER}.scheduler": SCHEDULES[optimizer.schedule]})
     warmup = {f"{OPTIMIZER}.num_warmup_steps": optimizer.num_warmup_steps}
     if optimizer.num_warmup_steps:
@@ -223,10 +242,11 @@ def _length(settings: Settings, version: str) -> Iterator[Line]:
     if before(version, SINCE["trainer.max_training_steps"]):
         yield Line(
             "num_train_steps",
-            {"orch.max_training_steps": batches, "trainer.epochs": 1}, "extension",
+            {"orch.max_training_steps": batches, "trainer.epochs": 1},
+            "extension",
             "SkyRL < 0.3.0 counts epochs only: orch_skyrl.py repeats the data to exactly so many "
             "rollout batches",
-        )  # fmt: skip
+        )
     else:
         yield Line(
             "num_train_steps",
@@ -237,10 +257,12 @@ def _length(settings: Settings, version: str) -> Iterator[Line]:
     yield Line("backend.version", {}, note=f"SkyRL {version}")
     yield _staleness(settings, version)
     yield Line(
-        "seed", {"trainer.seed": settings.seed}, "approximated",
+        "seed",
+        {"trainer.seed": settings.seed},
+        "approximated",
         "seeds the order of prompts, the trainer and vLLM's engines; equal seeds do not give equal "
         "bits",
-    )  # fmt: skip
+    )
 
 
 def _staleness(settings: Settings, version: str) -> Line:
@@ -249,15 +271,19 @@ def _staleness(settings: Settings, version: str) -> Line:
     if not bound:
         return Line("max_staleness_steps", enabled)
     overrides = {
-        **enabled, "orch.asynchronous": True, f"{ASYNC}.max_staleness_steps": bound,
+        **enabled,
+        "orch.asynchronous": True,
+        f"{ASYNC}.max_staleness_steps": bound,
         f"{ASYNC}.num_parallel_generation_workers": prompts * (bound + 1),
-    }  # fmt: skip
+    }
     return Line(
-        "max_staleness_steps", overrides, "approximated",
+        "max_staleness_steps",
+        overrides,
+        "approximated",
         "held over all rollouts together: single ones may be older, which SkyRL only warns of; "
         "weights change while a response is being sampled. No entry point of the wheel trains "
         "asynchronously: orch_skyrl.py is one",
-    )  # fmt: skip
+    )
 
 
 def clip_of(kind: str, low: float, high: float, cap: float) -> Clip | None:

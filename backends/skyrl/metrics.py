@@ -11,8 +11,8 @@ from pathlib import Path
 from backends.skyrl.layout import updates_of
 from backends.skyrl.releases import VERSIONS
 from orchestrator.errors import LogFault
-from orchestrator.tensorboard import Scalar, scalars
-from orchestrator.types import MetricPoint
+from orchestrator.metrics.tensorboard import Scalar, scalars
+from orchestrator.records import MetricPoint
 
 NAMES: Mapping[str, str] = {
     "reward/avg_raw_reward": "train/reward_mean",

@@ -13,7 +13,7 @@ _SPELLINGS: dict[str, object] = {
     **dict.fromkeys(("True", "TRUE", "yes", "on"), True),
     **dict.fromkeys(("False", "FALSE", "no", "off"), False),
     **dict.fromkeys(("Null", "NULL", "~", ""), None),
-}  # fmt: skip
+}
 
 
 def write(key: str, value: object) -> str:

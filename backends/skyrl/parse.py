@@ -81,8 +81,9 @@ def _faults(values: Mapping[str, object], given: Mapping[str, object]) -> Iterat
             f"{ALGORITHM}.use_kl_in_reward",
         )
     if values[f"{ALGORITHM}.kl_ctrl.type"] != "fixed":
-        yield Fault("orch has no coefficient that adapts; set it to fixed",
-                    f"{ALGORITHM}.kl_ctrl.type")  # fmt: skip
+        yield Fault(
+            "orch has no coefficient that adapts; set it to fixed", f"{ALGORITHM}.kl_ctrl.type"
+        )
     if not given.get("trainer.max_training_steps") and not given.get("orch.max_training_steps"):
         yield Fault(
             "the number of train steps cannot be told from epochs: set it",
@@ -93,8 +94,9 @@ def _faults(values: Mapping[str, object], given: Mapping[str, object]) -> Iterat
         _int(values, "trainer.policy_mini_batch_size"),
     )
     if minibatch < 1 or prompts % minibatch:
-        yield Fault(f"{minibatch} must divide train_batch_size, {prompts}",
-                    "trainer.policy_mini_batch_size")  # fmt: skip
+        yield Fault(
+            f"{minibatch} must divide train_batch_size, {prompts}", "trainer.policy_mini_batch_size"
+        )
 
 
 def _checked() -> Mapping[str, tuple[str, ...]]:
@@ -120,8 +122,13 @@ def _type_fault(key: str, value: object) -> Fault | None:
 
 
 def _a(wanted: type) -> str:
-    return {bool: "true or false", int: "an integer", float: "a number", str: "text",
-            list: "a list"}[wanted]  # fmt: skip
+    return {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        list: "a list",
+    }[wanted]
 
 
 def _int(values: Mapping[str, object], key: str) -> int:
@@ -145,7 +152,8 @@ def _settings(
     schedules = {**{theirs: ours for ours, theirs in SCHEDULES.items()}, "constant": "constant"}
     return {
         "model": {
-            "name": needed.get("model", {}).get("name", _name(path)), "path": path,
+            "name": needed.get("model", {}).get("name", _name(path)),
+            "path": path,
             "chat_template": given.get("orch.chat_template", "default"),
         },
         "data": {
@@ -156,13 +164,15 @@ def _settings(
         "rollout": {
             "group_size": values["generator.n_samples_per_prompt"],
             "max_response_tokens": values[f"{SAMPLING}.max_generate_length"],
-            "temperature": values[f"{SAMPLING}.temperature"], "top_p": values[f"{SAMPLING}.top_p"],
+            "temperature": values[f"{SAMPLING}.temperature"],
+            "top_p": values[f"{SAMPLING}.top_p"],
         },
         "batch": {"num_prompts": prompts, "num_minibatches": minibatches},
         "optimizer": {
             "learning_rate": values[f"{OPTIMIZER}.lr"],
             "weight_decay": values[f"{OPTIMIZER}.weight_decay"],
-            "beta1": first, "beta2": second,
+            "beta1": first,
+            "beta2": second,
             "max_grad_norm": values[f"{OPTIMIZER}.max_grad_norm"] or None,
             "schedule": schedules[str(values[f"{OPTIMIZER}.scheduler"])],
             "num_warmup_steps": values[f"{OPTIMIZER}.num_warmup_steps"],
@@ -171,7 +181,7 @@ def _settings(
         "max_staleness_steps": values[f"{ASYNC}.max_staleness_steps"] if asynchronous else 0,
         "backend": {"name": "skyrl", "version": needed.get("backend", {}).get("version")},
         "seed": values["trainer.seed"],
-    }  # fmt: skip
+    }
 
 
 def _objective(values: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
@@ -187,9 +197,10 @@ def _objective(values: Mapping[str, object], given: Mapping[str, object]) -> dic
     clip = clip_of(str(algorithm["policy_loss_type"]), low, high, cap)
     placement = _placement(algorithm, given)
     kl = {
-        "estimator": algorithm["kl_estimator_type"], "placement": placement,
+        "estimator": algorithm["kl_estimator_type"],
+        "placement": placement,
         "beta": algorithm["kl_loss_coef"],
-    }  # fmt: skip
+    }
     return {
         "advantage": {"estimator": advantage},
         "loss": {

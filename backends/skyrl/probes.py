@@ -1,4 +1,4 @@
-"""SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/matrix/inside.py.
+"""SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
 
 Run by a Python with torch beside SkyRL's installed source; nothing of orch is imported. The
 trainer's and the policy worker's methods are SkyRL's; Ray and the model are stood in for: a forward
@@ -85,28 +85,38 @@ class SkyRl:
         self.config: ModuleType = load(CONFIG)
         ray = SimpleNamespace(remote=lambda thing: thing, is_initialized=lambda: False)
         self.utils: ModuleType = load(
-            UTILS, ray=ray, logger=MagicMock(), AlgorithmConfig=self.config.AlgorithmConfig,
-            apply_off_policy_correction=correction.apply_off_policy_correction, **shared,
-        )  # fmt: skip
+            UTILS,
+            ray=ray,
+            logger=MagicMock(),
+            AlgorithmConfig=self.config.AlgorithmConfig,
+            apply_off_policy_correction=correction.apply_off_policy_correction,
+            **shared,
+        )
+        reduction = "apply_loss_reduction_to_advantages_minibatch"
         own = {
-            "compute_approx_kl": self.utils.compute_approx_kl, "ppo_utils": self.utils,
-            "PolicyLossRegistry": self.utils.PolicyLossRegistry, "torch": torch, "np": np,
-            "logger": MagicMock(), "apply_loss_reduction_to_advantages_minibatch":
-            self.utils.apply_loss_reduction_to_advantages_minibatch, **shared,
-        }  # fmt: skip
+            "compute_approx_kl": self.utils.compute_approx_kl,
+            "ppo_utils": self.utils,
+            "PolicyLossRegistry": self.utils.PolicyLossRegistry,
+            "torch": torch,
+            "np": np,
+            "logger": MagicMock(),
+            reduction: getattr(self.utils, reduction),
+            **shared,
+        }
         trainer = "RayPPOTrainer."
         self.trainer: ModuleType = load(
             TRAINER,
-            [trainer + name for name in (
-                "apply_reward_kl_penalty", "_normalize_advantages"
-            )],
+            [trainer + name for name in ("apply_reward_kl_penalty", "_normalize_advantages")],
             **own,
-        )  # fmt: skip
+        )
         self.worker: ModuleType = load(WORKER, ["PolicyWorkerBase._forward_backward_micro"], **own)
         for name in (
-            "compute_approx_kl", "ppo_policy_loss", "compute_rloo_outcome_advantage",
-            "compute_grpo_outcome_advantage", "apply_loss_reduction_to_advantages_minibatch",
-        ):  # fmt: skip
+            "compute_approx_kl",
+            "ppo_policy_loss",
+            "compute_rloo_outcome_advantage",
+            "compute_grpo_outcome_advantage",
+            "apply_loss_reduction_to_advantages_minibatch",
+        ):
             sources.uses(UTILS, name)
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
@@ -162,23 +172,31 @@ class SkyRl:
         scores[torch.arange(len(mask)), mask.sum(-1).long() - 1] = batch["rewards"]
         data = Data(
             {
-                "loss_mask": mask, "response_mask": mask, "rewards": scores, "values": None,
-                "base_action_log_probs": batch["ref"], "action_log_probs": batch["old"],
+                "loss_mask": mask,
+                "response_mask": mask,
+                "rewards": scores,
+                "values": None,
+                "base_action_log_probs": batch["ref"],
+                "action_log_probs": batch["old"],
             },
             batch["groups"],
-        )  # fmt: skip
+        )
         trainer = MagicMock()
         trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, None, {}
         if config.trainer.algorithm.use_kl_in_reward:
             data = self.trainer.apply_reward_kl_penalty(trainer, data)
         rewards = data["rewards"]
         advantages, _ = self.utils.compute_advantages_and_returns(
-            token_level_rewards=rewards, response_mask=mask, index=data.metadata["uids"],
+            token_level_rewards=rewards,
+            response_mask=mask,
+            index=data.metadata["uids"],
             adv_estimator=config.trainer.algorithm.advantage_estimator,
-            config=config.trainer.algorithm, values=None,
-            gamma=config.trainer.algorithm.gamma, lambd=config.trainer.algorithm.lambd,
+            config=config.trainer.algorithm,
+            values=None,
+            gamma=config.trainer.algorithm.gamma,
+            lambd=config.trainer.algorithm.lambd,
             grpo_norm_by_std=config.trainer.algorithm.grpo_norm_by_std,
-        )  # fmt: skip
+        )
         return rewards, advantages
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:

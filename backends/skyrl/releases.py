@@ -101,8 +101,10 @@ ADVANTAGES: Mapping[str, tuple[str, bool]] = {
 }
 """Ours -> advantage_estimator and grpo_norm_by_std (which only grpo reads)."""
 SCHEDULES: Mapping[str, str] = {
-    "constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine",
-}  # fmt: skip
+    "constant": "constant_with_warmup",
+    "linear": "linear",
+    "cosine": "cosine",
+}
 
 Loss = Literal["regular", "dual_clip", "orch_rollout_ppo", "orch_rollout_dual_clip"]
 NO_CLIP = (1.0, 1e9)

@@ -6,10 +6,14 @@ from backends.skyrl.releases import ALGORITHM, ASYNC, FIXED, PLACEMENT, SAMPLING
 from orchestrator.errors import Fault
 
 Values = Mapping[str, object]
-_HARMLESS = frozenset({
-    f"{ALGORITHM}.kl_ctrl.type", "generator.batched", "generator.eval_n_samples_per_prompt",
-    f"{SAMPLING}.logprobs",
-})  # fmt: skip
+_HARMLESS = frozenset(
+    {
+        f"{ALGORITHM}.kl_ctrl.type",
+        "generator.batched",
+        "generator.eval_n_samples_per_prompt",
+        f"{SAMPLING}.logprobs",
+    }
+)
 _TRAINING: Values = {
     key: value
     for key, value in FIXED.items()
@@ -38,8 +42,9 @@ def _no_cell(given: Values) -> Iterator[Fault]:
         if key in given and not _equal(given[key], value):
             yield Fault(
                 f"no cell has {given[key]!r}: it trains on something else; set it to "
-                f"{'null' if value is None else str(value).lower()}", key,
-            )  # fmt: skip
+                f"{'null' if value is None else str(value).lower()}",
+                key,
+            )
 
 
 def _equal(one: object, other: object) -> bool:
@@ -52,8 +57,9 @@ def _asynchronous(values: Values, given: Values, argv: str) -> Iterator[Fault]:
         if bound in given:
             yield Fault(
                 f"is ignored without {ASYNC}.enabled=true (before 0.3.0: without an entry point of "
-                "the asynchronous trainer): the launch is synchronous", bound,
-            )  # fmt: skip
+                "the asynchronous trainer): the launch is synchronous",
+                bound,
+            )
         return
     if "entrypoints.main_base" in argv or "entrypoints/main_base" in argv:
         yield Fault(
@@ -73,8 +79,9 @@ def _asynchronous(values: Values, given: Values, argv: str) -> Iterator[Fault]:
     if given.get(f"{PLACEMENT}.colocate_all", True) is not False:
         yield Fault(
             "must be false here, and is true unless told otherwise: the asynchronous trainer "
-            "samples on GPUs of its own", f"{PLACEMENT}.colocate_all",
-        )  # fmt: skip
+            "samples on GPUs of its own",
+            f"{PLACEMENT}.colocate_all",
+        )
 
 
 def _ranks(values: Values, given: Values) -> Iterator[Fault]:
@@ -85,18 +92,25 @@ def _ranks(values: Values, given: Values) -> Iterator[Fault]:
     if len(whole) == 4 and whole[2] * whole[3] % (whole[0] * whole[1]):
         yield Fault(
             f"{minibatch} prompts x {group} rollouts do not divide among {whole[0] * whole[1]} "
-            "GPUs: SkyRL drops prompts until they do", "trainer.policy_mini_batch_size",
-        )  # fmt: skip
+            "GPUs: SkyRL drops prompts until they do",
+            "trainer.policy_mini_batch_size",
+        )
 
 
 def _ends_early(values: Values, given: Values, num_prompts: object) -> Iterator[Fault]:
     wanted, epochs = given.get("trainer.max_training_steps"), values["trainer.epochs"]
     batch = values["trainer.train_batch_size"]
-    if not (isinstance(wanted, int) and isinstance(epochs, int) and isinstance(num_prompts, int)
-            and isinstance(batch, int) and batch > 0):  # fmt: skip
+    if not (
+        isinstance(wanted, int)
+        and isinstance(epochs, int)
+        and isinstance(num_prompts, int)
+        and isinstance(batch, int)
+        and batch > 0
+    ):
         return
     if (reached := num_prompts // batch * epochs) < wanted:
         yield Fault(
             f"training ends after {reached} of {wanted} rollout batches: an epoch has "
-            f"{num_prompts // batch} whole ones; raise it", "trainer.epochs",
-        )  # fmt: skip
+            f"{num_prompts // batch} whole ones; raise it",
+            "trainer.epochs",
+        )

@@ -30,9 +30,12 @@ def topology(resources: Resources, *, asynchronous: bool) -> Topology:
     nodes, gpus = resources.num_nodes, resources.gpus_per_node
     if gpus < 1:
         raise UnsupportedSetting(
-            "skyrl", "resources.gpus_per_node", gpus, ("1 or more",),
+            "skyrl",
+            "resources.gpus_per_node",
+            gpus,
+            ("1 or more",),
             "Set resources.gpus_per_node to what a node of the cluster has.",
-        )  # fmt: skip
+        )
     if not asynchronous:
         return Topology(nodes, gpus, nodes * gpus, colocated=True)
     if nodes % 2 == 0:
@@ -40,10 +43,13 @@ def topology(resources: Resources, *, asynchronous: bool) -> Topology:
     if gpus % 2 == 0:
         return Topology(nodes, gpus // 2, nodes * gpus // 2, colocated=False)
     raise UnsupportedSetting(
-        "skyrl", "resources.gpus_per_node", gpus, ("an even number",),
+        "skyrl",
+        "resources.gpus_per_node",
+        gpus,
+        ("an even number",),
         "Asynchronous training needs as many GPUs to sample as to train: make the number of nodes "
         "or of GPUs a node even.",
-    )  # fmt: skip
+    )
 
 
 def micro_batch(sequences: int, tokens: int) -> int:

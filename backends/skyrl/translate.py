@@ -13,8 +13,8 @@ from backends.skyrl.releases import ENGINE, EVAL_SAMPLING, FIXED, PLACEMENT
 from backends.skyrl.topology import Topology, micro_batch, topology
 from orchestrator import scoring
 from orchestrator.data import recipe
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Settings
-from orchestrator.types import Cell, LaunchPlan, LedgerEntry, Place
 
 ENTRY, REWARD = "orch_skyrl.py", "reward.py"
 PROMPTS_FORMAT = "chat"
@@ -22,7 +22,7 @@ PYTHON = "python"
 """Of SkyRL's environment, first on PATH where the launch runs."""
 
 
-def translate(cell: Cell, place: Place) -> LaunchPlan:
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what SkyRL cannot express."""
     settings = cell.settings
     version = check(settings)
@@ -42,11 +42,14 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         backend="skyrl",
         version=version,
         argv=(
-            PYTHON, str(place.plan_dir / ENTRY),
+            PYTHON,
+            str(place.plan_dir / ENTRY),
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            NEEDS: needs(settings), ENTRY: _text(ENTRY), REWARD: _text(REWARD),
+            NEEDS: needs(settings),
+            ENTRY: _text(ENTRY),
+            REWARD: _text(REWARD),
             **scoring.files(settings.data.reward),
             **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
@@ -57,22 +60,26 @@ def translate(cell: Cell, place: Place) -> LaunchPlan:
         },
         ledger=tuple(_entry(line, settings) for line in told),
         bring_up="ray",
-    )  # fmt: skip
+    )
 
 
 def needs(settings: Settings) -> str:
     """What `data/train.parquet` beside it is to be made of, and names that no flag carries."""
-    return json.dumps(
-        {
-            "data": settings.data.model_dump(),
-            "model": {"name": settings.model.name},
-            "backend": {"version": settings.backend.version},
-        },
-        indent=1, ensure_ascii=False,
-    ) + "\n"  # fmt: skip
+    return (
+        json.dumps(
+            {
+                "data": settings.data.model_dump(),
+                "model": {"name": settings.model.name},
+                "backend": {"version": settings.backend.version},
+            },
+            indent=1,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
 
 
-def _place(place: Place, settings: Settings) -> dict[str, object]:
+def _place(place: AttemptPaths, settings: Settings) -> dict[str, object]:
     data, updates = place.plan_dir / "data", settings.batch.num_minibatches
     return {
         "data.train_data": [str(data / "train.parquet")],

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class Verl:
-    """orchestrator.backend.Backend; importing it loads neither verl nor Hydra."""
+    """orchestrator.library.protocol.Backend; importing it loads neither verl nor Hydra."""
 
     name = "verl"
     versions: tuple[str, ...] = arguments.VERSIONS
@@ -19,7 +19,7 @@ class Verl:
     tasks_dir: Path | None = None
     prompts_format = translate.PROMPTS_FORMAT
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return translate.translate(cell, place)
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

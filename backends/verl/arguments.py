@@ -7,8 +7,10 @@ VERSIONS = (NEWEST, OLDEST)
 
 MAIN = "verl.trainer.main_ppo"
 ACTOR, ROLLOUT, OPTIMIZER = (
-    "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.actor.optim",
-)  # fmt: skip
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.rollout",
+    "actor_rollout_ref.actor.optim",
+)
 MODEL, CORRECTION = "actor_rollout_ref.model", "algorithm.rollout_correction"
 REWARD, WORKER_ENV = "reward.custom_reward_function", "ray_kwargs.ray_init.runtime_env.env_vars"
 SEPARATE, SAMPLER = "trainer.v1.separate_async", "trainer.v1.sampler"
@@ -84,10 +86,13 @@ from. A contract test compares them with the library's own composition."""
 
 KL_NAMES: Mapping[str, str] = {
     **{name: name for name in ("k1", "abs", "k2", "k3")},
-    "kl": "k1", "mse": "k2", "low_var_kl": "k3",
+    "kl": "k1",
+    "mse": "k2",
+    "low_var_kl": "k3",
     **{name: name for name in ("k1+", "abs+", "k2+", "k3+")},
-    "kl+": "k1+", "low_var_kl+": "k3+",
-}  # fmt: skip
+    "kl+": "k1+",
+    "low_var_kl+": "k3+",
+}
 """verl's name of an estimator -> orch's. (`mse+` has mse's value and gradient.)"""
 WEIGHTED = ("rho_k1", "rho_k2", "sg_rho_k2", "rho_k3")
 """Estimators that only extension.py brings."""
@@ -106,9 +111,17 @@ ADVANTAGES: Mapping[str, tuple[str, bool]] = {
 """Ours -> algorithm.adv_estimator and norm_adv_by_std_in_grpo (which only grpo reads)."""
 
 LOGGERS = (
-    "console", "file", "mlflow", "wandb", "tensorboard", "swanlab", "clearml", "trackio",
-    "vemlp_wandb", "rl_insight",
-)  # fmt: skip
+    "console",
+    "file",
+    "mlflow",
+    "wandb",
+    "tensorboard",
+    "swanlab",
+    "clearml",
+    "trackio",
+    "vemlp_wandb",
+    "rl_insight",
+)
 ENGINES = ("vllm", "sglang", "trtllm")
 STRATEGIES = ("drop", "wait")
 OUTDATED_REWARD_KEYS = ("custom_reward_function.", "reward_model.")

@@ -12,25 +12,23 @@ from pathlib import Path
 
 from backends.verl import easyr1
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
-from orchestrator.audit.keys import (
-    Keys,
-    Releases,
-    load_releases,
-    nearest,
-    shown,
-    split_override,
-)  # fmt: skip
-from orchestrator.audit.types import (
+from orchestrator.library.launches import (  # fmt: skip
+    AuditNote,
+    CommandWord,
     Edit,
     Inactive,
     InLoss,
     InReward,
+    Keys,
     Launch,
-    Note,
     Reading,
+    Releases,
     Rule,
-    Word,
-)  # fmt: skip
+    load_releases,
+    nearest,
+    shown,
+    split_override,
+)
 
 ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
 USE_REWARD, PENALTY = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.kl_penalty"
@@ -41,13 +39,25 @@ ADVANTAGE, GROUP = f"{ALGORITHM}.adv_estimator", "actor_rollout_ref.rollout.n"
 KL_KEYS = (USE_REWARD, PENALTY, COEFFICIENT, USE_LOSS, LOSS_TYPE, LOSS_COEFFICIENT)
 
 DEFAULTS = {
-    USE_REWARD: "False", PENALTY: "kl", COEFFICIENT: "0.001", USE_LOSS: "False",
-    LOSS_TYPE: "low_var_kl", LOSS_COEFFICIENT: "0.001", ADVANTAGE: "gae", GROUP: "1",
-}  # fmt: skip
+    USE_REWARD: "False",
+    PENALTY: "kl",
+    COEFFICIENT: "0.001",
+    USE_LOSS: "False",
+    LOSS_TYPE: "low_var_kl",
+    LOSS_COEFFICIENT: "0.001",
+    ADVANTAGE: "gae",
+    GROUP: "1",
+}
 """The same in every release that has the key."""
 ESTIMATORS = {
-    "kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3",
-}  # fmt: skip
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
 FIRST_WITH_SWITCH = 3
 """Index of 0.4.1: before 0.4.0, use_kl_loss alone says whether the reward has the KL."""
 FIRST_STRAIGHT = 7
@@ -94,7 +104,7 @@ def audit(launch: Launch) -> Reading | None:
     return _Judge(keys, entry, at, because, spread, launch).reading()
 
 
-def _entry(launch: Launch) -> tuple[str | None, tuple[Word, ...]]:
+def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
     """The module or file that is run, and the words after it."""
     for i, word in enumerate(launch.words):
         if is_ours(word.text):
@@ -156,9 +166,14 @@ class _Judge:
     """One launch under one release's rules."""
 
     def __init__(
-        self, keys: Keys, entry: str | None, at: int, because: str, spread: list[int],
+        self,
+        keys: Keys,
+        entry: str | None,
+        at: int,
+        because: str,
+        spread: list[int],
         launch: Launch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.keys, self.entry, self.at = keys, entry, at
         self.spread, self.launch = spread, launch
         pinned = because.startswith(PINNED)
@@ -167,7 +182,7 @@ class _Judge:
         )
         self.because = because.partition(": ")[2] if pinned else because
         self.unknown: list[str] = []
-        self.contradictions: list[Note] = list(keys.doubled(KL_KEYS))
+        self.contradictions: list[AuditNote] = list(keys.doubled(KL_KEYS))
         self.rules: list[Rule] = []
 
     def reading(self) -> Reading:
@@ -181,15 +196,24 @@ class _Judge:
             else bool(loaded_by_loss or loaded_by_reward)
         )
         return Reading(
-            library="verl", version=self.version, version_because=self.because,
-            entry_point=self.entry, in_reward=in_reward, in_loss=in_loss,
-            advantage_estimator=advantage, reference_policy_loaded=loaded, group_size=group,
+            library="verl",
+            version=self.version,
+            version_because=self.because,
+            entry_point=self.entry,
+            in_reward=in_reward,
+            in_loss=in_loss,
+            advantage_estimator=advantage,
+            reference_policy_loaded=loaded,
+            group_size=group,
             inactive=tuple(self._inactive(in_reward, in_loss)),
-            contradictions=tuple(self.contradictions), settings=tuple(keys.settings),
-            rules=tuple(self.rules), change=tuple(self._change(in_reward, in_loss)),
-            change_note=self._note(), assumes=(*keys.assumes, *self._assumed()),
+            contradictions=tuple(self.contradictions),
+            settings=tuple(keys.settings),
+            rules=tuple(self.rules),
+            change=tuple(self._change(in_reward, in_loss)),
+            change_note=self._note(),
+            assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
-        )  # fmt: skip
+        )
 
     def _assumed(self) -> Iterator[str]:
         if self.entry is not None and not is_ours(self.entry):
@@ -234,14 +258,21 @@ class _Judge:
         if plain not in ESTIMATORS:
             self.unknown.append(f"{key} is '{name}', which verl does not have")
             self.contradictions.append(
-                Note(f"{key}={name} stops verl at the first update: it is not implemented",
-                     self.keys.lines(key)))  # fmt: skip
+                AuditNote(
+                    f"{key}={name} stops verl at the first update: it is not implemented",
+                    self.keys.lines(key),
+                )
+            )
             return None, False
         straight = name.endswith("+")
         if straight and self.at < FIRST_STRAIGHT and key == LOSS_TYPE:
             self.contradictions.append(
-                Note(f"{key}={name} stops verl {self.version} at the first update; it works from "
-                     "0.8.0", self.keys.lines(key)))  # fmt: skip
+                AuditNote(
+                    f"{key}={name} stops verl {self.version} at the first update; it works from "
+                    "0.8.0",
+                    self.keys.lines(key),
+                )
+            )
         source = "verl/trainer/ppo/core_algos.py: kl_penalty"
         self._rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
         return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"

@@ -10,7 +10,7 @@ rollout batches.
 import re
 from pathlib import Path
 
-from orchestrator.types import Checkpoint
+from orchestrator.records import Checkpoint
 
 LATEST = "latest_checkpointed_iteration.txt"
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -44,9 +44,17 @@ def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | No
     if not checkpoint.needs_export:
         return None
     return (
-        "python", "-m", "verl.model_merger", "merge", "--backend", "fsdp",
-        "--local_dir", str(checkpoint.path / "actor"), "--target_dir", str(target),
-    )  # fmt: skip
+        "python",
+        "-m",
+        "verl.model_merger",
+        "merge",
+        "--backend",
+        "fsdp",
+        "--local_dir",
+        str(checkpoint.path / "actor"),
+        "--target_dir",
+        str(target),
+    )
 
 
 def has_weights(path: Path) -> bool:

@@ -28,11 +28,18 @@ from backends.verl.arguments import (
 from orchestrator.errors import Fault, did_you_mean
 
 KL_KEYS = (
-    "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl.type",
-    "algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl",
-    f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef",
-    f"{ACTOR}.policy_loss.kl_cov_ratio", f"{ACTOR}.policy_loss.ppo_kl_coef",
-)  # fmt: skip
+    "algorithm.use_kl_in_reward",
+    "algorithm.kl_penalty",
+    "algorithm.kl_ctrl.type",
+    "algorithm.kl_ctrl.kl_coef",
+    "algorithm.kl_ctrl.horizon",
+    "algorithm.kl_ctrl.target_kl",
+    f"{ACTOR}.use_kl_loss",
+    f"{ACTOR}.kl_loss_type",
+    f"{ACTOR}.kl_loss_coef",
+    f"{ACTOR}.policy_loss.kl_cov_ratio",
+    f"{ACTOR}.policy_loss.ppo_kl_coef",
+)
 _LIKE_KL = re.compile(rf"(?:algorithm|{re.escape(ACTOR)})\.(?:\w+\.)*\w*kl_?\w*")
 EXTERNAL = f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES"
 Found = Iterator[tuple[str, str]]
@@ -212,6 +219,14 @@ def _separate(launch: Launch) -> Found:
 
 
 _RULES: tuple[Callable[[Launch], Found], ...] = (
-    _loggers, _reward, _named_kl, _batches, _steps, _constant, _clips, _both_places, _correction,
+    _loggers,
+    _reward,
+    _named_kl,
+    _batches,
+    _steps,
+    _constant,
+    _clips,
+    _both_places,
+    _correction,
     _separate,
-)  # fmt: skip
+)

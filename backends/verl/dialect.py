@@ -9,9 +9,9 @@ from functools import cache
 
 from backends.verl.arguments import NEWEST, VERSIONS
 from backends.verl.ledger import NOTES
-from orchestrator.dialect import Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.semantics.estimators import VERL_K3
+from orchestrator.kl.dialect import Dialect, Semantics
+from orchestrator.kl.estimators import VERL_K3
 
 LOG_RATIO_BOUND = 20.0
 
@@ -37,8 +37,11 @@ def semantics(version: str | None) -> Semantics:
     """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
     if version not in (None, *VERSIONS):
         raise UnsupportedSetting(
-            "verl", "backend.version", version, VERSIONS,
+            "verl",
+            "backend.version",
+            version,
+            VERSIONS,
             f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
             f"Set backend=verl@{NEWEST}.",
-        )  # fmt: skip
+        )
     return Semantics(_DIALECT, _OMITS)

@@ -8,15 +8,18 @@ actor/{config,dp_actor}.py, examples/config.yaml. One estimator and one coeffici
 import re
 from collections.abc import Iterator
 
-from orchestrator.audit.keys import LONGEST_ENTRY, Keys, shown, split_override
-from orchestrator.audit.types import (
+from orchestrator.library.launches import (
+    LONGEST_ENTRY,
     Edit,
     InLoss,
     InReward,
+    Keys,
     Launch,
     Reading,
     Rule,
-)  # fmt: skip
+    shown,
+    split_override,
+)
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
@@ -24,16 +27,25 @@ ADVANTAGE, GROUP = "algorithm.adv_estimator", "worker.rollout.n"
 OLD_USE, OLD_COEFFICIENT = "worker.actor.use_kl_loss", "worker.actor.kl_loss_coef"
 OLD_TYPE = "worker.actor.kl_loss_type"
 OWN = {
-    DISABLE: "false", USE_LOSS: "false", PENALTY: "kl", COEFFICIENT: "0.001", ADVANTAGE: "grpo",
+    DISABLE: "false",
+    USE_LOSS: "false",
+    PENALTY: "kl",
+    COEFFICIENT: "0.001",
+    ADVANTAGE: "grpo",
     GROUP: "1",
-}  # fmt: skip
+}
 """The dataclass's own defaults."""
 STOCK = OWN | {USE_LOSS: "true", PENALTY: "low_var_kl", COEFFICIENT: "0.01", GROUP: "5"}
 """Those of examples/config.yaml, on which nearly every launch builds."""
 OLD = {
-    OLD_USE: "true", OLD_TYPE: "low_var_kl", OLD_COEFFICIENT: "0.001", PENALTY: "kl",
-    COEFFICIENT: "0.001", ADVANTAGE: "grpo", GROUP: "5",
-}  # fmt: skip
+    OLD_USE: "true",
+    OLD_TYPE: "low_var_kl",
+    OLD_COEFFICIENT: "0.001",
+    PENALTY: "kl",
+    COEFFICIENT: "0.001",
+    ADVANTAGE: "grpo",
+    GROUP: "5",
+}
 """February and March 2025: examples/grpo_example.yaml and the dataclass of the actor."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
@@ -114,28 +126,40 @@ def _judged(keys: Keys, entry: str | None) -> Reading:
     elif not off:
         reward = InReward(not zero, estimator, beta)
     inert = [
-        flag for key in (USE_LOSS, PENALTY, COEFFICIENT)
+        flag
+        for key in (USE_LOSS, PENALTY, COEFFICIENT)
         for flag in (keys.inert(key, f"{DISABLE} is true") if off else ())
-    ]  # fmt: skip
+    ]
     return Reading(
-        library="verl", version="EasyR1",
+        library="verl",
+        version="EasyR1",
         version_because="its entry point and its keys are those of this fork of verl",
-        entry_point=entry, in_reward=reward, in_loss=loss,
+        entry_point=entry,
+        in_reward=reward,
+        in_loss=loss,
         advantage_estimator=keys.text(ADVANTAGE),
         reference_policy_loaded=None if unknown else not off,
-        group_size=keys.integer(GROUP), inactive=tuple(inert),
+        group_size=keys.integer(GROUP),
+        inactive=tuple(inert),
         contradictions=tuple(keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))),
-        settings=tuple(keys.settings), rules=tuple(_rules()),
-        change=tuple(_change(keys, old)), assumes=tuple(keys.assumes),
+        settings=tuple(keys.settings),
+        rules=tuple(_rules()),
+        change=tuple(_change(keys, old)),
+        assumes=tuple(keys.assumes),
         unknown=tuple(unknown),
-    )  # fmt: skip
+    )
 
 
 def _rules() -> Iterator[Rule]:
-    yield Rule(f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
-               "or in the reward", "EasyR1, verl/trainer/ray_trainer.py: fit")  # fmt: skip
-    yield Rule(f"{PENALTY} names the estimator in either place",
-               "EasyR1, verl/trainer/core_algos.py: compute_kl")  # fmt: skip
+    yield Rule(
+        f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
+        "or in the reward",
+        "EasyR1, verl/trainer/ray_trainer.py: fit",
+    )
+    yield Rule(
+        f"{PENALTY} names the estimator in either place",
+        "EasyR1, verl/trainer/core_algos.py: compute_kl",
+    )
 
 
 def _change(keys: Keys, old: bool) -> Iterator[Edit]:

@@ -4,18 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal
 
-from backends.verl.arguments import (
-    ACTOR,
-    MODEL,
-    NEWEST,
-    OPTIMIZER,
-    REWARD,
-    ROLLOUT,
-    SEPARATE,
-)
-from orchestrator.fingerprint import flatten
+from backends.verl.arguments import ACTOR, MODEL, NEWEST, OPTIMIZER, REWARD, ROLLOUT, SEPARATE
+from orchestrator.identity import flatten
+from orchestrator.records import LedgerEntry
 from orchestrator.settings import Settings
-from orchestrator.types import LedgerEntry
 
 Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
@@ -234,9 +226,11 @@ def _version_of(settings: Settings) -> str:
 
 
 def _seed(settings: Settings) -> Account:
-    what = "prompt order, minibatches, sampling" if _version_of(settings) == NEWEST else (
-        "prompt order, minibatches; sampling cannot be seeded before 0.9"
-    )  # fmt: skip
+    what = (
+        "prompt order, minibatches, sampling"
+        if _version_of(settings) == NEWEST
+        else ("prompt order, minibatches; sampling cannot be seeded before 0.9")
+    )
     return "approximated", f"seeds {what}; equal seeds do not give equal bits"
 
 

@@ -5,8 +5,8 @@ from typing import NamedTuple, NoReturn, get_args
 
 from backends.verl.arguments import ADVANTAGES, AGGREGATIONS, NEWEST, OFF, VERSIONS
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.records import Cell
 from orchestrator.settings import Estimator, Placement, Resources, Settings
-from orchestrator.types import Cell
 
 CAPABILITIES: Mapping[str, Sequence[object]] = {
     "backend.version": (None, *VERSIONS),
@@ -59,14 +59,18 @@ def _known(settings: Settings) -> None:
         refuse("backend.version", version, VERSIONS, f"Set backend.version={NEWEST}.")
     if settings.kl.reset_reference_every_steps is not None:
         refuse(
-            "kl.reset_reference_every_steps", settings.kl.reset_reference_every_steps, ("null",),
+            "kl.reset_reference_every_steps",
+            settings.kl.reset_reference_every_steps,
+            ("null",),
             "verl loads its reference policy once: leave it out, or ask a backend that resets it.",
-        )  # fmt: skip
+        )
     if settings.optimizer.schedule == "linear":
         refuse(
-            "optimizer.schedule", "linear", ("constant", "cosine"),
+            "optimizer.schedule",
+            "linear",
+            ("constant", "cosine"),
             "Set optimizer.schedule=constant or cosine.",
-        )  # fmt: skip
+        )
 
 
 def _bounds(settings: Settings) -> None:
@@ -83,9 +87,11 @@ def _bounds(settings: Settings) -> None:
     known, batch = settings.data.num_prompts, settings.batch.num_prompts
     if known is not None and known < batch:
         refuse(
-            "batch.num_prompts", batch, (f"1 to {known}",),
+            "batch.num_prompts",
+            batch,
+            (f"1 to {known}",),
             "verl drops a batch that the data set cannot fill; take a smaller batch.",
-        )  # fmt: skip
+        )
 
 
 def _kl(settings: Settings) -> None:
@@ -93,36 +99,44 @@ def _kl(settings: Settings) -> None:
     if "rho_" in kl.estimator and kl.placement == "reward":
         plain = kl.estimator.rpartition("rho_")[2]
         refuse(
-            "kl.estimator", kl.estimator, ("k1", "k2", "k3", "abs"),
+            "kl.estimator",
+            kl.estimator,
+            ("k1", "k2", "k3", "abs"),
             f"The KL in the reward is the rollout policy's own, whose ratio is 1: set "
             f"kl.estimator={plain}, or kl.placement=loss.",
-        )  # fmt: skip
+        )
 
 
 def _schedule(settings: Settings) -> None:
     minibatches, warmup = settings.batch.num_minibatches, settings.optimizer.num_warmup_steps
     if warmup % minibatches and not settings.max_staleness_steps:
         refuse(
-            "optimizer.num_warmup_steps", warmup, (f"multiples of {minibatches}",),
+            "optimizer.num_warmup_steps",
+            warmup,
+            (f"multiples of {minibatches}",),
             "verl moves the learning rate once a rollout batch: take a multiple of "
             "batch.num_minibatches.",
-        )  # fmt: skip
+        )
 
 
 def _staleness(settings: Settings) -> None:
     lag, minibatches = settings.max_staleness_steps, settings.batch.num_minibatches
     if settings.backend.version not in (None, NEWEST):
         refuse(
-            "max_staleness_steps", lag, (0,),
+            "max_staleness_steps",
+            lag,
+            (0,),
             f"Asynchronous training needs the trainer of {NEWEST}: set backend.version={NEWEST}, "
             "or max_staleness_steps=0.",
-        )  # fmt: skip
+        )
     if lag % minibatches:
         refuse(
-            "max_staleness_steps", lag, (f"multiples of {minibatches}",),
+            "max_staleness_steps",
+            lag,
+            (f"multiples of {minibatches}",),
             "verl renews the rollout policy once a rollout batch: take a multiple of "
             "batch.num_minibatches.",
-        )  # fmt: skip
+        )
 
 
 def _gpus(cell: Cell) -> None:
@@ -132,9 +146,11 @@ def _gpus(cell: Cell) -> None:
     if gpus < least:
         why = "samples and trains on different GPUs" if least == 2 else "trains on GPUs"
         refuse(
-            "resources.gpus_per_node", gpus, (f"{least} or more",),
+            "resources.gpus_per_node",
+            gpus,
+            (f"{least} or more",),
             f"verl {why}: set resources.gpus_per_node.",
-        )  # fmt: skip
+        )
     trainers = nodes * gpus
     if settings.max_staleness_steps:
         split = split_gpus(resources)
@@ -143,7 +159,9 @@ def _gpus(cell: Cell) -> None:
     rollouts = batch.num_prompts // batch.num_minibatches * settings.rollout.group_size
     if rollouts % trainers:
         refuse(
-            "batch.num_prompts", batch.num_prompts, (f"rollouts a minibatch % {trainers} == 0",),
+            "batch.num_prompts",
+            batch.num_prompts,
+            (f"rollouts a minibatch % {trainers} == 0",),
             f"A minibatch has {rollouts} rollouts, which {trainers} GPUs cannot share evenly: "
             "change batch.num_prompts, rollout.group_size or resources.",
-        )  # fmt: skip
+        )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from backends.verl.arguments import VERSIONS
 from orchestrator.errors import LogFault
-from orchestrator.types import MetricPoint
+from orchestrator.records import MetricPoint
 
 NAMES: Mapping[str, str] = {
     "critic/score/mean": "train/reward_mean",

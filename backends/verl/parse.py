@@ -53,11 +53,16 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(_settings(values, data, version))
     except ValidationError as error:
-        raise SpecError(SOURCE, [
-            Fault(f"{each['msg']}, got {str(each['input'])[:80]!r}",
-                  "$" + "".join(f".{part}" for part in each["loc"]))
-            for each in error.errors()
-        ]) from error  # fmt: skip
+        raise SpecError(
+            SOURCE,
+            [
+                Fault(
+                    f"{each['msg']}, got {str(each['input'])[:80]!r}",
+                    "$" + "".join(f".{part}" for part in each["loc"]),
+                )
+                for each in error.errors()
+            ],
+        ) from error
 
 
 def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
@@ -91,10 +96,12 @@ def _version(given: Values, faults: list[Fault]) -> str | None:
     if name != "verl" or not version:
         return None
     if version not in VERSIONS:
-        faults.append(Fault(
-            f"verl {version} is not driven by orch, which knows {', '.join(VERSIONS)}",
-            "$.trainer.project_name",
-        ))  # fmt: skip
+        faults.append(
+            Fault(
+                f"verl {version} is not driven by orch, which knows {', '.join(VERSIONS)}",
+                "$.trainer.project_name",
+            )
+        )
         return None
     return version
 
@@ -153,9 +160,10 @@ def _name(path: str) -> str:
 def _advantage(values: Values) -> str:
     name, by_std = values["algorithm.adv_estimator"], values["algorithm.norm_adv_by_std_in_grpo"]
     return next(
-        ours for ours, (theirs, std) in ADVANTAGES.items()
+        ours
+        for ours, (theirs, std) in ADVANTAGES.items()
         if theirs == name and (std == by_std or theirs != "grpo")
-    )  # fmt: skip
+    )
 
 
 def _loss(values: Values) -> dict[str, object]:
@@ -165,9 +173,10 @@ def _loss(values: Values) -> dict[str, object]:
     clip = {"low": low, "high": high, "dual": None if dual == OFF else dual}
     constant = values[f"{ACTOR}.loss_scale_factor"] if aggregation == "constant" else None
     return {
-        "aggregation": aggregation, "constant_tokens": constant,
+        "aggregation": aggregation,
+        "constant_tokens": constant,
         "clip": None if high == OFF else clip,
-    }  # fmt: skip
+    }
 
 
 def _kl(values: Values) -> dict[str, object]:
@@ -178,9 +187,10 @@ def _kl(values: Values) -> dict[str, object]:
     beta = values[f"{ACTOR}.kl_loss_coef" if in_loss else "algorithm.kl_ctrl.kl_coef"]
     both = "reward_and_loss" if in_reward else "loss"
     return {
-        "estimator": KL_NAMES.get(name, name), "placement": both if in_loss else "reward",
+        "estimator": KL_NAMES.get(name, name),
+        "placement": both if in_loss else "reward",
         "beta": beta,
-    }  # fmt: skip
+    }
 
 
 def _optimizer(values: Values, updates_per_tick: int, num_train_steps: int) -> dict[str, object]:

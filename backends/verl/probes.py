@@ -1,4 +1,4 @@
-"""verl's own KL, rewards, advantages and policy loss, for orchestrator/matrix/inside.py.
+"""verl's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
 
 Run by a Python with torch beside verl's installed source; nothing of orch is imported. Functions
 are verl's; only what carries tensors between them (DataProto, TensorDict, metrics) is stood in for.
@@ -15,14 +15,23 @@ TRAINER, FUNCTIONAL = "trainer/ppo/ray_trainer.py", "utils/torch_functional.py"
 
 ACTOR = "actor_rollout_ref.actor"
 DEFAULTS: Mapping[str, Any] = {
-    "algorithm.adv_estimator": "gae", "algorithm.norm_adv_by_std_in_grpo": True,
-    "algorithm.gamma": 1.0, "algorithm.use_kl_in_reward": False, "algorithm.kl_penalty": "kl",
-    "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.use_kl_loss": False,
-    f"{ACTOR}.kl_loss_type": "low_var_kl", f"{ACTOR}.kl_loss_coef": 0.001,
-    f"{ACTOR}.loss_agg_mode": "token-mean", f"{ACTOR}.loss_scale_factor": None,
-    f"{ACTOR}.clip_ratio": 0.2, f"{ACTOR}.clip_ratio_low": 0.2, f"{ACTOR}.clip_ratio_high": 0.2,
-    f"{ACTOR}.clip_ratio_c": 3.0, f"{ACTOR}.entropy_coeff": 0,
-}  # fmt: skip
+    "algorithm.adv_estimator": "gae",
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.gamma": 1.0,
+    "algorithm.use_kl_in_reward": False,
+    "algorithm.kl_penalty": "kl",
+    "algorithm.kl_ctrl.kl_coef": 0.001,
+    f"{ACTOR}.use_kl_loss": False,
+    f"{ACTOR}.kl_loss_type": "low_var_kl",
+    f"{ACTOR}.kl_loss_coef": 0.001,
+    f"{ACTOR}.loss_agg_mode": "token-mean",
+    f"{ACTOR}.loss_scale_factor": None,
+    f"{ACTOR}.clip_ratio": 0.2,
+    f"{ACTOR}.clip_ratio_low": 0.2,
+    f"{ACTOR}.clip_ratio_high": 0.2,
+    f"{ACTOR}.clip_ratio_c": 3.0,
+    f"{ACTOR}.entropy_coeff": 0,
+}
 """What verl takes where a launch says nothing (trainer/config of 0.8.0 and 0.9.1)."""
 WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
 
@@ -34,9 +43,22 @@ STOOD_IN = (
 TYPICAL = {"reward": "k1", "loss": "k3"}
 """An estimator orch can ask of verl in each place; `names` replaces it."""
 NAMES = (
-    "k1", "kl", "abs", "k2", "mse", "k3", "low_var_kl", "k1+", "kl+", "abs+", "k2+", "mse+", "k3+",
-    "low_var_kl+", "full",
-)  # fmt: skip
+    "k1",
+    "kl",
+    "abs",
+    "k2",
+    "mse",
+    "k3",
+    "low_var_kl",
+    "k1+",
+    "kl+",
+    "abs+",
+    "k2+",
+    "mse+",
+    "k3+",
+    "low_var_kl+",
+    "full",
+)
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -95,30 +117,41 @@ class Verl:
         self.plain = self._modules()
         self.taught: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {}
         for file, name in (
-            (CORE, "kl_penalty"), (CORE, "kl_penalty_forward"), (CORE, "agg_loss"),
-            (CORE, "compute_policy_loss_vanilla"), (CORE, "compute_grpo_outcome_advantage"),
+            (CORE, "kl_penalty"),
+            (CORE, "kl_penalty_forward"),
+            (CORE, "agg_loss"),
+            (CORE, "compute_policy_loss_vanilla"),
+            (CORE, "compute_grpo_outcome_advantage"),
             (CORE, "compute_rloo_outcome_advantage"),
-        ):  # fmt: skip
+        ):
             sources.uses(file, name)
 
     def _modules(self) -> tuple[ModuleType, ModuleType, ModuleType]:
         load = self.sources.load
         functional = load(
-            FUNCTIONAL, ["masked_sum", "masked_mean", "masked_var", "masked_whiten"],
+            FUNCTIONAL,
+            ["masked_sum", "masked_mean", "masked_var", "masked_whiten"],
             torch=__import__("torch"),
-        )  # fmt: skip
+        )
         core = load(CORE, verl_F=functional)
         losses = load(
-            LOSSES, ["ppo_loss"], agg_loss=core.agg_loss, kl_penalty=core.kl_penalty,
-            get_policy_loss_fn=core.get_policy_loss_fn, Metric=Metric,
+            LOSSES,
+            ["ppo_loss"],
+            agg_loss=core.agg_loss,
+            kl_penalty=core.kl_penalty,
+            get_policy_loss_fn=core.get_policy_loss_fn,
+            Metric=Metric,
             AggregationType=SimpleNamespace(SUM="sum", MEAN="mean"),
             no_padding_2_padding=lambda values, _: values,
-        )  # fmt: skip
+        )
         trainer = load(
-            TRAINER, ["apply_kl_penalty", "compute_advantage"], core_algos=core,
-            masked_mean=functional.masked_mean, torch=__import__("torch"),
+            TRAINER,
+            ["apply_kl_penalty", "compute_advantage"],
+            core_algos=core,
+            masked_mean=functional.masked_mean,
+            torch=__import__("torch"),
             AdvantageEstimator=core.AdvantageEstimator,
-        )  # fmt: skip
+        )
         return core, losses, trainer
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
@@ -145,12 +178,19 @@ class Verl:
             name = config["algorithm.kl_penalty"]
             return core.kl_penalty(batch["logp"], batch["ref"], kl_penalty=name)
         seen = {
-            "response_mask": batch["mask"], "old_log_probs": batch["old"], "dp_size": 1,
-            "ref_log_prob": batch["ref"], "advantages": 0 * batch["old"],
-            "batch_num_tokens": 1, "global_batch_size": 1,
-        }  # fmt: skip
-        losses.ppo_loss(_actor({**config, f"{ACTOR}.use_kl_loss": False}),
-                        {"log_probs": batch["logp"]}, Batch(seen))  # fmt: skip
+            "response_mask": batch["mask"],
+            "old_log_probs": batch["old"],
+            "dp_size": 1,
+            "ref_log_prob": batch["ref"],
+            "advantages": 0 * batch["old"],
+            "batch_num_tokens": 1,
+            "global_batch_size": 1,
+        }
+        losses.ppo_loss(
+            _actor({**config, f"{ACTOR}.use_kl_loss": False}),
+            {"log_probs": batch["logp"]},
+            Batch(seen),
+        )
         name = config[f"{ACTOR}.kl_loss_type"]
         return losses.kl_penalty(logprob=batch["logp"], ref_logprob=batch["ref"], kl_penalty=name)
 
@@ -165,12 +205,17 @@ class Verl:
         last = mask.sum(-1).long() - 1
         scores[torch.arange(len(mask)), last] = batch["rewards"]
         data = SimpleNamespace(
-            batch=Batch({
-                "response_mask": mask, "token_level_scores": scores, "token_level_rewards": scores,
-                "old_log_probs": batch["old"], "ref_log_prob": batch["ref"],
-            }),
+            batch=Batch(
+                {
+                    "response_mask": mask,
+                    "token_level_scores": scores,
+                    "token_level_rewards": scores,
+                    "old_log_probs": batch["old"],
+                    "ref_log_prob": batch["ref"],
+                }
+            ),
             non_tensor_batch={"uid": np.array([str(g) for g in batch["groups"]], dtype=object)},
-        )  # fmt: skip
+        )
         if config["algorithm.use_kl_in_reward"]:
             control = SimpleNamespace(
                 value=config["algorithm.kl_ctrl.kl_coef"], update=lambda **_: None
@@ -179,22 +224,30 @@ class Verl:
                 data, kl_ctrl=control, kl_penalty=config["algorithm.kl_penalty"]
             )
         data = trainer.compute_advantage(
-            data, adv_estimator=config["algorithm.adv_estimator"],
-            gamma=config["algorithm.gamma"], lam=1.0,
+            data,
+            adv_estimator=config["algorithm.adv_estimator"],
+            gamma=config["algorithm.gamma"],
+            lam=1.0,
             norm_adv_by_std_in_grpo=config["algorithm.norm_adv_by_std_in_grpo"],
             config=Config(gamma=config["algorithm.gamma"]),
-        )  # fmt: skip
+        )
         return data.batch["token_level_rewards"], data.batch["advantages"]
 
     def loss(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
         """ppo_loss of one micro-batch that is the whole minibatch."""
         _, losses, _ = self._of(config)
         mask = batch["mask"]
-        seen = Batch({
-            "response_mask": mask, "old_log_probs": batch["old"], "ref_log_prob": batch["ref"],
-            "advantages": batch["advantages"], "dp_size": 1, "batch_num_tokens": mask.sum(),
-            "global_batch_size": len(mask),
-        })  # fmt: skip
+        seen = Batch(
+            {
+                "response_mask": mask,
+                "old_log_probs": batch["old"],
+                "ref_log_prob": batch["ref"],
+                "advantages": batch["advantages"],
+                "dp_size": 1,
+                "batch_num_tokens": mask.sum(),
+                "global_batch_size": len(mask),
+            }
+        )
         value, _ = losses.ppo_loss(_actor(config), {"log_probs": batch["logp"]}, seen)
         return value
 

@@ -2,8 +2,7 @@
 
 import re
 
-from orchestrator.audit.keys import LONGEST_ENTRY
-from orchestrator.audit.types import Word
+from orchestrator.library.launches import LONGEST_ENTRY, CommandWord
 
 _MODULE = re.compile(
     r"^(verl\.(trainer|experimental)\.[\w.]*main\w*|verl\.experimental\.[\w.]*_main"
@@ -20,19 +19,45 @@ DEAD_REWARD = re.compile(r"main_prime|main_flowrl|main_gkd")
 """recipe/prime/prime_ray_trainer.py, recipe/flowrl/flowrl_ray_trainer.py and recipe/gkd/
 ray_trainer.py do not call apply_kl_penalty."""
 
-STOCK = frozenset({
-    "ppo_trainer", "ppo_megatron_trainer", "dapo_trainer", "dapo_megatron_trainer",
-    "entropy_trainer", "flowrl_trainer", "fully_async_ppo_trainer", "prime_trainer",
-    "fully_async_ppo_megatron_trainer", "one_step_off_ppo_trainer",
-    "one_step_off_ppo_megatron_trainer",
-    "geo3k_multiturn_grpo", "geo3k_multiturn_megatron_grpo", "gsm8k_multiturn_grpo",
-    "gsm8k_multiturn_grpo_server", "gsm8k_multiturn_grpo_w_interaction", "deepeyes_multiturn_grpo",
-    "gsm8k_multiturn_megatron_grpo", "retool_multiturn_grpo", "rob_ppo_trainer", "rob_sac_trainer",
-    "search_multiturn_grpo", "search_multiturn_grpo_one_step_off", "spin_trainer", "sppo_trainer",
-    "transfer_queue_ppo_trainer", "transfer_queue_ppo_megatron_trainer", "legacy_ppo_trainer",
-    "legacy_ppo_megatron_trainer", "ppo_trainer_split", "_self_", "gsm8k_multiturn_sf_grpo",
-    "gsm8k_multiturn_sf_grpo_np", "ppo_torchtitan_trainer", "ppo_veomni_trainer",
-})  # fmt: skip
+STOCK = frozenset(
+    {
+        "ppo_trainer",
+        "ppo_megatron_trainer",
+        "dapo_trainer",
+        "dapo_megatron_trainer",
+        "entropy_trainer",
+        "flowrl_trainer",
+        "fully_async_ppo_trainer",
+        "prime_trainer",
+        "fully_async_ppo_megatron_trainer",
+        "one_step_off_ppo_trainer",
+        "one_step_off_ppo_megatron_trainer",
+        "geo3k_multiturn_grpo",
+        "geo3k_multiturn_megatron_grpo",
+        "gsm8k_multiturn_grpo",
+        "gsm8k_multiturn_grpo_server",
+        "gsm8k_multiturn_grpo_w_interaction",
+        "deepeyes_multiturn_grpo",
+        "gsm8k_multiturn_megatron_grpo",
+        "retool_multiturn_grpo",
+        "rob_ppo_trainer",
+        "rob_sac_trainer",
+        "search_multiturn_grpo",
+        "search_multiturn_grpo_one_step_off",
+        "spin_trainer",
+        "sppo_trainer",
+        "transfer_queue_ppo_trainer",
+        "transfer_queue_ppo_megatron_trainer",
+        "legacy_ppo_trainer",
+        "legacy_ppo_megatron_trainer",
+        "ppo_trainer_split",
+        "_self_",
+        "gsm8k_multiturn_sf_grpo",
+        "gsm8k_multiturn_sf_grpo_np",
+        "ppo_torchtitan_trainer",
+        "ppo_veomni_trainer",
+    }
+)
 """Configurations of verl's repository that leave the KL as ppo_trainer has it."""
 
 
@@ -41,7 +66,7 @@ def is_ours(text: str) -> bool:
     return len(text) < LONGEST_ENTRY and bool(_MODULE.match(text) or _FILE.search(text))
 
 
-def config_name(words: tuple[Word, ...]) -> str | None:
+def config_name(words: tuple[CommandWord, ...]) -> str | None:
     """The configuration a command names, without folder and ending."""
     texts = [word.text for word in words]
     for i, text in enumerate(texts):

@@ -26,8 +26,8 @@ from backends.verl.arguments import (
 from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.data import recipe
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Cadence, Kl, Loss, Optimizer, Settings
-from orchestrator.types import Cell, LaunchPlan, Place
 
 Arguments = Iterator[tuple[str, object]]
 
@@ -40,7 +40,7 @@ TOKENS_PER_GPU = 16384
 GPU_MEMORY_UTILIZATION = 0.6
 
 
-def translate(cell: Cell, place: Place) -> LaunchPlan:
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what verl cannot do."""
     limits.check(cell)
     settings = cell.settings
@@ -73,7 +73,7 @@ def needs_extension(settings: Settings) -> bool:
     return "rho_" in settings.kl.estimator or settings.advantage.estimator == "reinforce"
 
 
-def environment(settings: Settings, place: Place) -> dict[str, str]:
+def environment(settings: Settings, place: AttemptPaths) -> dict[str, str]:
     """What every process of the launch must see, the driver's and Ray's alike."""
     env = {"VERL_FILE_LOGGER_PATH": str(place.attempt_dir / metrics_file(settings))}
     if needs_extension(settings):
@@ -93,7 +93,7 @@ def metrics_file(settings: Settings) -> str:
     return f"verl.{'.'.join(tags)}.jsonl"
 
 
-def _arguments(cell: Cell, place: Place, version: str) -> Arguments:
+def _arguments(cell: Cell, place: AttemptPaths, version: str) -> Arguments:
     settings = cell.settings
     yield from _prompts(settings, place.plan_dir)
     yield from _advantage_and_kl(settings.advantage.estimator, settings.kl)
@@ -214,7 +214,7 @@ def _every(steps: int | None, updates: int, total: int) -> int:
     return total if steps is None else max(1, round(steps / updates))
 
 
-def _place(cell: Cell, place: Place) -> Arguments:
+def _place(cell: Cell, place: AttemptPaths) -> Arguments:
     ref, settings = cell.settings.backend, cell.settings
     checkpoints = place.checkpoints_dir / f"x{settings.batch.num_minibatches}"
     yield "trainer.project_name", f"verl@{ref.version}" if ref.version else "verl"

@@ -7,15 +7,24 @@
 
 from collections.abc import Mapping
 
-from orchestrator.audit.types import Finding, InLoss, InReward, Setting, UnreadableScript
+from orchestrator.library.launches import (
+    AuditFinding,
+    InLoss,
+    InReward,
+    ReadSetting,
+    UnreadableScript,
+)
 
-__all__ = ["Finding", "InLoss", "InReward", "Setting", "UnreadableScript", "audit"]
+__all__ = ["AuditFinding", "InLoss", "InReward", "ReadSetting", "UnreadableScript", "audit"]
 
 
 def audit(
-    text: str, name: str, *, files: Mapping[str, str] | None = None,
+    text: str,
+    name: str,
+    *,
+    files: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
-) -> list[Finding]:  # fmt: skip
+) -> list[AuditFinding]:
     """One finding for each launch in the text and each case it can take, in file order. Pure.
 
     `name`: the file's path, shown in findings; its suffix helps to tell YAML and TOML from shell.
@@ -23,7 +32,7 @@ def audit(
     scripts it calls. `versions`: library -> release, where something outside the text says so.
     Raises UnreadableScript, a sentence, where there is nothing that can be judged.
     """
-    from orchestrator.audit.whole import findings
+    from orchestrator.audit.pipeline import findings
 
     beside = {} if files is None else files  # Beside has no length
     return findings(text, name, beside, versions or {})

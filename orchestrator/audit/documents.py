@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.audit.types import Document, Given, UnreadableScript
+from orchestrator.library.launches import ConfigDocument, Given, UnreadableScript
 
 MOST_KEYS = 20_000
 DEEPEST = 60
@@ -46,9 +46,9 @@ def yaml_node(text: str) -> Any:
         raise UnreadableScript(f"this YAML cannot be read{where}: {problem}") from None
 
 
-def scalars(node: Any, path: str = "", budget: list[int] | None = None) -> Iterator[
-    tuple[str, Any]
-]:  # fmt: skip
+def scalars(
+    node: Any, path: str = "", budget: list[int] | None = None
+) -> Iterator[tuple[str, Any]]:
     """Every scalar under a node with its dotted path; lists count from 0."""
     left = budget if budget is not None else [MOST_KEYS]
     left[0] -= 1
@@ -66,7 +66,7 @@ def scalars(node: Any, path: str = "", budget: list[int] | None = None) -> Itera
         yield path, node
 
 
-def yaml_document(node: Any, name: str) -> Document:
+def yaml_document(node: Any, name: str) -> ConfigDocument:
     """A configuration; Hydra's defaults list says what it builds on."""
     values: dict[str, Given] = {}
     builds: list[str] = []
@@ -78,7 +78,7 @@ def yaml_document(node: Any, name: str) -> Document:
             continue
         told = scalar.value if scalar.value or scalar.style else "null"
         values[path] = Given(told, (scalar.start_mark.line + 1,))
-    return Document(name, _interpolated(values), tuple(builds), "yaml")
+    return ConfigDocument(name, _interpolated(values), tuple(builds), "yaml")
 
 
 def _interpolated(values: dict[str, Given]) -> Mapping[str, Given]:
@@ -91,7 +91,7 @@ def _interpolated(values: dict[str, Given]) -> Mapping[str, Given]:
     return found
 
 
-def toml_document(text: str, name: str) -> Document:
+def toml_document(text: str, name: str) -> ConfigDocument:
     """A TOML configuration. Raises UnreadableScript."""
     if nesting(text) > DEEPEST:
         raise UnreadableScript("this TOML is nested deeper than any configuration needs")
@@ -111,7 +111,7 @@ def toml_document(text: str, name: str) -> Document:
         bare = ".".join(p for p in key.split(".") if not p.isdigit())
         values[key] = Given(told, (lines[bare],) if bare in lines else ())
     builds = [g.text for k, g in values.items() if k.startswith("toml_files.")]
-    return Document(name, values, tuple(builds), "toml")
+    return ConfigDocument(name, values, tuple(builds), "toml")
 
 
 def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:

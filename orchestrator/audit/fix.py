@@ -4,12 +4,12 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from orchestrator.audit.types import Edit, Finding
+from orchestrator.library.launches import AuditFinding, Edit
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 
 
-def fixed(text: str, found: Sequence[Finding]) -> tuple[str, list[str]]:
+def fixed(text: str, found: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     """The changed text, and what could not be put into it, in words."""
     lines = text.splitlines(keepends=True)
     left: list[str] = []
@@ -28,7 +28,7 @@ def fixed(text: str, found: Sequence[Finding]) -> tuple[str, list[str]]:
     return "".join(lines), left
 
 
-def diff(text: str, found: Sequence[Finding], name: str) -> tuple[str, list[str]]:
+def diff(text: str, found: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
     """A unified diff; empty where nothing is changed."""
     changed, left = fixed(text, found)
     told = difflib.unified_diff(
@@ -39,7 +39,7 @@ def diff(text: str, found: Sequence[Finding], name: str) -> tuple[str, list[str]
     ), left
 
 
-def _apply(lines: list[str], edit: Edit, finding: Finding) -> bool:
+def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
     if edit.lines:
         return any(_replace(lines, number, edit) for number in edit.lines)
     return _add(lines, edit, finding)
@@ -94,7 +94,7 @@ def _python(value: str) -> str:
     return value if plain else f'"{value}"'
 
 
-def _beside(lines: list[str], edit: Edit, finding: Finding) -> bool:
+def _beside(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
     """Put a key before one of the same section of YAML, or of the same dictionary."""
     parent, _, last = edit.key.rpartition(".")
     value = (edit.text or "").partition("=")[2]
@@ -112,7 +112,7 @@ def _beside(lines: list[str], edit: Edit, finding: Finding) -> bool:
     return False
 
 
-def _add(lines: list[str], edit: Edit, finding: Finding) -> bool:
+def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
     """Put a word after one that is there: a setting's, else the entry point's."""
     if edit.text is None:
         return False

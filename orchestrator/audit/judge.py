@@ -3,66 +3,91 @@
 from dataclasses import replace
 from typing import cast
 
-from orchestrator.audit.types import Edit, Finding, Launch, Note, Reading, Verdict
-from orchestrator.semantics.catalogue import Objective
-from orchestrator.semantics.verdict import Verdict as Measured
-from orchestrator.semantics.verdict import verdict
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.kl.verdicts import GradientVerdict as Measured
+from orchestrator.kl.verdicts import verdict
+from orchestrator.library.launches import (
+    AuditFinding,
+    AuditNote,
+    AuditVerdict,
+    Edit,
+    Launch,
+    Reading,
+)
 from orchestrator.settings import AdvantageEstimator, Estimator, Kl, Placement
 
-IN_LOSS: dict[Objective, Verdict] = {
-    Objective.ZERO: "zero_mean_noise",
-    Objective.TOKEN_FORWARD_KL: "token_forward_kl",
-    Objective.TOKEN_REVERSE_KL: "token_reverse_kl",
-    Objective.SEQUENCE_REVERSE_KL: "unbiased_reverse_kl",
+IN_LOSS: dict[ObjectiveKind, AuditVerdict] = {
+    ObjectiveKind.ZERO: "zero_mean_noise",
+    ObjectiveKind.TOKEN_FORWARD_KL: "token_forward_kl",
+    ObjectiveKind.TOKEN_REVERSE_KL: "token_reverse_kl",
+    ObjectiveKind.SEQUENCE_REVERSE_KL: "unbiased_reverse_kl",
 }
 _ADVANTAGES: dict[str, AdvantageEstimator] = {
-    "rloo": "rloo", "grpo": "grpo", "group_norm": "grpo", "dr_grpo": "dr_grpo",
-}  # fmt: skip
+    "rloo": "rloo",
+    "grpo": "grpo",
+    "group_norm": "grpo",
+    "dr_grpo": "dr_grpo",
+}
 
 
-def judged(reading: Reading, launch: Launch, name: str) -> Finding:
+def judged(reading: Reading, launch: Launch, name: str) -> AuditFinding:
     """The answer: the verdict, what it stands on, and what was measured."""
     found, why, measured = _verdict(reading)
     if launch.lost is not None and any("kl" in flag.lower() for flag in launch.lost[1]):
         why += f" (its KL flags from line {launch.lost[0]} on are cut off: see the conflict)"
-    lines = sorted({
-        launch.line,
-        *(line for each in reading.settings for line in each.lines),
-        *(line for each in reading.contradictions for line in each.lines),
-        *(line for each in reading.inactive for line in each.lines),
-    })  # fmt: skip
+    lines = sorted(
+        {
+            launch.line,
+            *(line for each in reading.settings for line in each.lines),
+            *(line for each in reading.contradictions for line in each.lines),
+            *(line for each in reading.inactive for line in each.lines),
+        }
+    )
     notes = tuple(measured.notes) if measured is not None else ()
-    return Finding(
-        file=name, line=launch.line, case=launch.case, usual=launch.usual,
-        library=reading.library, version=reading.version,
-        version_because=reading.version_because, entry_point=reading.entry_point,
-        kl_in_reward=reading.in_reward, kl_in_loss=reading.in_loss,
+    return AuditFinding(
+        file=name,
+        line=launch.line,
+        case=launch.case,
+        usual=launch.usual,
+        library=reading.library,
+        version=reading.version,
+        version_because=reading.version_because,
+        entry_point=reading.entry_point,
+        kl_in_reward=reading.in_reward,
+        kl_in_loss=reading.in_loss,
         advantage_estimator=reading.advantage_estimator,
         reference_policy_loaded=reading.reference_policy_loaded,
-        group_size=reading.group_size, inactive_flags=reading.inactive,
-        contradictions=(*_contradictions(reading), *_lost(launch)), verdict=found, why=why,
+        group_size=reading.group_size,
+        inactive_flags=reading.inactive,
+        contradictions=(*_contradictions(reading), *_lost(launch)),
+        verdict=found,
+        why=why,
         lines=tuple(lines),
-        rollout_kl=reading.rollout_kl, settings=reading.settings, rules=reading.rules,
-        measured=_measured(measured), change=_change(reading, found),
+        rollout_kl=reading.rollout_kl,
+        settings=reading.settings,
+        rules=reading.rules,
+        measured=_measured(measured),
+        change=_change(reading, found),
         change_note=reading.change_note,
-        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats))), notes=notes,
-    )  # fmt: skip
+        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats))),
+        notes=notes,
+    )
 
 
-def _contradictions(reading: Reading) -> tuple[Note, ...]:
+def _contradictions(reading: Reading) -> tuple[AuditNote, ...]:
     """The library's, a KL with a negative weight, and one without gradient."""
     for each in (reading.in_reward, reading.in_loss):
         if each.active and (each.beta or 0) < 0:
             told = f"β = {each.beta:g} is negative: it pays for leaving the reference policy"
-            reading = replace(reading, contradictions=(*reading.contradictions, Note(told)))
+            reading = replace(reading, contradictions=(*reading.contradictions, AuditNote(told)))
     if not reading.no_gradient or not reading.in_loss.active:
         return reading.contradictions
     lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
     told = f"a KL in the loss is asked for, and {reading.no_gradient}"
-    return (*reading.contradictions, Note(told, tuple(lines)))
+    return (*reading.contradictions, AuditNote(told, tuple(lines)))
 
 
-def _lost(launch: Launch) -> tuple[Note, ...]:
+def _lost(launch: Launch) -> tuple[AuditNote, ...]:
     """Flags behind a broken continuation."""
     if launch.lost is None:
         return ()
@@ -72,15 +97,15 @@ def _lost(launch: Launch) -> tuple[Note, ...]:
         f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks its "
         "continuation, and the flags that follow are not handed to it"
     )
-    return (Note(f"{told} ({named} among them)" if named else told, (line,)),)
+    return (AuditNote(f"{told} ({named} among them)" if named else told, (line,)),)
 
 
-def _change(reading: Reading, found: Verdict) -> tuple[Edit, ...]:
+def _change(reading: Reading, found: AuditVerdict) -> tuple[Edit, ...]:
     keep = found in ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
     return () if keep and not reading.contradictions and not reading.no_gradient else reading.change
 
 
-def _verdict(reading: Reading) -> tuple[Verdict, str, Measured | None]:
+def _verdict(reading: Reading) -> tuple[AuditVerdict, str, Measured | None]:
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
         return "undetermined", "; ".join(reading.unknown), None
@@ -111,18 +136,23 @@ def _verdict(reading: Reading) -> tuple[Verdict, str, Measured | None]:
 
 def _nothing(reading: Reading) -> str:
     zero = [
-        where for where, each in (("reward", reading.in_reward), ("loss", reading.in_loss))
+        where
+        for where, each in (("reward", reading.in_reward), ("loss", reading.in_loss))
         if each.beta == 0
-    ]  # fmt: skip
+    ]
     if zero:
         return f"the KL in the {zero[0]} is multiplied by 0"
     return "no KL term is switched on: nothing keeps the policy near a reference policy"
 
 
 def _measure(
-    reading: Reading, estimator: str | None, placement: Placement, beta: float | None,
-    *, straight: bool = False,
-) -> Measured:  # fmt: skip
+    reading: Reading,
+    estimator: str | None,
+    placement: Placement,
+    beta: float | None,
+    *,
+    straight: bool = False,
+) -> Measured:
     name = f"{estimator}+" if straight else str(estimator)
     advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
     kl = Kl(estimator=cast("Estimator", name), placement=placement, beta=abs(beta or 1.0))
@@ -130,10 +160,10 @@ def _measure(
     return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
 
 
-def _in_reward(reading: Reading) -> tuple[Verdict, str, Measured]:
+def _in_reward(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
     reward = reading.in_reward
     found = _measure(reading, reward.estimator, "reward", reward.beta)
-    unbiased = found.objective is Objective.SEQUENCE_REVERSE_KL
+    unbiased = found.objective is ObjectiveKind.SEQUENCE_REVERSE_KL
     told = f"{reward.estimator} in the reward, β = {reward.beta:g}"
     if unbiased:
         return "unbiased_reverse_kl", f"{told}: the gradient of the sequence's reverse KL", found
@@ -144,7 +174,7 @@ def _in_reward(reading: Reading) -> tuple[Verdict, str, Measured]:
     )
 
 
-def _in_loss(reading: Reading) -> tuple[Verdict, str, Measured]:
+def _in_loss(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
     loss = reading.in_loss
     found = _measure(reading, loss.estimator, "loss", loss.beta, straight=loss.straight_through)
     straight = " with k2's gradient" if loss.straight_through else ""
@@ -162,7 +192,7 @@ def _in_loss(reading: Reading) -> tuple[Verdict, str, Measured]:
     return name, f"{told}: {words}", found
 
 
-def _both(reading: Reading) -> tuple[Verdict, str, Measured | None]:
+def _both(reading: Reading) -> tuple[AuditVerdict, str, Measured | None]:
     reward, loss = reading.in_reward, reading.in_loss
     straight = " with k2's gradient" if loss.straight_through else ""
     why = (

@@ -9,9 +9,14 @@ import re
 import warnings
 from dataclasses import dataclass, field
 
-from orchestrator.audit.bash.commands import STARTS
-from orchestrator.audit.bash.nested import HINT
-from orchestrator.audit.types import UNKNOWN, Document, Given, UnreadableScript, Word
+from orchestrator.audit.bash.interpreter import HINT, STARTS
+from orchestrator.library.launches import (
+    UNKNOWN,
+    CommandWord,
+    ConfigDocument,
+    Given,
+    UnreadableScript,
+)
 
 PUT_IN = "a value put in by Python"
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
@@ -22,11 +27,11 @@ MOST_VALUES = 20_000
 
 
 @dataclass(slots=True)
-class Command:
+class PythonCommand:
     """A command line; `open`: why there may be more words to it."""
 
     line: int
-    words: tuple[Word, ...]
+    words: tuple[CommandWord, ...]
     open: str = ""
 
 
@@ -35,8 +40,8 @@ class File:
     """What a file holds. `texts`: command lines that are one string, with their lines."""
 
     texts: list[tuple[int, str]] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-    documents: list[tuple[int, Document]] = field(default_factory=list)
+    commands: list[PythonCommand] = field(default_factory=list)
+    documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
 
 
 def read(text: str, name: str) -> File:
@@ -88,8 +93,9 @@ class _Reader:
             self.grown[func.value.id] = node.lineno
         if func.attr != "add_argument":
             return
-        names = [a.value for a in node.args
-                 if isinstance(a, ast.Constant) and isinstance(a.value, str)]  # fmt: skip
+        names = [
+            a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+        ]
         default = next((k.value for k in node.keywords if k.arg == "default"), None)
         for each in names:
             if each.startswith("--") and default is not None:
@@ -117,7 +123,7 @@ class _Reader:
                     found.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
         return found
 
-    def _command(self, node: ast.expr) -> Command | None:
+    def _command(self, node: ast.expr) -> PythonCommand | None:
         """A list of words in which a launch may be."""
         words, more = self._list(node, 0)
         if not any(HINT.search(word.text) for word in words):
@@ -127,9 +133,9 @@ class _Reader:
         parent = self.names.get(id(node))
         if parent in self.grown:
             more = more or f"Python adds words to it at line {self.grown[parent]}"
-        return Command(node.lineno, tuple(words), more)
+        return PythonCommand(node.lineno, tuple(words), more)
 
-    def _list(self, node: ast.expr | None, depth: int) -> tuple[list[Word], str]:
+    def _list(self, node: ast.expr | None, depth: int) -> tuple[list[CommandWord], str]:
         """The words of a list, of `[*a, ...]` and of `a + b`, and why there may be more."""
         self.left -= 1
         if self.left < 0:
@@ -146,7 +152,7 @@ class _Reader:
         if not isinstance(node, ast.List | ast.Tuple):
             line = getattr(node, "lineno", 0)
             return [], f"Python puts more words into it (line {line})"
-        words: list[Word] = []
+        words: list[CommandWord] = []
         more = ""
         for each in node.elts:
             if isinstance(each, ast.Starred):
@@ -157,7 +163,7 @@ class _Reader:
                 words.append(self._word(each))
         return words, more
 
-    def _document(self, node: ast.Dict) -> Document | None:
+    def _document(self, node: ast.Dict) -> ConfigDocument | None:
         """A dictionary with verl's sections: keys over those of its default configuration."""
         values: dict[str, Given] = {}
         self._flatten(node, "", values)
@@ -167,7 +173,7 @@ class _Reader:
         for path, line in self.changed.items():
             if path in values:
                 values[path] = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
-        return Document(self.name, values, ("ppo_trainer",))
+        return ConfigDocument(self.name, values, ("ppo_trainer",))
 
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -181,7 +187,7 @@ class _Reader:
                 word = self._word(value)
                 values[name] = Given(word.text, (value.lineno,), word.why)
 
-    def _word(self, node: ast.expr, depth: int = 0) -> Word:
+    def _word(self, node: ast.expr, depth: int = 0) -> CommandWord:
         """One word: constants, f-strings, `str(x)`, and names and arguments that are known."""
         line = (node.lineno,)
         self.left -= 1
@@ -189,13 +195,14 @@ class _Reader:
             depth = 20
         if isinstance(node, ast.Constant):
             told = "null" if node.value is None else str(node.value)
-            return Word(told.replace("\x00", "").replace("\x01", ""), line)
+            return CommandWord(told.replace("\x00", "").replace("\x01", ""), line)
         if isinstance(node, ast.JoinedStr) and depth < 20:
-            parts = [self._word(
-                part.value if isinstance(part, ast.FormattedValue) else part, depth + 1
-            ) for part in node.values]  # fmt: skip
+            parts = [
+                self._word(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
+                for part in node.values
+            ]
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
-            return Word("".join(part.text for part in parts), line, why)
+            return CommandWord("".join(part.text for part in parts), line, why)
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
             told = node.func.id if isinstance(node.func, ast.Name) else ""
             if told in ("str", "float", "int"):
@@ -203,8 +210,8 @@ class _Reader:
         known = self._known(node)
         if known is not None and depth < 20:
             word = self._word(known, depth + 1)
-            return Word(word.text, (*line, *word.lines), word.why)
-        return Word(UNKNOWN, line, (PUT_IN,))
+            return CommandWord(word.text, (*line, *word.lines), word.why)
+        return CommandWord(UNKNOWN, line, (PUT_IN,))
 
     def _known(self, node: ast.expr) -> ast.expr | None:
         if isinstance(node, ast.Name):

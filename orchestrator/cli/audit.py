@@ -7,39 +7,50 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.audit.types import Finding
+    from orchestrator.library.launches import AuditFinding
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
 @click.command(short_help="What a launch script by anybody really optimises.")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...",
-                type=click.Path(path_type=Path))  # fmt: skip
-@options.as_json
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@common.as_json
 @click.option("--sarif", "as_sarif", is_flag=True, help="SARIF 2.1.0 on stdout, for code review.")
 @click.option(
-    "--fix", is_flag=True,
+    "--fix",
+    is_flag=True,
     help="Write the change to k1 in the reward as FILE.orch.diff; FILE is never touched.",
-)  # fmt: skip
+)
 @click.option(
-    "--library", "pinned", multiple=True, metavar="NAME@VERSION",
+    "--library",
+    "pinned",
+    multiple=True,
+    metavar="NAME@VERSION",
     help="The release it runs on (verl@0.3.0), where the file does not tell.",
-)  # fmt: skip
+)
 @click.option(
-    "--hook", is_flag=True,
+    "--hook",
+    is_flag=True,
     help="For hooks: pass over files without a launch and tell only of launches where something "
     "is wrong: exit 1; 2 for a path that is not there; else 0.",
-)  # fmt: skip
+)
 @click.option("-v", "--verbose", is_flag=True, help="What else touches the term.")
 def command(
-    paths: tuple[Path, ...], as_json: bool, as_sarif: bool, fix: bool, pinned: tuple[str, ...],
-    hook: bool, verbose: bool,
-) -> int:  # fmt: skip
+    paths: tuple[Path, ...],
+    as_json: bool,
+    as_sarif: bool,
+    fix: bool,
+    pinned: tuple[str, ...],
+    hook: bool,
+    verbose: bool,
+) -> int:
     """Say which objective the KL term of a launch of verl, OpenRLHF, SkyRL or Prime-RL optimises,
     why, and what to change to get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python
     are read, never run; of a folder, every file that has such a launch.
@@ -55,19 +66,23 @@ def command(
       orch audit --library verl@0.3.0 old/run_ppo.sh
     """
     versions = _pins(pinned)
-    found: list[Finding] = []
+    found: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
     gone = [path for path in paths if not path.exists()]
     for path, asked in _files(paths):
         asked = asked and (path in gone or not hook)
         _audit(path, asked, versions, found, unreadable, fix=fix)
     if as_json:
-        from orchestrator.audit.say import as_json as told
+        from orchestrator.audit.render import as_json as told
 
-        print_json({"findings": [told(each) for each in found],
-                    "unreadable": [{"file": f, "why": why} for f, why in unreadable]})  # fmt: skip
+        print_json(
+            {
+                "findings": [told(each) for each in found],
+                "unreadable": [{"file": f, "why": why} for f, why in unreadable],
+            }
+        )
     elif as_sarif:
-        from orchestrator.audit.sarif import sarif
+        from orchestrator.audit.render import sarif
 
         print_json(sarif(found, unreadable))
     else:
@@ -113,15 +128,20 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _audit(
-    path: Path, asked: bool, versions: dict[str, str], found: "list[Finding]",
-    unreadable: list[tuple[str, str]], *, fix: bool,
-) -> None:  # fmt: skip
-    from orchestrator.audit import UnreadableScript, audit, neighbours
+    path: Path,
+    asked: bool,
+    versions: dict[str, str],
+    found: "list[AuditFinding]",
+    unreadable: list[tuple[str, str]],
+    *,
+    fix: bool,
+) -> None:
+    from orchestrator.audit import UnreadableScript, audit, releases
 
     try:
         text = _read(path)
-        beside = neighbours.Beside(path)
-        around = neighbours.versions(path) | versions
+        beside = releases.NeighbourFiles(path)
+        around = releases.versions(path) | versions
         answers = audit(text, str(path), files=beside, versions=around)
     except UnreadableScript as error:
         if asked:
@@ -134,7 +154,7 @@ def _audit(
 
 def _read(path: Path) -> str:
     from orchestrator.audit import UnreadableScript
-    from orchestrator.audit.whole import LARGEST
+    from orchestrator.audit.pipeline import LARGEST
 
     try:
         if path.exists() and not path.is_file():
@@ -149,7 +169,7 @@ def _read(path: Path) -> str:
         raise UnreadableScript(f"it cannot be read: {error.strerror}") from None
 
 
-def _write_diff(path: Path, text: str, answers: "list[Finding]") -> None:
+def _write_diff(path: Path, text: str, answers: "list[AuditFinding]") -> None:
     from orchestrator.audit.fix import diff
 
     told, left = diff(text, answers, path.name)
@@ -165,10 +185,10 @@ def _write_diff(path: Path, text: str, answers: "list[Finding]") -> None:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 
 
-def _print(found: "list[Finding]", *, verbose: bool, only_problems: bool) -> None:
+def _print(found: "list[AuditFinding]", *, verbose: bool, only_problems: bool) -> None:
     import textwrap
 
-    from orchestrator.audit.say import lines_of
+    from orchestrator.audit.render import lines_of
 
     width = 100
     for each in found:
@@ -178,9 +198,14 @@ def _print(found: "list[Finding]", *, verbose: bool, only_problems: bool) -> Non
         colour = "red" if each.problem else "yellow" if each.verdict == "undetermined" else "green"
         click.secho(f"{each.file}:{each.line}{case}", bold=True)
         for name, text in lines_of(each, verbose=verbose):
-            body = textwrap.fill(text, width, initial_indent=f"  {name:<10}",
-                                 subsequent_indent=" " * 12, break_long_words=False,
-                                 break_on_hyphens=False)  # fmt: skip
+            body = textwrap.fill(
+                text,
+                width,
+                initial_indent=f"  {name:<10}",
+                subsequent_indent=" " * 12,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
             click.secho(body, fg=colour if name == "optimises" and sys.stdout.isatty() else None)
         click.echo()
     if len(found) > 1:

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import run
-from orchestrator.cli.output import counted, say
-from orchestrator.experiment import Experiment
+from orchestrator.cli.common import counted, say
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.launch.slurm.options import SlurmOptions
-    from orchestrator.plan import Plan
-    from orchestrator.state import Look
-    from orchestrator.types import Cell
+    from orchestrator.records import Cell
+    from orchestrator.runs.plan import Plan
+    from orchestrator.runs.state import CellState
+    from orchestrator.spec.site_options import SlurmOptions
 
 
 def train_on_cluster(
@@ -20,9 +20,9 @@ def train_on_cluster(
 ) -> tuple[int, bool]:
     """Submits what is missing, and waits if asked. The exit code, and whether training is over:
     no chosen cell is with the scheduler or still to be submitted."""
-    from orchestrator.launch.slurm import wait as cluster
-    from orchestrator.launch.slurm.options import slurm_options
-    from orchestrator.progress import watch
+    from orchestrator.runs import wait as cluster
+    from orchestrator.runs.watch import watch
+    from orchestrator.spec.site_options import slurm_options
 
     options = slurm_options(chosen.spec.site.options)
     run.keep_spec(chosen)
@@ -37,8 +37,10 @@ def train_on_cluster(
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
         say(f"submitted {counted(len(sent.cells), 'cell')} as {jobs} {', '.join(sent.jobs)}")
     if sent.left:
-        say(f"no room in the queue for {counted(len(sent.left), 'cell')} "
-            "(site.options.max_submit_jobs): run again, or with --wait")  # fmt: skip
+        say(
+            f"no room in the queue for {counted(len(sent.left), 'cell')} "
+            "(site.options.max_submit_jobs): run again, or with --wait"
+        )
     if not wait:
         unpaid = {cell.id for cell in sent.unpaid}
         left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
@@ -46,8 +48,10 @@ def train_on_cluster(
     with watch(chosen.cells) as display:
         done = cluster.wait(request._replace(on_event=display.show))
     if done.interrupted:
-        say(f"not waiting any more; the jobs go on. `orch status {source}` shows them, "
-            f"`orch cancel {source}` stops them")  # fmt: skip
+        say(
+            f"not waiting any more; the jobs go on. `orch status {source}` shows them, "
+            f"`orch cancel {source}` stops them"
+        )
         return 130, False
     code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
     return max(code, _tell_unscored(chosen, done.looks)), True
@@ -56,8 +60,8 @@ def train_on_cluster(
 def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
     """Which cells a budget pays, worked out each time some are to be submitted, also again; told
     once as long as it stays the same."""
-    from orchestrator.budget import afford, scoring
-    from orchestrator.plan import plan
+    from orchestrator.runs.cost import afford, scoring
+    from orchestrator.runs.plan import plan
 
     last = ""
 
@@ -77,8 +81,8 @@ def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], 
 def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
     """Tells what the cluster's own answers speak against: SLURM itself takes some jobs that can
     never start."""
+    from orchestrator.launch.slurm.cluster import ask
     from orchestrator.site.check import check
-    from orchestrator.site.cluster import ask
 
     found = ask()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
@@ -89,20 +93,24 @@ def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
 
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Without --wait: on to the report only if nothing is left to train."""
-    from orchestrator.launch.slurm.wait import evaluated, waiting
-    from orchestrator.state import look
+    from orchestrator.runs.state import look
+    from orchestrator.runs.wait import evaluated, waiting
 
     looks = [(cell, look(chosen.folder.cell(cell))) for cell in chosen.cells]
     states = [seen.state for _, seen in looks]
-    busy = sum(s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
-               for s in states)  # fmt: skip
+    busy = sum(
+        s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
+        for s in states
+    )
     failed, cancelled = states.count("failed"), states.count("cancelled")
     unknown = states.count("unknown")
     if unknown:
         say(f"{unknown} cells are in a state that cannot be told now: `orch status {source}`")
     if busy or unknown:
-        say(f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
-            f"how, `orch run {source} --wait` stays until all are done and reports")  # fmt: skip
+        say(
+            f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
+            f"how, `orch run {source} --wait` stays until all are done and reports"
+        )
         return 0, False
     if left := waiting(evaluated(chosen.folder, looks)[1]):
         say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
@@ -110,14 +118,16 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     return max(run.tell_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
 
 
-def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, Look]]") -> int:
+def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
     """1 if evaluations failed that are not tried again by themselves."""
-    from orchestrator.launch.slurm.wait import evaluated
+    from orchestrator.runs.wait import evaluated
 
     failed = [e for e in evaluated(chosen.folder, looks)[1].values() if e.exit is not None]
     if failed:
         classes = sorted({e.exit.failure for e in failed if e.exit})
         source = chosen.spec.source or chosen.spec.name
-        say(f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
-            f"not: `orch errors {source}` says why; `orch eval {source}` scores here")  # fmt: skip
+        say(
+            f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
+            f"not: `orch errors {source}` says why; `orch eval {source}` scores here"
+        )
     return int(bool(failed))

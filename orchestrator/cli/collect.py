@@ -4,21 +4,21 @@ from dataclasses import asdict
 
 import click
 
-from orchestrator.cli import options, stages
-from orchestrator.cli.output import print_json
+from orchestrator.cli import common, stages
+from orchestrator.cli.common import print_json
 
 
 @click.command(short_help="Read the run directories into MLflow.")
-@options.spec
-@options.overrides
-@options.where
-@options.as_json
+@common.spec
+@common.overrides
+@common.where
+@common.as_json
 def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
     """Mirror what is on disk into MLflow. Doing it twice changes nothing.
 
     Exits 1 if some file could not be read; what could be read is mirrored all the same.
     """
-    from orchestrator.experiment import open_experiment
+    from orchestrator.runs.experiment import open_experiment
 
     whole = open_experiment(spec, overrides)
     only = {cell.id for cell in whole.chosen(where).cells}

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import say
+from orchestrator.cli import common
+from orchestrator.cli.common import say
 from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from dashboards.board import Page, Seen
-    from dashboards.serve import Served, Site
+    from dashboards.serve import BoardState, DashboardSite, Page, Served
     from orchestrator.tracking.server import Server
     from orchestrator.tracking.store import Store
 
@@ -27,15 +26,27 @@ _LOG_LINES = 100
 
 
 @click.command(short_help="The report, live, beside MLflow.")
-@options.spec
-@options.overrides
-@click.option("--host", default="127.0.0.1", show_default=True,
-              help="Address to listen on. Anything but this machine's own needs a token; one is "
-              "made if none is given.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=None,
-              help="Default: the first free one from 8700 on.")  # fmt: skip
-@click.option("--token", envvar="ORCH_DASHBOARD_TOKEN", default="",
-              help="Only who has it may look; `auto` makes one.")  # fmt: skip
+@common.spec
+@common.overrides
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Anything but this machine's own needs a token; one is "
+    "made if none is given.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Default: the first free one from 8700 on.",
+)
+@click.option(
+    "--token",
+    envvar="ORCH_DASHBOARD_TOKEN",
+    default="",
+    help="Only who has it may look; `auto` makes one.",
+)
 @click.option("--no-mlflow", is_flag=True, help="The report alone.")
 def command(
     spec: str, overrides: tuple[str, ...], host: str, port: int | None, token: str, no_mlflow: bool
@@ -46,16 +57,15 @@ def command(
     server listens on this machine only, or is the one that MLFLOW_TRACKING_URI names. Ctrl-C ends
     both.
     """
-    from dashboards.board import Board, Source
-    from dashboards.serve import Site, is_loopback, listen
-    from orchestrator.experiment import open_experiment
+    from dashboards.serve import Board, DashboardSite, PageSource, is_loopback, listen
+    from orchestrator.runs.experiment import open_experiment
 
     token = _token(token, is_loopback(host))
     shown = Shown(open_experiment(spec, overrides), lambda: open_experiment(spec, overrides))
     with _ended_by_signals():
-        board = Board(Source(shown.look, shown.build))
+        board = Board(PageSource(shown.look, shown.build))
         try:
-            site = Site(board, shown.files, shown.cell, token)
+            site = DashboardSite(board, shown.files, shown.cell, token)
             with listen(site, host, port) as served:
                 threading.Thread(target=served.serve_forever, daemon=True).start()
                 click.echo(f"report  {served.address}")
@@ -70,25 +80,25 @@ class Shown:
 
     def __init__(self, experiment: Experiment, again: Callable[[], Experiment]):
         self.experiment = experiment
-        from orchestrator.watch import Tails
+        from orchestrator.runs.watch import CurveTails
 
         self._again, self._spec_changed = again, self._changed()
-        self._tails = Tails()
+        self._tails = CurveTails()
 
-    def look(self) -> "Seen":
+    def look(self) -> "BoardState":
         """How far it is, and whether a page would say something else than the last."""
-        from dashboards.board import Seen
-        from orchestrator.watch import look, progress_line
+        from dashboards.serve import BoardState
+        from orchestrator.runs.watch import look, progress_line
 
         if (changed := self._changed()) != self._spec_changed:
             self.experiment, self._spec_changed = self._again(), changed
         seen = look(self.experiment.cells, self.experiment.folder, self._tails)
-        return Seen(f"{seen.digest}{changed}", progress_line(seen), seen.live)
+        return BoardState(f"{seen.digest}{changed}", progress_line(seen), seen.live)
 
     def build(self) -> "Page":
         """The page and its Markdown."""
         import dashboards
-        from dashboards.board import Page
+        from dashboards.serve import Page
         from orchestrator.cli import stages
         from orchestrator.evaluate import known
         from orchestrator.report import markdown
@@ -106,14 +116,15 @@ class Shown:
         return {
             path.relative_to(root).as_posix(): path
             for path in (root.rglob("*") if root.is_dir() else ())
-            if path.suffix in (".png", ".pdf", ".csv", ".parquet") and path.is_file()
+            if path.suffix in (".png", ".pdf", ".csv", ".parquet")
+            and path.is_file()
             and path.resolve().is_relative_to(root.resolve())
-        }  # fmt: skip
+        }
 
     def cell(self, name: str) -> str:
         """State and last lines of a cell of this experiment."""
-        from orchestrator.logs import logs
-        from orchestrator.state import look
+        from orchestrator.runs.logs import logs
+        from orchestrator.runs.state import look
 
         id_ = name.rpartition("-")[2]
         found = [cell for cell in self.experiment.folder.cells() if cell.id == id_]
@@ -152,7 +163,7 @@ def _token(token: str, alone: bool) -> str:
     return token
 
 
-def _stay(experiment: Experiment, site: "Site", served: "Served", no_mlflow: bool) -> None:
+def _stay(experiment: Experiment, site: "DashboardSite", served: "Served", no_mlflow: bool) -> None:
     """Until Ctrl-C; with MLflow's server as long."""
     from orchestrator.tracking.server import serving
     from orchestrator.tracking.store import store_of
@@ -163,17 +174,22 @@ def _stay(experiment: Experiment, site: "Site", served: "Served", no_mlflow: boo
             say("MLflow has nothing yet: `orch run` or `orch collect` fills it")
         _wait(served)
     with serving(store) as server:
-        click.echo(f"MLflow  {server.address}  (starting)" if server.is_ours
-                   else f"MLflow  {server.address}")  # fmt: skip
+        click.echo(
+            f"MLflow  {server.address}  (starting)"
+            if server.is_ours
+            else f"MLflow  {server.address}"
+        )
         threading.Thread(
             target=_tell_mlflow, args=(experiment, site, server, store), daemon=True
         ).start()
         _wait(served)
 
 
-def _tell_mlflow(experiment: Experiment, site: "Site", server: "Server", store: "Store") -> None:
+def _tell_mlflow(
+    experiment: Experiment, site: "DashboardSite", server: "Server", store: "Store"
+) -> None:
     """Once it answers: its address on the page, and the ready views on the terminal."""
-    from orchestrator.collect import collect
+    from orchestrator.runs.collect import collect
     from orchestrator.tracking.server import experiment_id
     from orchestrator.tracking.views import runs_page, views
 
@@ -189,8 +205,10 @@ def _tell_mlflow(experiment: Experiment, site: "Site", server: "Server", store: 
         site.status["mlflow"] = server.address
         return
     site.status["mlflow"] = f"{server.address}/{runs_page(known)}"
-    lines = [f"  {view.title} ({view.num_runs})\n    {server.address}/{runs_page(known, view.key)}"
-             for view in views(collect(experiment.cells, experiment.folder))]  # fmt: skip
+    lines = [
+        f"  {view.title} ({view.num_runs})\n    {server.address}/{runs_page(known, view.key)}"
+        for view in views(collect(experiment.cells, experiment.folder))
+    ]
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]))
     sys.stdout.flush()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.settings import Data
 
@@ -41,11 +41,14 @@ def command() -> None:
     show_default=True,
     help="The folder in which NAME is looked for.",
 )
-@options.as_json
+@common.as_json
 def prepare(
-    names: Sequence[str], libraries: Sequence[str], directory: Path | None, data_group: Path,
+    names: Sequence[str],
+    libraries: Sequence[str],
+    directory: Path | None,
+    data_group: Path,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Prepare the data NAME (an entry of the config group `data`), or all data of a SPEC.
 
     Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
@@ -63,9 +66,16 @@ def prepare(
         except OrchError as error:
             faults.append(str(error))
     rows = [
-        (data.name, m.num_prompts, m.num_validation, ", ".join(m.formats),
-         "prepared" if m.fresh else "was there", m.folder) for data, m in made
-    ]  # fmt: skip
+        (
+            data.name,
+            m.num_prompts,
+            m.num_validation,
+            ", ".join(m.formats),
+            "prepared" if m.fresh else "was there",
+            m.folder,
+        )
+        for data, m in made
+    ]
     if as_json:
         names_of = ("name", "num_prompts", "num_validation", "formats", "state", "folder")
         print_json([dict(zip(names_of, row, strict=True)) for row in rows])
@@ -78,7 +88,7 @@ def prepare(
 
 def formats(libraries: Iterable[str]) -> tuple[str, ...]:
     """The formats of libraries given as `name`, `name@version` or `all`."""
-    from orchestrator import registry
+    from orchestrator import plugins
     from orchestrator.data.recipe import FORMATS
 
     found: list[str] = []
@@ -86,7 +96,7 @@ def formats(libraries: Iterable[str]) -> tuple[str, ...]:
         name, _, version = library.partition("@")
         if library == "all":
             return tuple(FORMATS)
-        backend = registry.load(name)
+        backend = plugins.load(name)
         if version and version not in backend.versions:
             raise SelectionError(
                 f"{name} {version} is not a release orch drives; it drives "
@@ -103,7 +113,7 @@ def declared(name: str, group: Path) -> list[Data]:
     """The data of an entry of the group, or of every cell of a spec. Raises SelectionError."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        from orchestrator.expand import expand
+        from orchestrator.spec.expand import expand
         from orchestrator.spec.load import load
 
         cells = expand(load(path))
@@ -133,10 +143,14 @@ def _entry(name: str, group: Path) -> Data:
         raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
     except (ValidationError, TypeError) as error:
         told = error.errors() if isinstance(error, ValidationError) else []
-        raise SpecError(str(file), [
-            Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
-            for e in told
-        ] or [Fault("is not a mapping of the fields of `data`")]) from error  # fmt: skip
+        raise SpecError(
+            str(file),
+            [
+                Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
+                for e in told
+            ]
+            or [Fault("is not a mapping of the fields of `data`")],
+        ) from error
 
 
 def _unique(found: Iterable[Data]) -> list[Data]:

@@ -11,36 +11,48 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table
-from orchestrator.site.findings import Finding
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table
+from orchestrator.site.findings import SiteFinding
 
 if TYPE_CHECKING:
-    from orchestrator.types import Cell, Site
+    from orchestrator.records import Cell, Site
 
 PACKAGES = {
-    "hydra-core": "", "mlflow": "", "optuna": "", "submitit": "",
-    "torch": "micro", "transformers": "micro", "safetensors": "micro",
-    "lm-eval": "eval", "math-verify": "eval",
-}  # fmt: skip
+    "hydra-core": "",
+    "mlflow": "",
+    "optuna": "",
+    "submitit": "",
+    "torch": "micro",
+    "transformers": "micro",
+    "safetensors": "micro",
+    "lm-eval": "eval",
+    "math-verify": "eval",
+}
 """Distribution -> the extra that brings it."""
 MIN_FREE_GIB = 2
 
 
 @click.command(short_help="Check this machine and say what to fix.")
 @click.argument("spec", required=False, metavar="[SPEC]")
-@options.overrides
+@common.overrides
 @click.option(
-    "--site", "site_file", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    "--site",
+    "site_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="A site file to check, instead of the spec's.",
-)  # fmt: skip
+)
 @click.option("--no-probe", is_flag=True, help="Ask the cluster only; start no job on a node.")
-@options.as_json
-@options.runs_dir
+@common.as_json
+@common.runs_dir
 def command(
-    spec: str | None, overrides: tuple[str, ...], site_file: Path | None, no_probe: bool,
-    as_json: bool, runs_dir: Path,
-) -> int:  # fmt: skip
+    spec: str | None,
+    overrides: tuple[str, ...],
+    site_file: Path | None,
+    no_probe: bool,
+    as_json: bool,
+    runs_dir: Path,
+) -> int:
     """Check Python, packages, the embedded trainer, the runs folder, MLflow and SLURM.
 
     With SPEC, or --site FILE, the cluster it names is asked whether it has what the cells need, and
@@ -62,15 +74,15 @@ def _asked(
     spec: str | None, overrides: tuple[str, ...], site_file: Path | None, runs_dir: Path
 ) -> "tuple[Site, Sequence[Cell]]":
     """The site, and the cells that are to run there."""
-    from orchestrator.types import Site
+    from orchestrator.records import Site
 
     if spec is None and overrides:
         raise click.UsageError("KEY=VALUE changes a spec: name one")
     cells: Sequence[Cell] = ()
     site = Site(runs_dir=str(runs_dir))
     if spec is not None:
-        from orchestrator.expand import expand
         from orchestrator.spec import load
+        from orchestrator.spec.expand import expand
 
         loaded = load(Path(spec), overrides)
         site, cells = loaded.site, expand(loaded)
@@ -83,83 +95,109 @@ def _asked(
     return site, cells
 
 
-def machine(_runs_dir: Path) -> list[Finding]:
+def machine(_runs_dir: Path) -> list[SiteFinding]:
     enough = sys.version_info >= (3, 11)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
-        Finding("python", "ok" if enough else "broken", platform.python_version(),
-                "" if enough else "orch needs Python 3.11 or newer"),
-        Finding("cores", "ok", str(cores)),
-    ]  # fmt: skip
-
-
-def packages(_runs_dir: Path) -> list[Finding]:
-    found = []
-    for name, extra in PACKAGES.items():
-        try:
-            found.append(Finding(name, "ok", version(name)))
-        except PackageNotFoundError:
-            wanted = f"orch-rl[{extra}]" if extra else "orch-rl"
-            found.append(
-                Finding(name, "broken", "not installed", f"pip install '{wanted}', or "
-                        "python3 bootstrap.py setup")
-            )  # fmt: skip
-    return found
-
-
-def backends(_runs_dir: Path) -> list[Finding]:
-    from orchestrator import registry
-    from orchestrator.errors import OrchError
-
-    try:
-        names = registry.names()
-    except OrchError as error:
-        return [Finding("backends", "broken", "shadowed", str(error))]
-    return [
-        Finding(f"backend {name}", "ok", ", ".join(registry.load(name).versions)) for name in names
+        SiteFinding(
+            "python",
+            "ok" if enough else "broken",
+            platform.python_version(),
+            "" if enough else "orch needs Python 3.11 or newer",
+        ),
+        SiteFinding("cores", "ok", str(cores)),
     ]
 
 
-def runs_folder(runs_dir: Path) -> list[Finding]:
+def packages(_runs_dir: Path) -> list[SiteFinding]:
+    found = []
+    for name, extra in PACKAGES.items():
+        try:
+            found.append(SiteFinding(name, "ok", version(name)))
+        except PackageNotFoundError:
+            wanted = f"orch-rl[{extra}]" if extra else "orch-rl"
+            found.append(
+                SiteFinding(
+                    name,
+                    "broken",
+                    "not installed",
+                    f"pip install '{wanted}', or python3 bootstrap.py setup",
+                )
+            )
+    return found
+
+
+def backends(_runs_dir: Path) -> list[SiteFinding]:
+    from orchestrator import plugins
+    from orchestrator.errors import OrchError
+
+    try:
+        names = plugins.names()
+    except OrchError as error:
+        return [SiteFinding("backends", "broken", "shadowed", str(error))]
+    return [
+        SiteFinding(f"backend {name}", "ok", ", ".join(plugins.load(name).versions))
+        for name in names
+    ]
+
+
+def runs_folder(runs_dir: Path) -> list[SiteFinding]:
     nearest = runs_dir.absolute()
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return [Finding("runs folder", "broken", str(runs_dir),
-                        f"{nearest} is not a folder one can write to; choose another with "
-                        "site.runs_dir=...")]  # fmt: skip
+        return [
+            SiteFinding(
+                "runs folder",
+                "broken",
+                str(runs_dir),
+                f"{nearest} is not a folder one can write to; choose another with "
+                "site.runs_dir=...",
+            )
+        ]
     free = shutil.disk_usage(nearest).free / 2**30
     short = free < MIN_FREE_GIB
     return [
-        Finding("runs folder", "broken" if short else "ok", f"{runs_dir}: {free:.0f} GiB free",
-                f"free at least {MIN_FREE_GIB} GiB" if short else "")
-    ]  # fmt: skip
+        SiteFinding(
+            "runs folder",
+            "broken" if short else "ok",
+            f"{runs_dir}: {free:.0f} GiB free",
+            f"free at least {MIN_FREE_GIB} GiB" if short else "",
+        )
+    ]
 
 
-def prompts(_runs_dir: Path) -> list[Finding]:
+def prompts(_runs_dir: Path) -> list[SiteFinding]:
     from orchestrator.data.prepared import data_dir
 
     where = data_dir()
     found = sorted(about.parent.name for about in where.glob("*/about.json"))
     return [
-        Finding("prepared prompts", "ok" if found else "missing",
-                ", ".join(found) or f"none in {where}",
-                "" if found else "only for libraries on a cluster: orch data prepare SPEC")
-    ]  # fmt: skip
+        SiteFinding(
+            "prepared prompts",
+            "ok" if found else "missing",
+            ", ".join(found) or f"none in {where}",
+            "" if found else "only for libraries on a cluster: orch data prepare SPEC",
+        )
+    ]
 
 
-def mlflow_store(site: "Site") -> list[Finding]:
+def mlflow_store(site: "Site") -> list[SiteFinding]:
     from orchestrator.rundir import RunFolder
     from orchestrator.tracking.store import store_of
 
     store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
-        return [Finding("MLflow store", "ok", store.shown)]
+        return [SiteFinding("MLflow store", "ok", store.shown)]
     answers = _answers(f"{store.address}/health")
     return [
-        Finding("MLflow server", "ok" if answers else "broken", store.shown,
-                "" if answers else "start it, or unset MLFLOW_TRACKING_URI to use SQLite")
-    ]  # fmt: skip
+        SiteFinding(
+            "MLflow server",
+            "ok" if answers else "broken",
+            store.shown,
+            "" if answers else "start it, or unset MLFLOW_TRACKING_URI to use SQLite",
+        )
+    ]
 
 
 def _answers(url: str) -> bool:
@@ -175,25 +213,37 @@ def _answers(url: str) -> bool:
         return False
 
 
-def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[Finding]:
+def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[SiteFinding]:
     from orchestrator.errors import OrchError
     from orchestrator.launch.slurm.presence import is_here
     from orchestrator.site.findings import of_cluster
 
     if site.kind == "local":
-        return [Finding("SLURM", "ok", "not asked: site.kind is local")]
+        return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:
         here = site.kind == "slurm" or is_here()
     except OrchError as error:
-        return [Finding("SLURM", "broken", "does not answer", str(error))]
+        return [SiteFinding("SLURM", "broken", "does not answer", str(error))]
     if not here:
-        return [Finding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")]
+        return [
+            SiteFinding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")
+        ]
     if shutil.which("sbatch") is None:
-        return [Finding("SLURM", "broken", "no sbatch", "run orch on a login node of the cluster, "
-                        "or rehearse here with site=local")]  # fmt: skip
+        return [
+            SiteFinding(
+                "SLURM",
+                "broken",
+                "no sbatch",
+                "run orch on a login node of the cluster, or rehearse here with site=local",
+            )
+        ]
     return of_cluster(site, cells, look=look)
 
 
-CHECKS: tuple[Callable[[Path], list[Finding]], ...] = (
-    machine, packages, backends, runs_folder, prompts,
-)  # fmt: skip
+CHECKS: tuple[Callable[[Path], list[SiteFinding]], ...] = (
+    machine,
+    packages,
+    backends,
+    runs_folder,
+    prompts,
+)

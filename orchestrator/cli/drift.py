@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, say
 from orchestrator.errors import SelectionError
 
 if TYPE_CHECKING:
-    from orchestrator.matrix.capability import Release
-    from orchestrator.matrix.drift import Drift
-    from orchestrator.types import Cell
+    from orchestrator.probes.capability import Release
+    from orchestrator.probes.drift import Drift
+    from orchestrator.records import Cell
 
 MOST, MOST_NAMES = 12, 4
 """Changes, and new names, shown of one group."""
@@ -20,21 +20,25 @@ MOST, MOST_NAMES = 12, 4
 @click.command(short_help="What a new release of a library changes for a spec.")
 @click.option("--from", "before", required=True, metavar="LIBRARY@VERSION", help="As it is now.")
 @click.option("--to", "after", required=True, metavar="LIBRARY@VERSION", help="As it would be.")
-@options.spec
-@options.overrides
-@options.where
-@options.as_json
+@common.spec
+@common.overrides
+@common.where
+@common.as_json
 def command(
-    before: str, after: str, spec: str, overrides: tuple[str, ...], where: tuple[str, ...],
+    before: str,
+    after: str,
+    spec: str,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """List the cells of SPEC whose launch or whose mathematics a release changes.
 
     Launches are compared key by key; the mathematics by what was measured in both releases' own
     code (orch matrix). Exits 2 when something changes, 0 when nothing does.
     """
-    from orchestrator import registry
-    from orchestrator.matrix.drift import code_changes, drift
+    from orchestrator import plugins
+    from orchestrator.probes.drift import code_changes, drift
 
     old, new = _release(before), _release(after)
     if old[0] != new[0]:
@@ -43,7 +47,7 @@ def command(
             "(orch compare compares libraries)"
         )
     cells = _cells(old[0], spec, overrides, where)
-    found = drift(cells, old, new, registry.load(old[0]).translate)
+    found = drift(cells, old, new, plugins.load(old[0]).translate)
     code = code_changes(old, new)
     if as_json:
         print_json(_plain(found, old, new, len(cells), code))
@@ -53,7 +57,7 @@ def command(
 
 
 def _release(text: str) -> "Release":
-    from orchestrator.matrix.capability import releases
+    from orchestrator.probes.capability import releases
 
     if "@" not in text:
         raise click.UsageError(f"'{text}' names no release: write LIBRARY@VERSION")
@@ -67,9 +71,9 @@ def _cells(
     """The spec's cells of that library, as declared; all of them where it has none of its own."""
     from pathlib import Path
 
-    from orchestrator.expand import expand
-    from orchestrator.select import matches, parse
     from orchestrator.spec import load
+    from orchestrator.spec.expand import expand
+    from orchestrator.spec.select import matches, parse
 
     declared = expand(load(Path(spec), overrides))
     cells = [cell for cell in declared if cell.settings.backend.name == library]

@@ -5,22 +5,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table, say
 
 if TYPE_CHECKING:
     from orchestrator.environments import Flavour, Lock
 
 folder = click.option(
-    "--dir", "within", type=click.Path(path_type=Path, file_okay=False), default=None,
+    "--dir",
+    "within",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
     help="Folder of the environments (default: $ORCH_ENVIRONMENTS, or ~/.local/share/orch/"
     "environments).",
-)  # fmt: skip
-gpu = click.option("--gpu", "flavour", flag_value="gpu", default=True,
-                   help="What trains: CUDA builds of everything (the default).")  # fmt: skip
-contract = click.option("--contract", "flavour", flag_value="contract",
-                        help="What the contract tests ask: the library without its "
-                        "heavy dependencies.")  # fmt: skip
+)
+gpu = click.option(
+    "--gpu",
+    "flavour",
+    flag_value="gpu",
+    default=True,
+    help="What trains: CUDA builds of everything (the default).",
+)
+contract = click.option(
+    "--contract",
+    "flavour",
+    flag_value="contract",
+    help="What the contract tests ask: the library without its heavy dependencies.",
+)
 
 
 @click.group(short_help="Environments of the trainers' libraries.")
@@ -36,18 +47,28 @@ def command() -> None:
 @gpu
 @contract
 @folder
-@click.option("--python", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="Interpreter to make it of; default: one of the lock's releases.")  # fmt: skip
-@click.option("--checkout", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              help="Git repository of a library that is on no registry (Prime-RL).")  # fmt: skip
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Interpreter to make it of; default: one of the lock's releases.",
+)
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Git repository of a library that is on no registry (Prime-RL).",
+)
 @click.option("--again", is_flag=True, help="Remake one that is there.")
 def create(
-    release: str, flavour: "Flavour", within: Path | None, python: Path | None,
-    checkout: Path | None, again: bool,
-) -> None:  # fmt: skip
+    release: str,
+    flavour: "Flavour",
+    within: Path | None,
+    python: Path | None,
+    checkout: Path | None,
+    again: bool,
+) -> None:
     """Make the environment of one release, and check it."""
     from orchestrator.environments import root
-    from orchestrator.environments.check import check as look_at
+    from orchestrator.environments.make import check as look_at
     from orchestrator.environments.make import create as make
     from orchestrator.errors import EnvironmentFault
 
@@ -60,7 +81,7 @@ def create(
 
 @command.command("list")
 @folder
-@options.as_json
+@common.as_json
 def list_(within: Path | None, as_json: bool) -> None:
     """Every release orch drives: whether its environment is there."""
     from orchestrator.environments import find, locks, name_of, root
@@ -69,13 +90,21 @@ def list_(within: Path | None, as_json: bool) -> None:
     for lock in locks():
         there = find(lock.library, lock.version, lock.flavour, within)
         place = (within or root()) / name_of(lock.library, lock.version, lock.flavour)
-        state = "not made" if there is None else (
-            "ready" if there.lock == lock.digest else "made from another lock")  # fmt: skip
-        rows.append({
-            "release": f"{lock.library}@{lock.version}", "flavour": lock.flavour, "state": state,
-            "python": " ".join(lock.words("python")), "packages": len(lock.pins) or None,
-            "path": str(place),
-        })  # fmt: skip
+        state = (
+            "not made"
+            if there is None
+            else ("ready" if there.lock == lock.digest else "made from another lock")
+        )
+        rows.append(
+            {
+                "release": f"{lock.library}@{lock.version}",
+                "flavour": lock.flavour,
+                "state": state,
+                "python": " ".join(lock.words("python")),
+                "packages": len(lock.pins) or None,
+                "path": str(place),
+            }
+        )
     if as_json:
         print_json(rows)
     else:
@@ -85,14 +114,14 @@ def list_(within: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("release", metavar="[LIBRARY[@VERSION]]", required=False)
 @folder
-@options.as_json
+@common.as_json
 def check(release: str | None, within: Path | None, as_json: bool) -> int:
     """Import each library in its environment and compare its versions with its lock.
 
     Exits 1 if something differs, or nothing is there to check.
     """
     from orchestrator.environments import Environment, found, lock_of
-    from orchestrator.environments.check import check as look_at
+    from orchestrator.environments.make import check as look_at
     from orchestrator.errors import EnvironmentFault, OrchError
 
     library, _, version = (release or "").partition("@")
@@ -125,7 +154,7 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 @contract
 def lock(release: str, flavour: "Flavour") -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
-    from orchestrator.environments.resolve import resolve
+    from orchestrator.environments.make import resolve
 
     click.echo(resolve(_lock(release, flavour)), nl=False)
 

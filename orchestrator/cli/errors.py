@@ -6,41 +6,47 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json
 
 if TYPE_CHECKING:
-    from orchestrator.experiment import Experiment
-    from orchestrator.logs import CellError
-    from orchestrator.plan import Plan
+    from orchestrator.runs.experiment import Experiment
+    from orchestrator.runs.logs import CellError
+    from orchestrator.runs.plan import Plan
 
 
 @click.command(short_help="Last lines of every failed cell.")
-@options.spec
-@options.overrides
-@options.where
+@common.spec
+@common.overrides
+@common.where
 @click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(1))
-@options.as_json
+@common.as_json
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], lines: int, as_json: bool
 ) -> int:
     """Show each failed cell's class of failure, message and last lines; on a cluster also of
     evaluation jobs that failed. Exits 1 if any failed.
     """
-    from orchestrator.experiment import open_experiment
-    from orchestrator.logs import errors
-    from orchestrator.plan import plan
+    from orchestrator.runs.experiment import open_experiment
+    from orchestrator.runs.logs import errors
+    from orchestrator.runs.plan import plan
 
     whole = open_experiment(spec, overrides)
     made = plan(whole.cells, whole.folder).only({c.id for c in whole.chosen(where).cells})
     cells, evaluations = errors(made.rows, lines=lines), list(_unscored(whole, made, lines))
     found = [*cells, *evaluations]
     if as_json:
-        print_json([
-            {"cell": e.directory.path.name, "failure": e.failure, "message": e.message,
-             "last_lines": e.last_lines}
-            for e in found
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "cell": e.directory.path.name,
+                    "failure": e.failure,
+                    "message": e.message,
+                    "last_lines": e.last_lines,
+                }
+                for e in found
+            ]
+        )
         return int(bool(found))
     for error in found:
         click.secho(f"{error.directory.path.name}: {error.failure}", bold=True)
@@ -54,8 +60,8 @@ def command(
 def _unscored(whole: "Experiment", made: "Plan", lines: int) -> "Iterator[CellError]":
     """Evaluation jobs that failed, each as an error of its own beside the cell's."""
     from orchestrator.files import read_tail
-    from orchestrator.launch.slurm.evaluations import last
-    from orchestrator.logs import CellError
+    from orchestrator.runs.evaluation_jobs import last
+    from orchestrator.runs.logs import CellError
 
     states = {row.directory.path.name: row.state for row in made.rows}
     places = {row.directory.path.name: row.directory for row in made.rows}

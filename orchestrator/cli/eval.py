@@ -4,39 +4,52 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import options, stages
-from orchestrator.cli.output import say
+from orchestrator.cli import common, stages
+from orchestrator.cli.common import say
 
 if TYPE_CHECKING:
-    from orchestrator.experiment import Experiment
-    from orchestrator.types import Score
+    from orchestrator.records import Score
+    from orchestrator.runs.experiment import Experiment
 
 STOPPED = 130
 _PROMPTS = {"name", "domain", "chat_template"}
 
 
 @click.command(short_help="Evaluate checkpoints with lm-evaluation-harness.")
-@options.spec
-@options.overrides
-@options.where
+@common.spec
+@common.overrides
+@common.where
 @click.option("--all-checkpoints", is_flag=True, help="Every checkpoint, not only the last.")
 @click.option("--divergence", is_flag=True, help="Also KL to the reference policy, and entropy.")
-@click.option("--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells "
-              "have ended.")  # fmt: skip
-@click.option("--every", type=click.FloatRange(min=0.1), default=30.0, show_default=True,
-              metavar="SECONDS", help="How often --watch looks.")  # fmt: skip
-@options.as_json
+@click.option(
+    "--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells have ended."
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --watch looks.",
+)
+@common.as_json
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], all_checkpoints: bool,
-    divergence: bool, watch: bool, every: float, as_json: bool,
-) -> int:  # fmt: skip
+    spec: str,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    all_checkpoints: bool,
+    divergence: bool,
+    watch: bool,
+    every: float,
+    as_json: bool,
+) -> int:
     """Evaluate what is not yet scored, and print the scores.
 
     A score is kept with every response, keyed by checkpoint, task version, sampling and harness;
     asking again costs nothing, and a run that was stopped goes on at the slice it was at.
     """
-    from orchestrator.cli.output import print_json
-    from orchestrator.experiment import open_experiment
+    from orchestrator.cli.common import print_json
+    from orchestrator.runs.experiment import open_experiment
 
     experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)
     try:
@@ -46,15 +59,24 @@ def command(
         code = STOPPED
     scores, baselines = stages.known_scores(experiment), stages.known_baselines(experiment)
     if as_json:
-        print_json([
-            *(s.model_dump(mode="json") for s in scores),
-            *({**s.model_dump(mode="json"), "baseline": b.name} for b in baselines
-              for s in b.scores),
-        ])  # fmt: skip
+        print_json(
+            [
+                *(s.model_dump(mode="json") for s in scores),
+                *(
+                    {**s.model_dump(mode="json"), "baseline": b.name}
+                    for b in baselines
+                    for s in b.scores
+                ),
+            ]
+        )
         return code
     slugs = {cell.id: cell.slug for cell in experiment.cells}
-    _print([*((slugs[s.cell_id], s) for s in scores),
-            *((f"baseline {b.name}", s) for b in baselines for s in b.scores)])  # fmt: skip
+    _print(
+        [
+            *((slugs[s.cell_id], s) for s in scores),
+            *((f"baseline {b.name}", s) for b in baselines for s in b.scores),
+        ]
+    )
     for note in dict.fromkeys(f"baseline {b.name}: {b.note}" for b in baselines if b.note):
         say(note)
     return code
@@ -64,7 +86,7 @@ def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) ->
     """The experiment with what the options add to its evaluation."""
     from dataclasses import replace
 
-    from orchestrator.types import Divergence, DivergenceTask
+    from orchestrator.records import DivergenceRequest, DivergenceTask
 
     evaluation = experiment.spec.evaluation
     changes: dict[str, Any] = {}
@@ -72,11 +94,13 @@ def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) ->
         changes["checkpoints"] = "all"
     if divergence and evaluation.divergence is None:
         first = {task.domain: task for task in reversed(evaluation.tasks)}
-        tasks = [DivergenceTask.model_validate(task.model_dump(include=_PROMPTS))
-                 for task in first.values()]  # fmt: skip
+        tasks = [
+            DivergenceTask.model_validate(task.model_dump(include=_PROMPTS))
+            for task in first.values()
+        ]
         if not tasks:  # the backend's own stand for one of each domain
             tasks = [DivergenceTask(name=d, domain=d) for d in ("in", "out")]
-        changes["divergence"] = Divergence(tasks=tuple(tasks))
+        changes["divergence"] = DivergenceRequest(tasks=tuple(tasks))
     wider = evaluation.model_copy(update=changes)
     return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
 
@@ -91,7 +115,7 @@ def _watch(experiment: "Experiment", every: float) -> int:
     import time
     from collections import Counter
 
-    from orchestrator.types import ENDED
+    from orchestrator.records import ENDED
 
     told: set[str] = set()
 
@@ -109,17 +133,27 @@ def _watch(experiment: "Experiment", every: float) -> int:
         if not open_:
             return code
         counts = Counter(record.state for record in open_)
-        once("waiting for " + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
-             + " cells; Ctrl-C stops")  # fmt: skip
+        once(
+            "waiting for "
+            + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
+            + " cells; Ctrl-C stops"
+        )
         time.sleep(every)
 
 
 def _print(scores: "list[tuple[str, Score]]") -> None:
-    from orchestrator.cli.output import number, print_table
+    from orchestrator.cli.common import number, print_table
 
     rows = [
-        (name, s.step, s.task, s.metric, number(s.value), number(s.stderr, 2),
-         f"{s.num_items} x {s.repeats}")
+        (
+            name,
+            s.step,
+            s.task,
+            s.metric,
+            number(s.value),
+            number(s.stderr, 2),
+            f"{s.num_items} x {s.repeats}",
+        )
         for name, s in scores
-    ]  # fmt: skip
+    ]
     print_table(("cell", "step", "task", "metric", "value", "stderr", "items"), rows)

@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table
 from orchestrator.settings import AdvantageEstimator, Clip, Estimator, Kl, Placement
 
 LETTERS = (
@@ -31,20 +31,29 @@ PLACEMENTS: dict[str, Placement] = {
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
 @click.option("--off-policy", is_flag=True, help="Minibatches or staleness: old samples.")
 @click.option(
-    "--advantage", type=click.Choice(get_args(AdvantageEstimator)), default="rloo",
-    show_default=True, help="How rewards become advantages.",
-)  # fmt: skip
+    "--advantage",
+    type=click.Choice(get_args(AdvantageEstimator)),
+    default="rloo",
+    show_default=True,
+    help="How rewards become advantages.",
+)
 @click.option("--group-size", type=click.IntRange(min=2), help="G, rollouts per prompt.")
 @click.option(
-    "--ratio", type=click.Choice(["token", "sequence"]), default="token", show_default=True,
+    "--ratio",
+    type=click.Choice(["token", "sequence"]),
+    default="token",
+    show_default=True,
     help="Importance ratio of the policy-gradient term, and of a rho estimator in the loss.",
-)  # fmt: skip
+)
 @click.option(
-    "--reward-kl-of", type=click.Choice(["rollout", "policy"]), default="rollout",
-    show_default=True, help="Whose log-probabilities the KL in the reward is computed from: the "
+    "--reward-kl-of",
+    type=click.Choice(["rollout", "policy"]),
+    default="rollout",
+    show_default=True,
+    help="Whose log-probabilities the KL in the reward is computed from: the "
     "rollout policy's, as libraries do, or the policy's (paper eq. 7).",
-)  # fmt: skip
-@options.as_json
+)
+@common.as_json
 def command(
     estimator: Estimator | None, placement: str | None, everything: bool, as_json: bool, **how: Any
 ) -> None:
@@ -77,7 +86,7 @@ def _verdict(
     ratio: str,
     reward_kl_of: str,
 ) -> dict[str, Any]:
-    from orchestrator.semantics.verdict import verdict
+    from orchestrator.kl.verdicts import verdict
 
     if estimator == "none" or placement is None:
         kl = Kl(estimator="none")
@@ -118,9 +127,13 @@ def _hanging(name: str, text: str) -> str:
     import textwrap
 
     return textwrap.fill(
-        text, 100, initial_indent=f"{name:<11}", subsequent_indent=" " * 11,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        text,
+        100,
+        initial_indent=f"{name:<11}",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:
@@ -135,8 +148,8 @@ def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> No
     if as_json:
         print_json(told)
         return
-    from orchestrator.semantics.catalogue import Naming
-    from orchestrator.semantics.verdict import percent
+    from orchestrator.kl.catalogue import Naming
+    from orchestrator.kl.verdicts import percent
 
     rows = [
         (

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from orchestrator.errors import OrchError
-from orchestrator.rundir import write_text
+from orchestrator.files import write_text
 
 USUAL_GPUS = 4
 """Of a node, where nobody can be asked."""
@@ -83,7 +83,7 @@ def write_site(folder: Path) -> tuple[str, int] | None:
 
     if not is_here():
         return None
-    from orchestrator.site.cluster import ask
+    from orchestrator.launch.slurm.cluster import ask
     from orchestrator.site.write import gpus_per_node, site_file
 
     cluster = ask()

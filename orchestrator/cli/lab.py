@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import number, print_json, print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import number, print_json, print_table, say
 
 PAIR = (float, float)
 
@@ -20,13 +20,15 @@ PAIR = (float, float)
 @click.option("--sequences", default=1000, show_default=True, help="Sequences of a trial.")
 @click.option("--seed", default=0, show_default=True, help="Of all sampling.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), multiple=True,
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
     help="Also draw it: a .png, .pdf or .svg file. May be given several times.",
-)  # fmt: skip
+)
 @click.option("--sweep", "sweeping", is_flag=True, help="How often Fig. 1's orderings hold.")
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
-@options.as_json
+@common.as_json
 def command(
     sweeping: bool, draws: int, verdicts: bool, as_json: bool, out: tuple[Path, ...], **how: Any
 ) -> None:
@@ -36,7 +38,7 @@ def command(
     The paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
     """
     if verdicts:
-        from orchestrator.semantics.derivation import as_text, derive
+        from orchestrator.kl.derivation import as_text, derive
 
         click.echo(as_text(derive()))
     elif sweeping:
@@ -48,8 +50,7 @@ def command(
 def _figure(
     out: tuple[Path, ...], as_json: bool, *, trials: int, sequences: int, seed: int, **model: Any
 ) -> None:
-    from orchestrator.semantics.drawing import draw
-    from orchestrator.semantics.figure import figure1
+    from orchestrator.kl.figures import draw, figure1
 
     data = figure1(_setting(**model), trials=trials, sequences=sequences, seed=seed)
     for path in out:
@@ -67,14 +68,14 @@ def _setting(
     rollout: tuple[float, float] | None,
     tokens: int | None,
 ) -> Any:
-    from orchestrator.semantics.figure import DEFAULT
-    from orchestrator.semantics.model import Policy, Setting
+    from orchestrator.kl.figures import DEFAULT
+    from orchestrator.kl.laboratory import LabSetting, ToyPolicy
 
-    return Setting(
-        Policy(*policy) if policy else DEFAULT.policy,
-        Policy(*reference) if reference else DEFAULT.reference,
+    return LabSetting(
+        ToyPolicy(*policy) if policy else DEFAULT.policy,
+        ToyPolicy(*reference) if reference else DEFAULT.reference,
         DEFAULT.num_tokens if tokens is None else tokens,
-        Policy(*rollout) if rollout else None,
+        ToyPolicy(*rollout) if rollout else None,
     )
 
 
@@ -115,8 +116,8 @@ def _row(each: dict[str, Any]) -> list[str]:
 
 
 def _sweep(draws: int, tokens: int | None, seed: int, as_json: bool) -> None:
-    from orchestrator.semantics.figure import DEFAULT
-    from orchestrator.semantics.sweep import sweep
+    from orchestrator.kl.figures import DEFAULT
+    from orchestrator.kl.montecarlo import sweep
 
     num_tokens = DEFAULT.num_tokens if tokens is None else tokens
     data = sweep(draws=draws, num_tokens=num_tokens, seed=seed)

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from orchestrator.cli.output import MICRO_BANNER, print_json, print_table, say
+from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.compare.ablation import Ablation
-    from orchestrator.compare.libraries import Asked
-    from orchestrator.compare.side import Side
-    from orchestrator.types import Cell, Spec
+    from orchestrator.analysis.ablation import Ablation
+    from orchestrator.analysis.libraries import AskedCell, LibrarySide
+    from orchestrator.records import Cell, Spec
 
 EXACT = "eval/accuracy_in_domain"
 """What an ablation is told in: exact, and measured while training."""
@@ -31,8 +30,7 @@ class Wanted(NamedTuple):
 
 def show(experiment: Experiment, wanted: Wanted) -> int:
     """Prints the page. 1 if cells of an ablation could not be trained."""
-    from orchestrator.compare.semantics import not_compared, omitted
-    from orchestrator.compare.side import meaning, plain
+    from orchestrator.analysis.libraries import meaning, not_compared, omitted, plain
 
     declared = _chosen(experiment, wanted.where)
     sides = list(_sides(experiment, declared, wanted))
@@ -41,14 +39,15 @@ def show(experiment: Experiment, wanted: Wanted) -> int:
     base = _base(sides[0], wanted.against)
     source = experiment.spec.source or experiment.spec.name
     page: dict[str, Any] = {
-        "experiment": experiment.spec.name, "base": base,
+        "experiment": experiment.spec.name,
+        "base": base,
         "not_compared": [
             *not_compared(sides[0].questions),
             *(f"{base}, not imitated: {told}" for told in omitted(sides[0].questions, base)),
         ],
         "meaning": meaning(sides[0].questions, base),
         **{each.name: plain(each, base, source) for each in sides},
-    }  # fmt: skip
+    }
     code = 0
     if wanted.ablate:
         code, page["ablation"] = _ablate(experiment, sides[0], base, wanted.metric)
@@ -60,7 +59,7 @@ def show(experiment: Experiment, wanted: Wanted) -> int:
 
 
 def _chosen(experiment: Experiment, terms: Sequence[str]) -> "list[Cell]":
-    from orchestrator.select import matches, parse
+    from orchestrator.spec.select import matches, parse
 
     selection = parse(terms)
     if any("state" in term for term in terms):
@@ -74,7 +73,9 @@ def _chosen(experiment: Experiment, terms: Sequence[str]) -> "list[Cell]":
     return chosen
 
 
-def _sides(experiment: Experiment, declared: "Sequence[Cell]", wanted: Wanted) -> "list[Side]":
+def _sides(
+    experiment: Experiment, declared: "Sequence[Cell]", wanted: Wanted
+) -> "list[LibrarySide]":
     """Where this command runs first; the other where its folder is."""
     from orchestrator.rundir import RunFolder
 
@@ -91,10 +92,10 @@ def _sides(experiment: Experiment, declared: "Sequence[Cell]", wanted: Wanted) -
 
 def _side(
     experiment: Experiment, folder: Any, declared: "Sequence[Cell]", name: str, metric: str | None
-) -> "Side | None":
-    from orchestrator.collect import collect
-    from orchestrator.compare.side import side
+) -> "LibrarySide | None":
+    from orchestrator.analysis.libraries import side
     from orchestrator.evaluate import known
+    from orchestrator.runs.collect import collect
 
     asked, cells = _asked(declared, micro=name == "predicted")
     if not cells:
@@ -104,19 +105,19 @@ def _side(
     return side(name, asked, records, scores, metric)  # type: ignore[arg-type]
 
 
-def _asked(declared: "Sequence[Cell]", *, micro: bool) -> "tuple[list[Asked], list[Cell]]":
+def _asked(declared: "Sequence[Cell]", *, micro: bool) -> "tuple[list[AskedCell], list[Cell]]":
     """Declared cells with the ids they are trained under, and those cells."""
-    from orchestrator.compare.libraries import Asked
-    from orchestrator.scale import rehearse
+    from orchestrator.analysis.libraries import AskedCell
+    from orchestrator.spec.rehearse import rehearse
 
     if not micro:
         own = [cell for cell in declared if cell.scale == "full"]
-        return [Asked(cell, cell.id) for cell in own], own
-    asked = [Asked(cell, rehearse([cell])[0].id) for cell in declared]
+        return [AskedCell(cell, cell.id) for cell in own], own
+    asked = [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
     return asked, rehearse(declared)
 
 
-def _base(first: "Side", against: str | None) -> str:
+def _base(first: "LibrarySide", against: str | None) -> str:
     libraries = first.libraries
     if against is None:
         return libraries[0]
@@ -133,29 +134,34 @@ def _base(first: "Side", against: str | None) -> str:
 
 
 def _ablate(
-    experiment: Experiment, first: "Side", base: str, metric: str | None
+    experiment: Experiment, first: "LibrarySide", base: str, metric: str | None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Trains what is missing and explains every library's gap to the base."""
-    from orchestrator.compare.ablation import ablation, explain
+    from orchestrator.analysis.ablation import ablation, explain
 
     chosen = metric if metric and not metric.startswith("eval/in_domain") else EXACT
     made = [ablation(first.questions, base, x) for x in first.libraries if x != base]
     code, value = trained(experiment.spec, made, chosen)
     return code, [
-        {"left": each.left, "right": each.right, "metric": chosen,
-         "questions": [explained(x) for x in explain(each, value)]}
+        {
+            "left": each.left,
+            "right": each.right,
+            "metric": chosen,
+            "questions": [explained(x) for x in explain(each, value)],
+        }
         for each in made
-    ]  # fmt: skip
+    ]
 
 
 def trained(spec: "Spec", made: "Sequence[Ablation]", metric: str) -> tuple[int, Any]:
     """Trains the cells of ablations that are nowhere yet; 1 if some failed, and final values."""
-    from orchestrator.collect import collect
-    from orchestrator.compare.gaps import value_in
-    from orchestrator.compare.runs import measure
+    from orchestrator.analysis.libraries import value_in
+    from orchestrator.analysis.runs import measure
+    from orchestrator.files import write_text
     from orchestrator.launch.local import launch
-    from orchestrator.progress import watch
-    from orchestrator.rundir import RunFolder, write_text
+    from orchestrator.rundir import RunFolder
+    from orchestrator.runs.collect import collect
+    from orchestrator.runs.watch import watch
 
     cells = tuple({cell.id: cell for each in made for cell in each.cells}.values())
     main = RunFolder.of(spec.site.runs_dir, spec.name, "micro")
@@ -181,7 +187,7 @@ def trained(spec: "Spec", made: "Sequence[Ablation]", metric: str) -> tuple[int,
 
 
 def _finished(cells: "Sequence[Cell]", folder: Any) -> dict[str, Any]:
-    from orchestrator.collect import collect
+    from orchestrator.runs.collect import collect
 
     if not folder.path.exists():
         return {}
@@ -192,13 +198,15 @@ def explained(found: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        "question": found.question, "gap": asdict(found.gap), "rest": asdict(found.rest),
+        "question": found.question,
+        "gap": asdict(found.gap),
+        "rest": asdict(found.rest),
         "told_apart": found.is_told_apart,
         "causes": [
             {"cause": s.cause, "title": s.title, "effect": asdict(s.effect), "part": s.part}
             for s in found.shares
         ],
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- in words
@@ -250,18 +258,24 @@ def _print_meaning(
 
 
 def _print_side(side: Mapping[str, Any], title: str) -> None:
-    from orchestrator.cli.output import number
+    from orchestrator.cli.common import number
 
     click.echo(f"\nScores, {title}: {side['metric'] or 'nothing has finished yet'}")
     print_table(
         ("question", "library", "in domain", "out of domain", "β", "β effective", ""),
         [
-            (s["question"], s["library"], interval(s["in_domain"]), interval(s["out_of_domain"]),
-             number(s["beta"]), number((s["beta_effective"] or {}).get("mean")),
-             f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "")
+            (
+                s["question"],
+                s["library"],
+                interval(s["in_domain"]),
+                interval(s["out_of_domain"]),
+                number(s["beta"]),
+                number((s["beta_effective"] or {}).get("mean")),
+                f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "",
+            )
             for s in side["scores"]
         ],
-    )  # fmt: skip
+    )
     for curve in side["curves"]:
         if curve["samples"]:
             click.echo(f"\n{curve['question']}: {curve['metric']} by rollouts seen")
@@ -272,15 +286,31 @@ def _print_side(side: Mapping[str, Any], title: str) -> None:
     click.echo(f"\nDifference to {side['base']}, {title}")
     print_table(
         ("question", "library", "difference", "p (Holm)", "verdict"),
-        [(d["question"], d["right"], interval(d["difference"], signed=True),
-          f"{d['p_corrected']:.2g}", d["verdict"]) for d in side["differences"]],
-    )  # fmt: skip
+        [
+            (
+                d["question"],
+                d["right"],
+                interval(d["difference"], signed=True),
+                f"{d['p_corrected']:.2g}",
+                d["verdict"],
+            )
+            for d in side["differences"]
+        ],
+    )
     click.echo(f"\nOver all questions, {title}")
     print_table(
         ("library", "less", "difference", "p (Holm)", "verdict"),
-        [(d["right"], d["left"], interval(d["difference"], signed=True),
-          f"{d['p_corrected']:.2g}", d["verdict"]) for d in side["overall"]],
-    )  # fmt: skip
+        [
+            (
+                d["right"],
+                d["left"],
+                interval(d["difference"], signed=True),
+                f"{d['p_corrected']:.2g}",
+                d["verdict"],
+            )
+            for d in side["overall"]
+        ],
+    )
     for sentence in side["missing"]:
         click.echo(sentence)
 
@@ -291,10 +321,16 @@ def _print_beside(page: Mapping[str, Any]) -> None:
     rows = []
     for d in page["predicted"]["differences"]:
         o = observed.get((d["question"], d["right"]))
-        rows.append((
-            d["question"], d["right"], interval(d["difference"], signed=True), d["verdict"],
-            interval(o["difference"], signed=True) if o else "-", o["verdict"] if o else "not run",
-        ))  # fmt: skip
+        rows.append(
+            (
+                d["question"],
+                d["right"],
+                interval(d["difference"], signed=True),
+                d["verdict"],
+                interval(o["difference"], signed=True) if o else "-",
+                o["verdict"] if o else "not run",
+            )
+        )
     print_table(("question", "library", "predicted", "", "observed", ""), rows)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import say
+from orchestrator.cli import common
+from orchestrator.cli.common import say
 
 
 @click.command(short_help="Output of one cell.")
@@ -14,13 +14,13 @@ from orchestrator.cli.output import say
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1))
 @click.option("--stderr", "errors", is_flag=True, help="Its errors instead of its output.")
 @click.option("--attempt", type=click.IntRange(1), help="An earlier attempt, by number.")
-@options.runs_dir
+@common.runs_dir
 def command(
     cell: str, following: bool, lines: int, errors: bool, attempt: int | None, runs_dir: Path
 ) -> None:
     """Show the last lines of CELL: its id, the start of it, or its slug."""
-    from orchestrator.experiment import find_cell
-    from orchestrator.logs import Stream, follow, logs
+    from orchestrator.runs.experiment import find_cell
+    from orchestrator.runs.logs import Stream, follow, logs
 
     folder, found = find_cell(cell, runs_dir)
     cell_dir = folder.cell(found)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table, say
 
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
@@ -18,46 +18,72 @@ LEGEND = (
 
 
 @click.command(short_help="What each KL term is in each library, measured.")
-@click.option("--library", "wanted", multiple=True, metavar="LIBRARY[@VERSION]",
-              help="Only this library, or this release. May be given several times.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["table", "md", "json"]), default="table",
-              show_default=True, help="md: the page docs/kl_in_libraries.md.")  # fmt: skip
-@options.as_json
+@click.option(
+    "--library",
+    "wanted",
+    multiple=True,
+    metavar="LIBRARY[@VERSION]",
+    help="Only this library, or this release. May be given several times.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "md", "json"]),
+    default="table",
+    show_default=True,
+    help="md: the page docs/kl_in_libraries.md.",
+)
+@common.as_json
 @click.option("--off-policy", is_flag=True, help="On samples of an older policy.")
 @click.option("--measure", is_flag=True, help="Measure again, in each library's own functions.")
-@click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="With --measure: a Python that has torch (default: orch's own).")  # fmt: skip
-@click.option("--source", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="With --measure of one release: the folder of its package, instead of its "
-              "environment (orch env create LIBRARY@VERSION --contract).")  # fmt: skip
-@click.option("--environments", type=click.Path(path_type=Path, file_okay=False),
-              help="With --measure: the folder of the environments.")  # fmt: skip
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --measure: a Python that has torch (default: orch's own).",
+)
+@click.option(
+    "--source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --measure of one release: the folder of its package, instead of its "
+    "environment (orch env create LIBRARY@VERSION --contract).",
+)
+@click.option(
+    "--environments",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --measure: the folder of the environments.",
+)
 def command(
-    wanted: tuple[str, ...], form: str, as_json: bool, off_policy: bool, measure: bool,
-    python: Path | None, source: Path | None, environments: Path | None,
-) -> None:  # fmt: skip
+    wanted: tuple[str, ...],
+    form: str,
+    as_json: bool,
+    off_policy: bool,
+    measure: bool,
+    python: Path | None,
+    source: Path | None,
+    environments: Path | None,
+) -> None:
     """Which objective each KL term optimises in each library and release.
 
     Objectives are measured: the library's own functions are run on every sequence of an exact model
     and their expected gradient is named. What a backend makes of a term comes from its translation.
     """
-    from orchestrator.matrix.capability import releases
+    from orchestrator.probes.capability import releases
 
     chosen = releases(wanted)
     if measure:
         _measure(chosen, python, source, environments)
         return
     if form == "md":
-        from orchestrator.matrix.page import page
+        from orchestrator.probes.page import page
 
         click.echo(page(chosen), nl=False)
         return
-    from orchestrator.matrix.capability import matrix
+    from orchestrator.probes.capability import matrix
 
     rows = matrix(chosen)
     if as_json or form == "json":
-        from orchestrator.matrix.capability import document
-        from orchestrator.matrix.unmeasured import unmeasured
+        from orchestrator.probes.capability import document
+        from orchestrator.probes.findings import unmeasured
 
         told = {f"{library}@{version}": unmeasured(library, version) for library, version in chosen}
         print_json({**document(chosen, rows), "not_measured": told})
@@ -66,7 +92,7 @@ def command(
 
 
 def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
-    from orchestrator.matrix.capability import short
+    from orchestrator.probes.capability import short
 
     columns = [f"{library}@{version}" for library, version in chosen]
     labels = list(dict.fromkeys(row.label for row in rows))
@@ -79,9 +105,9 @@ def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
 
 
 def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path | None) -> None:
-    from orchestrator.matrix.evidence import write
-    from orchestrator.matrix.measure import measure
-    from orchestrator.matrix.where import sources
+    from orchestrator.probes.evidence import write
+    from orchestrator.probes.measure import measure
+    from orchestrator.probes.protocol import sources
 
     if source and len(chosen) != 1:
         raise click.UsageError("--source is the source of one release: name it with --library")

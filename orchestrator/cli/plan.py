@@ -5,27 +5,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import MICRO_BANNER, print_json, print_table, say
-from orchestrator.experiment import Experiment
+from orchestrator.cli import common
+from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.cost import Cost
-    from orchestrator.plan import Plan, Row
+    from orchestrator.runs.cost import Cost
+    from orchestrator.runs.plan import Plan, PlanRow
 
 
 @click.command(short_help="What would run, why, and what its KL term really optimises.")
-@options.spec
-@options.overrides
-@options.where
-@options.as_json
+@common.spec
+@common.overrides
+@common.where
+@common.as_json
 def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
     """Show what `orch run` would do, without doing it: needs no GPU, cluster or trainer.
 
     Exits 0 when nothing would run, 2 when something would, 1 on a mistake.
     """
-    from orchestrator.experiment import open_experiment
-    from orchestrator.plan import plan
+    from orchestrator.runs.experiment import open_experiment
+    from orchestrator.runs.plan import plan
 
     whole = open_experiment(spec, overrides)
     made = plan(whole.cells, whole.folder)
@@ -44,8 +44,8 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
 def print_plan(experiment: Experiment, made: "Plan") -> None:
     """Studies, configurations with their verdicts, reasons, and the cost."""
-    from orchestrator.cost import bill, measure
-    from orchestrator.expand import how
+    from orchestrator.runs.cost import bill, measure
+    from orchestrator.spec.expand import how
 
     spec = experiment.spec
     click.echo(f"{spec.name}: {spec.question}\n" if spec.question else f"{spec.name}\n")
@@ -72,11 +72,11 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
         click.echo(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
 
 
-def _configurations(rows: Iterable["Row"]) -> list[tuple[object, ...]]:
+def _configurations(rows: Iterable["PlanRow"]) -> list[tuple[object, ...]]:
     """One line for cells that differ only in their seed."""
-    from orchestrator.scale import verdict_on
+    from orchestrator.spec.rehearse import verdict_on
 
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[PlanRow]] = {}
     for row in rows:
         if row.cell is None:
             continue
@@ -107,7 +107,7 @@ def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
     return {**left, "backend": " | ".join(both)}
 
 
-def _reasons(rows: Sequence["Row"]) -> str:
+def _reasons(rows: Sequence["PlanRow"]) -> str:
     reasons = [row.reason for row in rows]
     return ", ".join(
         reason if len(set(reasons)) == 1 else f"{reasons.count(reason)} {reason}"
@@ -115,7 +115,7 @@ def _reasons(rows: Sequence["Row"]) -> str:
     )
 
 
-def _print_details(rows: Iterable["Row"], most: int = 20) -> None:
+def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
     """Why cells are not simply new or unchanged, one by one."""
     told = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
     if told:
@@ -128,7 +128,7 @@ def _print_details(rows: Iterable["Row"], most: int = 20) -> None:
 
 def _check_translations(made: "Plan") -> None:
     """Every cell that would run can be expressed; all that cannot be are told at once."""
-    from orchestrator import registry
+    from orchestrator import plugins
     from orchestrator.errors import OrchError
     from orchestrator.rundir import AttemptDir
 
@@ -138,7 +138,7 @@ def _check_translations(made: "Plan") -> None:
             continue
         first = AttemptDir(row.directory.path / "attempts" / "1", 1)
         try:
-            backend = registry.load(row.cell.settings.backend.name)
+            backend = plugins.load(row.cell.settings.backend.name)
             backend.translate(row.cell, row.directory.place(first))
         except OrchError as error:
             refused.setdefault(str(error), []).append(row.cell.slug)
@@ -154,7 +154,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
 
 
 def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
-    from orchestrator.cost import bill, cost, measure
+    from orchestrator.runs.cost import bill, cost, measure
 
     measured = measure(made.rows)
     pending = [row.cell for row in made.pending if row.cell is not None]
@@ -165,23 +165,30 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
         "counts": made.counts(),
         "pending": len(made.pending),
         "still_to_spend": bill(pending, measured)._asdict(),
-        "cells": [_plain_row(row, cost(row.cell, measured) if row.cell else None)
-                  for row in made.rows],
-    }  # fmt: skip
+        "cells": [
+            _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in made.rows
+        ],
+    }
 
 
-def _plain_row(row: "Row", price: "Cost | None") -> dict[str, object]:
-    from orchestrator.scale import verdict_on
+def _plain_row(row: "PlanRow", price: "Cost | None") -> dict[str, object]:
+    from orchestrator.spec.rehearse import verdict_on
 
     told: dict[str, object] = {
-        "id": row.directory.id, "slug": row.directory.slug, "state": row.state,
-        "reason": row.reason, "detail": row.detail,
+        "id": row.directory.id,
+        "slug": row.directory.slug,
+        "state": row.state,
+        "reason": row.reason,
+        "detail": row.detail,
         "changes": [change._asdict() for change in row.changes],
-    }  # fmt: skip
+    }
     if row.cell is None or price is None:
         return told
     verdict = verdict_on(row.cell.settings)
     return told | {
-        "studies": row.cell.studies, "axes": row.cell.axes, "objective": verdict.objective.value,
-        "verdict": verdict.summary, "cost": price._asdict(),
-    }  # fmt: skip
+        "studies": row.cell.studies,
+        "axes": row.cell.axes,
+        "objective": verdict.objective.value,
+        "verdict": verdict.summary,
+        "cost": price._asdict(),
+    }

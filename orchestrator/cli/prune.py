@@ -4,26 +4,31 @@ import sys
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import print_table, say
 from orchestrator.errors import OrchError, SelectionError
-from orchestrator.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment, open_experiment
 
 
 @click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
-@options.spec
-@options.overrides
+@common.spec
+@common.overrides
 @click.option(
-    "--checkpoints", is_flag=True,
+    "--checkpoints",
+    is_flag=True,
     help="Instead: checkpoints before a cell's last that have all their scores.",
-)  # fmt: skip
-@options.where
+)
+@common.where
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed, and stop.")
-@options.yes
+@common.yes
 def command(
-    spec: str, overrides: tuple[str, ...], checkpoints: bool, where: tuple[str, ...],
-    dry_run: bool, yes: bool,
-) -> None:  # fmt: skip
+    spec: str,
+    overrides: tuple[str, ...],
+    checkpoints: bool,
+    where: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Remove the run directories of cells that the spec no longer has, results and all; or, with
     --checkpoints, what evaluated checkpoints occupy.
 
@@ -44,15 +49,17 @@ def command(
 
 
 def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
-    from orchestrator.operations import prune
-    from orchestrator.plan import plan
+    from orchestrator.runs.operations import prune
+    from orchestrator.runs.plan import plan
 
     orphans = plan(experiment.cells, experiment.folder).orphans
     if not orphans:
         click.echo("nothing left the spec")
         return
-    print_table(("would be removed", "state", "why"),
-                [(row.directory.path.name, row.state, row.detail) for row in orphans])  # fmt: skip
+    print_table(
+        ("would be removed", "state", "why"),
+        [(row.directory.path.name, row.state, row.detail) for row in orphans],
+    )
     if dry_run or not _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
         return
     done = prune(experiment.folder, [row.directory for row in orphans])
@@ -64,7 +71,7 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
 def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     from collections import Counter
 
-    from orchestrator.retention import free, verdicts
+    from orchestrator.runs.retention import free, verdicts
 
     evaluation = experiment.spec.evaluation
     found = list(verdicts(experiment.cells, evaluation, experiment.folder))
@@ -72,16 +79,20 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     if spare:
         print_table(
             ("may go", "step", "size"),
-            [(each.directory.path.name, each.step or "a removal cut short", size(num_bytes))
-             for each, num_bytes in spare],
-        )  # fmt: skip
+            [
+                (each.directory.path.name, each.step or "a removal cut short", size(num_bytes))
+                for each, num_bytes in spare
+            ],
+        )
     for why, count in Counter(each.kept for each in found if each.kept).most_common():
         say(f"kept, {why}: {count}")
     if not spare:
         click.echo("no checkpoint may go" if found else "there are no checkpoints")
         if any(each.kept.startswith("no") for each in found) and evaluation.checkpoints == "last":
-            say("only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
-                "scores the others")  # fmt: skip
+            say(
+                "only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
+                "scores the others"
+            )
         return
     total = size(sum(num_bytes for _, num_bytes in spare))
     click.echo(f"{len(spare)} of {len(found)} checkpoints may go: {total}")

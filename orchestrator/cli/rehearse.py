@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import say
+from orchestrator.cli import common
+from orchestrator.cli.common import say
 from orchestrator.errors import OrchError
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.launch.slurm.options import SlurmOptions
-    from orchestrator.types import Cell
+    from orchestrator.records import Cell
+    from orchestrator.spec.site_options import SlurmOptions
 
 SHORT_HOURS = 0.5
 """Of a rehearsal's job: short jobs are started sooner."""
@@ -21,23 +21,26 @@ SMALL_GIB = 2
 
 
 @click.command(short_help="Run the whole plan at micro scale, and say what would go wrong.")
-@options.spec
-@options.overrides
-@options.where
+@common.spec
+@common.overrides
+@common.where
 @click.option("--train-only", is_flag=True, help="Rehearse training; score and report nothing.")
 @click.option("--check-only", is_flag=True, help="Say what would go wrong; run nothing.")
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], train_only: bool,
+    spec: str,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    train_only: bool,
     check_only: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Translate every cell of SPEC as declared, ask the cluster whether it would take the jobs, and
     run the same grid on the embedded trainer: on the site's cluster, through the same queue, where
     there is one, else on this machine.
 
     Exits 1 if anything of the declared run would go wrong, or anything of the rehearsal did.
     """
-    from orchestrator.experiment import open_experiment
     from orchestrator.rundir import RunFolder
+    from orchestrator.runs.experiment import open_experiment
 
     opened = open_experiment(spec, overrides)
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
@@ -65,8 +68,11 @@ def command(
 
 def _sum(cells: int, troubles: int, check_only: bool) -> str:
     how = "checked" if check_only else "checked and rehearsed"
-    found = "nothing would go wrong that can be seen from here" if not troubles else (
-        f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")  # fmt: skip
+    found = (
+        "nothing would go wrong that can be seen from here"
+        if not troubles
+        else (f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")
+    )
     return f"{cells} cells {how}: {found}"
 
 
@@ -95,8 +101,8 @@ def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
 
 
 def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
+    from orchestrator.launch.slurm.cluster import ask
     from orchestrator.site.check import check
-    from orchestrator.site.cluster import ask
 
     cluster = ask()
     if cluster is None:
@@ -112,7 +118,7 @@ def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
 
 
 def _site_options(chosen: Experiment) -> "SlurmOptions":
-    from orchestrator.launch.slurm.options import slurm_options
+    from orchestrator.spec.site_options import slurm_options
 
     return slurm_options(chosen.spec.site.options)
 
@@ -120,13 +126,17 @@ def _site_options(chosen: Experiment) -> "SlurmOptions":
 def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Experiment:
     """The same experiment at micro scale, in a folder of its own, with a short time limit."""
     from orchestrator.rundir import RunFolder
-    from orchestrator.scale import rehearse
+    from orchestrator.spec.rehearse import rehearse
 
     site = chosen.spec.site
     if chosen.where == "slurm":
         hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
-        short = {**site.options, "time_limit_hours": hours, "memory_gib": SMALL_GIB,
-                 "evaluate": score}  # fmt: skip
+        short = {
+            **site.options,
+            "time_limit_hours": hours,
+            "memory_gib": SMALL_GIB,
+            "evaluate": score,
+        }
         site = site.model_copy(update={"options": short})
     spec = chosen.spec.model_copy(update={"site": site})
     folder = RunFolder.of(site.runs_dir, spec.name, "micro")
@@ -137,7 +147,7 @@ def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Expe
 def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
     """Trains, scores and reports the rehearsal. The exit code, and what went wrong."""
     from orchestrator.cli import run
-    from orchestrator.plan import plan
+    from orchestrator.runs.plan import plan
 
     made = plan(small.cells, small.folder)
     if small.spec.site.kind != "local" and _on_cluster(small):
@@ -154,14 +164,14 @@ def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
 
 
 def _on_cluster(small: Experiment) -> bool:
-    from orchestrator.experiment import site_of
+    from orchestrator.runs.experiment import site_of
 
     return site_of(small.spec) == "slurm"
 
 
 def _failures(small: Experiment) -> list[str]:
     """Cells that did not get to their end, by what they say."""
-    from orchestrator.state import look
+    from orchestrator.runs.state import look
 
     found: dict[str, list[str]] = {}
     for cell in small.cells:
@@ -170,5 +180,7 @@ def _failures(small: Experiment) -> list[str]:
             ended = seen.exit
             why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else seen.state
             found.setdefault(why, []).append(cell.slug)
-    return [f"{why} ({len(slugs)} cells: {slugs[0]}{', ...' if len(slugs) > 1 else ''})"
-            for why, slugs in found.items()]  # fmt: skip
+    return [
+        f"{why} ({len(slugs)} cells: {slugs[0]}{', ...' if len(slugs) > 1 else ''})"
+        for why, slugs in found.items()
+    ]

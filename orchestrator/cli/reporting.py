@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import __version__
-from orchestrator.cli.output import say
+from orchestrator.cli.common import say
 from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
-from orchestrator.experiment import Experiment
 from orchestrator.files import read_json
-from orchestrator.types import Record, Score
+from orchestrator.records import Record, Score
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.compare.side import Side
+    from orchestrator.analysis.libraries import LibrarySide
     from orchestrator.report import Context, Origin
 
 
 def context(
-    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], home: Path,
+    experiment: Experiment,
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    home: Path,
     faults: Sequence[str] = (),
-) -> "Context":  # fmt: skip
+) -> "Context":
     """Baselines, the other libraries, and the origin of each cell."""
     from orchestrator.cli.stages import known_baselines
     from orchestrator.report import Context
@@ -46,18 +49,17 @@ def context(
 
 def _sides(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
-) -> "list[Side]":
+) -> "list[LibrarySide]":
     """Of experiments that ask one cell of several libraries; first the side that runs here."""
-    from orchestrator.compare.libraries import Asked, label
-    from orchestrator.compare.side import side
+    from orchestrator.analysis.libraries import AskedCell, label, side
     from orchestrator.rundir import RunFolder
-    from orchestrator.scale import rehearse
+    from orchestrator.spec.rehearse import rehearse
 
     declared = experiment.declared
     if len({label(cell.settings.backend) for cell in declared}) < 2:
         return []
-    small = [Asked(cell, rehearse([cell])[0].id) for cell in declared]
-    full = [Asked(cell, cell.id) for cell in declared if cell.scale == "full"]
+    small = [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
+    full = [AskedCell(cell, cell.id) for cell in declared if cell.scale == "full"]
     here: Any = "predicted" if experiment.scale == "micro" else "observed"
     found = []
     with contextlib.suppress(SelectionError):  # no cell is asked of two libraries
@@ -74,8 +76,8 @@ def _sides(
 
 
 def _read(experiment: Experiment, folder: Any, cells: Sequence[Any]) -> tuple[Any, Any]:
-    from orchestrator.collect import collect
     from orchestrator.evaluate import known
+    from orchestrator.runs.collect import collect
 
     return collect(cells, folder), known(cells, experiment.spec.evaluation, folder).scores
 
@@ -93,10 +95,14 @@ def _origins(experiment: Experiment, records: Sequence[Record]) -> "dict[str, Or
         run = runs.get(record.cell.id, "")
         name = str(job.get("slurm") or job.get("job") or job.get("submission") or "")
         found[record.cell.id] = Origin(
-            job=name, orch=str(job.get("orch", "")), commit=str(job.get("commit", "")),
-            library=str(job.get("library", "")), versions=_listed(job.get("versions")),
-            mlflow=run, mlflow_url=f"{address}/{run}" if address and run else "",
-        )  # fmt: skip
+            job=name,
+            orch=str(job.get("orch", "")),
+            commit=str(job.get("commit", "")),
+            library=str(job.get("library", "")),
+            versions=_listed(job.get("versions")),
+            mlflow=run,
+            mlflow_url=f"{address}/{run}" if address and run else "",
+        )
     return found
 
 
@@ -128,8 +134,8 @@ def _mlflow(experiment: Experiment, cells: Collection[str]) -> tuple[dict[str, s
         return _in_sqlite(store.database, experiment.folder.experiment), ""
     if not store.is_server:
         return {}, ""
+    from orchestrator.search.journal import links
     from orchestrator.tracking.store import connected
-    from orchestrator.tune.links import links
 
     try:
         found = links(experiment.folder, experiment.spec.site.tracking_uri, cells)
@@ -169,9 +175,13 @@ def _written(source: str) -> str:
     answers = []
     for arguments in asked:
         done = subprocess.run(
-            [git, "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
-            timeout=20, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
+            [git, "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
         if done.returncode != 0:
             return told
         answers.append(done.stdout.strip())

@@ -4,32 +4,39 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import MICRO_BANNER, counted, say
+from orchestrator.cli import common
+from orchestrator.cli.common import MICRO_BANNER, counted, say
 from orchestrator.errors import EnvironmentFault
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.runs.plan import Plan
 
 
 @click.command(short_help="Train what is missing, evaluate it, mirror it, report it.")
-@options.spec
-@options.overrides
-@options.where
+@common.spec
+@common.overrides
+@common.where
 @click.option("--train-only", is_flag=True, help="Stop after training.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option(
     "--wait", is_flag=True, help="On a cluster: stay until all jobs have ended, then report."
 )
 @click.option(
-    "--budget-gpu-hours", "budget", type=click.FloatRange(min=0),
+    "--budget-gpu-hours",
+    "budget",
+    type=click.FloatRange(min=0),
     help="Train no cell that would take the experiment beyond so many GPU-hours.",
-)  # fmt: skip
+)
 def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], train_only: bool, dry_run: bool,
-    wait: bool, budget: float | None,
-) -> int:  # fmt: skip
+    spec: str,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    train_only: bool,
+    dry_run: bool,
+    wait: bool,
+    budget: float | None,
+) -> int:
     """Train every cell of SPEC that is missing, then evaluate, mirror to MLflow and report.
 
     KEY=VALUE are Hydra overrides (seeds=[0], site.workers=2, ~studies.async10). Running again does
@@ -37,9 +44,9 @@ def command(
     are submitted and the command returns; run it again, or with --wait, to evaluate and report.
     """
     from orchestrator.cli.plan import print_plan
-    from orchestrator.experiment import open_experiment
-    from orchestrator.plan import plan
-    from orchestrator.settled import is_settled, settle
+    from orchestrator.runs.completion import is_up_to_date, mark_complete
+    from orchestrator.runs.experiment import open_experiment
+    from orchestrator.runs.plan import plan
 
     whole = open_experiment(spec, overrides)
     experiment = whole.chosen(where)
@@ -61,19 +68,19 @@ def command(
         code, over = train(within(budget, whole, experiment, made), made), True
     if train_only or code == 130 or not over:
         return code
-    if is_settled(whole, made := plan(whole.cells, whole.folder)):
+    if is_up_to_date(whole, made := plan(whole.cells, whole.folder)):
         say(f"nothing to do; the report is {whole.folder.report / 'index.html'}")
         return code
     reviewed = review(whole, experiment)
     if reviewed == 0:
-        settle(whole, made)
+        mark_complete(whole, made)
     return max(code, reviewed)
 
 
 def train(experiment: Experiment, made: "Plan") -> int:
     """Launches and waits. 130 after Ctrl-C, 1 if cells failed, else 0."""
     from orchestrator.launch.local import launch
-    from orchestrator.progress import watch
+    from orchestrator.runs.watch import watch
 
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
@@ -105,8 +112,10 @@ def review(whole: Experiment, chosen: Experiment) -> int:
         small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
         chosen = replace(chosen, cells=small)  # nor for their baselines
         if len(mine) < len(ids):
-            say("checkpoints of full size are scored by jobs, beside their training; `orch eval` "
-                "scores where it is called what those left out")  # fmt: skip
+            say(
+                "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
+                "scores where it is called what those left out"
+            )
     code = max(code, stages.score(chosen, mine))
     known = stages.known(whole)
     scores = known.scores
@@ -124,7 +133,7 @@ def review(whole: Experiment, chosen: Experiment) -> int:
 
 def keep_spec(experiment: Experiment) -> None:
     """The spec as it is launched, beside its cells."""
-    from orchestrator.rundir import write_text
+    from orchestrator.files import write_text
     from orchestrator.tracking.secrets import hide_userinfo
 
     experiment.folder.open()
@@ -138,8 +147,8 @@ def within(
     """The experiment without the pending cells that the budget does not pay; tells which."""
     from dataclasses import replace
 
-    from orchestrator.budget import afford, scoring
-    from orchestrator.plan import plan
+    from orchestrator.runs.cost import afford, scoring
+    from orchestrator.runs.plan import plan
 
     if budget is None:
         return experiment
@@ -154,8 +163,10 @@ def within(
 def tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
     source = experiment.spec.source or experiment.spec.name
     if failed:
-        say(f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
-            f"`orch retry {source}` makes them run again")  # fmt: skip
+        say(
+            f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
+            f"`orch retry {source}` makes them run again"
+        )
     if cancelled:
         say(f"cancelled, and left alone until `orch retry {source}`: {counted(cancelled, 'cell')}")
     return int(bool(failed))

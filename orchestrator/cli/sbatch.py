@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from orchestrator.data import prepared
 from orchestrator.environments import Environment
-from orchestrator.launch.slurm.options import SlurmOptions
-from orchestrator.launch.slurm.script import Job, shape_of, text
-from orchestrator.types import Cell, LaunchPlan, Place
+from orchestrator.launch.slurm.script import ArrayJob, shape_of, text
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.spec.site_options import SlurmOptions
 
 _NODES = 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))'
 _STEP = "srun --overlap --nodes=1 --ntasks=1"
@@ -21,7 +21,11 @@ _WAIT = (
 
 
 def script(
-    cell: Cell, plan: LaunchPlan, place: Place, options: SlurmOptions, made: Environment | None
+    cell: Cell,
+    plan: LaunchPlan,
+    place: AttemptPaths,
+    options: SlurmOptions,
+    made: Environment | None,
 ) -> str:
     """The script: the header orch's own jobs have, the plan's files, what the nodes need, argv.
 
@@ -38,7 +42,7 @@ def script(
 def _header(cell: Cell, options: SlurmOptions) -> Iterator[str]:
     """orch's header for one cell, without what makes it an element of an array."""
     array = ("array", "output", "error", "signal", "requeue", "open-mode")
-    for line in text(Job(cell.slug, 1, shape_of(cell)), options).splitlines():
+    for line in text(ArrayJob(cell.slug, 1, shape_of(cell)), options).splitlines():
         flag = line.removeprefix("#SBATCH --").partition("=")[0].strip()
         if line.startswith("#!") or (line.startswith("#SBATCH ") and flag not in array):
             yield line
@@ -56,7 +60,7 @@ def _environment(plan: LaunchPlan, made: Environment | None) -> Iterator[str]:
         yield f"export PATH={shlex.quote(str(made.bin))}:$PATH PYTHONNOUSERSITE=1"
 
 
-def _files(plan: LaunchPlan, place: Place) -> Iterator[str]:
+def _files(plan: LaunchPlan, place: AttemptPaths) -> Iterator[str]:
     """Each file as it is, between lines that are not in it."""
     yield f"mkdir -p {shlex.quote(str(place.attempt_dir))} {shlex.quote(str(place.plan_dir))}"
     yield f"cd {shlex.quote(str(place.plan_dir))}"

@@ -2,7 +2,7 @@
 
 import click
 
-from orchestrator.cli.output import print_json
+from orchestrator.cli.common import print_json
 
 
 @click.command(short_help="Print the JSON Schema of spec files.")

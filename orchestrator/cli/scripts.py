@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.output import print_json, print_table, say
+from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import EnvironmentFault, SelectionError
 
 if TYPE_CHECKING:
-    from orchestrator.compare.scripts import Script
+    from orchestrator.analysis.scripts import Script
 
 LARGEST_BYTES = 2_000_000
 SEEDS = (0, 1, 2)
@@ -20,7 +20,7 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
     """Prints the table and, on request, what each difference does. 1 if cells failed."""
     from dataclasses import asdict
 
-    from orchestrator.compare.scripts import differences, not_compared
+    from orchestrator.analysis.scripts import differences, not_compared
 
     if len(paths) != 2:
         raise SelectionError(
@@ -32,10 +32,12 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
         left, right = (_renamed(s, p) for s, p in zip((left, right), paths, strict=True))
     rows = differences(left, right)
     page: dict[str, Any] = {
-        "left": left.name, "right": right.name, "differences": [asdict(row) for row in rows],
+        "left": left.name,
+        "right": right.name,
+        "differences": [asdict(row) for row in rows],
         "why": {s.name: s.finding.why for s in (left, right)},
         "notes": [*left.notes, *right.notes, *not_compared(left, right)],
-    }  # fmt: skip
+    }
     code = 0
     if ablate:
         code, page["ablation"] = _ablate(left, right)
@@ -58,8 +60,8 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
 
 def _read(path: str) -> "Script":
     """The launch that a script makes in its usual case. Raises OrchError."""
+    from orchestrator.analysis.scripts import script
     from orchestrator.audit import UnreadableScript, audit
-    from orchestrator.compare.scripts import script
 
     file = Path(path)
     try:
@@ -85,14 +87,18 @@ def _renamed(made: "Script", path: str) -> "Script":
 
 def _ablate(left: "Script", right: "Script") -> tuple[int, list[dict[str, Any]]]:
     """Trains both ends and every step, at the scale of this machine."""
+    from orchestrator.analysis.ablation import explain
+    from orchestrator.analysis.scripts import RECIPE, ablation
     from orchestrator.cli.libraries import EXACT, explained, trained
-    from orchestrator.compare.ablation import explain
-    from orchestrator.compare.scripts import RECIPE, ablation
-    from orchestrator.types import Spec
+    from orchestrator.records import Spec
 
     made = ablation(left, right, RECIPE, SEEDS)
     code, value = trained(Spec(name="scripts", studies=()), [made], EXACT)
     return code, [
-        {"left": left.name, "right": right.name, "metric": EXACT,
-         "questions": [explained(x) for x in explain(made, value)]}
-    ]  # fmt: skip
+        {
+            "left": left.name,
+            "right": right.name,
+            "metric": EXACT,
+            "questions": [explained(x) for x in explain(made, value)],
+        }
+    ]

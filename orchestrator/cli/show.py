@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import print_json, print_table
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import SelectionError
-from orchestrator.types import Cell, LaunchPlan, Place, Site, Spec
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site, Spec
 
 
 @click.command(short_help="One cell: settings, ledger, launch arguments, files.")
@@ -17,11 +17,15 @@ from orchestrator.types import Cell, LaunchPlan, Place, Site, Spec
 @click.option("--argv", "part", flag_value="argv", help="The command, as one would paste it.")
 @click.option("--files", "part", flag_value="files", help="The files written before the launch.")
 @click.option("--env", "part", flag_value="env", help="The environment variables it is given.")
-@click.option("--sbatch", "part", flag_value="sbatch",
-              help="A batch script of this cell alone, to paste on a cluster.")  # fmt: skip
+@click.option(
+    "--sbatch",
+    "part",
+    flag_value="sbatch",
+    help="A batch script of this cell alone, to paste on a cluster.",
+)
 @click.option("--ledger", "part", flag_value="ledger", help="How each field reached the library.")
-@options.as_json
-@options.runs_dir
+@common.as_json
+@common.runs_dir
 def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: Path) -> None:
     """Show one cell by its id (or the start of it) or its slug.
 
@@ -40,17 +44,18 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
         _print_part(plan, part)
 
 
-class Found(NamedTuple):
+class ShownCell(NamedTuple):
     cell: Cell
     plan: LaunchPlan
-    place: Place
+    place: AttemptPaths
     site: Site
 
 
-def _find(target: tuple[str, ...], runs_dir: Path) -> Found:
-    from orchestrator import registry
-    from orchestrator.experiment import cell_named, find_cell, open_experiment
-    from orchestrator.rundir import AttemptDir, parsed, read_json
+def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
+    from orchestrator import plugins
+    from orchestrator.files import parsed, read_json
+    from orchestrator.rundir import AttemptDir
+    from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
 
     if len(target) > 1:
         experiment = open_experiment(target[0], target[2:])
@@ -63,15 +68,15 @@ def _find(target: tuple[str, ...], runs_dir: Path) -> Found:
     cell_dir = folder.cell(cell)
     attempts = cell_dir.attempts()
     attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
-    backend = registry.load(cell.settings.backend.name)
+    backend = plugins.load(cell.settings.backend.name)
     place = cell_dir.place(attempt)
-    return Found(cell, backend.translate(cell, place), place, site)
+    return ShownCell(cell, backend.translate(cell, place), place, site)
 
 
-def _sbatch(found: Found) -> str:
+def _sbatch(found: ShownCell) -> str:
     from orchestrator.cli.sbatch import script
     from orchestrator.environments import find
-    from orchestrator.launch.slurm.options import slurm_options
+    from orchestrator.spec.site_options import slurm_options
 
     if found.cell.scale == "micro":
         raise SelectionError(
@@ -83,8 +88,8 @@ def _sbatch(found: Found) -> str:
 
 
 def _print_whole(cell: Cell, plan: LaunchPlan) -> None:
-    from orchestrator.fingerprint import flatten
-    from orchestrator.scale import verdict_on
+    from orchestrator.identity import flatten
+    from orchestrator.spec.rehearse import verdict_on
 
     click.echo(f"{cell.slug}  ({cell.id})  in {', '.join(cell.studies)}")
     click.echo(f"KL term: {verdict_on(cell.settings).summary}\n")

@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import number, print_table, say
+from orchestrator.cli.common import number, print_table, say
 from orchestrator.errors import OrchError
-from orchestrator.experiment import Experiment
 from orchestrator.files import read_tail
-from orchestrator.types import Record, Score
+from orchestrator.records import Record, Score
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.compare import Comparison as Comparison
-    from orchestrator.compare import Estimate, Items
-    from orchestrator.evaluate import Known, ScoredBaseline
+    from orchestrator.analysis.compare import Comparison as Comparison
+    from orchestrator.analysis.compare import Estimate, ItemScores
+    from orchestrator.evaluate import ScoredBaseline, ScoreIndex
     from orchestrator.report import Report as Report
     from orchestrator.report.model import Section
     from orchestrator.tracking import MirrorReport
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def gather(experiment: Experiment) -> list[Record]:
     """Records of the chosen cells; what could not be read is told on stderr."""
-    from orchestrator.collect import collect
+    from orchestrator.runs.collect import collect
 
     return collect(experiment.cells, experiment.folder)
 
@@ -34,7 +34,7 @@ def tell_faults(records: Sequence[Record]) -> int:
     return int(bool(faults))
 
 
-def known(experiment: Experiment) -> "Known":
+def known(experiment: Experiment) -> "ScoreIndex":
     """What evaluation has left on disk; what keeps it from being averaged or compared is told on
     stderr."""
     from orchestrator import evaluate
@@ -64,11 +64,11 @@ def score(
 
     1 if something could not be scored.
     """
-    from orchestrator.evaluate import Event, UnscoredError, baselines, engines, evaluate
+    from orchestrator.evaluate import EvaluationEvent, UnscoredError, baselines, engines, evaluate
 
     every, spec = _milestones(), experiment.spec
 
-    def tell(event: Event) -> None:
+    def tell(event: EvaluationEvent) -> None:
         if event.kind == "started":
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
@@ -80,9 +80,15 @@ def score(
     for fault in faults:
         say(fault)
     try:
-        evaluate(records, spec.evaluation, experiment.folder,
-                 baselines=baselines.records(asked), site=spec.site, workers=spec.site.workers,
-                 on_event=tell)  # fmt: skip
+        evaluate(
+            records,
+            spec.evaluation,
+            experiment.folder,
+            baselines=baselines.records(asked),
+            site=spec.site,
+            workers=spec.site.workers,
+            on_event=tell,
+        )
     except UnscoredError as error:
         say(str(error))
         return 1
@@ -90,9 +96,13 @@ def score(
 
 
 def mirror(
-    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score],
-    only: Collection[str] | None = None, *, quiet: bool = False,
-) -> "MirrorReport":  # fmt: skip
+    experiment: Experiment,
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    only: Collection[str] | None = None,
+    *,
+    quiet: bool = False,
+) -> "MirrorReport":
     """Brings MLflow up to date (`only`: the runs of these cells) and, unless `quiet`, says where
     to look."""
     from orchestrator import tracking
@@ -116,11 +126,13 @@ def mirror(
 
 
 def contrast(
-    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score],
-    items: "Items | None" = None,
-) -> "Comparison":  # fmt: skip
+    experiment: Experiment,
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    items: "ItemScores | None" = None,
+) -> "Comparison":
     """The statistics of what is on disk. `items` as evaluate.Known has them; None: read here."""
-    from orchestrator.compare import compare
+    from orchestrator.analysis.compare import compare
 
     if items is None:
         from orchestrator.evaluate import known
@@ -130,11 +142,17 @@ def contrast(
 
 
 def write_report(
-    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], target: Path | None = None, *, faults: Sequence[str] = (),
-    figures: bool = False, sections: "Sequence[Section]" = (),
+    experiment: Experiment,
+    comparison: "Comparison",
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    target: Path | None = None,
+    *,
+    faults: Sequence[str] = (),
+    figures: bool = False,
+    sections: "Sequence[Section]" = (),
     data: Mapping[str, Any] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF;
     without, those of an earlier page go, because they would say something else. `faults`: what
     evaluate.Known says is wrong with the scores.
@@ -143,12 +161,20 @@ def write_report(
     date is that of the newest result, so that the same results give the same page.
     """
     import dashboards
+    from orchestrator.files import write_text
     from orchestrator.report import markdown
-    from orchestrator.rundir import write_text
 
     folder = target or experiment.folder.report
-    made = told(experiment, comparison, records, scores, home=folder, faults=faults,
-                sections=sections, data=data)  # fmt: skip
+    made = told(
+        experiment,
+        comparison,
+        records,
+        scores,
+        home=folder,
+        faults=faults,
+        sections=sections,
+        data=data,
+    )
     pictures = dashboards.pictures(made if figures else None, folder / "figures")
     write_text(folder / "index.html", dashboards.html(made, pictures))
     write_text(folder / "report.md", markdown(made))
@@ -156,9 +182,12 @@ def write_report(
 
 
 def markdown_of(
-    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], faults: Sequence[str] = (),
-) -> str:  # fmt: skip
+    experiment: Experiment,
+    comparison: "Comparison",
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    faults: Sequence[str] = (),
+) -> str:
     """The report as Markdown."""
     from orchestrator.report import markdown
 
@@ -166,10 +195,16 @@ def markdown_of(
 
 
 def told(
-    experiment: Experiment, comparison: "Comparison", records: Sequence[Record],
-    scores: Sequence[Score], *, home: Path | None = None, faults: Sequence[str] = (),
-    sections: "Sequence[Section]" = (), data: Mapping[str, Any] | None = None,
-) -> "Report":  # fmt: skip
+    experiment: Experiment,
+    comparison: "Comparison",
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    *,
+    home: Path | None = None,
+    faults: Sequence[str] = (),
+    sections: "Sequence[Section]" = (),
+    data: Mapping[str, Any] | None = None,
+) -> "Report":
     """The report as plain data, dated by the newest result."""
     from datetime import UTC, datetime
 
@@ -180,16 +215,24 @@ def told(
     newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
     beside = context(experiment, records, scores, home or experiment.folder.report, faults)
     searches, drawn = _searches(experiment)
-    return report(comparison, records, scores, experiment.spec, last_lines=_last_lines(records),
-                  created=newest, context=beside, sections=[*sections, *searches],
-                  data={**drawn, **(data or {})})  # fmt: skip
+    return report(
+        comparison,
+        records,
+        scores,
+        experiment.spec,
+        last_lines=_last_lines(records),
+        created=newest,
+        context=beside,
+        sections=[*sections, *searches],
+        data={**drawn, **(data or {})},
+    )
 
 
 def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
     """Of `orch tune`, where it was used."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
-    from orchestrator.tune.known import searched
+    from orchestrator.search.section import searched
 
     section, drawn, faults = searched(experiment)
     for fault in faults:
@@ -199,7 +242,7 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
 
 def print_claims(comparison: "Comparison") -> None:
     """Verdict and reason of every claim."""
-    from orchestrator.compare import reason, statement
+    from orchestrator.analysis.compare import reason, statement
 
     rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.findings]
     if rows:
@@ -214,8 +257,16 @@ def print_configurations(comparison: "Comparison") -> None:
         told = (_interval(found.finals.get(metric)) for metric in metrics)
         where = " ".join(v for k, v in found.traits.items() if k in ("model", "data", "backend"))
         rate = found.collapse
-        rows.append((found.study, where, found.name, f"{found.num_finished}/{len(found.runs)}",
-                     *told, f"{rate.count}/{rate.n}"))  # fmt: skip
+        rows.append(
+            (
+                found.study,
+                where,
+                found.name,
+                f"{found.num_finished}/{len(found.runs)}",
+                *told,
+                f"{rate.count}/{rate.n}",
+            )
+        )
     print_table(("study", "where", "configuration", "seeds", *metrics, "collapsed"), rows)
 
 

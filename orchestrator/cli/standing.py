@@ -2,21 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from orchestrator.runs.plan import Plan
 
 
 def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
     """{evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]}; empty
     where nothing was sent to a cluster."""
-    from orchestrator.launch.slurm import book
-    from orchestrator.launch.slurm.evaluations import counts, last
-    from orchestrator.launch.slurm.options import SlurmOptions
-    from orchestrator.launch.slurm.stuck import stuck
+    from orchestrator.launch.slurm import submissions
+    from orchestrator.launch.slurm.poll import stuck
+    from orchestrator.runs.evaluation_jobs import counts, last
+    from orchestrator.spec.site_options import SlurmOptions
 
-    if not book.read(experiment.folder):
+    if not submissions.read(experiment.folder):
         return {}
     states = {row.directory.path.name: row.state for row in made.rows}
     found = last(experiment.folder, states)

@@ -7,39 +7,44 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import number, print_json, print_table, say
+from orchestrator.cli import common
+from orchestrator.cli.common import number, print_json, print_table, say
 from orchestrator.cli.standing import lines, standing
-from orchestrator.experiment import Experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan, Row
     from orchestrator.rundir import RunFolder
+    from orchestrator.runs.plan import Plan, PlanRow
 
 _LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 
 
 @click.command(short_help="States of cells, progress and cost.")
 @click.argument("spec", metavar="[SPEC]", required=False)
-@options.overrides
-@options.where
+@common.overrides
+@common.where
 @click.option(
     "--all", "everything", is_flag=True, help="List every cell, also those that are done."
 )
 @click.option(
     "--watch", is_flag=True, help="Keep showing it, with curves, until every cell has ended."
 )
-@options.as_json
-@options.runs_dir
+@common.as_json
+@common.runs_dir
 def command(
-    spec: str | None, overrides: tuple[str, ...], where: tuple[str, ...], everything: bool,
-    watch: bool, as_json: bool, runs_dir: Path,
-) -> None:  # fmt: skip
+    spec: str | None,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    everything: bool,
+    watch: bool,
+    as_json: bool,
+    runs_dir: Path,
+) -> None:
     """Show the states of a spec's cells; without SPEC, of every experiment in the runs folder.
 
     Reads the run directories and changes nothing.
     """
-    from orchestrator.experiment import open_experiment, saved_experiments
+    from orchestrator.runs.experiment import open_experiment, saved_experiments
 
     if spec is None:
         experiments = saved_experiments(runs_dir)
@@ -58,7 +63,7 @@ def command(
 def _show(
     experiments: Sequence[Experiment], where: Sequence[str], everything: bool, as_json: bool
 ) -> None:
-    from orchestrator.plan import plan
+    from orchestrator.runs.plan import plan
 
     looked = []
     for experiment in experiments:
@@ -72,8 +77,8 @@ def _show(
 
 
 def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
-    from orchestrator.cost import bill, measure
-    from orchestrator.operations import ON_CLUSTER
+    from orchestrator.runs.cost import bill, measure
+    from orchestrator.runs.operations import ON_CLUSTER
 
     counts = _states(made)
     total = len(made.rows)
@@ -83,8 +88,10 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
         + "".join(f", {n} {state}" for state, n in counts.items() if state != "succeeded")
     )
     spent = sum(row.exit.cpu_seconds for row in made.rows if row.exit)
-    left = bill([r.cell for r in made.rows if r.cell and (r.pending or r.state in ON_CLUSTER)],
-                measure(made.rows))  # fmt: skip
+    left = bill(
+        [r.cell for r in made.rows if r.cell and (r.pending or r.state in ON_CLUSTER)],
+        measure(made.rows),
+    )
     collapsed = sum(_collapsed(row) for row in made.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
     if (hours := _gpu_hours(made, experiment.folder)) is not None:
@@ -100,7 +107,7 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
 
 def _hours_told(experiment: Experiment) -> str:
     """GPU-hours used and remaining, where cells take GPUs."""
-    from orchestrator.plan import plan
+    from orchestrator.runs.plan import plan
 
     if experiment.scale == "micro":
         return ""
@@ -111,30 +118,36 @@ def _hours_told(experiment: Experiment) -> str:
 def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Used, also by evaluations, and remaining of the training of all cells that are not done;
     None where no cell takes a GPU."""
-    from orchestrator.budget import remaining, scoring, used
-    from orchestrator.cost import measure
+    from orchestrator.runs.cost import measure, remaining, scoring, used
 
-    if not any(r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node
-               for r in made.rows):  # fmt: skip
+    if not any(
+        r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in made.rows
+    ):
         return None
     measured = measure(made.rows)
-    left = [remaining(r.cell, r.directory, measured) for r in made.rows
-            if r.cell and r.state not in ("succeeded", "cancelled")]  # fmt: skip
+    left = [
+        remaining(r.cell, r.directory, measured)
+        for r in made.rows
+        if r.cell and r.state not in ("succeeded", "cancelled")
+    ]
     spent = used(made.rows) + scoring(folder).used
     return spent, sum(hours for hours in left if hours == hours)
 
 
-def _line(row: "Row") -> tuple[object, ...]:
-    from orchestrator.progress import now_of
+def _line(row: "PlanRow") -> tuple[object, ...]:
+    from orchestrator.runs.watch import now_of
 
     attempts = row.directory.attempts()
     now = now_of(attempts[-1].path) if attempts else None
     total = row.cell.settings.num_train_steps if row.cell else "?"
     detail = row.detail.partition("\n")[0]
     return (
-        row.directory.path.name, row.state, f"{now.step if now else 0}/{total}",
-        number(now.reward if now else None), detail,
-    )  # fmt: skip
+        row.directory.path.name,
+        row.state,
+        f"{now.step if now else 0}/{total}",
+        number(now.reward if now else None),
+        detail,
+    )
 
 
 def _states(made: "Plan") -> dict[str, int]:
@@ -142,7 +155,7 @@ def _states(made: "Plan") -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
-def _collapsed(row: "Row") -> bool:
+def _collapsed(row: "PlanRow") -> bool:
     return bool(row.exit and row.exit.outcome and row.exit.outcome.kind == "collapsed")
 
 
@@ -157,9 +170,14 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
         "cluster": standing(experiment, made),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
         "cells": [
-            {"id": row.directory.id, "slug": row.directory.slug, "state": row.state,
-             "attempts": row.attempts, "detail": row.detail,
-             "exit": json.loads(row.exit.model_dump_json()) if row.exit else None}
+            {
+                "id": row.directory.id,
+                "slug": row.directory.slug,
+                "state": row.state,
+                "attempts": row.attempts,
+                "detail": row.detail,
+                "exit": json.loads(row.exit.model_dump_json()) if row.exit else None,
+            }
             for row in made.rows
         ],
-    }  # fmt: skip
+    }

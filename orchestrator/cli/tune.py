@@ -7,30 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import options
-from orchestrator.cli.output import MICRO_BANNER, say
+from orchestrator.cli import common as options
+from orchestrator.cli.common import MICRO_BANNER, say
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.experiment import Experiment
-from orchestrator.types import Record
+from orchestrator.records import Record
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.report import Report
-    from orchestrator.tune.controller import Controller
-    from orchestrator.tune.design import Search
-    from orchestrator.tune.journal import Journal
-    from orchestrator.tune.results import Found
+    from orchestrator.search.controller import Controller
+    from orchestrator.search.design import Search
+    from orchestrator.search.journal import SearchJournal
+    from orchestrator.search.results import SearchOutcome
 
 
 @click.command(short_help="Search over beta, or any other field, with Optuna.")
 @options.spec
 @options.overrides
 @click.option("--name", help="Name of the search; each has a journal of its own.")
-@click.option("--space", multiple=True, metavar="FIELD=RANGE",
-              help="What is varied: 'kl.beta=log(0.001, 1)', 'kl.estimator=[k1, k3]'.")  # fmt: skip
-@click.option("--each", multiple=True, metavar="FIELD=[VALUES]",
-              help="One search for each of these: 'kl=[k1.reward, k3.loss]'.")  # fmt: skip
-@click.option("--maximize", multiple=True, metavar="FORMULA",
-              help="A metric or a sum: 'eval/in_domain/mean - 0.5 * eval/kl_reverse'.")  # fmt: skip
+@click.option(
+    "--space",
+    multiple=True,
+    metavar="FIELD=RANGE",
+    help="What is varied: 'kl.beta=log(0.001, 1)', 'kl.estimator=[k1, k3]'.",
+)
+@click.option(
+    "--each",
+    multiple=True,
+    metavar="FIELD=[VALUES]",
+    help="One search for each of these: 'kl=[k1.reward, k3.loss]'.",
+)
+@click.option(
+    "--maximize",
+    multiple=True,
+    metavar="FORMULA",
+    help="A metric or a sum: 'eval/in_domain/mean - 0.5 * eval/kl_reverse'.",
+)
 @click.option("--minimize", multiple=True, metavar="FORMULA")
 @click.option("--seeds", metavar="[SEEDS]", help="Seeds of each trial: '[0, 1, 2]'.")
 @click.option("--trials", type=int, help="Trials of each search.")
@@ -39,15 +51,25 @@ if TYPE_CHECKING:
 @click.option("--sampler", help="tpe, gp (needs PyTorch), random or qmc.")
 @click.option("--pruner", help="none, hyperband, median or wilcoxon.")
 @click.option("--submit", is_flag=True, help="On a cluster: run this command as a small job.")
-@click.option("--cancel", is_flag=True, help="Stop the cells of trials that are under way. End "
-              "`orch tune` first: it would ask for others.")  # fmt: skip
+@click.option(
+    "--cancel",
+    is_flag=True,
+    help="Stop the cells of trials that are under way. End "
+    "`orch tune` first: it would ask for others.",
+)
 @click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
 @click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")
 @options.as_json
 def command(
-    spec: str, overrides: tuple[str, ...], submit: bool, cancel: bool, report_only: bool,
-    dry_run: bool, as_json: bool, **flags: Any,
-) -> int:  # fmt: skip
+    spec: str,
+    overrides: tuple[str, ...],
+    submit: bool,
+    cancel: bool,
+    report_only: bool,
+    dry_run: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
     """Search as the `tune` block of SPEC says; flags replace its entries.
 
     Trials are ordinary cells: `orch logs ID`, `orch show ID` and MLflow know them. Stop with Ctrl-C
@@ -59,9 +81,9 @@ def command(
     --submit it as a small job of its own. Ctrl-C, a kill or its time limit leave the jobs of trials
     at work; the same command goes on, from this login node or another.
     """
-    from orchestrator.experiment import open_experiment
-    from orchestrator.tune.design import design
-    from orchestrator.tune.journal import Journal
+    from orchestrator.runs.experiment import open_experiment
+    from orchestrator.search.design import design
+    from orchestrator.search.journal import SearchJournal
 
     experiment = open_experiment(spec, overrides)
     searches = design(experiment, _block(flags))
@@ -71,7 +93,7 @@ def command(
     if dry_run:
         _show(searches)
         return 0
-    journal = Journal(experiment.folder, block.name)
+    journal = SearchJournal(experiment.folder, block.name)
     if cancel:
         return _cancel(experiment, searches, journal)
     if submit:
@@ -114,8 +136,8 @@ def _yaml(flag: str, text: str) -> Any:
 
 def _show(searches: "Sequence[Search]") -> None:
     """What would be searched, and what a trial is expected to cost."""
-    from orchestrator.cli.output import print_table
-    from orchestrator.cost import bill
+    from orchestrator.cli.common import print_table
+    from orchestrator.runs.cost import bill
 
     rows = []
     for search in searches:
@@ -126,13 +148,15 @@ def _show(searches: "Sequence[Search]") -> None:
     print_table(("search", "space", "objective", "trials", "a trial costs"), rows)
 
 
-def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> bool:
+def _search_here(
+    experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
+) -> bool:
     """Whether it came to its end; after Ctrl-C it did not."""
     from orchestrator.cli.run import keep_spec
-    from orchestrator.progress import watch
-    from orchestrator.tune.controller import Controller
-    from orchestrator.tune.here import search_here
-    from orchestrator.tune.scorer import Scorer
+    from orchestrator.runs.watch import watch
+    from orchestrator.search.controller import Controller
+    from orchestrator.search.local import search_here
+    from orchestrator.search.scorer import Scorer
 
     folder, spec = experiment.folder, experiment.spec
     if not folder.spec.exists():
@@ -142,18 +166,21 @@ def _search_here(experiment: Experiment, searches: "Sequence[Search]", journal: 
         _reuse(controller)
         ended = search_here(controller, workers=spec.site.workers, on_event=display.show)
     if not ended:
-        say("stopped; nothing is lost. Go on with the same command; --report-only writes the "
-            "report of what is there.")  # fmt: skip
+        say(
+            "stopped; nothing is lost. Go on with the same command; --report-only writes the "
+            "report of what is there."
+        )
     return ended
 
 
-def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> bool:
+def _search_there(
+    experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
+) -> bool:
     """The same on a cluster."""
     from orchestrator.cli.run import keep_spec
-    from orchestrator.launch.slurm.options import slurm_options
-    from orchestrator.tune.controller import Controller
-    from orchestrator.tune.jobs import JobScorer
-    from orchestrator.tune.there import on_cluster, search_there
+    from orchestrator.search.controller import Controller
+    from orchestrator.search.slurm import JobScorer, on_cluster, search_there
+    from orchestrator.spec.site_options import slurm_options
 
     folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
     keep_spec(experiment)  # evaluation jobs read what is asked there
@@ -163,42 +190,47 @@ def _search_there(experiment: Experiment, searches: "Sequence[Search]", journal:
     _reuse(controller)
     ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives))
     if not ended:
-        say("stopped asking; jobs that were submitted go on. Go on with the same command; --cancel "
-            "stops them, --report-only writes the report of what is there.")  # fmt: skip
+        say(
+            "stopped asking; jobs that were submitted go on. Go on with the same command; --cancel "
+            "stops them, --report-only writes the report of what is there."
+        )
     return ended
 
 
-def _submit(experiment: Experiment, journal: "Journal") -> int:
+def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
     """This command without --submit, as a job."""
     import sys
 
-    from orchestrator.launch.slurm.options import slurm_options
-    from orchestrator.tune.detach import detach
+    from orchestrator.search.slurm import detach
+    from orchestrator.spec.site_options import slurm_options
 
     if experiment.where != "slurm":
         raise OrchError("--submit is for a SLURM site; here the command runs as it is")
     experiment.folder.open()
     arguments = [word for word in sys.argv[1:] if word != "--submit"]
     job, log = detach(arguments, journal, slurm_options(experiment.spec.site.options))
-    say(f"the controller is job {job}; it says how it gets on in {log}\nWhen its time is over the "
-        "same command goes on.")  # fmt: skip
+    say(
+        f"the controller is job {job}; it says how it gets on in {log}\nWhen its time is over the "
+        "same command goes on."
+    )
     return 0
 
 
-def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "Journal") -> int:
+def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal") -> int:
     """Stops the cells of open trials; whoever searches next tells those trials as failed."""
-    from orchestrator import operations
-    from orchestrator.tune.results import found
+    from orchestrator.runs import operations
+    from orchestrator.search.results import found
 
     studies, grid = journal.studies(), {cell.id for cell in experiment.cells}
     cells = {
         cell.id: cell
-        for search in searches if search.name in studies
+        for search in searches
+        if search.name in studies
         for trial in found(search, studies[search.name]).trials
         if trial.state == "RUNNING" and trial.params
         for cell in search.cells_at(trial.params, search.tune.seeds)
         if cell.id not in grid
-    }  # fmt: skip
+    }
     done = operations.cancel(cells.values(), experiment.folder) if cells else []
     for one in done:
         say(f"{one.directory.slug}: {one.note}")
@@ -207,7 +239,7 @@ def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "Jour
 
 
 def _reuse(controller: "Controller") -> None:
-    from orchestrator.tune.reuse import reuse
+    from orchestrator.search.controller import reuse
 
     for search in controller.searches:
         if not search.tune.block.reuse:
@@ -217,16 +249,15 @@ def _reuse(controller: "Controller") -> None:
 
 
 def _review(
-    experiment: Experiment, searches: "Sequence[Search]", journal: "Journal", as_json: bool
+    experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal", as_json: bool
 ) -> int:
     """Reads what was found, mirrors it, writes the page, and says the best."""
     from orchestrator.cli import stages
-    from orchestrator.cli.output import print_json, print_table
+    from orchestrator.cli.common import print_json, print_table
     from orchestrator.evaluate import read_scores
-    from orchestrator.tune.known import keep_links
-    from orchestrator.tune.links import links
-    from orchestrator.tune.results import found
-    from orchestrator.tune.section import best_table, plain, report
+    from orchestrator.search.journal import links
+    from orchestrator.search.results import found
+    from orchestrator.search.section import best_table, keep_links, plain, report
 
     studies = journal.studies()
     told = [found(s, studies[s.name]) for s in searches if s.name in studies]
@@ -253,10 +284,10 @@ def _review(
     return code
 
 
-def _records(experiment: Experiment, told: "Sequence[Found]") -> list[Record]:
+def _records(experiment: Experiment, told: "Sequence[SearchOutcome]") -> list[Record]:
     """Of the grid's cells and of every cell of a trial, each once."""
-    from orchestrator.collect import collect
-    from orchestrator.tune.results import confirm_cells
+    from orchestrator.runs.collect import collect
+    from orchestrator.search.results import confirm_cells
 
     cells = {cell.id: cell for cell in experiment.cells}
     for one in told:
@@ -272,8 +303,8 @@ def _records(experiment: Experiment, told: "Sequence[Found]") -> list[Record]:
 
 def _write(folder: Path, made: "Report") -> Path:
     import dashboards
+    from orchestrator.files import write_text
     from orchestrator.report import markdown
-    from orchestrator.rundir import write_text
 
     write_text(folder / "index.html", dashboards.html(made))
     write_text(folder / "report.md", markdown(made))

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from orchestrator.cli.output import number
-from orchestrator.experiment import Experiment
-from orchestrator.progress import duration
-from orchestrator.sparkline import sparkline
-from orchestrator.watch import MOVING, Line, Look, Speed, Tails, look, progress_line
+from orchestrator.cli.common import number
+from orchestrator.metrics.sparkline import sparkline
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.watch import (
+    MOVING,
+    CellLine,
+    CurveTails,
+    Snapshot,
+    Speed,
+    duration,
+    look,
+    progress_line,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,15 +33,25 @@ QUIET_SECONDS = 30.0
 _SHARE = 0.2
 """At most this share of the time is spent looking."""
 _SPARK = 24
-_ORDER = ("running", "pending", "submitted", "unknown", "failed", "timed_out", "preempted",
-          "cancelled", "planned", "succeeded")  # fmt: skip
+_ORDER = (
+    "running",
+    "pending",
+    "submitted",
+    "unknown",
+    "failed",
+    "timed_out",
+    "preempted",
+    "cancelled",
+    "planned",
+    "succeeded",
+)
 
 
 class Group(NamedTuple):
     """What one row of the table shows: a cell, or the seeds of one configuration."""
 
     name: str
-    lines: tuple[Line, ...]
+    lines: tuple[CellLine, ...]
 
     @property
     def state(self) -> str:
@@ -55,16 +73,18 @@ class Group(NamedTuple):
 
 
 def watch(
-    experiments: Sequence[Experiment], where: Sequence[str],
-    beside: Callable[[Experiment], str] = lambda _: "", seconds: float = SECONDS,
-) -> None:  # fmt: skip
+    experiments: Sequence[Experiment],
+    where: Sequence[str],
+    beside: Callable[[Experiment], str] = lambda _: "",
+    seconds: float = SECONDS,
+) -> None:
     """Shows the experiments again and again until all their cells have ended, or Ctrl-C.
 
     beside: what else to say of an experiment in the line below its table; asked now and then.
     """
     experiments = [experiment.chosen(where) for experiment in experiments]
     summaries = [_Summary(experiment, beside) for experiment in experiments]
-    ticks = _ticks(experiments, Tails(), seconds)
+    ticks = _ticks(experiments, CurveTails(), seconds)
     with suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
             _on_terminal(summaries, ticks)
@@ -72,7 +92,9 @@ def watch(
             _as_lines(summaries, ticks)
 
 
-def _ticks(experiments: Sequence[Experiment], tails: Tails, seconds: float) -> Iterator[list[Look]]:
+def _ticks(
+    experiments: Sequence[Experiment], tails: CurveTails, seconds: float
+) -> Iterator[list[Snapshot]]:
     """A look at each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
@@ -90,7 +112,7 @@ class _Summary:
         self._experiment, self._beside = experiment, beside
         self._speed, self._said, self._asked = Speed(), "", float("-inf")
 
-    def of(self, seen: Look) -> str:
+    def of(self, seen: Snapshot) -> str:
         now = time.monotonic()
         left = self._speed.seconds_left(seen, now)
         if now - self._asked > QUIET_SECONDS:
@@ -100,7 +122,7 @@ class _Summary:
         return "; ".join(part for part in parts if part)
 
 
-def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[Look]]) -> None:
+def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]]) -> None:
     """What became of each cell, and now and then how far all are."""
     states: dict[str, str] = {}
     told, at = [""] * len(summaries), [float("-inf")] * len(summaries)
@@ -119,7 +141,7 @@ def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[Look]]) -> Non
         sys.stdout.flush()
 
 
-def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[Look]]) -> None:
+def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]]) -> None:
     from rich.console import Console
     from rich.console import Group as Stack
     from rich.live import Live
@@ -130,17 +152,19 @@ def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[Look]]) -> 
         with Live(console=console, auto_refresh=False, transient=True) as live:
             for seen in ticks:
                 room = max(3, (console.height - 2) // max(1, len(seen)) - 5)
-                shown = Stack(*(
-                    _drawn(one, summary.of(one), room, console)
-                    for one, summary in zip(seen, summaries, strict=True)
-                ))  # fmt: skip
+                shown = Stack(
+                    *(
+                        _drawn(one, summary.of(one), room, console)
+                        for one, summary in zip(seen, summaries, strict=True)
+                    )
+                )
                 live.update(shown, refresh=True)
     finally:
         if shown is not None:
             console.print(shown)
 
 
-def _drawn(seen: Look, summary: str, room: int, console: "Console") -> "RenderableType":
+def _drawn(seen: Snapshot, summary: str, room: int, console: "Console") -> "RenderableType":
     """The table of one experiment."""
     from rich import box
     from rich.console import Group as Stack
@@ -151,9 +175,12 @@ def _drawn(seen: Look, summary: str, room: int, console: "Console") -> "Renderab
     values = [value for group in groups for value in group.values if math.isfinite(value)]
     metrics = dict.fromkeys(line.metric for line in seen.lines if line.metric)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-    table.add_column("cell" if all(len(g.lines) == 1 for g in groups) else "configuration",
-                     no_wrap=True, overflow="ellipsis",
-                     max_width=max(16, console.width - _SPARK - 45))  # fmt: skip
+    table.add_column(
+        "cell" if all(len(g.lines) == 1 for g in groups) else "configuration",
+        no_wrap=True,
+        overflow="ellipsis",
+        max_width=max(16, console.width - _SPARK - 45),
+    )
     table.add_column("state", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column(" or ".join(metrics) or "metric", no_wrap=True, min_width=_SPARK)
@@ -163,20 +190,22 @@ def _drawn(seen: Look, summary: str, room: int, console: "Console") -> "Renderab
         curve = group.values
         spark = sparkline(curve, _SPARK, min(values, default=None), max(values, default=None))
         table.add_row(
-            Text(group.name), Text(_state(group), style=_style(group)),
-            f"{steps}/{sum(line.total for line in group.lines)}", Text(spark),
+            Text(group.name),
+            Text(_state(group), style=_style(group)),
+            f"{steps}/{sum(line.total for line in group.lines)}",
+            Text(spark),
             number(curve[-1] if curve else None),
-        )  # fmt: skip
+        )
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
     return Stack(table, *more, Text(summary))
 
 
-def fitted(seen: Look, room: int) -> tuple[list[Group], int]:
+def fitted(seen: Snapshot, room: int) -> tuple[list[Group], int]:
     """Rows for the room there is, and how many are left out: cells, else configurations with
     their seeds together, what moves first."""
     groups = [Group(line.cell.slug, (line,)) for line in seen.lines]
     if len(groups) > room:
-        by_name: dict[str, list[Line]] = {}
+        by_name: dict[str, list[CellLine]] = {}
         for line in seen.lines:
             by_name.setdefault(_without_seed(line), []).append(line)
         groups = [Group(name, tuple(lines)) for name, lines in by_name.items()]
@@ -185,7 +214,7 @@ def fitted(seen: Look, room: int) -> tuple[list[Group], int]:
     return groups[:room], max(0, len(groups) - room)
 
 
-def _without_seed(line: Line) -> str:
+def _without_seed(line: CellLine) -> str:
     end = f"-s{line.cell.settings.seed}"
     return line.cell.slug.removesuffix(end)
 

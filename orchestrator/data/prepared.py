@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.data.recipe import FORMATS, PLAN_FILE, Recipe, key, of_plan
-from orchestrator.data.source import Row, Rows, rows
+from orchestrator.data.recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
+from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json, write_text
+from orchestrator.records import LaunchPlan
 from orchestrator.settings import Data
-from orchestrator.types import LaunchPlan
 
 DEFAULT = Path("data") / "prepared"
 ABOUT = "about.json"
@@ -58,9 +58,13 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
             "on it, remove that folder and prepare again; else give the data another name"
         )
     about = about or {
-        "data": data.model_dump(), "origin": found.origin, "content": found.digest,
-        "num_prompts": len(found.train), "num_validation": len(found.validation), "formats": {},
-    }  # fmt: skip
+        "data": data.model_dump(),
+        "origin": found.origin,
+        "content": found.digest,
+        "num_prompts": len(found.train),
+        "num_validation": len(found.validation),
+        "formats": {},
+    }
     for name in wanted:
         about["formats"][name] = _write(folder, name, data, found)
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
@@ -69,12 +73,16 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
 
 def _made(folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool) -> Made:
     return Made(
-        folder, tuple(formats), about["num_prompts"], about["num_validation"], about["origin"],
+        folder,
+        tuple(formats),
+        about["num_prompts"],
+        about["num_validation"],
+        about["origin"],
         fresh,
-    )  # fmt: skip
+    )
 
 
-def _write(folder: Path, name: str, data: Data, found: Rows) -> dict[str, dict[str, object]]:
+def _write(folder: Path, name: str, data: Data, found: PromptRows) -> dict[str, dict[str, object]]:
     nascent = folder / f".new-{name}-{os.getpid()}"
     shutil.rmtree(nascent, ignore_errors=True)
     nascent.mkdir(parents=True)
@@ -88,7 +96,7 @@ def _write(folder: Path, name: str, data: Data, found: Rows) -> dict[str, dict[s
     return whole
 
 
-def _row(name: str, data: Data, row: Row, split: str, index: int) -> dict[str, object]:
+def _row(name: str, data: Data, row: PromptRow, split: str, index: int) -> dict[str, object]:
     prompt = f"{row.question} {data.instruction}".rstrip()
     if name == "labelled":
         return {"prompt": prompt, "label": row.answer}
@@ -151,7 +159,7 @@ def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:
     return (directory or data_dir()) / recipe.prepared / recipe.format
 
 
-def _missing(recipe: Recipe, directory: Path, *, by_hash: bool) -> str | None:
+def _missing(recipe: PromptRecipe, directory: Path, *, by_hash: bool) -> str | None:
     folder = directory / recipe.prepared
     fault = _fault(folder, read_json(folder / ABOUT) or {}, recipe.format, by_hash=by_hash)
     return fault and (
@@ -169,7 +177,7 @@ def link(plan_dir: Path, directory: Path | None = None) -> Path | None:
     file = plan_dir / PLAN_FILE
     if not file.exists():
         return None
-    recipe = Recipe.model_validate_json(file.read_text(encoding="utf-8"))
+    recipe = PromptRecipe.model_validate_json(file.read_text(encoding="utf-8"))
     place = plan_dir / "data"
     if place.is_dir() and not place.is_symlink():
         return place

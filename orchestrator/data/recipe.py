@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-from orchestrator.fingerprint import digest
+from orchestrator.identity import digest
 from orchestrator.settings import Data, Frozen
 
 PLAN_FILE = "prompts.json"
@@ -23,7 +23,7 @@ the data's instruction; answers are text, of Countdown JSON with numbers and tar
 """
 
 
-class Recipe(Frozen):
+class PromptRecipe(Frozen):
     """prompts.json: which prepared prompts a plan reads at `data/` beside it."""
 
     prepared: str
@@ -35,9 +35,13 @@ class Recipe(Frozen):
 def key(data: Data) -> str:
     """The same for every cell that trains on the same prompts, whatever its library."""
     shaping = {
-        "path": data.path, "split": data.split, "num_prompts": data.num_prompts,
-        "instruction": data.instruction, "reward": data.reward, "version": VERSION,
-    }  # fmt: skip
+        "path": data.path,
+        "split": data.split,
+        "num_prompts": data.num_prompts,
+        "instruction": data.instruction,
+        "reward": data.reward,
+        "version": VERSION,
+    }
     return f"{data.name}-{digest(shaping)[:10]}"
 
 
@@ -52,6 +56,6 @@ def _text(data: Data, prompts_format: str) -> str:
     return json.dumps(recipe, indent=1, ensure_ascii=False) + "\n"
 
 
-def of_plan(files: Mapping[str, str]) -> Recipe | None:
+def of_plan(files: Mapping[str, str]) -> PromptRecipe | None:
     """What a plan needs; None for a backend that brings its own prompts."""
-    return Recipe.model_validate_json(files[PLAN_FILE]) if PLAN_FILE in files else None
+    return PromptRecipe.model_validate_json(files[PLAN_FILE]) if PLAN_FILE in files else None

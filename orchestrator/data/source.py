@@ -17,16 +17,16 @@ QUESTION, ANSWER = ("question", "problem", "prompt"), ("answer", "solution", "me
 KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
 
-class Row(NamedTuple):
+class PromptRow(NamedTuple):
     question: str
     """Without the instruction."""
     answer: str
     """What the reward compares with: an answer without its box, JSON, or a text."""
 
 
-class Rows(NamedTuple):
-    train: list[Row]
-    validation: list[Row]
+class PromptRows(NamedTuple):
+    train: list[PromptRow]
+    validation: list[PromptRow]
     origin: str
     """For people: where they came from."""
 
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def rows(data: Data, roots: Sequence[Path]) -> Rows:
+def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
     """The rows of a data set; a relative file is looked for in `roots`.
 
     Raises SpecError with every way in which it is not what is declared or known of it, and
@@ -62,34 +62,44 @@ def known() -> Mapping[str, Mapping[str, Any]]:
     return facts
 
 
-def _generated(data: Data) -> Rows:
+def _generated(data: Data) -> PromptRows:
     count = data.num_prompts or generate.NUM_TRAIN
     train = generate.problems(count, generate.TRAIN_SEED)
     held_out = generate.problems(generate.NUM_VALIDATION, generate.VALIDATION_SEED, without=train)
 
-    def told(problems: Sequence[generate.Problem]) -> list[Row]:
+    def told(problems: Sequence[generate.Problem]) -> list[PromptRow]:
         return [
-            Row(p.question, json.dumps({"numbers": list(p.numbers), "target": p.target}))
+            PromptRow(p.question, json.dumps({"numbers": list(p.numbers), "target": p.target}))
             for p in problems
         ]
 
-    return Rows(told(train), told(held_out), "reasoning-gym's generator")
+    return PromptRows(told(train), told(held_out), "reasoning-gym's generator")
 
 
-def _from_file(data: Data, file: Path) -> Rows:
+def _from_file(data: Data, file: Path) -> PromptRows:
     beside = next(
-        (file.with_name(name + file.suffix) for name in ("validation", "test")
-         if file.with_name(name + file.suffix).exists() and file.stem != name), None,
-    )  # fmt: skip
+        (
+            file.with_name(name + file.suffix)
+            for name in ("validation", "test")
+            if file.with_name(name + file.suffix).exists() and file.stem != name
+        ),
+        None,
+    )
     if beside is None:
-        raise SpecError(str(file), [Fault(
-            "has no prompts to validate with: put them beside it, in a file named "
-            f"validation{file.suffix}, with the same columns", "$.data.path",
-        )])  # fmt: skip
-    return Rows(_read(data, file), _read(data, beside), str(file))
+        raise SpecError(
+            str(file),
+            [
+                Fault(
+                    "has no prompts to validate with: put them beside it, in a file named "
+                    f"validation{file.suffix}, with the same columns",
+                    "$.data.path",
+                )
+            ],
+        )
+    return PromptRows(_read(data, file), _read(data, beside), str(file))
 
 
-def _read(data: Data, file: Path) -> list[Row]:
+def _read(data: Data, file: Path) -> list[PromptRow]:
     datasets = _datasets()
     kind = KINDS[file.suffix]
     try:
@@ -101,7 +111,7 @@ def _read(data: Data, file: Path) -> list[Row]:
     return _rows(data, loaded, str(file))
 
 
-def _from_hub(data: Data) -> Rows:
+def _from_hub(data: Data) -> PromptRows:
     facts = known().get(data.path, {})
     validation = str(facts.get("validation", "test" if data.split == "train" else "validation"))
     splits = {name: _split(data.path, name) for name in (data.split, validation)}
@@ -109,20 +119,26 @@ def _from_hub(data: Data) -> Rows:
     for name, loaded in splits.items():
         expected = facts.get("splits", {}).get(name)
         if expected is not None and len(loaded) != expected:
-            faults.append(Fault(
-                f"split {name} of {data.path} has {len(loaded)} rows, not the {expected} that "
-                f"{facts['source']} names: the data set changed", "$.data.path",
-            ))  # fmt: skip
+            faults.append(
+                Fault(
+                    f"split {name} of {data.path} has {len(loaded)} rows, not the {expected} that "
+                    f"{facts['source']} names: the data set changed",
+                    "$.data.path",
+                )
+            )
         if facts and not set(facts["columns"]) <= set(loaded.column_names):
-            faults.append(Fault(
-                f"split {name} of {data.path} has the columns {', '.join(loaded.column_names)}, "
-                f"not {', '.join(facts['columns'])} as {facts['source']} says: it changed",
-                "$.data.path",
-            ))  # fmt: skip
+            faults.append(
+                Fault(
+                    f"split {name} of {data.path} has the columns "
+                    f"{', '.join(loaded.column_names)}, "
+                    f"not {', '.join(facts['columns'])} as {facts['source']} says: it changed",
+                    "$.data.path",
+                )
+            )
     if faults:
         raise SpecError(data.path, faults)
     train, held_out = (_rows(data, loaded, data.path) for loaded in splits.values())
-    return Rows(train, held_out, f"{data.path} of the Hub")
+    return PromptRows(train, held_out, f"{data.path} of the Hub")
 
 
 def _split(path: str, split: str) -> Any:
@@ -153,7 +169,7 @@ def _datasets() -> Any:
     return datasets
 
 
-def _rows(data: Data, loaded: Any, where: str) -> list[Row]:
+def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
     names = loaded.column_names
     question = next((name for name in QUESTION if name in names), None)
     answer = next((name for name in ANSWER if name in names), None)
@@ -165,10 +181,13 @@ def _rows(data: Data, loaded: Any, where: str) -> list[Row]:
         if found is None
     ]
     if missing or question is None or answer is None:
-        raise SpecError(where, [
-            Fault(f"has no column {what}; it has {', '.join(names)}", "$.data.path")
-            for what in missing
-        ])  # fmt: skip
+        raise SpecError(
+            where,
+            [
+                Fault(f"has no column {what}; it has {', '.join(names)}", "$.data.path")
+                for what in missing
+            ],
+        )
     made, faults = [], []
     for number, row in enumerate(loaded):
         value = {k: row[k] for k in ("numbers", "target")} if answer == "numbers" else row[answer]
@@ -176,12 +195,15 @@ def _rows(data: Data, loaded: Any, where: str) -> list[Row]:
         if not isinstance(row[question], str) or not row[question].strip():
             faults.append(Fault(f"row {number} has no question", f"$.data.path.{question}"))
         elif label is None:
-            faults.append(Fault(
-                f"row {number} has no answer that reward {data.reward} can use: "
-                f"{str(value)[:80]!r}", f"$.data.path.{answer}",
-            ))  # fmt: skip
+            faults.append(
+                Fault(
+                    f"row {number} has no answer that reward {data.reward} can use: "
+                    f"{str(value)[:80]!r}",
+                    f"$.data.path.{answer}",
+                )
+            )
         else:
-            made.append(Row(row[question].strip(), label))
+            made.append(PromptRow(row[question].strip(), label))
     if faults:
         more = [Fault(f"... and {len(faults) - 5} more rows")] if len(faults) > 5 else []
         raise SpecError(where, faults[:5] + more)
@@ -220,17 +242,21 @@ def _exact(value: object) -> str | None:
 LABELS = {"math_boxed": _math, "countdown": _countdown, "exact": _exact}
 
 
-def _checked(data: Data, found: Rows) -> Rows:
+def _checked(data: Data, found: PromptRows) -> PromptRows:
     faults = [
         Fault(f"{found.origin} has no prompts in split {name}", "$.data.path")
-        for name, part in (("train", found.train), ("validation", found.validation)) if not part
-    ]  # fmt: skip
+        for name, part in (("train", found.train), ("validation", found.validation))
+        if not part
+    ]
     if data.num_prompts is not None and len(found.train) != data.num_prompts:
-        faults.append(Fault(
-            f"{found.origin} has {len(found.train)} prompts in split {data.split}, and the spec "
-            f"says {data.num_prompts}: correct data.num_prompts, or find out what changed",
-            "$.data.num_prompts",
-        ))  # fmt: skip
+        faults.append(
+            Fault(
+                f"{found.origin} has {len(found.train)} prompts in split {data.split}, and the "
+                f"spec "
+                f"says {data.num_prompts}: correct data.num_prompts, or find out what changed",
+                "$.data.num_prompts",
+            )
+        )
     if faults:
         raise SpecError(data.name, faults)
     return found

@@ -7,9 +7,26 @@ check     what is in one that its lock does not say, or the reverse
 resolve   writes a lock for a release (needs uv)
 """
 
-from orchestrator.environments.lock import Flavour, Lock, lock_of, locks
-from orchestrator.environments.place import Environment, find, found, name_of, root
+from orchestrator.environments.lock import (
+    Environment,
+    Flavour,
+    Lock,
+    find,
+    found,
+    lock_of,
+    locks,
+    name_of,
+    root,
+)
 
 __all__ = [
-    "Environment", "Flavour", "Lock", "find", "found", "lock_of", "locks", "name_of", "root",
-]  # fmt: skip
+    "Environment",
+    "Flavour",
+    "Lock",
+    "find",
+    "found",
+    "lock_of",
+    "locks",
+    "name_of",
+    "root",
+]

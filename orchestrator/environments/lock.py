@@ -17,6 +17,8 @@ A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder:
 """
 
 import hashlib
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
 
 Flavour = Literal["gpu", "contract"]
@@ -32,10 +34,21 @@ FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 
 _HEAD = re.compile(r"# ([a-z]+): (.*)")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
-_KEYS = frozenset({
-    "asked", "python", "platform", "import", "build", "ignores", "without", "override", "alone",
-    "checkout", "variable",
-})  # fmt: skip
+_KEYS = frozenset(
+    {
+        "asked",
+        "python",
+        "platform",
+        "import",
+        "build",
+        "ignores",
+        "without",
+        "override",
+        "alone",
+        "checkout",
+        "variable",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +113,13 @@ def plain_name(name: str) -> str:
 
 def locks() -> list[Lock]:
     """Every lock of every backend, by name."""
-    return [lock for library in registry.names() for lock in of_library(library)]
+    return [lock for library in plugins.names() for lock in of_library(library)]
 
 
 def of_library(library: str) -> list[Lock]:
     """The locks of one backend: the releases it drives, newest first, then others it knows."""
     found = [read(path, library) for path in sorted(_folder(library).glob("*.txt"))]
-    driven = registry.load(library).versions
+    driven = plugins.load(library).versions
     rank = {version: number for number, version in enumerate(driven)}
     return sorted(
         found, key=lambda lock: (rank.get(lock.version, len(rank)), FLAVOURS.index(lock.flavour))
@@ -116,12 +129,12 @@ def of_library(library: str) -> list[Lock]:
 def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
     """The lock of a release (None: the backend's newest). Raises EnvironmentFault, with what there
     is, where there is none."""
-    if library not in registry.names():
-        near = did_you_mean(library, registry.names())
+    if library not in plugins.names():
+        near = did_you_mean(library, plugins.names())
         raise EnvironmentFault(
-            f"there is no backend '{library}'{near} (there are: {', '.join(registry.names())})"
+            f"there is no backend '{library}'{near} (there are: {', '.join(plugins.names())})"
         )
-    version = version or registry.load(library).versions[0]
+    version = version or plugins.load(library).versions[0]
     path = _path(library, version, flavour)
     if path.is_file():
         return read(path, library)
@@ -161,4 +174,89 @@ def _path(library: str, version: str, flavour: Flavour) -> Path:
 
 
 def _folder(library: str) -> Path:
-    return registry.folder(library) / "environments"
+    return plugins.folder(library) / "environments"
+
+
+# Where environments lie, and which are there.
+#
+# $ORCH_ENVIRONMENTS, or ~/.local/share/orch/environments, holds one folder an environment:
+# <library>-<version> for training, <library>-<version>.contract for the contract tests. One that is
+# whole has an environment.json.
+
+
+MARKER = "environment.json"
+VARIABLE = "ORCH_ENVIRONMENTS"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One that was made whole: a virtual environment in `path`."""
+
+    library: str
+    version: str
+    flavour: Flavour
+    path: Path
+    lock: str
+    """Digest of the lock it was made from."""
+
+    @property
+    def bin(self) -> Path:
+        return self.path / "bin"
+
+    @property
+    def python(self) -> Path:
+        return self.bin / "python"
+
+    @property
+    def name(self) -> str:
+        return f"{self.library}@{self.version}"
+
+    def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What a program needs of it: its programs first on PATH, nothing of another one."""
+        path = os.pathsep.join(filter(None, [str(self.bin), inherited.get("PATH", os.defpath)]))
+        return {"PATH": path, "VIRTUAL_ENV": str(self.path), "PYTHONNOUSERSITE": "1"}
+
+    def record(self) -> dict[str, str]:
+        """What a job's record keeps of it."""
+        return {
+            "library": self.library,
+            "version": self.version,
+            "flavour": self.flavour,
+            "path": str(self.path),
+            "lock": self.lock,
+        }
+
+
+def root() -> Path:
+    """The folder of all environments."""
+    chosen = os.environ.get(VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path.home() / ".local/share/orch/environments"
+
+
+def name_of(library: str, version: str, flavour: Flavour) -> str:
+    """The name of its folder."""
+    return f"{library}-{version}" + ("" if flavour == "gpu" else f".{flavour}")
+
+
+def find(
+    library: str, version: str, flavour: Flavour = "gpu", within: Path | None = None
+) -> Environment | None:
+    """The environment of that release, or None where there is no whole one."""
+    return place_read((within or root()) / name_of(library, version, flavour))
+
+
+def found(within: Path | None = None) -> list[Environment]:
+    """Every whole environment, by name."""
+    each = (place_read(path) for path in sorted((within or root()).glob("*/")))
+    return [environment for environment in each if environment is not None]
+
+
+def place_read(path: Path) -> Environment | None:
+    """The environment in that folder, or None where none was finished."""
+    try:
+        plain = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        return Environment(
+            plain["library"], plain["version"], plain["flavour"], path.absolute(), plain["lock"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

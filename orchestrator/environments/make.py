@@ -8,24 +8,32 @@ import fcntl
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.environments.lock import Lock
-from orchestrator.environments.place import MARKER, Environment, name_of, read
+from orchestrator.environments.lock import (
+    MARKER,
+    Environment,
+    Lock,
+    name_of,
+    place_read,
+    plain_name,
+)
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import remove_tree, write_text
 
 Say = Callable[[str], None]
 
 
-class Step(NamedTuple):
+class InstallStep(NamedTuple):
     """Packages installed together."""
 
     requirements: Sequence[str]
@@ -36,20 +44,26 @@ class Step(NamedTuple):
     """Whatever Python the packages name."""
 
 
-def steps_of(lock: Lock) -> list[Step]:
+def steps_of(lock: Lock) -> list[InstallStep]:
     """A lock's packages: those with wheels, then those that are built."""
     any_python = "requires-python" in lock.words("ignores")
     steps = [
-        Step(lock.requirements(built=False), any_python=any_python),
-        Step(lock.requirements(built=True), from_source=True),
+        InstallStep(lock.requirements(built=False), any_python=any_python),
+        InstallStep(lock.requirements(built=True), from_source=True),
     ]
     return [step for step in steps if step.requirements]
 
 
 def create(
-    lock: Lock, within: Path, *, python: Path | None = None, again: bool = False,
-    remake: bool = False, checkout: Path | None = None, say: Say = lambda _text: None,
-) -> Environment:  # fmt: skip
+    lock: Lock,
+    within: Path,
+    *,
+    python: Path | None = None,
+    again: bool = False,
+    remake: bool = False,
+    checkout: Path | None = None,
+    say: Say = lambda _text: None,
+) -> Environment:
     """The environment of a lock, made if it is not there.
 
     python: an interpreter instead of one found by the lock's releases. checkout: the git repository
@@ -59,7 +73,7 @@ def create(
     """
     home = within / name_of(lock.library, lock.version, lock.flavour)
     with alone(home):
-        there = read(home)
+        there = place_read(home)
         if there is not None and there.lock == lock.digest and not again:
             say(f"{there.name} is there: {home}")
             return there
@@ -94,18 +108,24 @@ def alone(home: Path) -> Iterator[None]:
         yield
 
 
-def fill(home: Path, python: Path, steps: Iterable[Step], say: Say = lambda _text: None) -> None:
+def fill(
+    home: Path, python: Path, steps: Iterable[InstallStep], say: Say = lambda _text: None
+) -> None:
     """A new virtual environment of `python` in `home`, and the packages of each step."""
     clear(home)
     say(f"making {home}")
     run([python, "-m", "venv", "--without-pip", home], f"{python} cannot make {home}")
     for step in steps:
-        say(f"installing {len(step.requirements)} packages" + (
-            " from source: this can take an hour" if step.from_source else ""))  # fmt: skip
+        say(
+            f"installing {len(step.requirements)} packages"
+            + (" from source: this can take an hour" if step.from_source else "")
+        )
         wanted = home / "requirements.txt"
         wanted.write_text("\n".join(step.requirements) + "\n", encoding="utf-8")
-        run([*_installer(home, step), "-r", wanted],
-            f"{home.name} cannot be made; what is there was left in {home}")  # fmt: skip
+        run(
+            [*_installer(home, step), "-r", wanted],
+            f"{home.name} cannot be made; what is there was left in {home}",
+        )
 
 
 def clear(home: Path) -> None:
@@ -114,7 +134,7 @@ def clear(home: Path) -> None:
         remove_tree(home)
 
 
-def _installer(home: Path, step: Step) -> list[object]:
+def _installer(home: Path, step: InstallStep) -> list[object]:
     """uv or pip, told to install into `home`. uv cannot be told to overlook a package's Python."""
     options = [] if step.with_dependencies else ["--no-deps"]
     options += ["--no-build-isolation"] if step.from_source else []
@@ -182,9 +202,12 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, say: Say) -> N
         raise EnvironmentFault(
             f"{lock.library} is on no package registry: its environment is made from a git "
             f"repository of it, at {commit}, by its own uv.lock. "
-            + (f"Point to the repository with --checkout or {variable}"
-               if chosen is None else "Install uv and git")
-        )  # fmt: skip
+            + (
+                f"Point to the repository with --checkout or {variable}"
+                if chosen is None
+                else "Install uv and git"
+            )
+        )
     clear(home)
     home.mkdir(parents=True)
     source = home / "source"
@@ -195,22 +218,186 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, say: Say) -> N
     run([git, "-C", source, "submodule", "-q", "update", "--init", "--recursive"], wrong)
     python = " ".join(lock.words("python")[:1])
     say("installing what its uv.lock says")
-    run([uv, "sync", "-q", "--frozen", "--all-extras", "--no-dev", "--python", python], wrong,
-        cwd=source, env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")})  # fmt: skip
+    run(
+        [uv, "sync", "-q", "--frozen", "--all-extras", "--no-dev", "--python", python],
+        wrong,
+        cwd=source,
+        env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")},
+    )
     for name in ("bin", "pyvenv.cfg", "lib"):
         (home / name).symlink_to(Path("venv") / name)
 
 
 def run(
-    argv: Sequence[object], wrong: str, *, cwd: Path | None = None,
+    argv: Sequence[object],
+    wrong: str,
+    *,
+    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """A program to its end; its output. Raises EnvironmentFault with its last words."""
     done = subprocess.run(
-        [str(each) for each in argv], capture_output=True, text=True, check=False, cwd=cwd,
+        [str(each) for each in argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
         env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
-    )  # fmt: skip
+    )
     if done.returncode:
         said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise EnvironmentFault(f"{wrong}:\n{said}")
     return done.stdout
+
+
+# Writes a lock: resolves what its head asks for, without installing anything. Needs uv.
+
+
+SOURCE_ONLY = {"flash-attn": ("torch", "einops"), "causal-conv1d": ("torch", "ninja", "packaging")}
+"""Packages that must be built before they say what they need: what they need."""
+
+
+def resolve(lock: Lock) -> str:
+    """The text of the lock with the newest versions that its head allows.
+
+    Raises EnvironmentFault where nothing does, or without uv.
+    """
+    uv = shutil.which("uv")
+    asked = lock.words("asked")
+    if not uv or not asked:
+        why = "uv is not on PATH; install it" if not uv else "it says nothing under `asked`"
+        raise EnvironmentFault(
+            f"the lock of {lock.library} {lock.version} ({lock.flavour}) cannot be resolved: {why}"
+        )
+    release = lock.words("python")[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _write(folder / "asked.txt", asked)
+        _write(folder / "override.txt", _overrides(lock))
+        _write(folder / "uv.toml", _metadata())
+        argv = [
+            uv,
+            "pip",
+            "compile",
+            "-q",
+            "--config-file",
+            folder / "uv.toml",
+            "--python",
+            interpreter([release]),
+            "--python-version",
+            release,
+            "--python-platform",
+            lock.words("platform")[0],
+            "--override",
+            folder / "override.txt",
+            "--no-header",
+            "--no-annotate",
+            folder / "asked.txt",
+        ]
+        resolved = run(argv, f"{lock.library} {lock.version} ({lock.flavour}) has no solution")
+    head = [line for line in lock.text.splitlines() if line.startswith("#")]
+    pins = [line for line in resolved.splitlines() if line and not line.startswith("#")]
+    return "\n".join([*head, *sorted([*lock.words("alone"), *pins])]) + "\n"
+
+
+def _overrides(lock: Lock) -> list[str]:
+    plain = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("override", ())]
+    left_out = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("without", ())]
+    return [*plain, *(f'{name} ; sys_platform == "never"' for name in left_out)]
+
+
+def _metadata() -> list[str]:
+    lines = []
+    for name, needs in SOURCE_ONLY.items():
+        listed = ", ".join(f'"{each}"' for each in needs)
+        lines += ["[[dependency-metadata]]", f'name = "{name}"', f"requires-dist = [{listed}]"]
+    return lines
+
+
+def _write(path: Path, lines: list[str] | tuple[str, ...]) -> None:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# Whether an environment is what its lock says.
+
+
+_ASK = """
+import importlib, importlib.metadata, json, sys
+faults = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        faults[name] = f"{type(error).__name__}: {error}"
+held = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+print("\\nHELD", json.dumps({"faults": faults, "held": held, "python": list(sys.version_info[:2])}))
+"""
+_DEADLINE_SECONDS = 600
+"""A first import of a trainer from a cluster's file system takes minutes."""
+
+
+def check(environment: Environment, lock: Lock) -> list[str]:
+    """What is wrong with it, in sentences; empty where it is as its lock says."""
+    modules = lock.words("import")
+    try:
+        done = subprocess.run(
+            [environment.python, "-I", "-c", _ASK, *modules],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_DEADLINE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"importing {', '.join(modules)} did not end within {_DEADLINE_SECONDS} s"]
+    except OSError as error:
+        return [f"its Python cannot be run: {environment.python}: {error.strerror}"]
+    _, marked, answer = done.stdout.rpartition("\nHELD ")
+    if done.returncode or not marked:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return [f"its Python ends when it is asked what it holds: {last}"]
+    told = json.loads(answer)
+    return [
+        *_python(told["python"], lock),
+        *differences(told["held"], lock),
+        *(f"import {name} fails: {why}" for name, why in told["faults"].items()),
+        *_digest(environment, lock),
+    ]
+
+
+def differences(held: Mapping[str, str], lock: Lock) -> list[str]:
+    """What is installed against what is locked. A lock without a local part (`+cu130`) accepts
+    any."""
+    plain = {plain_name(name): version for name, version in held.items()}
+    found = []
+    for name, version in lock.pins.items():
+        there = plain.get(name)
+        if there is None:
+            found.append(f"{name} {version} is missing")
+        elif there != version and (there.partition("+")[0] != version or "+" in version):
+            found.append(f"{name} must be {version}, it is {there}")
+    others = sorted(plain.keys() - lock.pins.keys() - {"pip", "setuptools", "wheel"})
+    if others and lock.pins:
+        listed = ", ".join(f"{name} {plain[name]}" for name in others[:5])
+        found.append(
+            f"{len(others)} packages are in no lock: {listed}"
+            + (", ..." if len(others) > 5 else "")
+        )
+    return found
+
+
+def _python(found: list[int], lock: Lock) -> list[str]:
+    release = ".".join(map(str, found))
+    wanted = lock.words("python")
+    if release in wanted:
+        return []
+    return [f"its Python is {release}, the lock is for {' or '.join(wanted)}"]
+
+
+def _digest(environment: Environment, lock: Lock) -> list[str]:
+    if environment.lock == lock.digest:
+        return []
+    told = (
+        f"it was made from another lock ({environment.lock}, this orch's is {lock.digest}); "
+        f"`orch env create {environment.name} --again` makes it anew"
+    )
+    return [told]

@@ -21,11 +21,11 @@ divergence    KL to the reference policy and entropy, from checkpoints
 aggregates    means over the tasks of a domain
 """
 
-from orchestrator.evaluate.aggregates import aggregate as aggregate
 from orchestrator.evaluate.baselines import ScoredBaseline as ScoredBaseline
-from orchestrator.evaluate.exam import Known as Known
-from orchestrator.evaluate.exam import known as known
-from orchestrator.evaluate.results import read_scores as read_scores
-from orchestrator.evaluate.run import Event as Event
+from orchestrator.evaluate.run import EvaluationEvent as EvaluationEvent
 from orchestrator.evaluate.run import UnscoredError as UnscoredError
 from orchestrator.evaluate.run import evaluate as evaluate
+from orchestrator.evaluate.scores import aggregate as aggregate
+from orchestrator.evaluate.scores import read_scores as read_scores
+from orchestrator.evaluate.survey import ScoreIndex as ScoreIndex
+from orchestrator.evaluate.survey import known as known

@@ -1,10 +1,4 @@
-"""Models as they are before training, with and without their chat template.
-
-    runs/<experiment>/baselines/<model>-<template>-<id>/eval/    as in a cell's directory
-
-A baseline is a record like any other: step 0, with the base model as its checkpoint. Two that
-come to the same (the embedded policies have no chat template) are evaluated once and told twice.
-"""
+"""Where a model lies before training: the reference policy of its cells, and a baseline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +6,57 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import CheckpointError
-from orchestrator.evaluate.base import base_model
-from orchestrator.evaluate.results import read_scores
-from orchestrator.fingerprint import digest
+from orchestrator.evaluate.scores import read_scores
+from orchestrator.identity import digest
+from orchestrator.records import Baseline, Cell, Checkpoint, EvaluationSpec, Record, Score
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Baseline, Cell, Checkpoint, Evaluation, Record, Score
+
+
+def base_model(path: str) -> Path:
+    """The Hugging Face directory of a spec's `model.path`: a folder, a policy that ships with a
+    backend (`micro:amber`), or a model of the hub that is in this machine's cache.
+
+    Raises CheckpointError, saying how to get it, if it is not on this machine.
+    """
+    owner, colon, name = path.partition(":")
+    if colon and owner in plugins.names():
+        shipped = plugins.folder(owner) / "policies" / name
+        if not shipped.is_dir():
+            raise CheckpointError(f"backend '{owner}' ships no policy '{name}' ({shipped})")
+        return shipped
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return folder.absolute()
+    cached = _cached(path)
+    if cached is None:
+        raise CheckpointError(
+            f"base model {path} is not on this machine, neither as a folder nor in the hub's "
+            f"cache; fetch it where there is a network (hf download {path}), or name a folder in "
+            "model.path"
+        )
+    return cached
+
+
+def _cached(repository: str) -> Path | None:
+    """The newest snapshot in the hub's cache that has a config.json; nothing is downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(repository, "config.json")
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+# Models as they are before training, with and without their chat template.
+#
+#     runs/<experiment>/baselines/<model>-<template>-<id>/eval/    as in a cell's directory
+#
+# A baseline is a record like any other: step 0, with the base model as its checkpoint. Two that
+# come to the same (the embedded policies have no chat template) are evaluated once and told twice.
 
 
 @dataclass(frozen=True)
@@ -29,7 +68,7 @@ class BaselineFolder(RunFolder):
         return self.path / "baselines"
 
 
-class Asked(NamedTuple):
+class DeclaredBaseline(NamedTuple):
     """A declared baseline and the record that stands for it at the scale of the site."""
 
     baseline: Baseline
@@ -53,18 +92,19 @@ class ScoredBaseline(NamedTuple):
 
 
 def asked(
-    evaluation: Evaluation, cells: Sequence[Cell], folder: RunFolder
-) -> tuple[list[Asked], list[str]]:
+    evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
+) -> tuple[list[DeclaredBaseline], list[str]]:
     """The declared baselines, and a sentence for each that cannot be evaluated.
 
     A baseline takes its model, tasks and backend from the first cell of that model.
     """
-    found: list[Asked] = []
+    found: list[DeclaredBaseline] = []
     faults: list[str] = []
     home = BaselineFolder(folder.path)
     for baseline in evaluation.baselines:
-        cell = next((c for c in cells if (c.declared or c.settings).model.name == baseline.model),
-                    None)  # fmt: skip
+        cell = next(
+            (c for c in cells if (c.declared or c.settings).model.name == baseline.model), None
+        )
         if cell is None:  # none of the chosen ones is of this model
             continue
         small = cell.scale == "micro"
@@ -75,26 +115,34 @@ def asked(
             note = f"{cell.settings.model.path} stands for {baseline.model}"
             note += "; it has no chat template" if template == "none" else ""
         record = Record(
-            stand_in, "succeeded", checkpoints=(Checkpoint(0, _path(cell, faults, baseline)),),
+            stand_in,
+            "succeeded",
+            checkpoints=(Checkpoint(0, _path(cell, faults, baseline)),),
             directory=home.cell(stand_in).path,
-        )  # fmt: skip
-        found.append(Asked(baseline, record, note))
+        )
+        found.append(DeclaredBaseline(baseline, record, note))
     return [one for one in found if one.record.checkpoints[0].path != Path()], faults
 
 
-def records(asked_for: Sequence[Asked]) -> list[Record]:
+def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:
     """Each once."""
     return list({one.record.cell.id: one.record for one in asked_for}.values())
 
 
-def known(evaluation: Evaluation, cells: Sequence[Cell], folder: RunFolder) -> list[ScoredBaseline]:
+def known(
+    evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
+) -> list[ScoredBaseline]:
     """The declared baselines with their scores on disk; no scores where none were made."""
     home = BaselineFolder(folder.path)
     return [
-        ScoredBaseline(one.baseline, one.record.cell.id,
-                       tuple(read_scores(home.cell(one.record.cell))), one.note)
+        ScoredBaseline(
+            one.baseline,
+            one.record.cell.id,
+            tuple(read_scores(home.cell(one.record.cell))),
+            one.note,
+        )
         for one in asked(evaluation, cells, folder)[0]
-    ]  # fmt: skip
+    ]
 
 
 def _path(cell: Cell, faults: list[str], baseline: Baseline) -> Path:
@@ -112,6 +160,11 @@ def _cell(model: str, template: str, like: Cell) -> Cell:
     name = digest(["baseline", own.path, template, settings.data.path])
     slug = f"{model}-{'no-template' if template == 'none' else 'template'}"
     return like.model_copy(
-        update={"id": name, "slug": slug, "studies": (), "axes": {"model": model},
-                "settings": settings}
-    )  # fmt: skip
+        update={
+            "id": name,
+            "slug": slug,
+            "studies": (),
+            "axes": {"model": model},
+            "settings": settings,
+        }
+    )

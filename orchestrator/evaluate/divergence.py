@@ -25,10 +25,10 @@ from torch import Tensor
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import items, models
-from orchestrator.evaluate.results import Ask, Asked, Job
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
-from orchestrator.fingerprint import digest
-from orchestrator.types import Engine
+from orchestrator.identity import digest
+from orchestrator.records import Engine
 
 LOGITS_AT_ONCE = 2**28
 """Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
@@ -44,7 +44,7 @@ class Response(NamedTuple):
     tokens: list[int]
 
 
-class Sums(NamedTuple):
+class ResponseSums(NamedTuple):
     """Sums over the positions of one response."""
 
     kl: float
@@ -54,7 +54,12 @@ class Sums(NamedTuple):
 
 
 def answer(
-    policy: Any, task: Any, longest: int, job: Job, ask: Ask, versions: Mapping[str, str]
+    policy: Any,
+    task: Any,
+    longest: int,
+    job: ScoringJob,
+    ask: ItemRequest,
+    versions: Mapping[str, str],
 ) -> None:
     """Writes the divergences of one checkpoint on the prompts of one task, whose responses have at
     most `longest` tokens."""
@@ -70,16 +75,27 @@ def answer(
         "theirs": sums(reference.model, policy.model, theirs),
     }
     rows = [
-        {"item": number, "prompt": prompt, "target": target,
-         "response": policy.tok_decode(a.tokens), "tokens": len(a.tokens),
-         "kl_reverse": mine.kl, "entropy": mine.entropy,
-         "reference_response": policy.tok_decode(b.tokens), "reference_tokens": len(b.tokens),
-         "kl_forward": other.kl}
+        {
+            "item": number,
+            "prompt": prompt,
+            "target": target,
+            "response": policy.tok_decode(a.tokens),
+            "tokens": len(a.tokens),
+            "kl_reverse": mine.kl,
+            "entropy": mine.entropy,
+            "reference_response": policy.tok_decode(b.tokens),
+            "reference_tokens": len(b.tokens),
+            "kl_forward": other.kl,
+        }
         for number, (prompt, target, a, mine, b, other) in enumerate(
-            zip(prompts, targets, ours, given["ours"], theirs, given["theirs"], strict=True))
-    ]  # fmt: skip
-    made = {"items": rows, "seconds": time.perf_counter() - started,
-            "cpu_seconds": time.process_time() - cpu}  # fmt: skip
+            zip(prompts, targets, ours, given["ours"], theirs, given["theirs"], strict=True)
+        )
+    ]
+    made = {
+        "items": rows,
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+    }
     Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
         job, asked, [made], means(rows), versions
     )
@@ -109,10 +125,15 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
     for first in range(0, len(prompts), SEQUENCES_AT_ONCE):
         tokens, mask = policy.tok_batch_encode(list(prompts[first : first + SEQUENCES_AT_ONCE]))
         made = policy.model.generate(
-            input_ids=tokens.to(policy.device), attention_mask=mask.to(policy.device),
-            do_sample=True, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=limit,
+            input_ids=tokens.to(policy.device),
+            attention_mask=mask.to(policy.device),
+            do_sample=True,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            max_new_tokens=limit,
             pad_token_id=policy.tokenizer.pad_token_id,
-        ).tolist()  # fmt: skip
+        ).tolist()
         for row, kept, out in zip(tokens.tolist(), mask.tolist(), made, strict=True):
             prompt = [token for token, here in zip(row, kept, strict=True) if here]
             found.append(Response(prompt, _until(out[len(row) :], stops)))
@@ -120,7 +141,7 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
 
 
 @torch.no_grad()
-def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Sums]:
+def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[ResponseSums]:
     """For each response of `ours`, the sums over its positions. Raises CheckpointError if the two
     have different vocabularies."""
     sizes = ours.config.vocab_size, theirs.config.vocab_size
@@ -129,7 +150,7 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Sums]:
             f"policy and reference policy have vocabularies of {sizes[0]} and {sizes[1]} tokens: "
             "there is no divergence between them; the cell's model.path names another model"
         )
-    found: dict[int, Sums] = {}
+    found: dict[int, ResponseSums] = {}
     for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
         batch = [responses[place] for place in places]
         tokens, mask = _packed(batch, ours.device)
@@ -139,7 +160,7 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Sums]:
             # the distribution of a token stands one position before it
             start = len(one.prompt) - 1
             here = slice(start, start + len(one.tokens))
-            found[place] = Sums(
+            found[place] = ResponseSums(
                 kl[row, here].double().sum().item(), entropy[row, here].double().sum().item()
             )
     return [found[place] for place in range(len(responses))]
@@ -187,7 +208,7 @@ def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
     return list(tokens[: end + 1])
 
 
-def _prompts(policy: Any, task: Any, asked: Asked) -> tuple[list[str], list[str]]:
+def _prompts(policy: Any, task: Any, asked: ScoreKey) -> tuple[list[str], list[str]]:
     """The prompts an evaluation of the task would ask, and their targets."""
     docs = list(task.eval_docs)[: asked.task.max_items]
     texts = [task.doc_to_text(doc) for doc in docs]
@@ -204,12 +225,12 @@ def _reference(path: str, engine: Engine) -> Any:
     """The reference policy, held as long as the process asks for the same one."""
     if path not in _REFERENCES:
         _REFERENCES.clear()
-        _REFERENCES[path] = models.Policy(Path(path), engine)
+        _REFERENCES[path] = models.HarnessPolicy(Path(path), engine)
     return _REFERENCES[path]
 
 
 def _reference_samples(
-    reference: Any, ask: Ask, prompts: Sequence[str], limit: int
+    reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
 ) -> list[Response]:
     """The reference's own responses, which are the same for every checkpoint compared with it."""
     asked = ask.asked
@@ -221,5 +242,5 @@ def _reference_samples(
     return _SAMPLES[key]
 
 
-def _seed(asked: Asked, policy: str) -> int:
+def _seed(asked: ScoreKey, policy: str) -> int:
     return int(digest([policy, asked.task.name, asked.seed, "divergence"]), 16)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.fingerprint import digest
-from orchestrator.types import Engine, Sampling, Site
+from orchestrator.identity import digest
+from orchestrator.records import Engine, Sampling, Site
 
 PROMPT_TOKENS = 4096
 """Room for a prompt where the spec does not say `max_model_len`; lm-eval would cut a longer one."""
@@ -94,9 +94,11 @@ def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str
 
 
 SERVER_EXTENSIONS = {
-    "top_k": -1, "repetition_penalty": 1.0, "skip_special_tokens": False,
+    "top_k": -1,
+    "repetition_penalty": 1.0,
+    "skip_special_tokens": False,
     "spaces_between_special_tokens": False,
-}  # fmt: skip
+}
 """Without these a server fills in the checkpoint's generation_config, and no end-of-turn marker
 can be stopped at. lm-eval says the last two to vLLM itself."""
 

@@ -22,10 +22,10 @@ from orchestrator.evaluate import divergence, models, task_data
 from orchestrator.evaluate.engines import generation as generation
 from orchestrator.evaluate.engines import is_greedy
 from orchestrator.evaluate.items import means
-from orchestrator.evaluate.models import Policy as Policy
-from orchestrator.evaluate.results import Ask, Asked, Job
+from orchestrator.evaluate.models import HarnessPolicy as HarnessPolicy
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards, joined
-from orchestrator.fingerprint import digest
+from orchestrator.identity import digest
 
 CLOSED_FORM = 1
 """lm-eval's `bootstrap_iters`: 0 would leave out the standard error of a mean too, and a mean's is
@@ -34,7 +34,7 @@ computed, not bootstrapped."""
 VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 
 
-def answer(job: Job) -> None:
+def answer(job: ScoringJob) -> None:
     """Scores one checkpoint and writes each result. Raises CheckpointError if it does not load."""
     policy = models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
     for ask in job.asks:
@@ -45,7 +45,7 @@ def answer(job: Job) -> None:
             _answer(policy, job, ask)
 
 
-def prepare(job: Job) -> None:
+def prepare(job: ScoringJob) -> None:
     """Does beforehand what every job would do: a fork then finds modules and tasks in memory."""
     torch.set_num_threads(1)
     for ask in job.asks:
@@ -71,14 +71,14 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     return task, deepcopy(task.get_config("generation_kwargs"))
 
 
-def seed_of(asked: Asked, first_item: int = 0) -> int:
+def seed_of(asked: ScoreKey, first_item: int = 0) -> int:
     """Another stream for each checkpoint, task, seed and slice, so that their noise is
     independent."""
     parts: list[object] = [asked.checkpoint, asked.task.name, asked.seed]
     return int(digest(parts + ([first_item] if first_item else [])), 16)
 
 
-def _answer(policy: Any, job: Job, ask: Ask) -> None:
+def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
     asked = ask.asked
     task, own = load_task(Path(ask.task_file))
     repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
@@ -93,14 +93,17 @@ def _answer(policy: Any, job: Job, ask: Ask) -> None:
         if done is None:
             started, cpu = time.perf_counter(), time.process_time()
             items = [_item(sample) for sample in _samples(policy, task, ask, part, repeats)]
-            done = {"items": items, "seconds": time.perf_counter() - started,
-                    "cpu_seconds": time.process_time() - cpu}  # fmt: skip
+            done = {
+                "items": items,
+                "seconds": time.perf_counter() - started,
+                "cpu_seconds": time.process_time() - cpu,
+            }
             shards.keep(part, done)
         made.append(done)
     shards.finish(job, asked, made, means(joined(made), asked.task.repeats), VERSIONS)
 
 
-def _samples(policy: Any, task: Any, ask: Ask, part: range, repeats: int) -> list[Any]:
+def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:
     """lm-eval's samples of some items, with every response."""
     asked = ask.asked
     policy.seeded(seed_of(asked, part.start))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.fingerprint import digest
+from orchestrator.identity import digest
 
 Item = Mapping[str, Any]
 
@@ -29,8 +29,9 @@ def named(metric: str, repeats: int) -> str:
 def means(items: Sequence[Item], repeats: int) -> dict[str, Mean]:
     """The mean of every metric of the items, by the name it is told under."""
     metrics = items[0]["metrics"]
-    return {named(name, repeats): mean([item["metrics"][name] for item in items])
-            for name in metrics}  # fmt: skip
+    return {
+        named(name, repeats): mean([item["metrics"][name] for item in items]) for name in metrics
+    }
 
 
 def mean(values: Sequence[float]) -> Mean:

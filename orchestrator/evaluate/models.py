@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import engines
-from orchestrator.types import Engine, Sampling
+from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 
 
-class Policy(HFLM):  # type: ignore[misc]
+class HarnessPolicy(HFLM):  # type: ignore[misc]
     """A checkpoint as lm-eval's `hf` model."""
 
     def __init__(self, path: Path, engine: Engine | None = None):
@@ -150,7 +150,7 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         return Completions(checkpoint, engine, sampling)
     if engine.name == "chat":
         return Chat(checkpoint, engine, sampling)
-    return Policy(checkpoint, engine)
+    return HarnessPolicy(checkpoint, engine)
 
 
 def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:

@@ -1,20 +1,130 @@
-"""evaluate: Record -> Scores. Finds out which scores are missing, and has them made."""
+"""The processes that make scores, as orch sees them."""
 
-from collections.abc import Callable, Sequence
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.errors import CheckpointError
-from orchestrator.evaluate import pool
+from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.baselines import BaselineFolder
-from orchestrator.evaluate.results import Job
+from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey
-from orchestrator.launch.system import cores
+from orchestrator.evaluate.task_files import OWN_TASKS
+from orchestrator.launch.processes import cores
+from orchestrator.records import Cell, EvaluationSpec, Record, Score, Site
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell, Evaluation, Record, Score, Site
+
+QUIET = {
+    "TOKENIZERS_PARALLELISM": "false",  # its threads would not survive the fork
+    "TQDM_DISABLE": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+}
+ON_CORES = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",  # a device opened before the fork is of no use after it
+}
+"""Where all jobs generate on the CPU."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+"""Where policies and items are on this machine: nothing is looked up in vain."""
 
 
-class Event(NamedTuple):
+def harness_version() -> str:
+    """`lm-eval 0.4.13`. Raises EnvironmentFault if it is not installed. Imports nothing of it."""
+    try:
+        return f"lm-eval {version('lm_eval')}"
+    except PackageNotFoundError as error:
+        raise EnvironmentFault(
+            "evaluation needs lm-evaluation-harness, which is not installed here; install orch "
+            "with it: pip install 'orch-rl[micro,eval]'"
+        ) from error
+
+
+def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]:
+    """Has the jobs done; as each ends, tells its place and "" or a sentence of what is wrong.
+
+    Jobs of another interpreter have a process of their own. The processes end with this generator.
+    Raises RuntimeError, with the traceback, for a bug.
+    """
+    interpreters = {job.engine.python for job in jobs}
+    for python in sorted(interpreters, key=str):
+        places = [place for place, job in enumerate(jobs) if job.engine.python == python]
+        done = _one_process([jobs[place] for place in places], workers, python or sys.executable)
+        with closing(done) as answers:
+            for place, fault in answers:
+                yield places[place], fault
+
+
+def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
+    """Of the process that does these jobs."""
+    env = {**os.environ, **QUIET}
+    if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
+        env |= ON_CORES
+    if not any(Path(ask.task_file).is_relative_to(OWN_TASKS) for job in jobs for ask in job.asks):
+        env |= OFFLINE
+    if any(job.engine.python for job in jobs):
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(OWN_TASKS.parents[2]), os.environ.get("PYTHONPATH")])
+        )
+    return env
+
+
+def _one_process(
+    jobs: Sequence[ScoringJob], workers: int, python: str
+) -> Generator[tuple[int, str]]:
+    argv = [python, "-P", "-m", "orchestrator.evaluate.worker", str(os.getpid()), str(workers)]
+    with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as noise:
+        orders.writelines(job.model_dump_json().encode() + b"\n" for job in jobs)
+        orders.seek(0)
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=orders,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                env=environment(jobs),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentFault(
+                f"the interpreter {python} (evaluation.engine.python) cannot be started: "
+                f"{error.strerror}"
+            ) from error
+        with process:
+            try:
+                for line in process.stdout or ():
+                    yield _told(line, jobs)
+                if process.wait():
+                    noise.seek(0)
+                    raise EnvironmentFault(
+                        f"the evaluating process ended with code {process.returncode}; what is "
+                        "scored stays scored, run it again. Its last words:\n"
+                        + noise.read().decode(errors="replace")[-2000:].strip()
+                    )
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _told(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
+    reply = json.loads(line)
+    place: int = reply["done"]
+    if "bug" in reply:
+        raise RuntimeError(f"evaluating {jobs[place].checkpoint}:\n{reply['bug']}")
+    return place, reply.get("fault", "")
+
+
+# evaluate: Record -> Scores. Finds out which scores are missing, and has them made.
+
+
+class EvaluationEvent(NamedTuple):
     """What `evaluate` tells as it goes on. `done` and `total` count the checkpoints to score;
     `started` comes once, and not at all if there are none."""
 
@@ -38,18 +148,18 @@ class UnscoredError(CheckpointError):
 class _Todo(NamedTuple):
     survey: Survey
     cell: Cell
-    job: Job
+    job: ScoringJob
 
 
 def evaluate(
     records: Sequence[Record],
-    evaluation: Evaluation,
+    evaluation: EvaluationSpec,
     folder: RunFolder,
     *,
     baselines: Sequence[Record] = (),
     site: Site | None = None,
     workers: int | None = None,
-    on_event: Callable[[Event], None] = lambda _: None,
+    on_event: Callable[[EvaluationEvent], None] = lambda _: None,
 ) -> list[Score]:
     """Every score the spec asks of these records' checkpoints: what is on disk, and what is made.
 
@@ -60,7 +170,7 @@ def evaluate(
     EnvironmentFault before anything is done if the harness or a task file is missing, and
     UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """
-    harness = pool.harness_version()
+    harness = harness_version()
     plain = evaluation.model_copy(update={"divergence": None})
     parts = (
         (Survey(evaluation, folder, harness, site), records),
@@ -75,12 +185,12 @@ def evaluate(
                     jobs = survey.jobs(cell, checkpoint, record)
                 except CheckpointError as error:
                     faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
-                    on_event(Event("fault", 0, 0, cell, checkpoint.step, str(error)))
+                    on_event(EvaluationEvent("fault", 0, 0, cell, checkpoint.step, str(error)))
                 else:
                     todo += [_Todo(survey, cell, job) for job in jobs]
         faults += survey.faults
     if todo:
-        on_event(Event("started", 0, len(todo)))
+        on_event(EvaluationEvent("started", 0, len(todo)))
         _work(todo, workers or cores(), faults, on_event)
     scores = [score for survey, _ in parts for score in survey.told()]
     if faults:
@@ -89,12 +199,15 @@ def evaluate(
 
 
 def _work(
-    todo: Sequence[_Todo], workers: int, faults: list[str], on_event: Callable[[Event], None]
+    todo: Sequence[_Todo],
+    workers: int,
+    faults: list[str],
+    on_event: Callable[[EvaluationEvent], None],
 ) -> None:
-    with closing(pool.work([each.job for each in todo], workers)) as answers:
+    with closing(work([each.job for each in todo], workers)) as answers:
         for done, (place, fault) in enumerate(answers, start=1):
             survey, cell, job = todo[place]
             survey.take(job)
             faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
             kind: Literal["fault", "scored"] = "fault" if fault else "scored"
-            on_event(Event(kind, done, len(todo), cell, job.step, fault))
+            on_event(EvaluationEvent(kind, done, len(todo), cell, job.step, fault))

@@ -13,15 +13,15 @@ from typing import Any
 
 from orchestrator.errors import CheckpointError, RunFolderError
 from orchestrator.evaluate.items import Item, Mean, fingerprint_of, shares_of
-from orchestrator.evaluate.results import Asked, Job, Result
+from orchestrator.evaluate.scores import Result, ScoreKey, ScoringJob
 from orchestrator.files import read_json, write_text
-from orchestrator.types import Score
+from orchestrator.records import Score
 
-Part = dict[str, Any]
+Shard = dict[str, Any]
 """`items`, and the `seconds` and `cpu_seconds` they took."""
 
 
-def joined(parts: Sequence[Part]) -> list[Item]:
+def joined(parts: Sequence[Shard]) -> list[Item]:
     return [item for part in parts for item in part["items"]]
 
 
@@ -42,7 +42,7 @@ class Shards:
             for first in range(0, self.num_items, size)
         ]
 
-    def read(self, part: range) -> Part | None:
+    def read(self, part: range) -> Shard | None:
         """A slice on disk; None if it is not there or is no slice (it is made again)."""
         try:
             plain = read_json(self._path(part))
@@ -51,15 +51,19 @@ class Shards:
         whole = plain is not None and len(plain.get("items", ())) == len(part)
         return plain if whole else None
 
-    def keep(self, part: range, made: Part) -> None:
+    def keep(self, part: range, made: Shard) -> None:
         """Writes a slice, unless it is all there is."""
         if len(part) < self.num_items:
             write_text(self._path(part), json.dumps(made, ensure_ascii=False))
 
     def finish(
-        self, job: Job, asked: Asked, made: Sequence[Part], means: Mapping[str, Mean],
+        self,
+        job: ScoringJob,
+        asked: ScoreKey,
+        made: Sequence[Shard],
+        means: Mapping[str, Mean],
         versions: Mapping[str, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Writes the result and takes the parts away. Raises CheckpointError, and writes nothing,
         if a mean is not a number."""
         for metric, mean in means.items():
@@ -71,20 +75,33 @@ class Shards:
         items = joined(made)
         scores = tuple(
             Score(
-                cell_id=job.cell_id, step=asked.step, task=asked.task.name,
-                domain=asked.task.domain, metric=metric, value=mean.value, stderr=mean.stderr,
-                num_items=len(items), repeats=self.repeats, eval_seed=asked.seed,
-                sampling=asked.sampling, task_version=asked.task_version, harness=asked.harness,
+                cell_id=job.cell_id,
+                step=asked.step,
+                task=asked.task.name,
+                domain=asked.task.domain,
+                metric=metric,
+                value=mean.value,
+                stderr=mean.stderr,
+                num_items=len(items),
+                repeats=self.repeats,
+                eval_seed=asked.seed,
+                sampling=asked.sampling,
+                task_version=asked.task_version,
+                harness=asked.harness,
                 seconds=sum(part["seconds"] for part in made),
                 items_path=f"eval/{asked.stem}.jsonl",
             )
             for metric, mean in means.items()
-        )  # fmt: skip
+        )
         result = Result(
-            asked=asked, files=job.files, scores=scores, items=fingerprint_of(items),
+            asked=asked,
+            files=job.files,
+            scores=scores,
+            items=fingerprint_of(items),
             shares=shares_of(items),
-            cpu_seconds=sum(part["cpu_seconds"] for part in made), versions=dict(versions),
-        )  # fmt: skip
+            cpu_seconds=sum(part["cpu_seconds"] for part in made),
+            versions=dict(versions),
+        )
         lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
         write_text(self.target.with_suffix(".jsonl"), lines)  # first: scores have their items
         write_text(self.target, result.model_dump_json() + "\n")

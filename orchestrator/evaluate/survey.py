@@ -1,42 +1,58 @@
 """What the spec asks of a checkpoint, what of it is on disk, and what is missing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import engines, task_files
-from orchestrator.evaluate.base import base_model
-from orchestrator.evaluate.checkpoint import Stamp, content_hash, stamp
-from orchestrator.evaluate.results import Ask, Asked, Found, Job, ask_again, found, read_scores_at
+from orchestrator.evaluate.baselines import base_model
+from orchestrator.evaluate.scores import (
+    ItemRequest,
+    Result,
+    ScoreKey,
+    ScoringJob,
+    Stamp,
+    StoredScore,
+    aggregate,
+    ask_again,
+    content_hash,
+    current,
+    found,
+    read_scores_at,
+    stamp,
+)
 from orchestrator.launch.export import export
-from orchestrator.launch.node.options import node_options
-from orchestrator.rundir import RunFolder
-from orchestrator.types import (
+from orchestrator.records import (
     Cell,
     Checkpoint,
     Engine,
     EvalTask,
-    Evaluation,
+    EvaluationSpec,
     Record,
     Sampling,
     Score,
     Site,
 )
+from orchestrator.rundir import RunFolder
+from orchestrator.spec.site_options import node_options
 
 
-def tasks_of(cell: Cell, evaluation: Evaluation) -> tuple[EvalTask, ...]:
+def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     """The tasks asked of a cell: the spec's, or those its backend has in their place."""
-    return registry.load(cell.settings.backend.name).rehearse_tasks(cell) or evaluation.tasks
+    return plugins.load(cell.settings.backend.name).rehearse_tasks(cell) or evaluation.tasks
 
 
-def seeds_of(evaluation: Evaluation) -> tuple[int, ...]:
+def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
     """The evaluation seeds that make a difference."""
     return evaluation.seeds[:1] if engines.is_greedy(evaluation.sampling) else evaluation.seeds
 
 
-def divergence_tasks(cell: Cell, evaluation: Evaluation) -> tuple[EvalTask, ...]:
+def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     """The tasks whose prompts the cell's policy is compared on with its reference policy.
 
     Where a backend has tasks in place of the spec's, each stands for one of its own domain.
@@ -44,14 +60,21 @@ def divergence_tasks(cell: Cell, evaluation: Evaluation) -> tuple[EvalTask, ...]
     declared = evaluation.divergence
     if declared is None:
         return ()
-    theirs = registry.load(cell.settings.backend.name).rehearse_tasks(cell)
+    theirs = plugins.load(cell.settings.backend.name).rehearse_tasks(cell)
     found: list[EvalTask] = []
     for task in declared.tasks:
-        own = EvalTask(name=task.name, domain=task.domain, max_items=declared.max_items,
-                       chat_template=task.chat_template)  # fmt: skip
+        own = EvalTask(
+            name=task.name,
+            domain=task.domain,
+            max_items=declared.max_items,
+            chat_template=task.chat_template,
+        )
         if theirs:
-            free = [t for t in theirs if t.domain == task.domain
-                    and t.name not in [other.name for other in found]]  # fmt: skip
+            free = [
+                t
+                for t in theirs
+                if t.domain == task.domain and t.name not in [other.name for other in found]
+            ]
             if not free:
                 continue
             items = min(declared.max_items, free[0].max_items or declared.max_items)
@@ -64,14 +87,14 @@ def divergence_tasks(cell: Cell, evaluation: Evaluation) -> tuple[EvalTask, ...]
 class Survey:
     """One `evaluate`: gathers scores, in the order asked, as they are found or made."""
 
-    evaluation: Evaluation
+    evaluation: EvaluationSpec
     folder: RunFolder
     harness: str
     site: Site | None = None
     scores: dict[Path, tuple[Score, ...]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     """What keeps a part of what is asked from being answered."""
-    _found: dict[str, dict[Path, Found]] = field(default_factory=dict)
+    _found: dict[str, dict[Path, StoredScore]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
     _hashes: dict[Path, str] = field(default_factory=dict)
     """Of reference policies: folder -> hash."""
@@ -84,7 +107,7 @@ class Survey:
             elif record.state == "succeeded" and record.checkpoints:
                 yield record.cell, record.checkpoints[-1]
 
-    def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[Job]:
+    def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[ScoringJob]:
         """What is still to be asked of a checkpoint; one in its library's own format is exported
         first. Raises CheckpointError if it is no policy or cannot be exported,
         and EnvironmentFault if a task has no file.
@@ -96,7 +119,7 @@ class Survey:
             environments = node_options(self.site.options if self.site else {})
             checkpoint = export(cell, checkpoint, self.folder.cell(cell), environments)
         engine = engines.resolved(self.evaluation.engine, cell.scale, self.site)
-        pairs: list[tuple[Engine, list[Ask]]] = []
+        pairs: list[tuple[Engine, list[ItemRequest]]] = []
         files = stamp(checkpoint.path)
         if last or self.evaluation.checkpoints == "all":
             scoring = self._scoring(cell, checkpoint, files, engine)
@@ -114,12 +137,18 @@ class Survey:
             else:
                 pairs.append((own, asks))
         return [
-            Job(cell_id=cell.id, checkpoint=str(checkpoint.path), files=files, asks=tuple(asks),
-                engine=one)
-            for one, asks in pairs if asks
-        ]  # fmt: skip
+            ScoringJob(
+                cell_id=cell.id,
+                checkpoint=str(checkpoint.path),
+                files=files,
+                asks=tuple(asks),
+                engine=one,
+            )
+            for one, asks in pairs
+            if asks
+        ]
 
-    def take(self, job: Job) -> None:
+    def take(self, job: ScoringJob) -> None:
         """Reads the scores that a job has made."""
         for ask in job.asks:
             self.scores[Path(ask.results)] = read_scores_at(Path(ask.results))
@@ -134,7 +163,9 @@ class Survey:
             return False
         return cell.scale == "full" or self.evaluation.checkpoints == "all"
 
-    def _missing(self, cell: Cell, asked_for: Iterator[tuple[Asked, Path, str]]) -> list[Ask]:
+    def _missing(
+        self, cell: Cell, asked_for: Iterator[tuple[ScoreKey, Path, str]]
+    ) -> list[ItemRequest]:
         """Those that are not on disk; the scores of the others are taken."""
         on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
         asks = []
@@ -144,42 +175,66 @@ class Survey:
                 self.scores[target] = _recall(on_disk[target], on_disk)
             else:
                 self.scores[target] = ()
-                asks.append(Ask(asked=asked, task_file=str(task_file), results=str(target),
-                                reference=reference))  # fmt: skip
+                asks.append(
+                    ItemRequest(
+                        asked=asked,
+                        task_file=str(task_file),
+                        results=str(target),
+                        reference=reference,
+                    )
+                )
         return asks
 
     def _scoring(
         self, cell: Cell, checkpoint: Checkpoint, files: Stamp, engine: Engine
-    ) -> Iterator[tuple[Asked, Path, str]]:
+    ) -> Iterator[tuple[ScoreKey, Path, str]]:
         content = self._content(cell, checkpoint.path, files)
         for task in tasks_of(cell, self.evaluation):
             path = self._task_file(cell, task.name)
             templated = _templated(cell, task.chat_template)
             engines.refuse_mismatch(engine, templated, task.name, self.evaluation.sampling)
             for seed in seeds_of(self.evaluation):
-                yield Asked(
-                    checkpoint=content, step=checkpoint.step, task=task, seed=seed,
-                    task_version=task_files.version_here(path), sampling=self.evaluation.sampling,
-                    chat_template=templated, harness=engines.title(engine, self.harness),
-                ), path, ""  # fmt: skip
+                yield (
+                    ScoreKey(
+                        checkpoint=content,
+                        step=checkpoint.step,
+                        task=task,
+                        seed=seed,
+                        task_version=task_files.version_here(path),
+                        sampling=self.evaluation.sampling,
+                        chat_template=templated,
+                        harness=engines.title(engine, self.harness),
+                    ),
+                    path,
+                    "",
+                )
 
     def _divergences(
         self, cell: Cell, checkpoint: Checkpoint, files: Stamp
-    ) -> Iterator[tuple[Asked, Path, str]]:
+    ) -> Iterator[tuple[ScoreKey, Path, str]]:
         declared = self.evaluation.divergence
         reference = base_model(cell.settings.model.path)
         sampling = Sampling(max_response_tokens=declared.max_response_tokens if declared else 1024)
         for task in divergence_tasks(cell, self.evaluation):
             path = self._task_file(cell, task.name)
-            yield Asked(
-                checkpoint=self._content(cell, checkpoint.path, files), step=checkpoint.step,
-                task=task, seed=self.evaluation.seeds[0], kind="divergence",
-                task_version=task_files.version_here(path), sampling=sampling,
-                chat_template=_templated(cell, task.chat_template), harness=self.harness,
-                reference=self._reference(reference),
-            ), path, str(reference)  # fmt: skip
+            yield (
+                ScoreKey(
+                    checkpoint=self._content(cell, checkpoint.path, files),
+                    step=checkpoint.step,
+                    task=task,
+                    seed=self.evaluation.seeds[0],
+                    kind="divergence",
+                    task_version=task_files.version_here(path),
+                    sampling=sampling,
+                    chat_template=_templated(cell, task.chat_template),
+                    harness=self.harness,
+                    reference=self._reference(reference),
+                ),
+                path,
+                str(reference),
+            )
 
-    def _on_disk(self, cell: Cell) -> dict[Path, Found]:
+    def _on_disk(self, cell: Cell) -> dict[Path, StoredScore]:
         if cell.id not in self._found:
             self._found[cell.id] = {one.path: one for one in found(self.folder.cell(cell))}
         return self._found[cell.id]
@@ -196,7 +251,7 @@ class Survey:
         return self._hashes[path]
 
     def _task_file(self, cell: Cell, name: str) -> Path:
-        backend = registry.load(cell.settings.backend.name)
+        backend = plugins.load(cell.settings.backend.name)
         folders = tuple(path for path in (backend.tasks_dir, task_files.OWN_TASKS) if path)
         return task_files.find_task(name, folders)
 
@@ -213,9 +268,157 @@ def _templated(cell: Cell, of_task: str) -> bool:
     return "none" not in (of_task, cell.settings.model.chat_template)
 
 
-def _recall(one: Found, on_disk: Mapping[Path, Found]) -> tuple[Score, ...]:
+def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Score, ...]:
     """The scores of a result on disk, which becomes the last one asked for of its kind."""
     rivals = (other for other in on_disk.values() if other.kind == one.kind)
     if any(other.time_ns > one.time_ns for other in rivals):
         ask_again(one)
     return one.result.scores
+
+
+# What is known of the cells: their scores, and what keeps them from being averaged or compared.
+#
+# A mean is only told over everything that was asked: a missing seed, a missing task, a value that
+# is not a number, and it is left out, with a sentence. Scores of different exams (another task
+# version, other items, another sampling) stay as they are, and are told to be different.
+
+
+NAMED = 3
+"""Cells a sentence names before it counts the rest."""
+
+
+Shares = dict[str, tuple[float, ...]]
+"""Task -> share of right responses of each item, over evaluation seeds."""
+
+
+class ScoreIndex(NamedTuple):
+    """Scores, means over domains last, and a sentence for each thing that is wrong with them."""
+
+    scores: list[Score]
+    faults: list[str]
+    items: dict[str, Shares]
+    """Cell id -> single items at its last step, of tasks scored with every seed that is asked."""
+
+
+def known(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
+    """The scores on disk of what is asked, with the means over each domain's tasks."""
+    results = {cell.id: _asked(cell, evaluation, folder) for cell in cells}
+    slugs = {cell.id: cell.slug for cell in cells}
+    every = [score for of_cell in results.values() for one in of_cell for score in one.scores]
+    finite = [score for score in every if math.isfinite(score.value)]
+    exams = {cell.id: _domains(cell, evaluation) for cell in cells if results[cell.id]}
+    faults = [
+        *_not_numbers(every, slugs),
+        *_missing(cells, results, evaluation),
+        *_differences(results, slugs),
+    ]
+    items = {cell: _shares(of_cell, len(evaluation.seeds)) for cell, of_cell in results.items()}
+    return ScoreIndex([*finite, *aggregate(finite, exams)], faults, items)
+
+
+def _shares(results: Sequence[Result], seeds: int) -> Shares:
+    """The items of each task at the last step that has any."""
+    last = max((one.asked.step for one in results if one.shares), default=0)
+    tasks: dict[str, list[Result]] = defaultdict(list)
+    for one in results:
+        if one.asked.step == last and one.shares:
+            tasks[one.asked.task.name].append(one)
+    return {
+        task: tuple(
+            math.fsum(item) / len(item) for item in zip(*(one.shares for one in same), strict=True)
+        )
+        for task, same in tasks.items()
+        if len(same) == seeds and len({one.items for one in same}) == 1
+    }
+
+
+def _asked(cell: Cell, evaluation: EvaluationSpec, folder: RunFolder) -> list[Result]:
+    """Its current results of the tasks and seeds that are asked now."""
+    names = {
+        "accuracy": {task.name for task in tasks_of(cell, evaluation)},
+        "divergence": {task.name for task in divergence_tasks(cell, evaluation)},
+    }
+    return [
+        one
+        for one in current(folder.cell(cell))
+        if one.asked.task.name in names[one.asked.kind] and one.asked.seed in evaluation.seeds
+    ]
+
+
+def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str, set[str]]:
+    """Domain -> the tasks its mean is over."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for task in tasks_of(cell, evaluation):
+        found[task.domain].add(task.name)
+    return found
+
+
+def _not_numbers(scores: Iterable[Score], slugs: Mapping[str, str]) -> Iterator[str]:
+    for score in scores:
+        if not math.isfinite(score.value):
+            yield (
+                f"{slugs[score.cell_id]} at step {score.step}: {score.task} {score.metric} is "
+                f"{score.value}; it is in no mean. Remove its file below eval/ and evaluate again"
+            )
+
+
+def _missing(
+    cells: Sequence[Cell], results: Mapping[str, Sequence[Result]], evaluation: EvaluationSpec
+) -> Iterator[str]:
+    """Tasks and seeds that some checkpoint lacks though others of its tasks are there."""
+    lacking: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for cell in cells:
+        done: dict[int, set[tuple[str, int]]] = defaultdict(set)
+        for one in results[cell.id]:
+            if one.asked.kind == "accuracy":
+                done[one.asked.step].add((one.asked.task.name, one.asked.seed))
+        for step, there in done.items():
+            for task in tasks_of(cell, evaluation):
+                for seed in seeds_of(evaluation):
+                    if (task.name, seed) not in there:
+                        lacking[task.name, seed].append(f"{cell.slug} at step {step}")
+    for (name, seed), where in sorted(lacking.items()):
+        yield (
+            f"{name} has no samples of evaluation seed {seed} for {_listed(where)}: means that "
+            "need them are left out. `orch eval` makes them"
+        )
+
+
+def _differences(
+    results: Mapping[str, Sequence[Result]], slugs: Mapping[str, str]
+) -> Iterator[str]:
+    """What makes two scores of one task answers to different questions."""
+    looks: dict[str, Callable[[Result], str]] = {
+        "task version": lambda one: one.asked.task_version,
+        "sampling": lambda one: _shown(one.asked.sampling.model_dump()),
+        "harness": lambda one: one.asked.harness,
+        "chat template": lambda one: "on" if one.asked.chat_template else "off",
+        "set of items": lambda one: one.items,
+    }
+    for what, look in looks.items():
+        seen: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for cell_id, of_cell in results.items():
+            for one in of_cell:
+                value = look(one)
+                if value and slugs[cell_id] not in seen[_title(one)][value]:
+                    seen[_title(one)][value].append(slugs[cell_id])
+        for (task, _), values in sorted(seen.items()):
+            if len(values) > 1:
+                each = "; ".join(f"{value}: {_listed(where)}" for value, where in values.items())
+                yield (
+                    f"{task} was not one exam for all: its {what} differs ({each}). Their scores "
+                    "do not compare; `orch eval` scores all of them as the spec says now"
+                )
+
+
+def _title(one: Result) -> tuple[str, str]:
+    return one.asked.task.name, one.asked.kind
+
+
+def _shown(plain: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in plain.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

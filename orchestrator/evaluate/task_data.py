@@ -105,9 +105,11 @@ def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
     for path in files:
         try:
             part = datasets.load_dataset(
-                READERS[path.suffix], data_files={"rows": [str(path)]}, split="rows",
+                READERS[path.suffix],
+                data_files={"rows": [str(path)]},
+                split="rows",
                 keep_in_memory=True,
-            )  # fmt: skip
+            )
         except Exception as error:  # what the library raises for a bad file is not of one kind
             raise EnvironmentFault(
                 f"{path} cannot be read: {' '.join(str(error).split())[:200]}"

@@ -16,15 +16,15 @@ from multiprocessing import get_context
 from typing import TextIO
 
 from orchestrator.errors import OrchError
-from orchestrator.evaluate.results import Job
-from orchestrator.launch.system import die_with
+from orchestrator.evaluate.scores import ScoringJob
+from orchestrator.launch.processes import die_with
 
 
 def main(parent: int, workers: int) -> None:
     die_with(parent)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints
-    jobs = [Job.model_validate_json(line) for line in sys.stdin]
+    jobs = [ScoringJob.model_validate_json(line) for line in sys.stdin]
     from orchestrator.evaluate import harness
 
     on_cores = [place for place, job in enumerate(jobs) if _is_light(job)]
@@ -38,11 +38,11 @@ def main(parent: int, workers: int) -> None:
     os._exit(0)  # unloading the libraries would take another second
 
 
-def _is_light(job: Job) -> bool:
+def _is_light(job: ScoringJob) -> bool:
     return job.engine.name == "hf" and job.engine.device == "cpu"
 
 
-def _do(jobs: Sequence[Job], places: Sequence[int], workers: int, replies: TextIO) -> None:
+def _do(jobs: Sequence[ScoringJob], places: Sequence[int], workers: int, replies: TextIO) -> None:
     from orchestrator.evaluate import harness
 
     if not places:

@@ -16,10 +16,10 @@ could be lost without losing a cell.
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from orchestrator.types import Cell, ExitRecord
+from orchestrator.records import Cell, ExitRecord
 
 
-class Event(NamedTuple):
+class LaunchEvent(NamedTuple):
     """What `launch` tells as it goes on. `tick` comes a few times a second, whatever happens."""
 
     kind: Literal["started", "ended", "lost", "elsewhere", "tick"]

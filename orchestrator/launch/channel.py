@@ -94,12 +94,23 @@ def nursery(modules: Iterable[str]) -> Iterator[Nursery]:
     """
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as noise, ours, theirs:
-        argv = [sys.executable, "-P", "-m", "orchestrator.launch.nursery", str(getpid()),
-                str(theirs.fileno())]  # fmt: skip
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "orchestrator.launch.fork_server",
+            str(getpid()),
+            str(theirs.fileno()),
+        ]
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=noise, stderr=noise, start_new_session=True,
-            pass_fds=[theirs.fileno()], env={**environ, **ONE_THREAD},
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=noise,
+            stderr=noise,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+            env={**environ, **ONE_THREAD},
+        )
         theirs.close()
         held = Nursery(process, Channel(ours), noise)
         try:

@@ -3,15 +3,15 @@ prompts to train with, is told, at once."""
 
 from collections.abc import Sequence
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import missing as no_environment
-from orchestrator.launch.node.options import NodeOptions
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.spec.site_options import NodeOptions
 
 
 def expressible(
@@ -28,7 +28,7 @@ def expressible(
         cell_dir = folder.cell(cell)
         place = cell_dir.place(AttemptDir(cell_dir.path / "attempts" / "1", 1))
         try:
-            plan = registry.load(cell.settings.backend.name).translate(cell, place)
+            plan = plugins.load(cell.settings.backend.name).translate(cell, place)
             needs = plan.files.get(PLAN_FILE, "")
             if needs not in prompts:
                 prompts[needs] = prepared.missing(plan)

@@ -1,5 +1,6 @@
 """How an attempt ended: what a worker concludes from an exception or an exit code."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import NamedTuple
 
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import NO_ROOM
-from orchestrator.launch.system import node_name
-from orchestrator.types import ExitRecord, Outcome, State
+from orchestrator.launch.processes import node_name
+from orchestrator.records import ExitRecord, Outcome, State
 
 _ROOM_BYTES = 1 << 20
 """With less than this free on the disk, a failure is taken for a full disk: libraries tell a
@@ -36,9 +37,15 @@ class Ending(NamedTuple):
     def record(self, started: float, ended: float) -> ExitRecord:
         """As exit.json says it, where nothing is known of its costs."""
         return ExitRecord(
-            state=self.state, code=self.code, failure=self.failure, message=self.message,
-            outcome=self.outcome, started=started, ended=ended, host=node_name(),
-        )  # fmt: skip
+            state=self.state,
+            code=self.code,
+            failure=self.failure,
+            message=self.message,
+            outcome=self.outcome,
+            started=started,
+            ended=ended,
+            host=node_name(),
+        )
 
 
 def ending_of(error: BaseException) -> Ending:
@@ -78,3 +85,60 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
+
+
+# The class of a failure, from a trainer's last words.
+#
+# config          the same again: the request, the environment or the data is wrong
+# disk            no room to write to
+# out_of_memory   of a GPU or of the node
+# node            the machine is at fault; another one may do
+# hung            it stopped writing
+# error           anything else: a crash in the library
+
+
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("disk", r"No space left on device|Disk quota exceeded"),
+    (
+        "out_of_memory",
+        (
+            r"out of memory|OutOfMemoryError|MemoryError|oom[-_]kill|"
+            r"No available memory for the cache blocks|worker.*killed due to memory|"
+            r"low on memory|Cannot allocate memory"
+        ),
+    ),
+    (
+        "node",
+        (
+            r"uncorrectable ECC|\bXid\b|fallen off the bus|GPU is lost|"
+            r"CUDA-capable device\(s\) is/are busy or unavailable|No CUDA GPUs are available|"
+            r"CUDA driver initialization failed|cuInit|Unable to determine the device handle|"
+            r"Failed to initialize NVML|Driver/library version mismatch|unhandled system error|"
+            r"ncclRemoteError|ibv_\w+ failed|node with node id.*marked dead|raylet.*(died|crashed)|"
+            r"Input/output error|Stale file handle|Transport endpoint is not connected|"
+            r"No route to host|Bus error"
+        ),
+    ),
+    (
+        "config",
+        (
+            r"ModuleNotFoundError|No module named|cannot import name|command not found|"
+            r"unrecognized arguments|error: argument |the following arguments are required|"
+            r"invalid choice|ConfigCompositionException|ConfigAttributeError|ConfigKeyError|"
+            r"MissingMandatoryValue|Could not override|pydantic.*ValidationError|"
+            r"validation errors? for|is not a valid model identifier|Repository Not Found|"
+            r"RepositoryNotFoundError|GatedRepoError|401 Client Error|403 Client Error|"
+            r"Cannot access gated repo|Attempting to start raylet with|"
+            r"Total available GPUs .* is less than total desired GPUs"
+        ),
+    ),
+)
+"""In the order in which they are believed: a run that is out of memory also loses its workers.
+`config` is never retried, so only words that nothing else explains stand there."""
+
+
+def failure_of(tail: str) -> str:
+    """The class that the end of a program's stderr speaks for."""
+    return next(
+        (name for name, words in _PATTERNS if re.search(words, tail, re.IGNORECASE)), "error"
+    )

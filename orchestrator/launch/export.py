@@ -18,17 +18,16 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import CheckpointError, OrchError
 from orchestrator.files import NO_ROOM, read_object, read_tail, telling, write_text
-from orchestrator.fingerprint import digest
-from orchestrator.launch import program, system
-from orchestrator.launch.failures import failure_of
-from orchestrator.launch.node.environment import Ground, ground_for, ground_of, missing
-from orchestrator.launch.node.options import NodeOptions
-from orchestrator.launch.node.secret import secrets
+from orchestrator.identity import digest
+from orchestrator.launch import processes, program
+from orchestrator.launch.endings import failure_of
+from orchestrator.launch.node.environment import Ground, ground_for, ground_of, missing, secrets
+from orchestrator.records import Cell, Checkpoint, LaunchPlan
 from orchestrator.rundir import CellDir
-from orchestrator.types import Cell, Checkpoint, LaunchPlan
+from orchestrator.spec.site_options import NodeOptions
 
 WEIGHTS = (".safetensors", ".bin")
 _LAST_LINES = 5
@@ -53,7 +52,7 @@ def export(
     done = Checkpoint(checkpoint.step, whole / "huggingface")
     if (whole / "export.json").exists():
         return done
-    mine = f"{system.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
+    mine = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
     nascent = cell_dir.exports / f".new-{name}-{mine}"
     _clear(cell_dir.exports)
     try:
@@ -73,8 +72,9 @@ def export(
 def _name(checkpoint: Checkpoint) -> str:
     files = [p for p in sorted(checkpoint.path.rglob("*")) if p.is_file()]
     if not files:
-        raise ExportError(f"checkpoint {checkpoint.path} is not there; `orch retry` trains the "
-                          "cell again")  # fmt: skip
+        raise ExportError(
+            f"checkpoint {checkpoint.path} is not there; `orch retry` trains the cell again"
+        )
     stats = [(str(p.relative_to(checkpoint.path)), p.stat()) for p in files]
     told = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
     return f"step{checkpoint.step}-{digest(told)}"
@@ -84,12 +84,13 @@ def _convert(
     cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, nascent: Path, options: NodeOptions
 ) -> None:
     """Runs the library's command into nascent/huggingface, and writes what was done beside it."""
-    backend = registry.load(cell.settings.backend.name)
+    backend = plugins.load(cell.settings.backend.name)
     target = nascent / "huggingface"
     argv = backend.export_command(checkpoint, target)
     if argv is None:
-        raise ExportError(f"backend '{backend.name}' has no command that converts "
-                          f"{checkpoint.path}")  # fmt: skip
+        raise ExportError(
+            f"backend '{backend.name}' has no command that converts {checkpoint.path}"
+        )
     plan = _plan(cell_dir)
     ground = ground_for(plan, options)
     began = time.time()
@@ -100,10 +101,15 @@ def _convert(
     if fault := _incomplete(target):
         raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
     record = {
-        "checkpoint": str(checkpoint.path), "step": checkpoint.step, "argv": list(argv),
-        "backend": plan.backend, "version": plan.version, "environment": ground.record,
-        "seconds": round(time.time() - began, 1), "host": system.node_name(),
-    }  # fmt: skip
+        "checkpoint": str(checkpoint.path),
+        "step": checkpoint.step,
+        "argv": list(argv),
+        "backend": plan.backend,
+        "version": plan.version,
+        "environment": ground.record,
+        "seconds": round(time.time() - began, 1),
+        "host": processes.node_name(),
+    }
     write_text(nascent / "export.json", json.dumps(record) + "\n")
     log.unlink(missing_ok=True)
 
@@ -112,8 +118,10 @@ def _plan(cell_dir: CellDir) -> LaunchPlan:
     """What the cell was trained with: the environment is that of its library's release."""
     plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
     if plan is None:
-        raise ExportError(f"{cell_dir.plan}/plan.json is missing: it says which release wrote the "
-                          "checkpoint. Restore it, or `orch retry` the cell")  # fmt: skip
+        raise ExportError(
+            f"{cell_dir.plan}/plan.json is missing: it says which release wrote the "
+            "checkpoint. Restore it, or `orch retry` the cell"
+        )
     return plan
 
 
@@ -129,10 +137,15 @@ def _run(
             env = ground.variables({**options.env, **secrets(options.secrets)})
             command = ground.command(argv, cell_dir.exports, (cell_dir.path,), sorted(options.env))
             process = subprocess.Popen(
-                command, cwd=cell_dir.exports, env=env, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=out, start_new_session=True,
-                preexec_fn=partial(system.die_with, os.getpid()),
-            )  # fmt: skip
+                command,
+                cwd=cell_dir.exports,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=partial(processes.die_with, os.getpid()),
+            )
         except OrchError as error:
             return str(error)
         except OSError as error:
@@ -159,8 +172,10 @@ def _sentence(
         advice = "free some room and evaluate again"
     elif failure_of(fault) == "out_of_memory" or "SIGKILL" in fault:
         advice = "it may want more memory (site.options.evaluation.memory_gib)"
-    return (f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
-            f"fault): {fault}\n{advice}")  # fmt: skip
+    return (
+        f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
+        f"fault): {fault}\n{advice}"
+    )
 
 
 def _incomplete(target: Path) -> str:
@@ -189,8 +204,8 @@ def _take(nascent: Path, whole: Path) -> None:
 
 def _clear(exports: Path) -> None:
     """Removes what an export of this machine left that was killed."""
-    for left in exports.glob(f".new-*-{system.node_name()}-*"):
+    for left in exports.glob(f".new-*-{processes.node_name()}-*"):
         pid = left.name.rpartition("-")[2]
-        if pid.isdigit() and not system.is_running(int(pid)):
+        if pid.isdigit() and not processes.is_running(int(pid)):
             with suppress(OSError):
                 rmtree(left)

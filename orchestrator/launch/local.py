@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.launch import Event, system
+from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.channel import Nursery, nursery, refusal
 from orchestrator.launch.check import expressible
-from orchestrator.launch.node.options import NodeOptions
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.state import RESUMABLE, Look, look
-from orchestrator.types import Cell
+from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.spec.site_options import NodeOptions
 
 RELAUNCHES = 2
 """How often a cell whose process was killed is started again in one run, from its last
@@ -25,7 +25,7 @@ _TICK_SECONDS = 0.25
 class Launched(NamedTuple):
     """What became of the cells: each as its run directory says when launch returns."""
 
-    looks: tuple[tuple[Cell, Look], ...]
+    looks: tuple[tuple[Cell, CellState], ...]
     interrupted: bool = False
     """Stopped by Ctrl-C or a signal; running again goes on."""
 
@@ -39,7 +39,7 @@ def launch(
     folder: RunFolder,
     *,
     workers: int | None = None,
-    on_event: Callable[[Event], None] = lambda _event: None,
+    on_event: Callable[[LaunchEvent], None] = lambda _event: None,
 ) -> Launched:
     """Trains every cell that is still to be trained, and returns when all have ended.
 
@@ -57,8 +57,8 @@ def launch(
     interrupted = False
     if waiting or elsewhere:
         entries = expressible([*waiting, *elsewhere], folder, NodeOptions())
-        count = min(workers or system.cores(), len(waiting) + len(elsewhere))
-        with system.Stop().listening() as stop, nursery(entries) as held:
+        count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
+        with processes.Stop().listening() as stop, nursery(entries) as held:
             Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()
         interrupted = stop.asked > 0
         looks = [(cell, look(folder.cell(cell))) for cell in cells]
@@ -74,12 +74,18 @@ class Shift:
     """One launch while it lasts: who waits, who runs, who was lost how often."""
 
     def __init__(
-        self, waiting: Sequence[Cell], elsewhere: Sequence[Cell], folder: RunFolder, workers: int,
-        held: Nursery, stop: system.Stop, on_event: Callable[[Event], None],
-    ):  # fmt: skip
+        self,
+        waiting: Sequence[Cell],
+        elsewhere: Sequence[Cell],
+        folder: RunFolder,
+        workers: int,
+        held: Nursery,
+        stop: processes.Stop,
+        on_event: Callable[[LaunchEvent], None],
+    ):
         self.slots = list(range(workers))
         # with a worker on every core, each has its own; with fewer, two orchs could want the same
-        allowed = system.affinity()
+        allowed = processes.affinity()
         self.cores = allowed if workers == len(allowed) else None
         self.waiting = deque(waiting)
         self.running: dict[str, Running] = {}
@@ -104,7 +110,7 @@ class Shift:
                     f"words: {self.held.last_words() or 'none'}"
                 )
             self._take_over()
-            self.tell(Event("tick"))
+            self.tell(LaunchEvent("tick"))
         if self.fault:
             raise RunFolderError(self.fault)
 
@@ -126,9 +132,11 @@ class Shift:
             self.folder.append("intent", cell.id, submission=submission, launcher="local")
             self.running[submission] = Running(cell, slot)
             order = {
-                "submission": submission, "folder": str(self.folder.path),
-                "cell": cell.model_dump_json(), "core": self.cores[slot] if self.cores else None,
-            }  # fmt: skip
+                "submission": submission,
+                "folder": str(self.folder.path),
+                "cell": cell.model_dump_json(),
+                "core": self.cores[slot] if self.cores else None,
+            }
             self.held.start(order)
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -141,11 +149,11 @@ class Shift:
         cell = self.running[submission].cell
         if "started" in message:
             attempts = self.folder.cell(cell).path / "attempts"
-            self.tell(Event("started", cell, attempts / str(message["started"])))
+            self.tell(LaunchEvent("started", cell, attempts / str(message["started"])))
         elif "held" in message:
             self.elsewhere[cell.id] = cell
             self._withdraw(cell, submission, "held by another orch")
-            self.tell(Event("elsewhere", cell))
+            self.tell(LaunchEvent("elsewhere", cell))
         elif "settled" in message:
             self._withdraw(cell, submission, "settled meanwhile")
         elif "fault" in message:
@@ -169,16 +177,22 @@ class Shift:
         directory: Path | None = attempts[-1].path if attempts else None
         if code >= 0 or (seen.exit and seen.state not in RESUMABLE):  # killed after its last word
             if cell.id not in self.elsewhere and self.fault is None:
-                self.tell(Event("ended", cell, directory, seen.exit))
+                self.tell(LaunchEvent("ended", cell, directory, seen.exit))
             return
         self.losses[cell.id] += 1
         again = not self.stopping and self.losses[cell.id] <= RELAUNCHES
         with suppress(RunFolderError):  # it is told by its directory already
-            self.folder.append("ended", cell.id, submission=submission, state=seen.state,
-                               failure="lost", signal=-code)  # fmt: skip
+            self.folder.append(
+                "ended",
+                cell.id,
+                submission=submission,
+                state=seen.state,
+                failure="lost",
+                signal=-code,
+            )
         if again:
             self.waiting.append(cell)
-        self.tell(Event("lost", cell, directory, again=again))
+        self.tell(LaunchEvent("lost", cell, directory, again=again))
 
     def _take_over(self) -> None:
         """Cells of another orch: dropped from the list when settled, taken back when it died."""
@@ -191,4 +205,4 @@ class Shift:
             if seen.state in RESUMABLE:
                 self.waiting.append(cell)
             else:
-                self.tell(Event("ended", cell, None, seen.exit))
+                self.tell(LaunchEvent("ended", cell, None, seen.exit))

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.files import read_tail
-from orchestrator.launch import system
+from orchestrator.launch import processes
 from orchestrator.launch.channel import GRACE_SECONDS
-from orchestrator.launch.endings import Ending
-from orchestrator.launch.failures import failure_of
+from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.rundir import AttemptDir
 
 _LAST_LINES = 5
@@ -23,10 +22,15 @@ _LOOK_SECONDS = 0.5
 
 
 def run(
-    argv: Sequence[str], attempt: AttemptDir, *, cwd: Path, env: Mapping[str, str],
-    claim: IO[str] | None = None, patience_seconds: float = 0,
+    argv: Sequence[str],
+    attempt: AttemptDir,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    claim: IO[str] | None = None,
+    patience_seconds: float = 0,
     watch: Callable[[], Ending | None] = lambda: None,
-) -> Ending:  # fmt: skip
+) -> Ending:
     """Runs argv to its end, printing into the attempt's files.
 
     env is all that it gets. The program holds the cell's claim too, so that the cell stays claimed
@@ -34,14 +38,20 @@ def run(
     when `watch` gives an ending, and when this process is asked to stop.
     """
     quiet = Quiet(attempt.path, patience_seconds)
-    before = system.oom_kills()
+    before = processes.oom_kills()
     with attempt.stdout.open("ab") as out, attempt.stderr.open("ab") as err:
         try:
             process = subprocess.Popen(
-                argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                pass_fds=[claim.fileno()] if claim else [], start_new_session=True,
-                preexec_fn=partial(system.die_with, os.getpid()),
-            )  # fmt: skip
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=[claim.fileno()] if claim else [],
+                start_new_session=True,
+                preexec_fn=partial(processes.die_with, os.getpid()),
+            )
         except (FileNotFoundError, PermissionError) as error:
             return cannot_run(argv[0], error)
     try:
@@ -50,7 +60,7 @@ def run(
         end(process)
     if told is not None:
         return told
-    return ending_of_code(process.returncode, attempt.stderr, system.oom_kills() > before)
+    return ending_of_code(process.returncode, attempt.stderr, processes.oom_kills() > before)
 
 
 def _until_the_end(
@@ -78,9 +88,12 @@ def end(process: "subprocess.Popen[bytes]", grace_seconds: float = GRACE_SECONDS
 
 def cannot_run(name: str, error: OSError) -> Ending:
     """The ending of a program that is not there."""
-    return Ending("failed", code=127, failure="config",
-                  message=f"{name} cannot be run: {error.strerror}. `orch doctor` says what this "
-                  "machine has")  # fmt: skip
+    return Ending(
+        "failed",
+        code=127,
+        failure="config",
+        message=f"{name} cannot be run: {error.strerror}. `orch doctor` says what this machine has",
+    )
 
 
 def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
@@ -116,9 +129,14 @@ class Quiet:
             self.seen, self.since = written, now
         if now - self.since < self.patience:
             return None
-        return Ending("failed", failure="hung", message=(
-            f"no output and no metrics for {self.patience / 60:.3g} minutes; it was ended "
-            "(site.options.hung_after_minutes)"))  # fmt: skip
+        return Ending(
+            "failed",
+            failure="hung",
+            message=(
+                f"no output and no metrics for {self.patience / 60:.3g} minutes; it was ended "
+                "(site.options.hung_after_minutes)"
+            ),
+        )
 
     def _written(self) -> frozenset[tuple[str, int]]:
         found = set()

@@ -14,15 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from orchestrator import __version__, registry, source
+from orchestrator import __version__, plugins, provenance
 from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.launch import node, system
+from orchestrator.files import write_text
+from orchestrator.launch import node, processes
 from orchestrator.launch.channel import Channel
 from orchestrator.launch.endings import Ending, Stopped, ending_of, no_room
-from orchestrator.rundir import AttemptDir, CellDir, RunFolder, write_text
-from orchestrator.state import RESUMABLE, look
-from orchestrator.types import Cell, ExitRecord, LaunchPlan, Outcome, Place, State
+from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.runs.state import RESUMABLE, look
 
 
 class Order(NamedTuple):
@@ -37,11 +38,11 @@ class Order(NamedTuple):
 
 def main(order: Order, report: Channel) -> NoReturn:
     """Runs one order and ends the process. Says what happened over `report`."""
-    ask = Ask()
+    ask = StopSignals()
     code = 0
     try:
         if order.core is not None:
-            system.pin(order.core)
+            processes.pin(order.core)
         one_thread()
         fulfil(order, report, ask)
     except RunFolderError as error:
@@ -68,7 +69,7 @@ def one_thread() -> None:
 ASKED: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
 
 
-class Ask:
+class StopSignals:
     """SIGTERM asks a worker to write down what it has (preempted), SIGINT to give up (cancelled),
     or what `asked` says.
 
@@ -100,7 +101,7 @@ class Ask:
             self._armed = False
 
 
-def fulfil(order: Order, report: Channel, ask: Ask) -> None:
+def fulfil(order: Order, report: Channel, ask: StopSignals) -> None:
     """Trains the cell if it is still to be trained and nobody else is at it."""
     cell = Cell.model_validate_json(order.cell)
     folder = RunFolder(Path(order.folder))
@@ -117,8 +118,13 @@ def fulfil(order: Order, report: Channel, ask: Ask) -> None:
         attempt = cell_dir.open_attempt()
 
         def announce() -> None:
-            folder.append("started", cell.id, submission=order.submission, attempt=attempt.number,
-                          pid=os.getpid())  # fmt: skip
+            folder.append(
+                "started",
+                cell.id,
+                submission=order.submission,
+                attempt=attempt.number,
+                pid=os.getpid(),
+            )
 
         def execute(plan: LaunchPlan) -> Ending:
             return node.run(plan, attempt, cell, {}, claim)
@@ -128,14 +134,25 @@ def fulfil(order: Order, report: Channel, ask: Ask) -> None:
         job = {"submission": order.submission, "launcher": "local"}
         record = perform(cell, cell_dir, attempt, job, ask, announce, execute)
         attempt.write_exit(record)
-        folder.append("ended", cell.id, submission=order.submission, attempt=attempt.number,
-                      state=record.state, failure=record.failure)  # fmt: skip
+        folder.append(
+            "ended",
+            cell.id,
+            submission=order.submission,
+            attempt=attempt.number,
+            state=record.state,
+            failure=record.failure,
+        )
 
 
 def perform(
-    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], ask: Ask,
-    announce: Callable[[], None], execute: Callable[[LaunchPlan], Ending],
-) -> ExitRecord:  # fmt: skip
+    cell: Cell,
+    cell_dir: CellDir,
+    attempt: AttemptDir,
+    job: Mapping[str, object],
+    ask: StopSignals,
+    announce: Callable[[], None],
+    execute: Callable[[LaunchPlan], Ending],
+) -> ExitRecord:
     """Trains a cell in an attempt that is this process's own, and says how it ended.
 
     job: what job.json is to say beside the process; announce: called when it is written;
@@ -153,14 +170,20 @@ def _cpu_seconds() -> float:
 
 
 def _train(
-    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], started: float,
-    ask: Ask, announce: Callable[[], None], execute: Callable[[LaunchPlan], Ending],
-) -> Ending:  # fmt: skip
+    cell: Cell,
+    cell_dir: CellDir,
+    attempt: AttemptDir,
+    job: Mapping[str, object],
+    started: float,
+    ask: StopSignals,
+    announce: Callable[[], None],
+    execute: Callable[[LaunchPlan], Ending],
+) -> Ending:
     """Everything that may go wrong with a cell without being orch's fault."""
     place = cell_dir.place(attempt)
     try:
         with ask.interrupting():
-            plan = registry.load(cell.settings.backend.name).translate(cell, place)
+            plan = plugins.load(cell.settings.backend.name).translate(cell, place)
             cell_dir.write(cell, plan)
             prepared.link(place.plan_dir)
             _write_job(attempt, job, plan, started)
@@ -181,7 +204,7 @@ def _train(
         return ending
 
 
-def _enter(entry: str, cell: Cell, place: Place) -> Outcome:
+def _enter(entry: str, cell: Cell, place: AttemptPaths) -> Outcome:
     module, _, function = entry.partition(":")
     outcome = getattr(import_module(module), function)(cell, place)
     if not isinstance(outcome, Outcome):
@@ -193,19 +216,23 @@ def _write_job(
     attempt: AttemptDir, job: Mapping[str, object], plan: LaunchPlan, started: float
 ) -> None:
     told = {
-        "pid": os.getpid(), "started": started, "argv": list(plan.argv), "host": system.node_name(),
-        "birth": system.birth(os.getpid()), "orch": __version__, "commit": source.commit(),
+        "pid": os.getpid(),
+        "started": started,
+        "argv": list(plan.argv),
+        "host": processes.node_name(),
+        "birth": processes.birth(os.getpid()),
+        "orch": __version__,
+        "commit": provenance.commit(),
         "library": f"{plan.backend} {plan.version}".strip(),
-        "versions": source.versions() if plan.entry is not None else {}, **job,
-    }  # fmt: skip
+        "versions": provenance.versions() if plan.entry is not None else {},
+        **job,
+    }
     write_text(attempt.job, json.dumps(told) + "\n")
 
 
 def redirect(attempt: AttemptDir) -> None:
     """From here on, what this process and its libraries print lands in the attempt's files."""
-    for stream, number, path in (
-        (sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)
-    ):  # fmt: skip
+    for stream, number, path in ((sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)):
         stream.flush()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, number)
@@ -217,8 +244,14 @@ def _record(cell: Cell, ending: Ending, started: float, cpu_seconds: float) -> E
     ended = time.time()
     gpus = cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
     return ExitRecord(
-        state=ending.state, code=ending.code, failure=ending.failure, message=ending.message,
-        outcome=ending.outcome, started=started, ended=ended,
+        state=ending.state,
+        code=ending.code,
+        failure=ending.failure,
+        message=ending.message,
+        outcome=ending.outcome,
+        started=started,
+        ended=ended,
         cpu_seconds=round(cpu_seconds, 3),
-        gpu_hours=gpus * (ended - started) / 3600, host=system.node_name(),
-    )  # fmt: skip
+        gpu_hours=gpus * (ended - started) / 3600,
+        host=processes.node_name(),
+    )

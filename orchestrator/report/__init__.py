@@ -7,29 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.compare import Comparison, reason, statement
-from orchestrator.compare.phrases import counted, listed
-from orchestrator.compare.side import Side
+from orchestrator.analysis.compare import Comparison, reason, statement
+from orchestrator.analysis.libraries import LibrarySide
+from orchestrator.analysis.phrases import counted, listed
 from orchestrator.evaluate import ScoredBaseline
-from orchestrator.report.baselines import data as before_training
-from orchestrator.report.capability import capability
-from orchestrator.report.cost import cost
+from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.data import data as drawing
-from orchestrator.report.gradients import gradients, laboratory
+from orchestrator.report.libraries import capability, gradients, laboratory, libraries
 from orchestrator.report.libraries import data as by_library
-from orchestrator.report.libraries import libraries
 from orchestrator.report.limits import is_micro, limits
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Card, Section
 from orchestrator.report.model import Report as Report
-from orchestrator.report.printed import data as numbers_of
-from orchestrator.report.printed import printed
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import effective, failures, methods, provenance, staleness
-from orchestrator.report.results import collapse, curves, finals, predicted, reference
-from orchestrator.report.steadiness import data as how_steady
-from orchestrator.report.steadiness import steadiness
-from orchestrator.types import ExitRecord, Record, Score, Spec
+from orchestrator.report.results import baseline_data as before_training
+from orchestrator.report.results import (
+    collapse,
+    cost,
+    curves,
+    finals,
+    predicted,
+    printed,
+    reference,
+    steadiness,
+)
+from orchestrator.report.results import data as how_steady
+from orchestrator.report.results import printed_data as numbers_of
 
 AGGREGATES = ("in_domain", "out_of_domain")
 """Means over tasks, which are scores of nothing that was asked."""
@@ -49,7 +53,7 @@ class Context:
     """What the page shows beside the comparison, read elsewhere."""
 
     baselines: Sequence[ScoredBaseline] = ()
-    sides: Sequence[Side] = ()
+    sides: Sequence[LibrarySide] = ()
     """Of a comparison of libraries; none where one library was asked."""
     base: str = ""
     """The library the others are set against."""
@@ -137,22 +141,34 @@ def incomplete(faults: Sequence[str]) -> Section | None:
 
 
 def limited(
-    comparison: Comparison, scores: Sequence[Score], spec: Spec,
+    comparison: Comparison,
+    scores: Sequence[Score],
+    spec: Spec,
     baselines: Sequence[ScoredBaseline],
-) -> Section:  # fmt: skip
+) -> Section:
     """What the experiment cannot show."""
-    known = [f"{one.baseline.model} (chat template: {one.baseline.chat_template})"
-             for one in baselines if one.scores]  # fmt: skip
-    return Section("limits", "What this cannot show",
-                   points=limits(comparison, scores, spec, known))  # fmt: skip
+    known = [
+        f"{one.baseline.model} (chat template: {one.baseline.chat_template})"
+        for one in baselines
+        if one.scores
+    ]
+    return Section(
+        "limits", "What this cannot show", points=limits(comparison, scores, spec, known)
+    )
 
 
 def _cards(comparison: Comparison) -> list[Card]:
     return [
-        Card(f.name, f.verdict, statement(f.claim), reason(f), f.claim.text,
-             f.evidence.contrast.cells if f.evidence else ())
+        Card(
+            f.name,
+            f.verdict,
+            statement(f.claim),
+            reason(f),
+            f.claim.text,
+            f.evidence.contrast.cells if f.evidence else (),
+        )
         for f in comparison.findings
-    ]  # fmt: skip
+    ]
 
 
 def _answer(comparison: Comparison) -> str:
@@ -162,8 +178,11 @@ def _answer(comparison: Comparison) -> str:
     if not findings:
         return "The spec states no claims; the figures below describe what came out."
     counts = {v: [f.name for f in findings if f.verdict == v] for v in _VERDICTS}
-    told = [f"{len(names)} {'is' if len(names) == 1 else 'are'} {_GLOSSES.get(verdict, verdict)}"
-            for verdict, names in counts.items() if names]  # fmt: skip
+    told = [
+        f"{len(names)} {'is' if len(names) == 1 else 'are'} {_GLOSSES.get(verdict, verdict)}"
+        for verdict, names in counts.items()
+        if names
+    ]
     decided = counts["supported"] or counts["contradicted"]
     lead = "Of" if decided else "Nothing is decided yet: of"
     return f"{lead} {counted(len(findings), 'claim')}, {listed(told)}."

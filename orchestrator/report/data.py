@@ -18,21 +18,31 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.compare import Configuration
-from orchestrator.compare.curves import Curve
-from orchestrator.compare.estimates import Estimate
-from orchestrator.compare.words import metric as label_of
-from orchestrator.names import METRICS
+from orchestrator.analysis.compare import Configuration
+from orchestrator.analysis.estimates import Estimate
+from orchestrator.analysis.runs import LearningCurve
+from orchestrator.analysis.wording import metric as label_of
+from orchestrator.metrics.names import METRICS
 
 DIGITS = 4
 EXACT_POWERS = 22
 """Powers of ten up to this are exact in floating point."""
 CURVES = (
-    "eval/in_domain/mean", "eval/out_of_domain/mean", "eval/accuracy_in_domain",
-    "eval/accuracy_out_of_domain", "train/reward_mean", "train/kl_reference", "eval/kl_reverse",
-    "eval/kl_forward", "eval/entropy", "train/entropy", "train/grad_norm",
-    "rollout/response_tokens", "rollout/staleness_mean", "train/beta_effective",
-)  # fmt: skip
+    "eval/in_domain/mean",
+    "eval/out_of_domain/mean",
+    "eval/accuracy_in_domain",
+    "eval/accuracy_out_of_domain",
+    "train/reward_mean",
+    "train/kl_reference",
+    "eval/kl_reverse",
+    "eval/kl_forward",
+    "eval/entropy",
+    "train/entropy",
+    "train/grad_norm",
+    "rollout/response_tokens",
+    "rollout/staleness_mean",
+    "train/beta_effective",
+)
 """The curves a reader can choose from, in this order."""
 MAX_VALUES, MIN_POINTS = 240_000, 40
 """Curves of all seeds together hold no more values than this, unless that left them fewer points
@@ -40,9 +50,10 @@ than MIN_POINTS each: steps are then left out evenly, the first and the last kep
 
 
 def data(
-    found: Sequence[Configuration], main: Sequence[str | None] = (),
+    found: Sequence[Configuration],
+    main: Sequence[str | None] = (),
     studies: Mapping[str, Mapping[str, str]] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """See above."""
     grids: dict[tuple[int, ...], int] = {}
     settings = setting_names(found)
@@ -51,8 +62,13 @@ def data(
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     plain = [
         {
-            "study": c.study, "setting": setting, "kl": c.kl, "beta": c.beta, "name": c.name,
-            "seeds": len(c.runs), "model": c.traits.get("model", ""),
+            "study": c.study,
+            "setting": setting,
+            "kl": c.kl,
+            "beta": c.beta,
+            "name": c.name,
+            "seeds": len(c.runs),
+            "model": c.traits.get("model", ""),
             "backend": c.traits.get("backend", ""),
             "cells": [[run.seed, run.record.cell.id] for run in c.runs],
             "finals": {m: _final(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")},
@@ -61,7 +77,7 @@ def data(
             "predicted": rounded(c.predicted),
         }
         for c, setting in zip(found, settings, strict=True)
-    ]  # fmt: skip
+    ]
     used = {m for c in found for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"}
     return {
         "metrics": {m: label(m) for m in sorted(used)},
@@ -125,7 +141,7 @@ def _final(c: Configuration, metric: str, found: Estimate) -> list[Any]:
     return [*map(rounded, (found.mean, found.low, found.high)), seeds, *map(rounded, wide)]
 
 
-def _curve(curve: Curve, grids: dict[tuple[int, ...], int], points: int) -> dict[str, Any]:
+def _curve(curve: LearningCurve, grids: dict[tuple[int, ...], int], points: int) -> dict[str, Any]:
     at = kept(len(curve.steps), points)
     steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {
@@ -179,9 +195,11 @@ def _rounded(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
         None if v != v else rounded(was) if not kept else v
         for v, was, kept in zip(
             np.where(np.isfinite(x), np.where(known, found, 0.0), np.nan).tolist(),
-            x.tolist(), exact.tolist(), strict=True,
+            x.tolist(),
+            exact.tolist(),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
 
 
 def names_of(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 
-from orchestrator.compare import Comparison, Run
-from orchestrator.compare.phrases import counted, listed, number
-from orchestrator.types import Score, Spec
+from orchestrator.analysis.compare import Comparison, MeasuredRun
+from orchestrator.analysis.phrases import counted, listed, number
+from orchestrator.records import Score, Spec
 
 UNCORRECTED = (
     "Claims are corrected for their number; the intervals of figures and tables are not. Among "
@@ -28,7 +28,7 @@ def limits(
     )
 
 
-def _scale(runs: Sequence[Run]) -> Iterator[str]:
+def _scale(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     if not is_micro(runs):
         return
     yield (
@@ -56,7 +56,7 @@ def _baselines(spec: Spec, scored: Collection[str]) -> Iterator[str]:
         )
 
 
-def is_micro(runs: Sequence[Run]) -> bool:
+def is_micro(runs: Sequence[MeasuredRun]) -> bool:
     """Whether these are rehearsals."""
     return any(run.record.cell.scale == "micro" for run in runs)
 

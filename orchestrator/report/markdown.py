@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from orchestrator.report.model import Card, Map, MapCell, Report, Section, Table, text_of
+from orchestrator.report.model import Card, Map, MapCell, Report, ReportTable, Section, text_of
 
 MARKS = {"supported": "✓", "contradicted": "✗", "underpowered": "…", "not testable": "–"}
 MAX_ROWS = 200
@@ -54,9 +54,9 @@ def _section(section: Section) -> Iterator[str]:
         yield "\n".join(f"    {line}" for line in entry.lines.splitlines()) + "\n"
 
 
-def _map_table(found: Map) -> Table:
+def _map_table(found: Map) -> ReportTable:
     rows = tuple((name, *map(map_text, cells)) for name, cells in found.rows)
-    return Table(found.title, ("KL configuration", *found.columns), rows)
+    return ReportTable(found.title, ("KL configuration", *found.columns), rows)
 
 
 def map_text(cell: MapCell | None) -> str:
@@ -66,7 +66,7 @@ def map_text(cell: MapCell | None) -> str:
     )
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ReportTable) -> Iterator[str]:
     if table.caption:
         yield f"*{plain(table.caption)}*\n"
     yield "| " + " | ".join(map(plain, table.columns)) + " |"

@@ -4,10 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orchestrator.compare.judge import Verdict
+from orchestrator.analysis.judge import ClaimVerdict
 
-FigureKind = Literal["finals", "curves", "measures", "predicted", "gradients", "stability",
-                     "published", "libraries", "trials"]  # fmt: skip
+FigureKind = Literal[
+    "finals",
+    "curves",
+    "measures",
+    "predicted",
+    "gradients",
+    "stability",
+    "published",
+    "libraries",
+    "trials",
+]
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,7 @@ class Link:
     href: str
 
 
-Text = str | tuple[Link, ...]
+ReportText = str | tuple[Link, ...]
 """What stands in a field of a table."""
 
 
@@ -27,7 +36,7 @@ class Card:
     """A claim and its verdict, in words."""
 
     name: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     statement: str
     reason: str
     source: str
@@ -37,12 +46,12 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of text under a head."""
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Text, ...], ...]
+    rows: tuple[tuple[ReportText, ...], ...]
     searchable: bool = False
     """Long: the page gives it a search box and folds it."""
     anchors: tuple[str, ...] = ()
@@ -107,7 +116,7 @@ class Section:
     points: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     maps: tuple[Map, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     entries: tuple[Entry, ...] = ()
     note: str = ""
     """Said loudly above everything else of the section."""
@@ -135,7 +144,7 @@ class Report:
     """By what: orch's version, and the commit of the spec's folder where there is one."""
 
 
-def text_of(field: Text) -> str:
+def text_of(field: ReportText) -> str:
     """A field without its links."""
     return field if isinstance(field, str) else ", ".join(link.text for link in field)
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from urllib.parse import quote
 
-from orchestrator.compare import Comparison
-from orchestrator.compare.estimates import ALPHA, LEVEL, POWER, estimate
-from orchestrator.compare.phrases import told
+from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.estimates import ALPHA, LEVEL, POWER, estimate
+from orchestrator.analysis.phrases import told
+from orchestrator.provenance import CHANGED
+from orchestrator.records import Record, Score
 from orchestrator.report.data import drawn, names_of
-from orchestrator.report.model import Entry, Figure, Link, Section, Table, Text
-from orchestrator.report.rows import WHO, cells, who
+from orchestrator.report.model import Entry, Figure, Link, ReportTable, ReportText, Section
+from orchestrator.report.results import WHO, cells, who
 from orchestrator.settings import Settings
-from orchestrator.source import CHANGED
-from orchestrator.types import Record, Score
 
 TITLE = "Provenance"
 BETA_EFFECTIVE = "train/beta_effective"
@@ -54,70 +54,125 @@ DIRECTORY = (
     "setting got there), attempts/, checkpoints/ and eval/ (scores and single items)."
 )
 METHODS = (
-    (f"Intervals over seeds are {100 * LEVEL:.0f} % intervals of the mean by Student's t; one seed "
-     "has none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) ones."),
-    ("Over seeds and items: both are resampled (the hierarchical bootstrap), so these intervals "
-     "speak of the tasks the items were drawn from, and not of these items only."),
-    ("Final values are those after the last train step of runs that ended well. Collapsed runs "
-    "count with what they reached; a run whose numbers became NaN has no policy left, and counts "
-    "with an accuracy of 0."),
-    ("A claim is judged on differences within settings (same study, model, data, β, ...), averaged "
-    "over settings for each seed, then tested over the seeds that every configuration has. Shares "
-    "of collapsed runs are tested exactly (Fisher, binomial), each run counting once."),
-    ("p-values are two-sided and corrected by Holm over all testable claims; below "
-    f"{ALPHA:.2f} a claim is supported or contradicted. Otherwise it is underpowered, and the "
-    f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."),
-    ("Means are tested by Student's t; where all seeds give the same difference, by the sign test, "
-     "which n seeds bring to 2/2^n at best."),
-    ("Claims with ~ are tests of equivalence: two one-sided tests against the margin, each at half "
-     f"of {ALPHA:.2f}."),
-)  # fmt: skip
+    (
+        f"Intervals over seeds are {100 * LEVEL:.0f} % intervals of the mean by Student's t; "
+        f"one seed "
+        "has none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) ones."
+    ),
+    (
+        "Over seeds and items: both are resampled (the hierarchical bootstrap), so these intervals "
+        "speak of the tasks the items were drawn from, and not of these items only."
+    ),
+    (
+        "Final values are those after the last train step of runs that ended well. Collapsed runs "
+        "count with what they reached; a run whose numbers became NaN has no policy left, and "
+        "counts "
+        "with an accuracy of 0."
+    ),
+    (
+        "A claim is judged on differences within settings (same study, model, data, β, ...), "
+        "averaged "
+        "over settings for each seed, then tested over the seeds that every configuration has. "
+        "Shares "
+        "of collapsed runs are tested exactly (Fisher, binomial), each run counting once."
+    ),
+    (
+        "p-values are two-sided and corrected by Holm over all testable claims; below "
+        f"{ALPHA:.2f} a claim is supported or contradicted. Otherwise it is underpowered, and the "
+        f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."
+    ),
+    (
+        "Means are tested by Student's t; where all seeds give the same difference, by the sign "
+        "test, "
+        "which n seeds bring to 2/2^n at best."
+    ),
+    (
+        "Claims with ~ are tests of equivalence: two one-sided tests against the margin, each "
+        "at half "
+        f"of {ALPHA:.2f}."
+    ),
+)
 
 
 def staleness(comparison: Comparison) -> Section | None:
     """Asked-for bounds beside what was observed, and beta beside what it came to."""
     rows = [
-        (*who(c, setting), c.traits.get("async", ""), told(c.staleness),
-         "" if c.max_staleness is None else f"{c.max_staleness:g}", cells(c))
+        (
+            *who(c, setting),
+            c.traits.get("async", ""),
+            told(c.staleness),
+            "" if c.max_staleness is None else f"{c.max_staleness:g}",
+            cells(c),
+        )
         for c, setting in names_of(comparison.configurations)
         if c.staleness is not None
-    ]  # fmt: skip
-    if not any(c.max_staleness or c.traits.get("async", "0") != "0"
-               for c in comparison.configurations):  # fmt: skip
+    ]
+    if not any(
+        c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
+    ):
         return None
     columns = (*WHO, "largest allowed", "observed mean", "observed largest", "cells")
-    table = Table("Staleness in train steps", columns, tuple(rows), searchable=len(rows) > 12)
-    return Section("staleness", "Observed staleness", (STALENESS,),
-                   figures=_curve(comparison, "staleness", "rollout/staleness_mean",
-                                  "Staleness of the rollouts that were trained on"),
-                   tables=(table,) if rows else ())  # fmt: skip
+    table = ReportTable("Staleness in train steps", columns, tuple(rows), searchable=len(rows) > 12)
+    return Section(
+        "staleness",
+        "Observed staleness",
+        (STALENESS,),
+        figures=_curve(
+            comparison,
+            "staleness",
+            "rollout/staleness_mean",
+            "Staleness of the rollouts that were trained on",
+        ),
+        tables=(table,) if rows else (),
+    )
 
 
 def effective(comparison: Comparison) -> Section | None:
     """The beta that was asked for beside the one it came to."""
     rows = []
     for c, setting in names_of(comparison.configurations):
-        means = [fmean(values) for run in c.runs
-                 if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])]  # fmt: skip
+        means = [
+            fmean(values)
+            for run in c.runs
+            if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])
+        ]
         if means and c.beta is not None:
             found = estimate(means)
-            rows.append((*who(c, setting), f"{c.beta:g}", told(found),
-                         f"{found.mean / c.beta:.3g}" if c.beta else "", cells(c)))  # fmt: skip
+            rows.append(
+                (
+                    *who(c, setting),
+                    f"{c.beta:g}",
+                    told(found),
+                    f"{found.mean / c.beta:.3g}" if c.beta else "",
+                    cells(c),
+                )
+            )
     if not rows:
         return None
     columns = (*WHO, "β asked for", "effective β: mean over training", "ratio", "cells")
-    table = Table("Effective β of every configuration", columns, tuple(rows), searchable=True)
-    return Section("beta", "Effective β", (EFFECTIVE,),
-                   figures=_curve(comparison, "beta", BETA_EFFECTIVE, "Effective β"),
-                   tables=(table,))  # fmt: skip
+    table = ReportTable("Effective β of every configuration", columns, tuple(rows), searchable=True)
+    return Section(
+        "beta",
+        "Effective β",
+        (EFFECTIVE,),
+        figures=_curve(comparison, "beta", BETA_EFFECTIVE, "Effective β"),
+        tables=(table,),
+    )
 
 
 def _curve(comparison: Comparison, name: str, metric: str, title: str) -> tuple[Figure, ...]:
     if not any(drawn(c, metric) for c in comparison.configurations):
         return ()
-    return (Figure(name, "measures", title, "Mean over seeds with its 95 % interval as a band.",
-                   f"Curves of {metric} over train steps; the table holds their means.",
-                   (metric,)),)  # fmt: skip
+    return (
+        Figure(
+            name,
+            "measures",
+            title,
+            "Mean over seeds with its 95 % interval as a band.",
+            f"Curves of {metric} over train steps; the table holds their means.",
+            (metric,),
+        ),
+    )
 
 
 def failures(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
@@ -152,9 +207,11 @@ def methods() -> Section:
 
 
 def provenance(
-    records: Sequence[Record], scores: Sequence[Score],
-    origins: Mapping[str, Origin] | None = None, home: str = "",
-) -> Section:  # fmt: skip
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    origins: Mapping[str, Origin] | None = None,
+    home: str = "",
+) -> Section:
     """Where each cell's numbers lie, and what made them.
 
     `home`: the folder the page will lie in, for links to run directories.
@@ -170,29 +227,48 @@ def provenance(
         _row(record, evaluated.get(record.cell.id, []), known.get(record.cell.id), root, home)
         for record in records
     )
-    columns = ("cell", "study", "seed", "state", "outcome", "attempts", "trained by",
-               "versions", "declared for", "job", "orch", "commit", "MLflow run", "directory",
-               "checkpoint", "scored by", "scores")  # fmt: skip
+    columns = (
+        "cell",
+        "study",
+        "seed",
+        "state",
+        "outcome",
+        "attempts",
+        "trained by",
+        "versions",
+        "declared for",
+        "job",
+        "orch",
+        "commit",
+        "MLflow run",
+        "directory",
+        "checkpoint",
+        "scored by",
+        "scores",
+    )
     keep = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
-    table = Table(
-        "Every cell", tuple(columns[i] for i in keep),
-        tuple(tuple(row[i] for i in keep) for row in rows), searchable=True,
+    table = ReportTable(
+        "Every cell",
+        tuple(columns[i] for i in keep),
+        tuple(tuple(row[i] for i in keep) for row in rows),
+        searchable=True,
         anchors=tuple(f"cell-{record.cell.id}" for record in records),
-    )  # fmt: skip
-    return Section("provenance", TITLE, (f"Directories are below {root}. {DIRECTORY}",),
-                   tables=(table,))  # fmt: skip
+    )
+    return Section(
+        "provenance", TITLE, (f"Directories are below {root}. {DIRECTORY}",), tables=(table,)
+    )
 
 
 def _row(
     record: Record, scores: Sequence[Score], origin: Origin | None, root: str, home: str
-) -> tuple[Text, ...]:
+) -> tuple[ReportText, ...]:
     cell, outcome = record.cell, record.outcome
     last = record.checkpoints[-1] if record.checkpoints else None
     ending = "" if outcome is None else str(outcome.kind)
     if outcome is not None and outcome.kind == "collapsed":
         at = "" if outcome.step is None else f" at step {outcome.step}"
         ending = f"collapsed ({outcome.cause or 'unknown cause'}{at})"
-    directory: Text = os.path.relpath(record.directory, root)
+    directory: ReportText = os.path.relpath(record.directory, root)
     if home and record.attempts and isinstance(directory, str):
         directory = (Link(directory, quote(os.path.relpath(record.directory, home)) + "/"),)
     came = origin or Origin()

@@ -1,15 +1,259 @@
-"""The sections that hold results: accuracies, curves, collapse, distance, prediction."""
+"""What tables of several sections share: who a row is of, and where its numbers come from."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from orchestrator.compare import Comparison, Configuration, versus_none
-from orchestrator.compare.phrases import told
-from orchestrator.compare.words import metric as name_of
+from orchestrator.analysis.compare import (
+    Comparison,
+    Configuration,
+    PublishedComparison,
+    statement,
+    versus_none,
+)
+from orchestrator.analysis.configurations import SeedSpread
+from orchestrator.analysis.phrases import number, told
+from orchestrator.analysis.wording import metric as name_of
 from orchestrator.evaluate import ScoredBaseline
-from orchestrator.report.baselines import table as before_training
-from orchestrator.report.data import CURVES, drawn, names_of, setting_names
-from orchestrator.report.model import Figure, Map, MapCell, Section, Table
-from orchestrator.report.rows import WHO, cells, final, final_over_items, who
+from orchestrator.records import ExitRecord, Record, Score, Spec
+from orchestrator.report.data import CURVES, drawn, names_of, rounded, setting_names
+from orchestrator.report.limits import is_micro
+from orchestrator.report.model import (
+    Figure,
+    Map,
+    MapCell,
+    ReportTable,
+    ReportText,
+    Section,
+    cell_link,
+)
+
+WHO = ("study", "setting", "configuration")
+
+
+def who(c: Configuration, setting: str) -> tuple[str, str, str]:
+    """The fields under WHO."""
+    return c.study, setting, c.name
+
+
+def cells(c: Configuration) -> ReportText:
+    """A link to each seed's cell."""
+    return tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
+
+
+def final(c: Configuration, metric: str | None) -> str:
+    """A final value with its interval over seeds; empty where there is none."""
+    return told(c.finals[metric]) if metric is not None and metric in c.finals else ""
+
+
+def final_over_items(c: Configuration, metric: str | None) -> str:
+    """Its interval over seeds and items; empty where single items are not known."""
+    found = c.finals_over_items.get(metric or "")
+    return "" if found is None or found.low is None else told(found).partition(" ")[2]
+
+
+# How steadily each configuration trained: drop from its peak, spread, steps kept.
+
+
+TEXT = (
+    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
+    "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
+    "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
+    "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
+    "mean is the area under the share of runs that still train."
+)
+MEASURES = {
+    "drop": "drop from the peak",
+    "spread": "standard deviation between seeds",
+    "steps": "train steps kept before a collapse",
+}
+
+
+def steadiness(comparison: Comparison) -> Section | None:
+    """A figure and a table of stability; nothing before a run has ended."""
+    found = [(c, s) for c, s in names_of(comparison.configurations) if c.stability.steps_kept]
+    if not found:
+        return None
+    curves = {name_of(c.stability.metric) for c, _ in found if c.stability.metric}
+    figure = Figure(
+        "stability",
+        "stability",
+        "Stability",
+        f"Of the curve of {' or '.join(sorted(curves)) or 'no metric'}. Lines are 95 % intervals; "
+        "those of a spread from few seeds are long, and are meant to be.",
+        "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
+        "configuration; the table below holds the numbers.",
+    )
+    rows = tuple((*who(c, s), *_row(c), cells(c)) for c, s in found)
+    columns = (
+        *WHO,
+        "drop from the peak",
+        "spread between seeds",
+        "steps kept",
+        "collapsed at step",
+        "cells",
+    )
+    table = ReportTable(
+        "Stability of every configuration, with 95 % intervals", columns, rows, searchable=True
+    )
+    return Section("stability", "Stability", (TEXT,), figures=(figure,), tables=(table,))
+
+
+def _row(c: Configuration) -> tuple[str, ...]:
+    s = c.stability
+    kept = f"{number(s.steps_kept.mean)} of {s.num_train_steps}" if s.steps_kept else ""
+    return (
+        told(s.drop) if s.drop else "",
+        _spread(s.spread),
+        kept,
+        ", ".join(map(str, s.collapsed_at)),
+    )
+
+
+def _spread(found: SeedSpread | None) -> str:
+    if found is None:
+        return "one seed: none"
+    if found.low is None or found.high is None:
+        return number(found.sd)
+    return f"{number(found.sd)} [{number(found.low)}, {number(found.high)}]"
+
+
+def data(comparison: Comparison) -> dict[str, Any]:
+    """Measure -> title and, by configuration, [value, low, high] or null."""
+    return {
+        name: {"title": title, "values": [_values(c, name) for c in comparison.configurations]}
+        for name, title in MEASURES.items()
+    }
+
+
+def _values(c: Configuration, measure: str) -> list[Any] | None:
+    s = c.stability
+    if measure == "spread":
+        one = s.spread
+        return None if one is None else [rounded(v) for v in (one.sd, one.low, one.high)]
+    estimate = s.drop if measure == "drop" else s.steps_kept
+    if estimate is None:
+        return None
+    return [rounded(v) for v in (estimate.mean, estimate.low, estimate.high)]
+
+
+# What it cost: by study and by configuration, every attempt counted, failed ones too.
+
+
+COST_TEXT = (
+    "Training only, every attempt counted, failed ones too; evaluation is not in it. A cell that "
+    "belongs to several studies is trained once and counted in each; the total counts it once."
+)
+COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
+
+
+def cost(comparison: Comparison, records: Sequence[Record]) -> Section | None:
+    """Nothing before an attempt has ended."""
+    if not any(end for record in records for end in record.attempts):
+        return None
+    studies = dict.fromkeys(study for record in records for study in record.cell.studies)
+    rows = [(study, *_spent(r for r in records if study in r.cell.studies)) for study in studies]
+    rows.append(("all together", *_spent(records)))
+    by_configuration = tuple(
+        (*who(c, setting), *_spent(run.record for run in c.runs), cells(c))
+        for c, setting in names_of(comparison.configurations)
+    )
+    return Section(
+        "cost",
+        "Cost",
+        (COST_TEXT,),
+        tables=(
+            ReportTable("By study", ("study", *COLUMNS), tuple(rows)),
+            ReportTable(
+                "By configuration",
+                (*WHO, *COLUMNS, "where from"),
+                by_configuration,
+                searchable=True,
+            ),
+        ),
+    )
+
+
+def _spent(records: Iterable[Record]) -> tuple[str, ...]:
+    found = list(records)
+    ends: list[ExitRecord] = [end for record in found for end in record.attempts if end]
+    return (
+        str(len(found)),
+        str(sum(len(record.attempts) for record in found)),
+        _number(sum(end.gpu_hours for end in ends)),
+        _number(sum(end.cpu_seconds for end in ends)),
+        _number(sum(max(0.0, end.ended - end.started) for end in ends) / 3600),
+    )
+
+
+def _number(value: float) -> str:
+    return "0" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# Models before training, with and without their chat template, beside what was trained of them.
+
+
+_AT_K = re.compile(r"mean@(\d+)")
+_DOMAINS = (("in", "in_domain"), ("out", "out_of_domain"))
+
+
+def values(scores: Sequence[Score]) -> dict[str, float]:
+    """Canonical name -> value before training: each task's mean@k, and the mean over the tasks of a
+    domain, each at its largest k."""
+    named: dict[str, float] = {}
+    for domain, title in _DOMAINS:
+        best: dict[str, tuple[int, float]] = {}
+        for task in {s.task for s in scores if s.domain == domain and s.task != title}:
+            for metric in {s.metric for s in scores if s.task == task}:
+                found = [s.value for s in scores if (s.task, s.metric) == (task, metric)]
+                mean = math.fsum(found) / len(found)
+                if at := _AT_K.fullmatch(metric):
+                    named[f"eval/{task}/{metric}"] = mean
+                    best[task] = max(best.get(task, (0, 0.0)), (int(at[1]), mean))
+        if best:
+            named[f"eval/{title}/mean"] = math.fsum(v for _, v in best.values()) / len(best)
+    return named
+
+
+def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
+    """What figures draw: of each baseline its model, its name and its values."""
+    return [
+        {
+            "model": one.baseline.model,
+            "name": short(one),
+            "note": one.note,
+            "finals": {name: rounded(v) for name, v in values(one.scores).items()},
+        }
+        for one in found
+        if one.scores
+    ]
+
+
+def short(one: ScoredBaseline) -> str:
+    """`base model`, `base, no template`."""
+    return "base, no template" if one.baseline.chat_template == "none" else "base model"
+
+
+def table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> ReportTable | None:
+    """Every declared baseline; an unscored one says so."""
+    if not found:
+        return None
+    rows = tuple(_baseline_row(one, values(one.scores), metrics) for one in found)
+    columns = ("model", "chat template", *map(name_of, metrics), "note")
+    return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, rows)
+
+
+def _baseline_row(
+    one: ScoredBaseline, known: Mapping[str, float], metrics: Sequence[str]
+) -> tuple[str, ...]:
+    template = "none" if one.baseline.chat_template == "none" else "its own"
+    told = [number(known[m]) if m in known else "not evaluated" for m in metrics]
+    return (one.baseline.model, template, *told, one.note)
+
+
+# The sections that hold results: accuracies, curves, collapse, distance, prediction.
+
 
 TITLE = "Final accuracy"
 COLLAPSED = (
@@ -23,10 +267,11 @@ def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> 
     """Final accuracy in and out of domain, with intervals, beside the models before training
     (Fig. 5, 6, 8, 9, 10)."""
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
-    before = before_training(baselines, metrics)
+    before = table(baselines, metrics)
     if not metrics:
-        return Section("finals", TITLE, ("No cell has finished yet.",),
-                       tables=(before,) if before else ())  # fmt: skip
+        return Section(
+            "finals", TITLE, ("No cell has finished yet.",), tables=(before,) if before else ()
+        )
     found = comparison.configurations
     tasks = sorted({m for c in found for m in c.finals if _is_task(m)})
     over_items = any(c.finals_over_items.get(m) for c in found for m in metrics)
@@ -39,42 +284,66 @@ def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> 
     if any(one.scores for one in baselines):
         caption += " Stars, and the dotted lines through them: the model before training."
     figure = Figure(
-        "finals", "finals", "Final accuracy in and out of domain", caption,
+        "finals",
+        "finals",
+        "Final accuracy in and out of domain",
+        caption,
         f"Dots with intervals: {' and '.join(map(name_of, metrics))} of each configuration; the "
         "table below holds the numbers.",
         (*metrics, *tasks),
-    )  # fmt: skip
+    )
     tables = (before, _finals_table(comparison, over_items=over_items))
     return Section("finals", TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
 
 
 def _is_task(metric: str) -> bool:
     parts = metric.split("/")
-    return len(parts) == 3 and parts[1] not in ("in_domain", "out_of_domain") and (
-        parts[2].startswith("mean@") or parts[1] == "accuracy"
-    )  # fmt: skip
+    return (
+        len(parts) == 3
+        and parts[1] not in ("in_domain", "out_of_domain")
+        and (parts[2].startswith("mean@") or parts[1] == "accuracy")
+    )
 
 
-def _finals_table(comparison: Comparison, *, over_items: bool) -> Table:
+def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
     found, inside, outside = (
-        comparison.configurations, comparison.in_domain, comparison.out_of_domain,
-    )  # fmt: skip
+        comparison.configurations,
+        comparison.in_domain,
+        comparison.out_of_domain,
+    )
     differences = versus_none(found, inside) if inside else {}
     rows = [
-        (*who(c, setting), f"{c.num_finished} of {len(c.runs)}",
-         final(c, inside), *([final_over_items(c, inside)] if over_items else []),
-         told(differences[i], signed=True) if i in differences else "",
-         final(c, outside), *([final_over_items(c, outside)] if over_items else []),
-         f"{c.collapse.count} of {c.collapse.n}", cells(c))
+        (
+            *who(c, setting),
+            f"{c.num_finished} of {len(c.runs)}",
+            final(c, inside),
+            *([final_over_items(c, inside)] if over_items else []),
+            told(differences[i], signed=True) if i in differences else "",
+            final(c, outside),
+            *([final_over_items(c, outside)] if over_items else []),
+            f"{c.collapse.count} of {c.collapse.n}",
+            cells(c),
+        )
         for i, (c, setting) in enumerate(names_of(found))
-    ]  # fmt: skip
+    ]
     more = ("... over seeds and items",) if over_items else ()
-    columns = (*WHO, "seeds finished", name_of(inside) if inside else "", *more,
-               "difference to no KL, same seeds",
-               name_of(outside) if outside else "out of domain", *more, "collapsed",
-               "cells")  # fmt: skip
-    return Table("Every configuration: mean and 95 % interval over seeds", columns, tuple(rows),
-                 searchable=True)  # fmt: skip
+    columns = (
+        *WHO,
+        "seeds finished",
+        name_of(inside) if inside else "",
+        *more,
+        "difference to no KL, same seeds",
+        name_of(outside) if outside else "out of domain",
+        *more,
+        "collapsed",
+        "cells",
+    )
+    return ReportTable(
+        "Every configuration: mean and 95 % interval over seeds",
+        columns,
+        tuple(rows),
+        searchable=True,
+    )
 
 
 def curves(comparison: Comparison) -> Section | None:
@@ -83,7 +352,9 @@ def curves(comparison: Comparison) -> Section | None:
     if not metrics:
         return None
     figure = Figure(
-        "curves", "curves", "Learning curves",
+        "curves",
+        "curves",
+        "Learning curves",
         "Mean over seeds, with its 95 % interval as a band. Nothing is smoothed unless the box is "
         "ticked, and then the figure says so. Curves of a configuration are cut to the train steps "
         "that all of its seeds have reached. A cross marks configurations of which a seed "
@@ -91,7 +362,7 @@ def curves(comparison: Comparison) -> Section | None:
         "Learning curves, one panel a KL configuration; the final values are in the table of the "
         "section before.",
         metrics,
-    )  # fmt: skip
+    )
     return Section("curves", "Learning curves", figures=(figure,))
 
 
@@ -105,10 +376,11 @@ def collapse(comparison: Comparison) -> Section | None:
         groups.setdefault((c.study, setting), []).append(c)
     maps = tuple(_map(" · ".join(filter(None, key)), group) for key, group in groups.items())
     return Section(
-        "collapse", "Collapse map",
+        "collapse",
+        "Collapse map",
         (COLLAPSED,),
         maps=maps,
-    )  # fmt: skip
+    )
 
 
 def _map(title: str, group: Sequence[Configuration]) -> Map:
@@ -132,23 +404,29 @@ def reference(comparison: Comparison) -> Section | None:
     if not metrics:
         return None
     figure = Figure(
-        "reference", "measures", "Distance from the reference policy",
+        "reference",
+        "measures",
+        "Distance from the reference policy",
         "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
         "what the reference policy does; reverse KL is what the penalty is meant to bound. "
         "Panels with more than 8 lines leave their bands out: choose a β to see them.",
         "Curves of forward KL, reverse KL and entropy, one panel each.",
         metrics,
-    )  # fmt: skip
+    )
     rows = [
         (*who(c, setting), *(final(c, m) for m in metrics), cells(c))
         for c, setting in names_of(comparison.configurations)
         if any(m in c.finals for m in metrics)
     ]
-    table = Table("Final values: mean and 95 % interval over seeds",
-                  (*WHO, *map(name_of, metrics), "cells"), tuple(rows),
-                  searchable=True)  # fmt: skip
-    return Section("reference", "Distance from the reference policy", figures=(figure,),
-                   tables=(table,))  # fmt: skip
+    table = ReportTable(
+        "Final values: mean and 95 % interval over seeds",
+        (*WHO, *map(name_of, metrics), "cells"),
+        tuple(rows),
+        searchable=True,
+    )
+    return Section(
+        "reference", "Distance from the reference policy", figures=(figure,), tables=(table,)
+    )
 
 
 def predicted(comparison: Comparison) -> Section | None:
@@ -162,19 +440,106 @@ def predicted(comparison: Comparison) -> Section | None:
     if not pairs:
         return None
     figure = Figure(
-        "predicted", "predicted", "Observed against predicted accuracy",
+        "predicted",
+        "predicted",
+        "Observed against predicted accuracy",
         "The optimum of reward minus β times the sequence's reverse KL is known in closed form for "
         "these tasks: a configuration whose gradient is that of the reverse KL should end on the "
         "line, if it trained long enough. Bars are 95 % intervals over seeds.",
         "Observed final accuracy over the predicted one, with the diagonal.",
         (accuracy,),
-    )  # fmt: skip
+    )
     rows = [
-        (*who(c, setting), f"{c.predicted:.3f}", final(c, accuracy),
-         f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"), cells(c))
+        (
+            *who(c, setting),
+            f"{c.predicted:.3f}",
+            final(c, accuracy),
+            f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"),
+            cells(c),
+        )
         for c, setting in pairs
-    ]  # fmt: skip
+    ]
     columns = (*WHO, "predicted", "observed", "difference", "cells")
-    table = Table("Predicted and observed final accuracy", columns, tuple(rows),
-                  searchable=len(rows) > 12)  # fmt: skip
+    table = ReportTable(
+        "Predicted and observed final accuracy", columns, tuple(rows), searchable=len(rows) > 12
+    )
     return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))
+
+
+# The paper's numbers beside ours: each a relative improvement of the same claim.
+
+
+MICRO = (
+    "NOT COMPARABLE: the published numbers are of models of 7 and 8 billion parameters on "
+    "mathematics; ours are of the embedded trainer, tens of thousands of parameters on strings of "
+    "digits. They stand side by side to show which way each goes, and nothing else."
+)
+PRINTED_TEXT = (
+    "Relative improvement: how much higher left is than right, in shares of right, averaged over "
+    "tasks. A published number has no interval; ours is a 95 % interval over seeds."
+)
+
+
+def printed(comparison: Comparison, spec: Spec) -> Section | None:
+    """Nothing where the spec names no published numbers."""
+    if not comparison.published:
+        return None
+    micro = is_micro(comparison.runs)
+    source = f"Published in: {spec.published.source}." if spec.published.source else ""
+    figure = Figure(
+        "published",
+        "published",
+        "Published numbers beside ours",
+        "Circles: ours, with 95 % intervals over seeds. Diamonds: published. "
+        + ("Not comparable: the scales differ." if micro else ""),
+        "Our relative improvement with its interval and the published number, a row a claim.",
+    )
+    rows = tuple(_printed_row(one, micro) for one in comparison.published)
+    columns = ("claim", "where", "published", "ours", "seeds", "published lies")
+    return Section(
+        "published",
+        "Beside the paper's numbers",
+        tuple(filter(None, (PRINTED_TEXT, source))),
+        figures=(figure,) if any(one.ours for one in comparison.published) else (),
+        tables=(ReportTable("Relative improvement", columns, rows),),
+        note=MICRO if micro else "",
+    )
+
+
+def _printed_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
+    ours = one.ours
+    if ours is None:
+        told = f"none: {one.missing}"
+    else:
+        told = _share(ours.value)
+        if ours.low is not None and ours.high is not None:
+            told += f" [{_share(ours.low)}, {_share(ours.high)}]"
+    verdict = "not comparable (micro scale)" if micro else one.verdict
+    return (
+        statement(one.claim),
+        one.published.where,
+        _share(one.published.relative_improvement),
+        told,
+        str(ours.n) if ours else "",
+        verdict,
+    )
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:+.2f} %".replace("-", "−")
+
+
+def printed_data(comparison: Comparison) -> list[dict[str, Any]]:
+    """Name, where, the published value, and ours as [value, low, high]; all shares."""
+    return [
+        {
+            "name": one.published.name,
+            "where": one.published.where,
+            "statement": statement(one.claim),
+            "published": rounded(one.published.relative_improvement),
+            "ours": None
+            if one.ours is None
+            else [rounded(v) for v in (one.ours.value, one.ours.low, one.ours.high)],
+        }
+        for one in comparison.published
+    ]

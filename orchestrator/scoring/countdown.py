@@ -46,9 +46,11 @@ def _inverse(value: Value) -> Value:
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
-    ast.Add: _plus, ast.Sub: lambda one, other: _plus(one, _minus(other)),
-    ast.Mult: _times, ast.Div: lambda one, other: _times(one, _inverse(other)),
-}  # fmt: skip
+    ast.Add: _plus,
+    ast.Sub: lambda one, other: _plus(one, _minus(other)),
+    ast.Mult: _times,
+    ast.Div: lambda one, other: _times(one, _inverse(other)),
+}
 _LATEX = (("\\times", "*"), ("\\cdot", "*"), ("\\div", "/"), ("\\left", ""), ("\\right", ""))
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 

@@ -61,9 +61,14 @@ def _child() -> "subprocess.Popen[str]":
         path = os.pathsep.join(filter(None, sys.path))
         _CHILD = subprocess.Popen(
             [sys.executable, __file__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            encoding="utf-8", errors="backslashreplace", env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+            env={**os.environ, "PYTHONPATH": path},
+        )
         if _ask(_CHILD, None) != _READY:
             code = _CHILD.wait()
             _CHILD = None

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from orchestrator.errors import did_you_mean
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition, Rights
 from orchestrator.settings import Resources
-from orchestrator.site.cluster import Cluster, Node, Partition, Rights
+from orchestrator.spec.site_options import SlurmOptions
 
 
-class Advice(NamedTuple):
+class SiteAdvice(NamedTuple):
     """One thing that is wrong, or that one may want to know."""
 
     sentence: str
@@ -21,7 +21,7 @@ class Advice(NamedTuple):
 
 def check(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources] = (), cells: int = 0
-) -> list[Advice]:
+) -> list[SiteAdvice]:
     """What would go wrong with cells that need these resources on this cluster."""
     partition = cluster.partition(options.partition)
     found = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
@@ -39,52 +39,67 @@ def field(name: str) -> str:
 
 def _partition(
     options: SlurmOptions, cluster: Cluster, partition: Partition | None
-) -> Iterator[Advice]:
+) -> Iterator[SiteAdvice]:
     names = [each.name for each in cluster.partitions]
     if partition is None:
-        what = (f"there is no partition '{options.partition}'"
-                f"{did_you_mean(options.partition, names)}" if options.partition
-                else "the cluster has no default partition")  # fmt: skip
-        yield Advice(f"{what} (there are: {', '.join(names)})", field("partition"))
+        what = (
+            f"there is no partition '{options.partition}'{did_you_mean(options.partition, names)}"
+            if options.partition
+            else "the cluster has no default partition"
+        )
+        yield SiteAdvice(f"{what} (there are: {', '.join(names)})", field("partition"))
         return
     if not partition.up:
-        yield Advice(f"the partition '{partition.name}' takes no jobs at present: it is not up",
-                     field("partition"))  # fmt: skip
+        yield SiteAdvice(
+            f"the partition '{partition.name}' takes no jobs at present: it is not up",
+            field("partition"),
+        )
 
 
 def _rights(
     options: SlurmOptions, cluster: Cluster, partition: Partition | None
-) -> Iterator[Advice]:
+) -> Iterator[SiteAdvice]:
     if partition is not None:
-        for name, given, allowed in (("account", options.account, partition.accounts),
-                                     ("qos", options.qos, partition.qos)):  # fmt: skip
+        for name, given, allowed in (
+            ("account", options.account, partition.accounts),
+            ("qos", options.qos, partition.qos),
+        ):
             if given and allowed and given not in allowed:
-                yield Advice(f"the partition '{partition.name}' does not admit the {name} "
-                             f"'{given}' (it admits: {', '.join(sorted(allowed))})",
-                             field(name))  # fmt: skip
+                yield SiteAdvice(
+                    f"the partition '{partition.name}' does not admit the {name} "
+                    f"'{given}' (it admits: {', '.join(sorted(allowed))})",
+                    field(name),
+                )
     if not cluster.accounting or "associations" not in cluster.enforced:
         return
     mine = sorted({right.account for right in cluster.rights})
     if not mine:
-        yield Advice("this user has no account on the cluster; ask its administrator for one",
-                     field("account"))  # fmt: skip
+        yield SiteAdvice(
+            "this user has no account on the cluster; ask its administrator for one",
+            field("account"),
+        )
         return
     if options.account and options.account not in mine:
-        yield Advice(f"this user has no rights in the account '{options.account}'"
-                     f"{did_you_mean(options.account, mine)} (there are: {', '.join(mine)})",
-                     field("account"))  # fmt: skip
+        yield SiteAdvice(
+            f"this user has no rights in the account '{options.account}'"
+            f"{did_you_mean(options.account, mine)} (there are: {', '.join(mine)})",
+            field("account"),
+        )
         return
     granted = {name for right in _held(options, cluster) for name in right.qos}
     if options.qos and granted and options.qos not in granted:
-        yield Advice(f"the account may not use the QOS '{options.qos}' (it may use: "
-                     f"{', '.join(sorted(granted))})", field("qos"))  # fmt: skip
+        yield SiteAdvice(
+            f"the account may not use the QOS '{options.qos}' (it may use: "
+            f"{', '.join(sorted(granted))})",
+            field("qos"),
+        )
 
 
 def _held(options: SlurmOptions, cluster: Cluster) -> list[Rights]:
     return [r for r in cluster.rights if options.account in (None, r.account)]
 
 
-def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iterator[Advice]:
+def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iterator[SiteAdvice]:
     asked = options.time_limit_hours * 60
     limits = [(partition.max_minutes, f"the partition '{partition.name}' allows")]
     limits += [
@@ -92,22 +107,26 @@ def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iter
     ]
     for limit, whose in limits:
         if limit is not None and asked > limit:
-            yield Advice(f"the time limit of {options.time_limit_hours:g} h is more than {whose} "
-                         f"({limit:g} minutes): jobs would wait for ever. Cells that need longer "
-                         "are requeued and go on from their checkpoint",
-                         field("time_limit_hours"))  # fmt: skip
+            yield SiteAdvice(
+                f"the time limit of {options.time_limit_hours:g} h is more than {whose} "
+                f"({limit:g} minutes): jobs would wait for ever. Cells that need longer "
+                "are requeued and go on from their checkpoint",
+                field("time_limit_hours"),
+            )
 
 
 def _nodes(
     options: SlurmOptions, cluster: Cluster, partition: Partition, wanted: list[tuple[int, int]]
-) -> Iterator[Advice]:
+) -> Iterator[SiteAdvice]:
     nodes = cluster.nodes_of(partition.name)
     features = {name for node in nodes for name in node.features}
     if options.constraint and options.constraint.replace("_", "").isalnum():
         if options.constraint not in features:
-            yield Advice(f"no node of '{partition.name}' has the feature '{options.constraint}'"
-                         f"{did_you_mean(options.constraint, features)}",
-                         field("constraint"))  # fmt: skip
+            yield SiteAdvice(
+                f"no node of '{partition.name}' has the feature '{options.constraint}'"
+                f"{did_you_mean(options.constraint, features)}",
+                field("constraint"),
+            )
             return
         nodes = [node for node in nodes if options.constraint in node.features]
     for num_nodes, gpus in wanted or [(1, 0)]:
@@ -115,47 +134,62 @@ def _nodes(
 
 
 def _fit(
-    options: SlurmOptions, partition: Partition, nodes: list[Node], num_nodes: int, gpus: int
-) -> Iterator[Advice]:
+    options: SlurmOptions, partition: Partition, nodes: list[ClusterNode], num_nodes: int, gpus: int
+) -> Iterator[SiteAdvice]:
     kind, count = gres_of(options, gpus)
     with_gpus = [node for node in nodes if node.gpus_of(kind) >= count]
     if count and not with_gpus:
         there = sorted(
             {f"gpu:{k}:{n}" if k else f"gpu:{n}" for node in nodes for k, n in node.gpus}
         )
-        yield Advice(f"no node of '{partition.name}' has {count} GPUs"
-                     f"{f' of type {kind}' if kind else ''} (its nodes have: "
-                     f"{', '.join(there) or 'none'})", field("gres"))  # fmt: skip
+        yield SiteAdvice(
+            f"no node of '{partition.name}' has {count} GPUs"
+            f"{f' of type {kind}' if kind else ''} (its nodes have: "
+            f"{', '.join(there) or 'none'})",
+            field("gres"),
+        )
         return
     if count and gpus and count < gpus:
-        yield Advice(f"cells need {gpus} GPUs a node (resources.gpus_per_node) and the site gives "
-                     f"{count}", field("gres"))  # fmt: skip
+        yield SiteAdvice(
+            f"cells need {gpus} GPUs a node (resources.gpus_per_node) and the site gives {count}",
+            field("gres"),
+        )
     cpus = options.cpus_per_task or (options.cpus_per_gpu or 0) * count
     if cpus and not any(node.cpus >= cpus for node in with_gpus):
         most = max((node.cpus for node in with_gpus), default=0)
-        yield Advice(f"no node of '{partition.name}' has {cpus} CPUs (the largest has {most})",
-                     field("cpus_per_task" if options.cpus_per_task else "cpus_per_gpu")
-                     )  # fmt: skip
+        yield SiteAdvice(
+            f"no node of '{partition.name}' has {cpus} CPUs (the largest has {most})",
+            field("cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"),
+        )
     if options.memory_gib and not any(
         node.memory_mib >= math.ceil(options.memory_gib * 1024) for node in with_gpus
     ):
         memory = max((node.memory_mib for node in with_gpus), default=0) / 1024
-        yield Advice(f"no node of '{partition.name}' has {options.memory_gib:g} GiB of memory "
-                     f"(the largest has {memory:.0f})", field("memory_gib"))  # fmt: skip
+        yield SiteAdvice(
+            f"no node of '{partition.name}' has {options.memory_gib:g} GiB of memory "
+            f"(the largest has {memory:.0f})",
+            field("memory_gib"),
+        )
     usable = [node for node in with_gpus if node.usable]
     largest = min(len(with_gpus), partition.max_nodes or len(with_gpus))
     if num_nodes > largest:
-        yield Advice(f"cells need {num_nodes} nodes (resources.num_nodes) and '{partition.name}' "
-                     f"gives {largest} that fit", field("partition"))  # fmt: skip
+        yield SiteAdvice(
+            f"cells need {num_nodes} nodes (resources.num_nodes) and '{partition.name}' "
+            f"gives {largest} that fit",
+            field("partition"),
+        )
     elif num_nodes > len(usable):
-        yield Advice(f"cells need {num_nodes} nodes and only {len(usable)} of {len(with_gpus)} "
-                     f"that fit are neither down nor drained: they would wait", field("partition"),
-                     broken=False)  # fmt: skip
+        yield SiteAdvice(
+            f"cells need {num_nodes} nodes and only {len(usable)} of {len(with_gpus)} "
+            f"that fit are neither down nor drained: they would wait",
+            field("partition"),
+            broken=False,
+        )
 
 
 def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
     """Type and number of GPUs that a job asks of each node."""
-    from orchestrator.site.cluster import gpus as read
+    from orchestrator.launch.slurm.cluster import gpus as read
 
     if not gpus:
         return "", 0
@@ -164,20 +198,28 @@ def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
     return next(iter(read(options.gres)), ("", 0))
 
 
-def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[Advice]:
+def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[SiteAdvice]:
     if options.max_array_size and options.max_array_size > cluster.max_array_size:
-        yield Advice(f"an array of {options.max_array_size} is more than the cluster takes "
-                     f"({cluster.max_array_size}); arrays are cut to that",
-                     field("max_array_size"), broken=False)  # fmt: skip
+        yield SiteAdvice(
+            f"an array of {options.max_array_size} is more than the cluster takes "
+            f"({cluster.max_array_size}); arrays are cut to that",
+            field("max_array_size"),
+            broken=False,
+        )
     allowed = [right.max_submit for right in _held(options, cluster) if right.max_submit]
     submit = min(allowed, default=None)
     if submit and (options.max_submit_jobs or cells) > submit:
-        yield Advice(f"the account may have {submit} jobs in the queue at once; say so, and orch "
-                     "submits the others as these end", field("max_submit_jobs"),
-                     broken=options.max_submit_jobs is not None)  # fmt: skip
+        yield SiteAdvice(
+            f"the account may have {submit} jobs in the queue at once; say so, and orch "
+            "submits the others as these end",
+            field("max_submit_jobs"),
+            broken=options.max_submit_jobs is not None,
+        )
     if not cluster.accounting:
-        yield Advice("the cluster keeps no accounting: how a job ended is read from its files and "
-                     "the queue, and one that dies with its node is told late",
-                     broken=False)  # fmt: skip
+        yield SiteAdvice(
+            "the cluster keeps no accounting: how a job ended is read from its files and "
+            "the queue, and one that dies with its node is told late",
+            broken=False,
+        )
     for sentence in cluster.faults:
-        yield Advice(sentence, broken=False)
+        yield SiteAdvice(sentence, broken=False)

@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from orchestrator import registry
-from orchestrator.cost import cost
+from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.errors import OrchError
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell
+from orchestrator.runs.cost import cost
+from orchestrator.spec.site_options import SlurmOptions
 
 _ASK_SECONDS = 30
 
@@ -38,7 +38,7 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
         home = folder.cell(cell)
         place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
         try:
-            registry.load(cell.settings.backend.name).translate(cell, place)
+            plugins.load(cell.settings.backend.name).translate(cell, place)
         except OrchError as error:
             found.setdefault(str(error), []).append(cell.slug)
     return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
@@ -52,7 +52,7 @@ def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
         home = folder.cell(cell)
         place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
         try:
-            plan = registry.load(cell.settings.backend.name).translate(cell, place)
+            plan = plugins.load(cell.settings.backend.name).translate(cell, place)
         except OrchError:
             continue  # it is among the refusals
         needs = plan.files.get(PLAN_FILE, "")
@@ -79,8 +79,10 @@ def times(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
         if jobs > most:
             yield f"{told}: more than site.options.max_requeues allows ({options.max_requeues})"
         if any(cell.cadence.checkpoint_every_steps is None for cell in held):
-            yield (f"{told}, and write no checkpoint before their last step: they would begin anew "
-                   "each time. Set cadence.checkpoint_every_steps")  # fmt: skip
+            yield (
+                f"{told}, and write no checkpoint before their last step: they would begin anew "
+                "each time. Set cadence.checkpoint_every_steps"
+            )
 
 
 def admitted(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
@@ -88,25 +90,32 @@ def admitted(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str
     submitted. (sentence, whether it would take it)."""
     from orchestrator.launch.slurm import script
 
-    shapes: dict[script.Shape, int] = {}
+    shapes: dict[script.ArrayResources, int] = {}
     for cell in cells:
         shape = script.shape_of(cell)
         shapes[shape] = shapes.get(shape, 0) + 1
     for shape, count in shapes.items():
         what = f"{count} cells of {shape.num_nodes} x {shape.gpus_per_node} GPUs"
-        yield _asked(script.text(script.Job("orch-rehearse", 1, shape), options), what, options)
+        yield _asked(
+            script.text(script.ArrayJob("orch-rehearse", 1, shape), options), what, options
+        )
 
 
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    from orchestrator.site.messages import told
+    from orchestrator.launch.slurm.scheduler import told
 
     with tempfile.TemporaryDirectory() as folder:
         try:
             argv = ["sbatch", "--test-only", f"--chdir={folder}"]
             done = subprocess.run(
-                argv, input=text, capture_output=True,
-                text=True, check=False, timeout=_ASK_SECONDS, cwd=folder,
-            )  # fmt: skip
+                argv,
+                input=text,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_ASK_SECONDS,
+                cwd=folder,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{what}: the scheduler could not be asked ({error})", False
     if done.returncode:

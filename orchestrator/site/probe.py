@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.options import SlurmOptions
-from orchestrator.site.look import MARK
-from orchestrator.site.messages import Told, told
+from orchestrator.launch.slurm.scheduler import Refusal, told
+from orchestrator.site.node_facts import MARK
+from orchestrator.spec.site_options import SlurmOptions
 
 DEADLINE_SECONDS = 120.0
 """How long a node may take to become free."""
 
 
-class Seen(NamedTuple):
+class NodeReport(NamedTuple):
     """What a node told of itself. `fault` alone, where it told nothing."""
 
     node: str = ""
@@ -30,23 +30,27 @@ class Seen(NamedTuple):
     gpus: str = "0"
     environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
     """Release -> what is wrong with its environment; empty where nothing is."""
-    fault: Told | None = None
+    fault: Refusal | None = None
 
 
 def probe(
-    options: SlurmOptions, folder: Path, environments: Iterable[tuple[str, str]], gpus: int = 0,
+    options: SlurmOptions,
+    folder: Path,
+    environments: Iterable[tuple[str, str]],
+    gpus: int = 0,
     deadline_seconds: float = DEADLINE_SECONDS,
-) -> Seen:  # fmt: skip
+) -> NodeReport:
     """Looks at one node of the site's partition, with `gpus` GPUs. Leaves nothing behind.
 
     Raises EnvironmentFault if the folder cannot be written from here.
     """
     token = f".orch-probe-{secrets.token_hex(8)}"
     asked: dict[str, Any] = {
-        "folder": str(folder.absolute()), "token": token,
+        "folder": str(folder.absolute()),
+        "token": token,
         "environments": [list(each) for each in environments],
         "options": options.model_dump(mode="json", exclude_defaults=True),
-    }  # fmt: skip
+    }
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,8 +61,14 @@ def probe(
         ) from error
     try:
         python = options.python or sys.executable
-        argv = [*_srun(options, gpus), python, "-P", "-m", "orchestrator.site.look",
-                json.dumps(asked)]  # fmt: skip
+        argv = [
+            *_srun(options, gpus),
+            python,
+            "-P",
+            "-m",
+            "orchestrator.site.node_facts",
+            json.dumps(asked),
+        ]
         return _answer(argv, options, python, deadline_seconds)
     finally:
         for name in (token, f"{token}.answer"):
@@ -70,21 +80,39 @@ def probe(
 
 def _srun(options: SlurmOptions, gpus: int) -> list[str]:
     flags: dict[str, object] = {
-        "partition": options.partition, "account": options.account, "qos": options.qos,
-        "constraint": options.constraint, "reservation": options.reservation,
-        "exclude": options.exclude, "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
-    }  # fmt: skip
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "reservation": options.reservation,
+        "exclude": options.exclude,
+        "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
+    }
     given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
-    return ["srun", "--job-name=orch-doctor", "--nodes=1", "--ntasks=1", "--time=5",
-            "--chdir=/", "--input=none", *given]  # fmt: skip
+    return [
+        "srun",
+        "--job-name=orch-doctor",
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=5",
+        "--chdir=/",
+        "--input=none",
+        *given,
+    ]
 
 
-def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: float) -> Seen:
+def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: float) -> NodeReport:
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-        errors="replace", env=env, start_new_session=True,
-    )  # fmt: skip
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        env=env,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
@@ -92,20 +120,31 @@ def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: f
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=10)
         process.kill()
-        return Seen(fault=Told(f"no node was free within {deadline:.0f} s, so none was looked at; "
-                               "ask again when the queue is shorter", passing=True))  # fmt: skip
+        return NodeReport(
+            fault=Refusal(
+                f"no node was free within {deadline:.0f} s, so none was looked at; "
+                "ask again when the queue is shorter",
+                passing=True,
+            )
+        )
     _, marked, line = out.rpartition(MARK)
     if marked:
-        return Seen(**json.loads(line))
-    return Seen(fault=_fault(err, options, python))
+        return NodeReport(**json.loads(line))
+    return NodeReport(fault=_fault(err, options, python))
 
 
-def _fault(err: str, options: SlurmOptions, python: str) -> Told:
+def _fault(err: str, options: SlurmOptions, python: str) -> Refusal:
     if "execve()" in err or "No such file or directory" in err:
-        return Told(f"the nodes do not have {python}: put orch's environment where they see it, "
-                    "or say which Python has orch there", "site.options.python")  # fmt: skip
+        return Refusal(
+            f"the nodes do not have {python}: put orch's environment where they see it, "
+            "or say which Python has orch there",
+            "site.options.python",
+        )
     if "No module named" in err:
         said = next(line for line in err.splitlines() if "No module named" in line).strip()
-        return Told(f"{python} runs on the node and cannot import orch ({said}): install orch "
-                    "where the nodes see it", "site.options.python")  # fmt: skip
+        return Refusal(
+            f"{python} runs on the node and cannot import orch ({said}): install orch "
+            "where the nodes see it",
+            "site.options.python",
+        )
     return told(err, options.model_dump())

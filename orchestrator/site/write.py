@@ -1,7 +1,7 @@
 """A site file from what the cluster answers: the partition that most likely is meant, its limits,
 and the alternatives as comments. Pure."""
 
-from orchestrator.site.cluster import Cluster, Node, Partition
+from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition
 
 
 def site_file(cluster: Cluster) -> str:
@@ -10,8 +10,10 @@ def site_file(cluster: Cluster) -> str:
     lines = [
         f"# {cluster.name}, SLURM {cluster.version}, as it answered. `orch doctor --site FILE`",
         "# checks it; every field is described by `orch schema`.",
-        "kind: slurm", "# runs_dir: a folder that every node sees", "options:",
-    ]  # fmt: skip
+        "kind: slurm",
+        "# runs_dir: a folder that every node sees",
+        "options:",
+    ]
     if chosen is None:
         return "\n".join([*lines, "  partition: null  # the cluster names none", ""])
     lines += _partitions(cluster, chosen)
@@ -70,7 +72,7 @@ def _rights(cluster: Cluster) -> list[str]:
 
 def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
     nodes = cluster.nodes_of(chosen.name)
-    kinds: dict[tuple[str, int], list[Node]] = {}
+    kinds: dict[tuple[str, int], list[ClusterNode]] = {}
     for node in nodes:
         for pair in node.gpus:
             kinds.setdefault(pair, []).append(node)

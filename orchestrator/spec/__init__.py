@@ -2,8 +2,8 @@
 
 A spec is composed once by Hydra (its `defaults` name entries of the config groups beside it:
 recipe/, model/, data/, site/, evaluation/, sampling/, published/), resolved by OmegaConf and
-checked into the frozen types. The language of its studies is described in orchestrator/expand, with
-examples in experiments/README.md.
+checked into the frozen types. orchestrator/spec/expand.py describes the language of its studies,
+with examples in experiments/README.md.
 """
 
 from orchestrator.spec.load import load as load

@@ -1,49 +1,286 @@
-"""Claims of a spec: each must be readable, and about cells that there are."""
+"""The grammar of claims: what an experiment is meant to test, as text that can be judged.
 
+    claim      = side relation (side | number | "predicted") ["+-" number] {condition}
+    side       = metric ["[" choice {"," choice} "]"]
+    relation   = ">" | ">=" | "<" | "<=" | "~"
+    condition  = "at" choice {("and" | ",") choice} | "in" "study" (name | list)
+    choice     = axis ("=" value | "in" list)
+    list       = "[" value {"," value} "]"
+
+`eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss] at beta in [0.05, 0.1]`
+`eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05 in study onpolicy`
+`collapse[kl=k3.reward] > collapse[kl=none] at beta=1`
+
+`collapse` is the share of runs that collapsed; any other metric is a canonical name
+(orchestrator/metrics/names.py). `eval/in_domain/mean` and `eval/out_of_domain/mean` are mean@k over
+the tasks of a domain whatever k ran, and hold at every scale; `mean@32` needs k = 32. An axis is a
+field as `--where` knows it (`kl`, `beta`, `model`, `kl.estimator`, ...). `~` says "equal within the
+margin", `>=` with a margin "not lower by more than the margin". `predicted` is the backend's closed
+form of the same settings.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, cast
 
 from orchestrator.errors import did_you_mean
-from orchestrator.expand import Expansion
-from orchestrator.expand.assign import Pointer, Problem
-from orchestrator.fields import FIELDS, LABELS
-from orchestrator.select import term
-from orchestrator.types import Cell
+from orchestrator.metrics.names import METRICS
+from orchestrator.records import Cell
+from orchestrator.spec.expand import Expansion, Pointer, SpecProblem
+from orchestrator.spec.fields import FIELDS, LABELS
+from orchestrator.spec.select import OF_A_CELL, term
+
+Relation = Literal[">", ">=", "<", "<=", "~"]
+COLLAPSE = "collapse"
+
+_METRIC = re.compile(r"[A-Za-z_][\w./@-]*")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_VALUE = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_RELATION = re.compile(r">=|<=|>|<|~")
+_MARGIN = re.compile(r"\+-|±|\+/-")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class AxisCondition:
+    """An axis takes one of these values."""
+
+    axis: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """As a `--where` term: `kl.beta=0.05,0.1`."""
+        return f"{self.axis}={','.join(self.values)}"
+
+    def each(self) -> "tuple[AxisCondition, ...]":
+        """One for each value."""
+        return tuple(AxisCondition(self.axis, (value,)) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSide:
+    """A metric, final value of the runs that hold these axes."""
+
+    metric: str
+    where: tuple[AxisCondition, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.metric}[{', '.join(map(str, self.where))}]" if self.where else self.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`left relation right`, in every setting that `at` and `studies` leave."""
+
+    text: str
+    left: ClaimSide
+    relation: Relation
+    right: "ClaimSide | float | Literal['predicted']"
+    margin: float = 0.0
+    at: tuple[AxisCondition, ...] = ()
+    studies: tuple[str, ...] = ()
+    """Empty: every study."""
+
+    @property
+    def sides(self) -> tuple[ClaimSide, ...]:
+        return (self.left, self.right) if isinstance(self.right, ClaimSide) else (self.left,)
+
+
+def parse(text: str) -> Claim:
+    """The claim a text states. Raises ValueError: the place, and what was expected there."""
+    reader = _Reader(text)
+    left = _side(reader)
+    relation = cast(
+        "Relation", reader.take(_RELATION, "a relation (>, >=, <, <= or ~) after the left side")
+    )
+    right = _right(reader)
+    margin = _margin(reader, relation)
+    at, studies = _conditions(reader)
+    _check_collapse(left, right, margin)
+    return Claim(" ".join(text.split()), left, relation, right, margin, at, studies)
+
+
+class _Reader:
+    """The text and how far it was read."""
+
+    def __init__(self, text: str):
+        self.text, self.at = text, 0
+        self.skip()
+
+    def skip(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+
+    def peek(self, pattern: re.Pattern[str] | str) -> str | None:
+        """What stands here, if it is of the pattern or starts with the literal text."""
+        if isinstance(pattern, str):
+            return pattern if self.text.startswith(pattern, self.at) else None
+        found = pattern.match(self.text, self.at)
+        return found.group() if found else None
+
+    def accept(self, pattern: re.Pattern[str] | str) -> str | None:
+        found = self.peek(pattern)
+        if found is not None:
+            self.at += len(found)
+            self.skip()
+        return found
+
+    def take(self, pattern: re.Pattern[str] | str, expected: str) -> str:
+        found = self.accept(pattern)
+        return self.fail(expected) if found is None else found
+
+    def word(self, word: str) -> bool:
+        return self.peek(_WORD) == word and self.accept(_WORD) is not None
+
+    def fail(self, expected: str) -> NoReturn:
+        rest = self.text[self.at : self.at + 24]
+        found = f"'{rest}'" if rest else "the end"
+        raise ValueError(f"expected {expected} at character {self.at + 1}, found {found}")
+
+
+def _side(reader: _Reader) -> ClaimSide:
+    metric = reader.take(_METRIC, f"a metric ({COLLAPSE}, eval/in_domain/mean, ...)")
+    _check_metric(metric)
+    where: list[AxisCondition] = []
+    if reader.accept("["):
+        while True:
+            where.append(_choice(reader))
+            if reader.accept("]"):
+                break
+            reader.take(",", "',' or ']'")
+    return ClaimSide(metric, tuple(where))
+
+
+def _right(reader: _Reader) -> "ClaimSide | float | Literal['predicted']":
+    number = reader.accept(_NUMBER)
+    if number is not None:
+        return float(number)
+    return "predicted" if reader.word("predicted") else _side(reader)
+
+
+def _margin(reader: _Reader, relation: Relation) -> float:
+    if not reader.accept(_MARGIN):
+        if relation == "~":
+            reader.fail("a margin ('+- 0.02'), since '~' says equal within one,")
+        return 0.0
+    if relation in (">", "<"):
+        raise ValueError(f"'{relation}' takes no margin; use '{relation}=' for 'within a margin'")
+    margin = float(reader.take(_NUMBER, "a number after '+-'"))
+    if margin <= 0:
+        raise ValueError(f"a margin is a positive number; got {margin:g}")
+    return margin
+
+
+def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, ...]]:
+    at: list[AxisCondition] = []
+    studies: list[str] = []
+    while reader.at < len(reader.text):
+        if reader.word("at"):
+            at.append(_choice(reader))
+            while reader.accept(",") or reader.word("and"):
+                at.append(_choice(reader))
+        elif reader.word("in"):
+            if not reader.word("study"):
+                reader.fail("'study' after 'in'")
+            studies += _values(reader)
+        else:
+            reader.fail("'at AXIS=VALUE', 'in study NAME' or the end")
+    return tuple(at), tuple(studies)
+
+
+def _choice(reader: _Reader) -> AxisCondition:
+    axis = reader.take(_NAME, "an axis (kl, beta, model, ...)")
+    if reader.word("in"):
+        if not reader.peek("["):
+            reader.fail("a list ('[0.05, 0.1]') after 'in'")
+        return _checked(axis, _values(reader))
+    reader.take("=", f"'=' or 'in' after the axis '{axis}'")
+    return _checked(axis, (reader.take(_VALUE, f"a value of the axis '{axis}'"),))
+
+
+def _checked(axis: str, values: tuple[str, ...]) -> AxisCondition:
+    if axis in OF_A_CELL:
+        raise ValueError(f"a claim cannot ask for '{axis}'; it names fields, or `in study NAME`")
+    term(axis, "=", values)
+    return AxisCondition(axis, values)
+
+
+def _values(reader: _Reader) -> tuple[str, ...]:
+    if not reader.accept("["):
+        return (reader.take(_VALUE, "a name or a list"),)
+    values = [reader.take(_VALUE, "a value of the list")]
+    while not reader.accept("]"):
+        reader.take(",", "',' or ']'")
+        values.append(reader.take(_VALUE, "a value of the list"))
+    return tuple(values)
+
+
+def _check_collapse(left: ClaimSide, right: "ClaimSide | float | str", margin: float) -> None:
+    collapses = [isinstance(side, ClaimSide) and side.metric == COLLAPSE for side in (left, right)]
+    if not any(collapses) or (collapses[0] and isinstance(right, float)):
+        return
+    if not all(collapses):
+        raise ValueError("collapse is a share of runs; compare it with collapse or with a number")
+    if margin:
+        raise ValueError(
+            "two shares of collapsed runs are compared by > or <, without a margin; to say that "
+            "runs are stable, compare one with a number: collapse[...] <= 0.1"
+        )
+
+
+def _check_metric(metric: str) -> None:
+    parts = metric.split("/")
+    evaluated = parts[0] == "eval" and len(parts) == 3 and all(parts)
+    if metric != COLLAPSE and metric not in METRICS and not evaluated:
+        raise ValueError(
+            f"no metric is called '{metric}'{did_you_mean(metric, [COLLAPSE, *METRICS])}; a metric "
+            "is collapse, eval/<task>/<metric> or a name of `orchestrator/metrics/names.py`"
+        )
+
+
+# Claims of a spec: each must be readable, and about cells that there are.
 
 
 def check_claims(
-    claims: Mapping[str, str], done: Expansion, studies: Sequence[str], problems: list[Problem],
-    *, strict: bool,
-) -> None:  # fmt: skip
+    claims: Mapping[str, str],
+    done: Expansion,
+    studies: Sequence[str],
+    problems: list[SpecProblem],
+    *,
+    strict: bool,
+) -> None:
     """Tells of claims that cannot be read or that speak of nothing the spec declares.
 
     `strict`: a claim about no cell is a fault; it is not once overrides have narrowed the grid.
     """
-    from orchestrator.claims import parse
 
     for name, text in claims.items():
         at: Pointer = ("claims", name)
         try:
             claim = parse(text)
         except ValueError as error:
-            problems.append(Problem(f"claim '{name}': {error}", at))
+            problems.append(SpecProblem(f"claim '{name}': {error}", at))
             continue
         for study in claim.studies:
             if study not in studies and strict:
                 hint = did_you_mean(study, studies)
-                problems.append(Problem(f"claim '{name}': no study is called '{study}'{hint}", at))
+                problems.append(
+                    SpecProblem(f"claim '{name}': no study is called '{study}'{hint}", at)
+                )
         for side in claim.sides:
             wheres = (*side.where, *claim.at)
             unknown = [w.axis for w in wheres if w.axis not in LABELS and w.axis not in FIELDS]
             for axis in unknown:
                 hint = did_you_mean(axis, [*LABELS, *FIELDS])
-                problems.append(Problem(f"claim '{name}': unknown axis '{axis}'{hint}", at))
+                problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", at))
             some = unknown or any(
                 _is_meant(cell, wheres) and set(claim.studies or studies) & set(cell.studies)
                 for cell in done.cells
             )
             if strict and done.cells and not some:
-                problems.append(Problem(f"claim '{name}': no cell has {side}", at))
+                problems.append(SpecProblem(f"claim '{name}': no cell has {side}", at))
 
 
 def _is_meant(cell: Cell, wheres: Sequence[Any]) -> bool:

@@ -1,16 +1,177 @@
-"""Composition by Hydra, once per spec, and resolution by OmegaConf."""
+"""Config groups: the folders beside a spec, and the files that a spec is composed of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from orchestrator.errors import Fault, did_you_mean
-from orchestrator.expand.assign import Pointer
-from orchestrator.fields import FIELDS
-from orchestrator.sentences import shown
-from orchestrator.spec.groups import GROUPS, Library, Part, default_items, is_name, merged
+from orchestrator.settings import Name
+from orchestrator.spec.expand import Pointer, spelled
+from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
-from orchestrator.spec.source import MAX_DEPTH, MAX_NODES, Document, read
+from orchestrator.spec.sentences import shown
+from orchestrator.spec.yaml_file import MAX_DEPTH, MAX_NODES, YamlDocument, read
+
+GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling", "published")
+_NAME = TypeAdapter(Name)
+
+
+class ComposedPart(NamedTuple):
+    """A document and where its content lies in the composed spec."""
+
+    prefix: Pointer
+    document: YamlDocument
+
+
+@dataclass
+class Library:
+    """Reads the group entries beside a spec, each once, and remembers them for faults."""
+
+    folder: Path
+    faults: list[Fault]
+    entries: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    parts: list[ComposedPart] = field(default_factory=list)
+    """Everything read, in order of composition; later ones win."""
+    overridden: list[tuple[Pointer, str]] = field(default_factory=list)
+    """What the command line changed, and how it was written there."""
+
+    def names(self, group: str) -> list[str]:
+        """The entries a group has."""
+        return sorted(path.stem for path in (self.folder / group).glob("*.yaml"))
+
+    def missing(self, group: str, name: str) -> str:
+        """The sentence for an entry that is not there; empty if it is."""
+        if not is_name(name):
+            return f"{group} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
+        names = self.names(group)
+        if name in names:
+            return ""
+        there = f"there are: {', '.join(names)}" if names else f"there is no folder {group}/"
+        return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({there})'}"
+
+    def entry(self, group: str, name: str) -> Mapping[str, Any]:
+        """The plain data of an entry. Raises LookupError with a sentence if there is none."""
+        if (group, name) not in self.entries:
+            problem = self.missing(group, name)
+            if problem:
+                raise LookupError(problem)
+            data: dict[str, Any] = {}
+            for part in self.walk(group, name, (f"@{group}", name), ()):
+                data = merged(data, part.document.data)
+            data.pop("defaults", None)
+            self.entries[group, name] = self._resolved(data, group, name)
+        return self.entries[group, name]
+
+    def _resolved(self, data: dict[str, Any], group: str, name: str) -> Mapping[str, Any]:
+        if "${" not in repr(data):
+            return data
+
+        problems: list[tuple[str, Pointer]] = []
+        plain = resolved(data, problems)
+        for message, at in problems:
+            self.faults.append(self.fault(message, (f"@{group}", name, *at)))
+        return plain
+
+    def walk(
+        self, group: str, name: str, prefix: Pointer, above: tuple[Path, ...]
+    ) -> Iterator[ComposedPart]:
+        """An entry and the entries its `defaults` name, in order of composition."""
+        file = self.folder / group / f"{name}.yaml"
+        document = read(file, self.faults)
+        if document is None:
+            return
+        for i, item in enumerate(default_items(document, self.faults)):
+            at: Pointer = ("defaults", i)
+            if item == "_self_":
+                continue
+            if not isinstance(item, str):
+                self.faults.append(
+                    document.fault(
+                        f"an entry of {group}/ may only name entries of {group}/; got "
+                        f"{shown(item)}",
+                        at,
+                    )
+                )
+            else:
+                yield from self.step(document, group, item, prefix, at, (*above, file))
+        part = ComposedPart(prefix, document)
+        self.parts.append(part)
+        yield part
+
+    def step(
+        self,
+        document: YamlDocument,
+        group: str,
+        name: str,
+        prefix: Pointer,
+        at: Pointer,
+        above: tuple[Path, ...],
+    ) -> Iterator[ComposedPart]:
+        """One item of a defaults list, checked."""
+        problem = self.missing(group, name)
+        if problem:
+            self.faults.append(document.fault(problem, at))
+        elif self.folder / group / f"{name}.yaml" in above:
+            chain = " -> ".join([*(path.stem for path in above), name])
+            self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
+        else:
+            yield from self.walk(group, name, prefix, above)
+
+    def fault(self, message: str, pointer: Pointer) -> Fault:
+        """A fault at a place of the composed spec, in the file and line that wrote it."""
+        for place, text in self.overridden:
+            if pointer[: len(place)] == place:
+                return Fault(message, f"{spelled(pointer)} (override '{text}')")
+        for depth in range(len(pointer), -1, -1):
+            for prefix, document in reversed(self.parts):
+                inner = pointer[len(prefix) : depth]
+                if len(prefix) > depth or pointer[: len(prefix)] != prefix:
+                    continue
+                if inner in document.lines:
+                    return Fault(
+                        message,
+                        spelled(pointer[len(prefix) :]),
+                        document.file,
+                        document.lines[inner],
+                    )
+        return Fault(message, spelled(pointer))
+
+
+def is_name(name: object) -> bool:
+    """Whether it can name a group entry: it cannot leave its folder."""
+    try:
+        _NAME.validate_python(name)
+    except ValidationError:
+        return False
+    return True
+
+
+def default_items(document: YamlDocument, faults: list[Fault]) -> list[Any]:
+    """The `defaults` of a file; anything but a list is a fault."""
+    items = document.data.get("defaults", [])
+    if isinstance(items, list):
+        return items
+    faults.append(document.fault(f"defaults is a list; got {shown(items)}", ("defaults",)))
+    return []
+
+
+def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings merged; everything else of `over` replaces what is under it."""
+    out = dict(under)
+    for key, value in over.items():
+        below = out.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            out[key] = merged(below, value)
+        else:
+            out[key] = value
+    return out
+
+
+# Composition by Hydra, once per spec, and resolution by OmegaConf.
+
 
 _FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
 KINDS = ("auto", "local", "slurm")
@@ -40,8 +201,11 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
         try:
             read_ = parser.parse_override(text)
             if read_.is_sweep_override():
-                faults.append(Fault(f"override '{text}' names several values; put a list in "
-                                    "brackets: key=[1,2]"))  # fmt: skip
+                faults.append(
+                    Fault(
+                        f"override '{text}' names several values; put a list in brackets: key=[1,2]"
+                    )
+                )
                 continue
             value = None if read_.is_delete() else read_.value()
         except HydraException as error:
@@ -78,14 +242,18 @@ def _walk(
         name = chosen.get(group, name)
         for part in library.step(document, group, name, (group,), at, ()) if name else ():
             data = merged(data, {group: part.document.data})
-    library.parts.append(Part((), document))
+    library.parts.append(ComposedPart((), document))
     return merged(data, document.data)
 
 
 def _sibling(
-    document: Document, name: str, library: Library, chosen: Mapping[str, str], at: Pointer,
+    document: YamlDocument,
+    name: str,
+    library: Library,
+    chosen: Mapping[str, str],
+    at: Pointer,
     above: tuple[Path, ...],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Another spec in the same folder that this one builds on."""
     file = library.folder / f"{name}.yaml"
     names = [path.stem for path in library.folder.glob("*.yaml")]
@@ -102,7 +270,7 @@ def _sibling(
 
 
 def _group_item(
-    document: Document, item: object, at: Pointer, faults: list[Fault]
+    document: YamlDocument, item: object, at: Pointer, faults: list[Fault]
 ) -> tuple[str, str]:
     """`{group: entry}` of a defaults list; two empty texts if it is something else."""
     if isinstance(item, dict) and len(item) == 1:
@@ -116,9 +284,11 @@ def _group_item(
         hint = did_you_mean(group, GROUPS) or f" (there are: {', '.join(GROUPS)})"
         faults.append(document.fault(f"no config group is called '{group}'{hint}", at))
         return "", ""
-    faults.append(document.fault(
-        f"an item of defaults is `group: entry`, a spec or _self_; got {shown(item)}", at
-    ))  # fmt: skip
+    faults.append(
+        document.fault(
+            f"an item of defaults is `group: entry`, a spec or _self_; got {shown(item)}", at
+        )
+    )
     return "", ""
 
 

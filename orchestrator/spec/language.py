@@ -25,7 +25,7 @@ class StudyFile(Frozen):
     base: Fields = Field(default_factory=dict)
     """Over the recipe and over the spec's own base."""
     axes: Fields = Field(default_factory=dict)
-    """What varies; see orchestrator/expand."""
+    """What varies; see orchestrator/spec/expand."""
     exclude: list[Fields] = Field(default_factory=list)
     """Rows for which all of an entry holds are left out."""
     include: list[Fields] = Field(default_factory=list)
@@ -49,7 +49,7 @@ class SpecFile(Frozen):
     base: Fields = Field(default_factory=dict)
     studies: dict[Name, StudyFile] = Field(min_length=1)
     claims: dict[Name, str] = Field(default_factory=dict)
-    """Name -> statement, in the grammar of orchestrator/claims.py."""
+    """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
     evaluation: str | Fields | None = None
     sampling: str | Fields | None = None
     """How evaluation samples: an entry of sampling/, or its content."""

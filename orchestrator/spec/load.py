@@ -1,21 +1,215 @@
-"""Path -> Spec: read, compose, resolve, check. Every fault of the file is told at once."""
+"""Plain data against the models: every fault as a sentence and a pointer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator import registry
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from orchestrator import plugins
 from orchestrator.errors import Fault, SpecError, did_you_mean
-from orchestrator.expand import Expansion, expand, expansion, keep
-from orchestrator.expand.assign import Assignment, Pointer, Problem, read
-from orchestrator.expand.build import layered
-from orchestrator.spec.check import checked, valid
+from orchestrator.records import (
+    Baseline,
+    Cell,
+    DivergenceRequest,
+    Engine,
+    EvalTask,
+    EvaluationSpec,
+    Published,
+    PublishedNumber,
+    Sampling,
+    Site,
+    Spec,
+    Study,
+)
+from orchestrator.settings import BackendRef, Data, Frozen, Model, Settings
 from orchestrator.spec.claims import check_claims
-from orchestrator.spec.compose import KINDS, compose, documents, overrides_of, place, resolved
-from orchestrator.spec.effect import unfelt
-from orchestrator.spec.groups import GROUPS, Library
+from orchestrator.spec.compose import (
+    GROUPS,
+    KINDS,
+    Library,
+    Override,
+    compose,
+    documents,
+    overrides_of,
+    place,
+    resolved,
+)
+from orchestrator.spec.expand import (
+    OUTSIDE,
+    Assignment,
+    Expansion,
+    Pointer,
+    SpecProblem,
+    expand,
+    expansion,
+    keep,
+    layered,
+    read,
+)
+from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
-from orchestrator.types import Evaluation, Published, Site, Spec, Study
+from orchestrator.spec.sentences import sentence, shown
+
+_BELOW: dict[str | int, type[Frozen]] = {
+    "tasks": EvalTask,
+    "baselines": Baseline,
+    "sampling": Sampling,
+    "divergence": DivergenceRequest,
+    "engine": Engine,
+    "numbers": PublishedNumber,
+}
+
+
+def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | None:
+    """The file against the language. What is at fault is told and taken out, so that the rest is
+    checked too."""
+    for _ in range(4):
+        try:
+            return SpecFile.model_validate(plain)
+        except ValidationError as error:
+            whole = plain
+            for detail in error.errors():
+                pointer, union = _pointer(detail["loc"], whole)
+                field = ".".join(map(str, pointer)) or "spec"
+                if union:
+                    message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
+                elif detail["type"] == "too_short":
+                    message = "a spec needs at least one study"
+                else:
+                    message = sentence(detail, field, _known(pointer)) + _setting(detail, pointer)
+                if SpecProblem(message, pointer) not in problems:
+                    problems.append(SpecProblem(message, pointer))
+                plain = _without(plain, pointer)
+            plain.setdefault("name", "unnamed")
+            if not plain.get("studies"):
+                return None
+    return None
+
+
+def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
+    """The part of a pydantic location that is in the data, and whether an alternative failed."""
+    pointer: list[str | int] = []
+    node = plain
+    for i, key in enumerate(loc):
+        if not _holds(node, key):
+            last = i == len(loc) - 1
+            named = last and str(key).isidentifier() and isinstance(node, dict)
+            return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
+        pointer.append(key)
+        node = node[key]
+    return tuple(pointer), False
+
+
+def _holds(node: Any, key: str | int) -> bool:
+    if isinstance(node, list):
+        return isinstance(key, int) and key < len(node)
+    return isinstance(node, dict) and key in node
+
+
+def _known(pointer: Pointer) -> tuple[str, ...]:
+    inside_study = len(pointer) == 3 and pointer[0] == "studies"
+    return tuple((StudyFile if inside_study else SpecFile).model_fields)
+
+
+def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
+    """Where a setting belongs, if that is what a field we do not know is."""
+    name, _, below = (str(pointer[-1]) if pointer else "").partition(".")
+    meant = get_close_matches(name, Settings.model_fields, 1, 0.8)
+    if detail["type"] != "extra_forbidden" or not meant:
+        return ""
+    full = f"{meant[0]}.{below}" if below else meant[0]
+    return f"; '{full}' is a setting: give it under base, or under a study's axes to vary it"
+
+
+def _without(plain: Any, pointer: Pointer) -> Any:
+    """The data without one of its parts; a list is left out whole."""
+    if not pointer or not isinstance(plain, dict):
+        return plain
+    key, rest = pointer[0], pointer[1:]
+    if rest and isinstance(plain.get(key), dict):
+        return {**plain, key: _without(plain[key], rest)}
+    return {other: value for other, value in plain.items() if other != key}
+
+
+def valid(
+    kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[SpecProblem]
+) -> Frozen | None:
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        for detail in error.errors():
+            owner: Any = kind
+            for key in detail["loc"][:-1]:
+                owner = _model_below(owner, key)
+            known = tuple(owner.model_fields) if owner else ()
+            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
+            problems.append(SpecProblem(sentence(detail, field, known), (*at, *detail["loc"])))
+        return None
+
+
+def _model_below(owner: Any, key: str | int) -> Any:
+    """The model of a field, or of the items of a list; None where there is none."""
+    return owner if isinstance(key, int) or owner is None else _BELOW.get(key)
+
+
+# Overrides that no cell would feel: told, as what is silently ignored is believed.
+
+
+NAMED = ("model", "data", "backend")
+"""Fields that take a name."""
+
+
+def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
+    """A problem for each override of a base, or of a study's or the spec's model, data or backend,
+    whose value no cell has: every study, further in, says otherwise."""
+    for override in overrides:
+        study, field = _of_a_base(override.key)
+        if field not in (*FIELDS, *NAMED) or not _is_plain(override.value):
+            continue
+        mine = [cell for cell in cells if study is None or study in cell.studies]
+        value = override.value
+        if any(value in _values(cell, field) for cell in mine):
+            continue
+        studies = dict.fromkeys(name for cell in mine for name in cell.studies)
+        where = ", ".join(f"studies.{name}.axes" for name in ([study] if study else studies))
+        yield SpecProblem(
+            f"{field} = {value} reaches no cell: each study sets it by itself. Override "
+            f"it there ({where})",
+            tuple(override.key.split(".")),
+        )
+
+
+def _of_a_base(key: str) -> tuple[str | None, str]:
+    """The study (None: all) and the field that a key sets which a study's axes may set again:
+    `base.FIELD`, `studies.NAME.base.FIELD`, `backend`, `studies.NAME.backend`."""
+    study: str | None = None
+    if key.startswith("studies."):
+        _, study, key = [*key.split(".", 2), "", ""][:3]
+    return study, key.removeprefix("base.") if key.startswith("base.") or key in NAMED else ""
+
+
+def _values(cell: Cell, field: str) -> tuple[object, ...]:
+    """What may have been written for a cell's value of a field."""
+    steps = field.split(".")
+    node: object = cell if steps[0] in OUTSIDE else cell.settings
+    for step in steps:
+        node = getattr(node, step, None)
+    if isinstance(node, BackendRef):
+        return node.name, f"{node.name}@{node.version}"
+    return (node.name,) if isinstance(node, Model | Data) else (node,)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return "${" not in value
+    return value is None or isinstance(value, bool | int | float)
+
+
+# Path -> Spec: read, compose, resolve, check. Every fault of the file is told at once.
+
 
 LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl")
 """Libraries a spec may name whether or not this installation drives them."""
@@ -42,10 +236,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
         pointer = place(override.key, composed)
         if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
             library.overridden.append((pointer, override.text))
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     found: list[tuple[str, Pointer]] = []
     file = checked(resolved(composed, found), problems)
-    problems += [Problem(*told_) for told_ in found]
+    problems += [SpecProblem(*told_) for told_ in found]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
     if spec and not problems and told:
         problems += unfelt(told, expand(spec))
@@ -70,16 +264,18 @@ def _stop(path: Path, faults: Sequence[Fault]) -> None:
 
 
 def _assembled(
-    file: SpecFile, path: Path, library: Library, problems: list[Problem], *, strict: bool
+    file: SpecFile, path: Path, library: Library, problems: list[SpecProblem], *, strict: bool
 ) -> Spec:
-    known = sorted({*registry.names(), *LIBRARIES})
+    known = sorted({*plugins.names(), *LIBRARIES})
 
     def lookup(group: str, name: str) -> Mapping[str, Any]:
         if group != "backend":
             return library.entry(group, name)
         if name not in known:
-            raise LookupError(f"no backend is called '{name}'{did_you_mean(name, known)} "
-                              f"(there are: {', '.join(known)})")  # fmt: skip
+            raise LookupError(
+                f"no backend is called '{name}'{did_you_mean(name, known)} "
+                f"(there are: {', '.join(known)})"
+            )
         return {}
 
     studies, origins, broken = [], {}, []
@@ -92,11 +288,18 @@ def _assembled(
             broken.append(("studies", name))
         if study.seeds is not None:
             _check_seeds(study.seeds, ("studies", name, "seeds"), problems)
-        studies.append(Study(
-            name=name, title=study.title, figure=study.figure, base=base, axes=study.axes,
-            exclude=tuple(study.exclude), include=tuple(study.include),
-            seeds=tuple(file.seeds if study.seeds is None else study.seeds),
-        ))  # fmt: skip
+        studies.append(
+            Study(
+                name=name,
+                title=study.title,
+                figure=study.figure,
+                base=base,
+                axes=study.axes,
+                exclude=tuple(study.exclude),
+                include=tuple(study.include),
+                seeds=tuple(file.seeds if study.seeds is None else study.seeds),
+            )
+        )
     done = expansion(studies, lookup, origins, strict=strict)
     problems += [  # what a recipe that is not there would have given is not told as well
         p for p in done.problems if not (p.pointer in broken and " is missing" in p.message)
@@ -106,11 +309,18 @@ def _assembled(
     published = _published(file, library, done, problems)
     check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)
     spec = Spec(
-        name=file.name, question=file.question, description=file.description,
-        studies=tuple(studies), claims=file.claims, evaluation=evaluation,
-        published=published, site=site,
-        tune=file.tune, groups=_used(library), source=str(path),
-    )  # fmt: skip
+        name=file.name,
+        question=file.question,
+        description=file.description,
+        studies=tuple(studies),
+        claims=file.claims,
+        evaluation=evaluation,
+        published=published,
+        site=site,
+        tune=file.tune,
+        groups=_used(library),
+        source=str(path),
+    )
     keep(spec, done)
     return spec
 
@@ -131,7 +341,7 @@ class _Layers(NamedTuple):
     study: StudyFile
     name: str
     library: Library
-    problems: list[Problem]
+    problems: list[SpecProblem]
 
     def assignments(self, lookup: Any) -> list[Assignment]:
         at: Pointer = ("studies", self.name)
@@ -148,68 +358,78 @@ class _Layers(NamedTuple):
         own = self.study.recipe is not None
         pointer: Pointer = (*at, "recipe") if own else ("recipe",)
         content, pointer = _entry(
-            self.study.recipe if own else self.file.recipe, "recipe", pointer, self.library,
+            self.study.recipe if own else self.file.recipe,
+            "recipe",
+            pointer,
+            self.library,
             self.problems,
-        )  # fmt: skip
+        )
         return list(read("", content, pointer, lookup, self.problems))
 
 
 def _entry(
-    written: str | Mapping[str, Any] | None, group: str, pointer: Pointer, library: Library,
-    problems: list[Problem],
-) -> tuple[Mapping[str, Any], Pointer]:  # fmt: skip
+    written: str | Mapping[str, Any] | None,
+    group: str,
+    pointer: Pointer,
+    library: Library,
+    problems: list[SpecProblem],
+) -> tuple[Mapping[str, Any], Pointer]:
     """The content of a group entry or of what stands in its place, and where it was written."""
     if not isinstance(written, str):
         return written or {}, pointer
     try:
         return library.entry(group, written), (f"@{group}", written)
     except LookupError as error:
-        problems.append(Problem(str(error.args[0]), pointer))
+        problems.append(SpecProblem(str(error.args[0]), pointer))
         return {}, pointer
 
 
-def _check_seeds(seeds: Sequence[int], pointer: Pointer, problems: list[Problem]) -> None:
+def _check_seeds(seeds: Sequence[int], pointer: Pointer, problems: list[SpecProblem]) -> None:
     if not seeds:
-        problems.append(Problem("an axis needs at least one value; seeds is empty", pointer))
+        problems.append(SpecProblem("an axis needs at least one value; seeds is empty", pointer))
     for i, seed in enumerate(seeds):
         if seed in seeds[:i]:
-            problems.append(Problem(f"seed {seed} is there twice", (*pointer, i)))
+            problems.append(SpecProblem(f"seed {seed} is there twice", (*pointer, i)))
 
 
-def _evaluation(file: SpecFile, library: Library, problems: list[Problem]) -> Evaluation:
+def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -> EvaluationSpec:
     content, at = _entry(file.evaluation, "evaluation", ("evaluation",), library, problems)
     plain = dict(content)
     if file.sampling is not None and "sampling" in plain:
-        problems.append(Problem("sampling is written twice: here and in evaluation", ("sampling",)))
-    for owner, pointer in ((plain.get("sampling"), (*at, "sampling")),
-                           (file.sampling, ("sampling",))):  # fmt: skip
+        problems.append(
+            SpecProblem("sampling is written twice: here and in evaluation", ("sampling",))
+        )
+    for owner, pointer in (
+        (plain.get("sampling"), (*at, "sampling")),
+        (file.sampling, ("sampling",)),
+    ):
         if owner is not None:
             plain["sampling"] = _entry(owner, "sampling", pointer, library, problems)[0]
-    evaluation = valid(Evaluation, plain, at, problems)
-    if not isinstance(evaluation, Evaluation):
-        return Evaluation()
+    evaluation = valid(EvaluationSpec, plain, at, problems)
+    if not isinstance(evaluation, EvaluationSpec):
+        return EvaluationSpec()
     names = [task.name for task in evaluation.tasks]
     for i, name in enumerate(names):
         if name in names[:i]:
-            problems.append(Problem(f"task '{name}' is there twice", (*at, "tasks", i)))
+            problems.append(SpecProblem(f"task '{name}' is there twice", (*at, "tasks", i)))
     return evaluation
 
 
 def _published(
-    file: SpecFile, library: Library, done: Expansion, problems: list[Problem]
+    file: SpecFile, library: Library, done: Expansion, problems: list[SpecProblem]
 ) -> Published:
     content, at = _entry(file.published, "published", ("published",), library, problems)
     published = valid(Published, dict(content), at, problems)
     if not isinstance(published, Published):
         return Published()
     for i, number in enumerate(published.numbers):
-        told: list[Problem] = []
+        told: list[SpecProblem] = []
         check_claims({number.name: number.claim}, done, list(file.studies), told, strict=False)
-        problems += [Problem(each.message, (*at, "numbers", i, "claim")) for each in told]
+        problems += [SpecProblem(each.message, (*at, "numbers", i, "claim")) for each in told]
     return published
 
 
-def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:
+def _site(file: SpecFile, library: Library, problems: list[SpecProblem]) -> Site:
     written = file.site
     if isinstance(written, str) and written in KINDS and written not in library.names("site"):
         written = {"kind": written}
@@ -218,7 +438,9 @@ def _site(file: SpecFile, library: Library, problems: list[Problem]) -> Site:
     if not isinstance(site, Site):
         return Site()
     if site.options:
-        from orchestrator.launch.slurm.options import faults
+        from orchestrator.spec.site_options import faults
 
-        problems += [Problem(said, (*at, "options", *loc)) for said, loc in faults(site.options)]
+        problems += [
+            SpecProblem(said, (*at, "options", *loc)) for said, loc in faults(site.options)
+        ]
     return site

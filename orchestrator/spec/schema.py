@@ -8,23 +8,26 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.expand.assign import PLACEMENTS
-from orchestrator.fields import FIELDS, LABELS, WHOLE, SettingsField
-from orchestrator.sentences import choices
+from orchestrator.records import EvaluationSpec, Published, Sampling, Site
 from orchestrator.settings import Frozen
+from orchestrator.spec.expand import PLACEMENTS
+from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField
 from orchestrator.spec.language import SpecFile
-from orchestrator.types import Evaluation, Published, Sampling, Site
+from orchestrator.spec.sentences import choices
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
-INTERPOLATION: Schema = {"type": "string", "pattern": r"\$\{"}
+INTERPOLATION: JsonSchema = {"type": "string", "pattern": r"\$\{"}
 _GROUPS: dict[str, type[Frozen]] = {
-    "site": Site, "evaluation": Evaluation, "sampling": Sampling, "published": Published,
-}  # fmt: skip
-_NAMED: Schema = {"type": "string", "minLength": 1}
+    "site": Site,
+    "evaluation": EvaluationSpec,
+    "sampling": Sampling,
+    "published": Published,
+}
+_NAMED: JsonSchema = {"type": "string", "minLength": 1}
 
 
-def schema() -> Schema:
+def schema() -> JsonSchema:
     """JSON Schema, draft 2020-12, of spec files."""
     document = SpecFile.model_json_schema()
     definitions = document.pop("$defs")
@@ -53,14 +56,14 @@ def schema() -> Schema:
     }
 
 
-def _ref(name: str) -> Schema:
+def _ref(name: str) -> JsonSchema:
     return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
 
 
-def _language() -> Schema:
+def _language() -> JsonSchema:
     """A definition for the value and for the axis of each field, and for what is made of them."""
     sections = [name for name, field in FIELDS.items() if field.section is not None]
-    found: Schema = {f"value {name}": _value(field) for name, field in FIELDS.items()}
+    found: JsonSchema = {f"value {name}": _value(field) for name, field in FIELDS.items()}
     found |= {f"axis {name}": _axis(field) for name, field in FIELDS.items() if name != "seed"}
     found |= {f"grid {section}": _grid(f"axes {section}") for section in sections}
     found |= {f"axes {section}": _axes(section) for section in sections}
@@ -74,11 +77,11 @@ def _language() -> Schema:
     return found
 
 
-def _value(field: SettingsField) -> Schema:
+def _value(field: SettingsField) -> JsonSchema:
     """What may be written for a field: its value, a part of its section, or a short form."""
     if field.section is None:
         return TypeAdapter(field.annotation).json_schema()
-    forms: list[Schema] = [
+    forms: list[JsonSchema] = [
         {
             "type": "object",
             "properties": {
@@ -99,10 +102,10 @@ def _value(field: SettingsField) -> Schema:
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
-def _grid(axes: str) -> Schema:
+def _grid(axes: str) -> JsonSchema:
     """A product, a zip or values, perhaps under a condition."""
-    coupled: Schema = {"minProperties": 1, **_ref(axes)}
-    kinds: Schema = {"product": coupled, "zip": coupled, "values": {}}
+    coupled: JsonSchema = {"minProperties": 1, **_ref(axes)}
+    kinds: JsonSchema = {"product": coupled, "zip": coupled, "values": {}}
     return {
         "type": "object",
         "properties": {**kinds, "when": _ref("condition")},
@@ -111,7 +114,7 @@ def _grid(axes: str) -> Schema:
     }
 
 
-def _axes(section: str) -> Schema:
+def _axes(section: str) -> JsonSchema:
     """A mapping of axes: fields of a section or in full; any other name couples fields."""
     axes = {name: _ref(f"axis {name}") for name in FIELDS if name != "seed"}
     if section:
@@ -121,7 +124,7 @@ def _axes(section: str) -> Schema:
             if name.startswith(f"{section}.")
         }
         return {"type": "object", "properties": axes, "additionalProperties": False}
-    free: Schema = {
+    free: JsonSchema = {
         "anyOf": [_ref("grid"), {"type": "array", "minItems": 1, "items": {"type": "object"}}]
     }
     return {
@@ -132,11 +135,11 @@ def _axes(section: str) -> Schema:
     }
 
 
-def _axis(field: SettingsField) -> Schema:
+def _axis(field: SettingsField) -> JsonSchema:
     grid = _ref(f"grid {field.name}" if field.section is not None else "grid")
-    conditional: Schema = {"type": "object", "required": ["when"]}
-    items: Schema = {"anyOf": [_ref(f"value {field.name}"), grid, conditional]}
-    forms: list[Schema] = [
+    conditional: JsonSchema = {"type": "object", "required": ["when"]}
+    items: JsonSchema = {"anyOf": [_ref(f"value {field.name}"), grid, conditional]}
+    forms: list[JsonSchema] = [
         {"type": "array", "minItems": 1, "uniqueItems": True, "items": items},
         grid,
     ]
@@ -145,10 +148,10 @@ def _axis(field: SettingsField) -> Schema:
     return {"anyOf": forms}
 
 
-def _condition() -> Schema:
+def _condition() -> JsonSchema:
     """Fields and what they are compared with."""
-    plain: Schema = {"type": ["string", "number", "boolean", "null"]}
-    compared: Schema = {"anyOf": [plain, {"type": "array", "minItems": 1, "items": plain}]}
+    plain: JsonSchema = {"type": ["string", "number", "boolean", "null"]}
+    compared: JsonSchema = {"anyOf": [plain, {"type": "array", "minItems": 1, "items": plain}]}
     return {
         "type": "object",
         "minProperties": 1,
@@ -165,7 +168,15 @@ def _open_to_interpolation(node: Any) -> Any:
         return node
     kinds = ("integer", "number", "boolean")
     if node.get("type") in kinds or ("enum" in node and "properties" not in node):
-        return {"anyOf": [{k: v for k, v in node.items() if k not in ("title", "default")},
-                          INTERPOLATION]}  # fmt: skip
-    return {key: value if key in ("const", "default", "required", "enum")
-            else _open_to_interpolation(value) for key, value in node.items()}  # fmt: skip
+        return {
+            "anyOf": [
+                {k: v for k, v in node.items() if k not in ("title", "default")},
+                INTERPOLATION,
+            ]
+        }
+    return {
+        key: value
+        if key in ("const", "default", "required", "enum")
+        else _open_to_interpolation(value)
+        for key, value in node.items()
+    }

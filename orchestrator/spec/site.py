@@ -5,9 +5,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.errors import Fault, SpecError
-from orchestrator.sentences import sentence
-from orchestrator.spec.source import read
-from orchestrator.types import Site
+from orchestrator.records import Site
+from orchestrator.spec.sentences import sentence
+from orchestrator.spec.yaml_file import read
 
 
 def read_site(path: Path) -> Site:

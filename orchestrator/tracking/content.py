@@ -3,22 +3,25 @@
 import hashlib
 import json
 import math
+import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from orchestrator.fingerprint import digest
+from orchestrator.identity import digest
+from orchestrator.records import MetricPoint, Record, Score
+from orchestrator.rundir import CellDir
+from orchestrator.spec.fields import text_of
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
-from orchestrator.types import MetricPoint
 
 WHOLE_HASH_BYTES = 8 << 20
 """Files up to this size are compared by content, larger ones by size and time of change."""
 
-Status = str
+RunStatus = str
 """RUNNING, SCHEDULED, FINISHED, FAILED or KILLED: MLflow's words."""
 
 
@@ -68,7 +71,7 @@ class Dataset(NamedTuple):
     """JSON, with `uri` or `path`."""
 
 
-class Model(NamedTuple):
+class LoggedModel(NamedTuple):
     """An evaluated checkpoint, in MLflow's list of models."""
 
     key: str
@@ -88,7 +91,7 @@ class Content:
     key: str
     """`summary`, `study/<name>` or `cell/<id>`: the same for ever, once in an experiment."""
     name: str
-    status: Status
+    status: RunStatus
     started: int
     ended: int | None
     tags: Mapping[str, str]
@@ -103,7 +106,7 @@ class Content:
     """Key of the parent run."""
     dataset: Dataset | None = None
     """What it was trained on."""
-    models: Sequence[Model] = ()
+    models: Sequence[LoggedModel] = ()
     """Its evaluated checkpoints; their metrics are the scores of their step."""
 
     @property
@@ -121,10 +124,21 @@ class Content:
     @cached_property
     def digest(self) -> str:
         """Changes whenever anything in here does."""
-        return digest([
-            self.key, self.name, self.status, self.started, self.ended, self.parent,
-            dict(self.tags), dict(self.params), self.marks.text, self.dataset, list(self.models),
-        ])  # fmt: skip
+        return digest(
+            [
+                self.key,
+                self.name,
+                self.status,
+                self.started,
+                self.ended,
+                self.parent,
+                dict(self.tags),
+                dict(self.params),
+                self.marks.text,
+                self.dataset,
+                list(self.models),
+            ]
+        )
 
     def _artifacts_digest(self) -> str:
         texts = [[path, text] for path, text in sorted(self.texts.items())]
@@ -183,3 +197,175 @@ def _state_of(file: Path) -> list[object]:
         return [size, hashlib.sha256(file.read_bytes()).hexdigest()]
     except OSError:
         return []
+
+
+# Which data a cell was trained on, as MLflow's data sets: name, digest, where it comes from.
+
+
+def dataset_of(record: Record) -> Dataset:
+    """The prepared folder a launch was linked to, with its hash; else what the settings name.
+
+    At micro scale it is the embedded skill that stands for the data.
+    """
+    data = record.cell.settings.data
+    link = CellDir(record.directory).plan / "data"
+    asked = digest(data.model_dump(mode="json"))
+    if link.is_symlink():
+        folder = link.resolve()
+        name, _, hashed = folder.name.rpartition("-")
+        source = json.dumps({"uri": folder.as_uri()})
+        return Dataset(name or data.name, (hashed or asked)[:36], "local", source)
+    if record.cell.scale == "micro":
+        source = json.dumps({"uri": f"embedded skill standing for {data.name}"})
+        return Dataset(f"{data.name} (micro)", asked[:36], "code", source)
+    return Dataset(data.name, asked[:36], "hf", json.dumps({"path": data.path or data.name}))
+
+
+# Which checkpoints were evaluated, as MLflow's models: what each is and where it lies.
+
+
+_FORBIDDEN_IN_MODEL_NAMES = re.compile(r"[/:.%\"'\s]")
+_MAX_NAME = 400
+
+
+def evaluated(record: Record, scores: Iterable[Score]) -> tuple[LoggedModel, ...]:
+    """One model for each train step that has scores, in order."""
+    lies = {checkpoint.step: checkpoint.path for checkpoint in record.checkpoints}
+    at: dict[int, list[Score]] = {}
+    for score in scores:
+        at.setdefault(score.step, []).append(score)
+    return tuple(_model(record, step, lies.get(step), at[step]) for step in sorted(at))
+
+
+def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Score]) -> LoggedModel:
+    cell = record.cell
+    settings = cell.declared or cell.settings
+    where = folder.absolute().as_uri() if folder is not None else ""
+    told = f"{settings.kl.label}-b{text_of(settings.kl.beta)}-s{settings.seed}-step{step}"
+    name = _FORBIDDEN_IN_MODEL_NAMES.sub("_", f"{told}-{settings.model.name}-{cell.id}")[:_MAX_NAME]
+    note = [
+        f"The policy of cell `{cell.id}` (`{cell.slug}`) after train step {step}.",
+        "MLflow holds no weights of it.",
+        f"Checkpoint: `{folder}`" if folder else "Its checkpoint is not on disk (any more).",
+        "Its metrics are those of its evaluation; its source run holds the curves.",
+    ]
+    tags = {
+        "orch.key": f"cell/{cell.id}/step/{step}",
+        "orch.cell_id": cell.id,
+        "orch.checkpoint": where,
+        "scale": cell.scale,
+        "mlflow.model.isExternal": "true",
+        "mlflow.note.content": "\n\n".join(note),
+    }
+    params = {
+        "train_step": str(step),
+        "model": settings.model.name,
+        "data": settings.data.name,
+        "backend": settings.backend.name,
+        "kl": settings.kl.label,
+        "beta": text_of(settings.kl.beta),
+        "seed": str(settings.seed),
+    }
+    held = sorted([s.task, s.metric, s.eval_seed, repr(s.value)] for s in scores)
+    return LoggedModel(
+        tags["orch.key"], name, step, safe_tags(tags), safe_params(params), digest(held)
+    )
+
+
+# Evaluated checkpoints in MLflow's list of models, each an output of its cell's run.
+#
+# An external model of MLflow 3: it has tags, params and metrics, and its weights stay where they
+# are. A model is known by its tag `orch.key` and its source run. It is `READY` once its metrics are
+# there; one that is not, or has other scores than it should, is deleted and made anew.
+
+
+KEY, DIGEST = "orch.key", "orch.digest"
+_TYPE = "checkpoint"
+_PAGE = 1000
+
+
+class Models:
+    """The models of one experiment. Asked for once, when first needed."""
+
+    def __init__(self, client: Any, experiment_id: str):
+        self._client, self._experiment_id = client, experiment_id
+        self._found: dict[str, dict[str, Any]] | None = None
+
+    def has(self, run: Any, wanted: Sequence[LoggedModel]) -> bool:
+        """Whether a run has these models, finished."""
+        known = self._of(run) if wanted else {}
+        every = [(known.get(model.key), model) for model in wanted]
+        return all(_is(found, model) and _has_tags(found, model) for found, model in every)
+
+    def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
+        """Makes what is missing an output of the run; train step -> id of each model that waits for
+        its metrics, and is then to be finished."""
+        known = self._of(run) if wanted else {}
+        waiting = {}
+        for model in wanted:
+            found = known.get(model.key)
+            if found is not None and _is(found, model):
+                if not _has_tags(found, model):
+                    self._client.set_logged_model_tags(found.model_id, dict(model.tags))
+                continue
+            if found is not None:
+                self._client.delete_logged_model(found.model_id)
+            waiting[model.step] = self._make(run.info.run_id, model)
+        if waiting:
+            from mlflow.entities import LoggedModelOutput
+
+            outputs = [LoggedModelOutput(id_, step) for step, id_ in waiting.items()]
+            self._client.log_outputs(run.info.run_id, outputs)
+        return waiting
+
+    def finish(self, waiting: Iterable[str]) -> None:
+        """Says of models that all of them is there."""
+        for id_ in waiting:
+            self._client.finalize_logged_model(id_, "READY")
+
+    def tidy(self, run_ids: Collection[str]) -> None:
+        """Deletes the models whose run is gone."""
+        for run_id, models in self._all().items():
+            for model in models.values() if run_id not in run_ids else ():
+                self._client.delete_logged_model(model.model_id)
+
+    def _make(self, run_id: str, model: LoggedModel) -> str:
+        tags = {**model.tags, DIGEST: _digest(model)}
+        found = self._client.create_logged_model(
+            self._experiment_id, model.name, run_id, tags, dict(model.params), _TYPE
+        )
+        return str(found.model_id)
+
+    def _of(self, run: Any) -> Mapping[str, Any]:
+        return self._all().get(run.info.run_id, {})
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        """Run id -> key -> model."""
+        if self._found is None:
+            self._found, token = {}, None
+            while True:
+                page = self._client.search_logged_models(
+                    [self._experiment_id], max_results=_PAGE, page_token=token
+                )
+                for found in page:
+                    if key := found.tags.get(KEY):
+                        self._found.setdefault(found.source_run_id, {})[key] = found
+                token = page.token
+                if not token:
+                    break
+        return self._found
+
+
+def _is(found: Any, wanted: LoggedModel) -> bool:
+    if found is None or str(found.status) != "READY":
+        return False
+    return bool(found.tags.get(DIGEST) == _digest(wanted))
+
+
+def _has_tags(found: Any, wanted: LoggedModel) -> bool:
+    return all(found.tags.get(name) == value for name, value in wanted.tags.items())
+
+
+def _digest(model: LoggedModel) -> str:
+    """Of all but its tags, which MLflow can change."""
+    return digest(model._replace(tags={}))

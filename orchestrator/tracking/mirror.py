@@ -1,25 +1,191 @@
-"""Makes what MLflow holds equal to what the run directories say."""
+"""A cell that went on from a checkpoint trained some steps again. It stays one run in MLflow.
 
+MLflow takes no point back. So what a resumed attempt says again is compared with what the run
+holds, value by value: equal values are not logged again (the earlier time stays), others stand
+beside the old ones, later in time, and the tag `orch.retrained` tells. The run directories, and the
+report, hold the resumed attempt's alone.
+"""
+
+import fcntl
+import json
+import math
 import shlex
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
-from orchestrator.fingerprint import digest
+from orchestrator.files import telling
+from orchestrator.identity import digest
+from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.content import Content, Dataset, Mark, Marks
-from orchestrator.tracking.mark import noted
-from orchestrator.tracking.mirror_resume import RETRAINED, UNTOLD, again, goes_on, holds, rows
-from orchestrator.tracking.models import Models
-from orchestrator.tracking.names import tag_text
-from orchestrator.tracking.pruned import Gone, pruned
-from orchestrator.tracking.runs import runs
+from orchestrator.tracking.content import (
+    Content,
+    Dataset,
+    Mark,
+    Marks,
+    Models,
+    digest_to,
+    milliseconds,
+)
+from orchestrator.tracking.names import allowed_name, tag_text
+from orchestrator.tracking.runs import Gone, pruned, runs
 from orchestrator.tracking.store import Store, connected, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
-from orchestrator.types import MetricPoint, Record, Score, Spec
+
+RETRAINED = "orch.retrained"
+TOOK = "time/"
+"""Metrics of what a step took: no result, they stay as they were measured first."""
+UNTOLD = "steps were trained again"
+
+
+def goes_on(run: Any, content: Content, meant: Marks | None) -> bool:
+    """Whether curves that differ from those logged are of the same training, resumed: its first
+    attempt began when that of the run did, with the same params; and scores are as they were.
+
+    meant: how far the run was logged, or may have been.
+    """
+    return (
+        meant is not None
+        and run.info.start_time == content.started
+        and all(run.data.params.get(k, v) == v for k, v in content.params.items())
+        and holds(content.scores, meant.scores)
+    )
+
+
+class Again(NamedTuple):
+    """What is to be logged so that the run holds a resumed cell, and what to say of it."""
+
+    rows: list[Any]
+    told: str
+
+
+def again(client: Any, run: Any, points: Sequence[MetricPoint]) -> Again:
+    """Compares all curves with the run's whole history: a call a metric."""
+    wanted = list(rows(points))
+    held: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    names = {row.key for row in wanted} & run.data.metrics.keys()
+    for name in names:
+        for old in client.get_metric_history(run.info.run_id, name):
+            held[name, old.step].append(old)
+    twice: set[int] = set()
+    other: set[int] = set()
+    missing = []
+    for row in wanted:
+        there = held.pop((row.key, row.step), [])
+        if there and row.key.startswith(TOOK):
+            continue
+        if not any(_equal(old.value, row.value) for old in there):
+            missing.append(row)
+        if any(old.timestamp != row.timestamp for old in there):
+            twice.add(row.step)
+        if any(not _equal(old.value, row.value) for old in there):
+            other.add(row.step)
+    ahead = {step for _, step in held}  # trained before, and not reached again so far
+    return Again(missing, _told(twice | ahead, other, ahead))
+
+
+def _told(twice: set[int], other: set[int], ahead: set[int]) -> str:
+    if not twice:
+        return UNTOLD
+    told = f"steps {min(twice)} to {max(twice)} were trained again from a checkpoint"
+    if other:
+        return (
+            f"{told}, with other values from step {min(other)} on: both are here, the later in "
+            "time counts, and the report shows it alone"
+        )
+    if ahead:
+        return f"{told}; those from step {min(ahead)} on are of the attempt before"
+    return f"{told}, with the same values"
+
+
+def _equal(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
+    """Whether points begin with those of a mark."""
+    if mark is None:
+        return True
+    if not points or points[-1].step < mark.step:
+        return False
+    return digest_to(points, mark.step) == mark.digest
+
+
+def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Any]:
+    """MLflow's metrics, in the order of steps; models: step -> the model that was scored.
+
+    Infinities become NaN: MLflow would store the largest float, which no curve can show.
+    """
+    from mlflow.entities import Metric
+
+    for point in points:
+        at = milliseconds(point.time)
+        more = {"model_id": models[point.step]} if models and point.step in models else {}
+        for name, value in point.values.items():
+            finite = value if math.isfinite(value) else math.nan
+            yield Metric(allowed_name(name), float(finite), at, point.step, **more)
+
+
+# mirror.json beside the run directories: what the store held after the last mirror.
+#
+# With it, mirroring again what is there already does not even import mlflow. It is believed only
+# for an SQLite file that nobody has written to since, so not for one that was deleted or replaced.
+# While it is open it is locked: two mirrors of one experiment wait for each other.
+
+
+class MirrorMark:
+    """The open, locked mirror.json."""
+
+    def __init__(self, file: IO[str], store: Store):
+        self._file, self._store = file, store
+
+    def says(self, content: str) -> bool:
+        """Whether the store still holds exactly this content."""
+        self._file.seek(0)
+        now = self._state(content)
+        return now is not None and self._file.read() == now
+
+    def write(self, content: str) -> None:
+        """Notes that the store now holds this content. A note torn by a kill says nothing."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(self._state(content) or "{}\n")
+        self._file.flush()
+
+    def _state(self, content: str) -> str | None:
+        database, artifacts = self._store.database, self._store.artifacts
+        try:
+            if database is None or artifacts is None or not artifacts.is_dir():
+                return None
+            seen = database.stat()
+        except OSError:
+            return None
+        plain = {
+            "content": content,
+            "store": digest(self._store.shown),
+            "file": [seen.st_ino, seen.st_size, seen.st_mtime_ns],
+        }
+        return json.dumps(plain) + "\n"
+
+
+@contextmanager
+def noted(folder: RunFolder, store: Store) -> Iterator[MirrorMark]:
+    """The note of this experiment, locked. Raises RunFolderError if it cannot be written."""
+    path: Path = folder.path / "mirror.json"
+    with telling(path):
+        file = path.open("a+", encoding="utf-8")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield MirrorMark(file, store)
+
+
+# Makes what MLflow holds equal to what the run directories say.
+
 
 KEY = "orch.key"
 INGESTING = "orch.ingesting"
@@ -30,7 +196,7 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page o
 ROWS_PER_CALL = 1000
 """MLflow's limit for one log_batch."""
 
-Progress = Callable[[int, int], None]
+MirrorProgress = Callable[[int, int], None]
 
 
 @dataclass
@@ -57,7 +223,7 @@ def mirror(
     spec: Spec,
     folder: RunFolder,
     uri: str | None = None,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: MirrorProgress = lambda _done, _total: None,
     only: Collection[str] | None = None,
 ) -> MirrorReport:
     """Brings MLflow to what these records and scores say; doing it twice changes nothing.
@@ -95,7 +261,7 @@ class _Mirror:
         self.client, self.store, self.report, self.ready = client, store, report, ready
         self.experiment_id = self.summary_id = ""
 
-    def make(self, wanted: Sequence[Content], gone: Gone, on_progress: Progress) -> None:
+    def make(self, wanted: Sequence[Content], gone: Gone, on_progress: MirrorProgress) -> None:
         self.experiment_id = self._experiment(wanted[0])
         self.models = Models(self.client, self.experiment_id)
         if self.store.is_server:
@@ -138,8 +304,12 @@ class _Mirror:
 
     def _describe(self, summary: Content) -> None:
         """The experiment's own tags: its description, and the views."""
-        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: self._noted(summary.tags[NOTE]),
-                **dict(view.tag for view in self.ready)}  # fmt: skip
+        tags = {
+            **_KIND,
+            "scale": summary.tags["scale"],
+            NOTE: self._noted(summary.tags[NOTE]),
+            **dict(view.tag for view in self.ready),
+        }
         before = self.client.get_experiment(self.experiment_id).tags
         for key, value in tags.items():
             if before.get(key) != value:
@@ -171,9 +341,11 @@ class _Mirror:
         token = None
         while True:
             page = self.client.search_runs(
-                [experiment_id], order_by=["attributes.start_time ASC"], page_token=token,
+                [experiment_id],
+                order_by=["attributes.start_time ASC"],
+                page_token=token,
                 max_results=1000,
-            )  # fmt: skip
+            )
             for run in page:
                 key = run.data.tags.get(KEY)
                 if key in found:
@@ -260,9 +432,12 @@ class _Mirror:
         self.client.set_tag(run_id, INGESTED, content.marks.text)
 
     def _log(
-        self, run_id: str, points: Iterable[MetricPoint], done: Mark | None,
+        self,
+        run_id: str,
+        points: Iterable[MetricPoint],
+        done: Mark | None,
         models: Mapping[int, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._send(run_id, rows((p for p in points if done is None or p.step > done.step), models))
 
     def _send(self, run_id: str, metrics: Iterator[Any]) -> None:

@@ -8,7 +8,7 @@ other character its code in hexadecimal (`k3+` is `k3_x2b`).
 import re
 from functools import lru_cache
 
-from orchestrator.fingerprint import digest
+from orchestrator.identity import digest
 
 MAX_NAME = 250
 MAX_PARAM = 6000

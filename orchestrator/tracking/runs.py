@@ -1,38 +1,152 @@
-"""Which runs MLflow should have: the summary, one a study, one a cell that was launched."""
+"""The Markdown on a run's page: what was asked, what came of it, where it lies."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunFolderError
-from orchestrator.evaluate.aggregates import TASK, aggregate
-from orchestrator.fields import text_of
+from orchestrator.evaluate.scores import TASK, aggregate
 from orchestrator.files import read_json, read_lines
-from orchestrator.fingerprint import flatten
+from orchestrator.identity import flatten
+from orchestrator.records import MetricPoint, Record, Score, Spec, State, Study
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.state import is_ended
-from orchestrator.tracking import describe
+from orchestrator.runs.state import is_ended
+from orchestrator.spec.fields import text_of
+from orchestrator.spec.rehearse import verdict_on
 from orchestrator.tracking.content import (
     Content,
-    Status,
+    RunStatus,
     by_step,
+    dataset_of,
+    evaluated,
     milliseconds,
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.dataset import dataset_of
-from orchestrator.tracking.evaluated import evaluated
 from orchestrator.tracking.secrets import hide
-from orchestrator.tracking.views import study_tag
-from orchestrator.types import MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.tracking.views import listed, study_tag, view_key, views
 
-STATUS: Mapping[State, Status] = {
-    "planned": "SCHEDULED", "submitted": "SCHEDULED", "pending": "SCHEDULED",
-    "running": "RUNNING", "unknown": "RUNNING", "succeeded": "FINISHED", "failed": "FAILED",
-    "timed_out": "FAILED", "preempted": "KILLED", "cancelled": "KILLED",
-}  # fmt: skip
+MICRO_NOTE = (
+    "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
+    "are those of a tiny policy, never of the model it stands for."
+)
+
+
+def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
+    """One cell: its place in the grid, what its KL term does, and what came of it."""
+    made = record.cell
+    axes = ", ".join(f"{name} `{value}`" for name, value in made.axes.items())
+    view = view_key(f"kl-{made.settings.kl.label}")
+    parts = [
+        axes,
+        f"**KL term** {verdict_on(made.settings).summary}",
+        MICRO_NOTE if made.scale == "micro" else "",
+        f"**State** {record.state}{_message(record)}",
+        _outcome(record),
+        _scores(scores),
+        "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
+        f"[The report](orch:report), [all runs with this KL term](orch:{view})",
+        f"Studies: {', '.join(made.studies)}. Run directory: `{record.directory}`",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_study(name: str, declared: Study | None, spec: Spec, records: Sequence[Record]) -> str:
+    """One study: its title and figure, the question, the claims, how far its cells are."""
+    title = declared.title if declared and declared.title else name
+    figure = f" ({declared.figure})" if declared and declared.figure else ""
+    links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
+    parts = [f"## {title}{figure}", spec.question, links, _claims(spec), _progress(records)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def summary(spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0) -> str:
+    """The experiment: its question, description and claims, how far it is, where it lies."""
+    micro = bool(records) and records[0].cell.scale == "micro"
+    parts = [
+        f"# {spec.name}",
+        MICRO_NOTE if micro else "",
+        spec.question,
+        spec.description,
+        "[The report](orch:report), an artifact of the run [summary](orch:summary)"
+        if (folder.report / "index.html").is_file()
+        else "The report is an artifact of the run `summary`, once `orch report` has made it.",
+        listed(views(records)),
+        f"[Evaluated checkpoints](orch:models): {num_models}, as models with their scores"
+        if num_models
+        else "",
+        _claims(spec),
+        _progress(records),
+        f"Run directories: `{folder.path}`",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _message(record: Record) -> str:
+    end = record.last
+    tries = len(record.attempts)
+    text = f", {tries} attempts" if tries > 1 else ""
+    return f"{text}: {end.message}" if end is not None and end.message else text
+
+
+def _outcome(record: Record) -> str:
+    seen = record.outcome
+    if seen is None:
+        return ""
+    cause = f" ({seen.cause})" if seen.cause else ""
+    step = f" at step {seen.step}" if seen.step is not None else ""
+    detail = f": {seen.detail}" if seen.detail else ""
+    return f"**Outcome** {seen.kind}{cause}{step}{detail}"
+
+
+def _scores(scores: Iterable[Score]) -> str:
+    """A table of the scores of the last checkpoint, one row a task, metric and evaluation seed."""
+    listed = list(scores)
+    if not listed:
+        return ""
+    step = max(score.step for score in listed)
+    rows = [
+        f"| {s.task} | {s.metric} | {s.value:.4f} | {'' if s.stderr is None else f'{s.stderr:.4f}'}"
+        f" | {s.num_items} x {s.repeats} | {s.eval_seed} |"
+        for s in listed
+        if s.step == step
+    ]
+    head = [
+        "| task | metric | value | stderr over items | items x repeats | seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([f"Scores after step {step}:", "", *head, *rows])
+
+
+def _claims(spec: Spec) -> str:
+    listed = [f"- **{name}**: `{statement}`" for name, statement in spec.claims.items()]
+    return "\n".join(["Claims:", "", *listed]) if listed else ""
+
+
+def _progress(records: Sequence[Record]) -> str:
+    counts = Counter(record.state for record in records)
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    collapsed = sum(1 for r in records if r.outcome is not None and r.outcome.kind == "collapsed")
+    return f"{len(records)} cells: {states}; {collapsed} collapsed."
+
+
+# Which runs MLflow should have: the summary, one a study, one a cell that was launched.
+
+
+STATUS: Mapping[State, RunStatus] = {
+    "planned": "SCHEDULED",
+    "submitted": "SCHEDULED",
+    "pending": "SCHEDULED",
+    "running": "RUNNING",
+    "unknown": "RUNNING",
+    "succeeded": "FINISHED",
+    "failed": "FAILED",
+    "timed_out": "FAILED",
+    "preempted": "KILLED",
+    "cancelled": "KILLED",
+}
 
 SUMMARY = "summary"
 
@@ -88,7 +202,7 @@ def _cell(
         "orch.cell_id": cell.id,
         "orch.trained_by": f"{settings.backend.name} {plan.get('version', '')}".strip(),
         "orch.directory": str(record.directory),
-        "mlflow.note.content": describe.cell(record, scores, fault),
+        "mlflow.note.content": describe_cell(record, scores, fault),
     }
     return Content(
         key=f"cell/{cell.id}",
@@ -111,9 +225,13 @@ def _cell(
 
 
 def _study(
-    name: str, study: Study | None, spec: Spec, records: Sequence[Record], first: float,
+    name: str,
+    study: Study | None,
+    spec: Spec,
+    records: Sequence[Record],
+    first: float,
     cells: Sequence[Content],
-) -> Content:  # fmt: skip
+) -> Content:
     members = [record for record in records if name in record.cell.studies]
     tags = {
         "study": name,
@@ -121,10 +239,11 @@ def _study(
         "scale": members[0].cell.scale,
         "orch.key": _study_key(name),
         "orch.kind": "study",
-        "mlflow.note.content": describe.study(name, study, spec, members),
+        "mlflow.note.content": describe_study(name, study, spec, members),
     }
-    return Content(_study_key(name), name, _status(cells), milliseconds(first),
-                   _last(cells), safe_tags(tags))  # fmt: skip
+    return Content(
+        _study_key(name), name, _status(cells), milliseconds(first), _last(cells), safe_tags(tags)
+    )
 
 
 def _summary(
@@ -135,7 +254,7 @@ def _summary(
         "orch.key": SUMMARY,
         "orch.kind": SUMMARY,
         "orch.directory": str(folder.path),
-        "mlflow.note.content": describe.summary(
+        "mlflow.note.content": summary(
             spec, records, folder, sum(len(cell.models) for cell in cells)
         ),
     }
@@ -145,11 +264,19 @@ def _summary(
         if path.is_file() and not path.name.startswith(".")
     }
     texts = {"spec.json": _json(hide(spec.model_dump(mode="json")))}
-    return Content(SUMMARY, SUMMARY, _status(cells), milliseconds(first), _last(cells),
-                   safe_tags(tags), texts=texts, files=files)  # fmt: skip
+    return Content(
+        SUMMARY,
+        SUMMARY,
+        _status(cells),
+        milliseconds(first),
+        _last(cells),
+        safe_tags(tags),
+        texts=texts,
+        files=files,
+    )
 
 
-def _status(cells: Sequence[Content]) -> Status:
+def _status(cells: Sequence[Content]) -> RunStatus:
     live = any(cell.status in ("RUNNING", "SCHEDULED") for cell in cells)
     return "RUNNING" if live else "FINISHED"
 
@@ -252,3 +379,24 @@ def _first_event(folder: RunFolder) -> float | None:
 
 def _json(plain: Any) -> str:
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+# Which cells `orch prune` removed, from the ledger of their folder.
+
+
+Gone = frozenset[str]
+"""Ids of cells."""
+
+
+def pruned(folder: RunFolder) -> Gone:
+    """Cells that were removed and are not there again. Empty if the ledger cannot be read."""
+    try:
+        events = folder.events()
+        there = folder.directories()
+    except RunFolderError:
+        return frozenset()
+    return frozenset(
+        str(event.get("cell"))
+        for event in events
+        if event.get("event") == "pruned" and event.get("cell") not in there
+    )

@@ -77,8 +77,20 @@ def serving(store: Store) -> Iterator[Server]:
         yield Server(store.address, None, None)
         return
     port = _free_port()
-    argv = [sys.executable, keeper.__file__, sys.executable, "-m", "mlflow", "server",
-            "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]  # fmt: skip
+    argv = [
+        sys.executable,
+        keeper.__file__,
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     environment = {**_SETTINGS, **os.environ}
     environment["MLFLOW_BACKEND_STORE_URI"] = store.uri  # it may hold a password: not in argv
     environment.pop("MLFLOW_TRACKING_URI", None)
@@ -86,9 +98,14 @@ def serving(store: Store) -> Iterator[Server]:
         log = Path(place, "log")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment,
-                cwd=place, start_new_session=True,
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd=place,
+                start_new_session=True,
+            )
         try:
             yield Server(f"http://127.0.0.1:{port}", process, log)
         finally:

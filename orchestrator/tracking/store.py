@@ -78,8 +78,9 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
         return Store(given, hide_userinfo(given), None, None, ours=False)
     path = unquote(given.removeprefix(_SQLITE).partition("?")[0])
     known = given.startswith(_SQLITE) and path not in ("", ":memory:")
-    return Store(given, hide_userinfo(given), artifacts, Path(path).absolute() if known else None,
-                 ours=False)  # fmt: skip
+    return Store(
+        given, hide_userinfo(given), artifacts, Path(path).absolute() if known else None, ours=False
+    )
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from orchestrator.fields import text_of
+from orchestrator.records import Record
+from orchestrator.spec.fields import text_of
 from orchestrator.tracking.names import allowed_name
-from orchestrator.types import Record
 
 VIEW_TAG = "mlflow.sharedViewState."
 PREFIX = "orch-"
@@ -54,9 +54,14 @@ class View(NamedTuple):
             "autoRefreshEnabled": True,
             "useGroupedValuesInCharts": True,
             "groupBy": None,
-            "selectedColumns": ["tags.`kl`", "tags.`kl.beta`", "tags.`seed`", "tags.`outcome`",
-                                f"metrics.`{self.metric}`"],
-        }  # fmt: skip
+            "selectedColumns": [
+                "tags.`kl`",
+                "tags.`kl.beta`",
+                "tags.`seed`",
+                "tags.`outcome`",
+                f"metrics.`{self.metric}`",
+            ],
+        }
         return VIEW_TAG + self.key, json.dumps(state, separators=(",", ":"))
 
 

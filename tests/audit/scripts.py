@@ -1,6 +1,6 @@
 """Small launches to put constructs of the shell around."""
 
-from orchestrator.audit import Finding, audit
+from orchestrator.audit import AuditFinding, audit
 
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
 USE_LOSS = "actor_rollout_ref.actor.use_kl_loss"
@@ -10,7 +10,7 @@ OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray --pretrain m"
 SKYRL = "uv run -m skyrl.train.entrypoints.main_base trainer.algorithm.advantage_estimator=rloo"
 
 
-def only(text: str, name: str = "launch.sh", **more: dict[str, str]) -> Finding:
+def only(text: str, name: str = "launch.sh", **more: dict[str, str]) -> AuditFinding:
     """The one finding of a text."""
     found = audit(text, name, **more)
     assert len(found) == 1, found

@@ -17,41 +17,93 @@ from hypothesis import strategies as st
 from audit.scripts import COEFFICIENT, IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL
 from orchestrator.audit import audit
 from orchestrator.audit.fix import fixed
-from orchestrator.audit.sarif import sarif
+from orchestrator.audit.render import sarif
 from orchestrator.cli.audit import command
 
 ROOT = Path(__file__).parents[2]
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
 SARIF = {
-    "type": "object", "required": ["version", "runs"],
+    "type": "object",
+    "required": ["version", "runs"],
     "properties": {
         "version": {"const": "2.1.0"},
-        "runs": {"type": "array", "items": {
-            "type": "object", "required": ["tool", "results"],
-            "properties": {
-                "tool": {"type": "object", "required": ["driver"], "properties": {"driver": {
-                    "type": "object", "required": ["name", "rules"], "properties": {
-                        "rules": {"type": "array", "uniqueItems": True, "items": {
-                            "type": "object", "required": ["id", "shortDescription"],
-                            "properties": {"shortDescription": TEXT}}}}}}},
-                "results": {"type": "array", "items": {
-                    "type": "object", "required": ["ruleId", "message", "level", "locations"],
-                    "properties": {
-                        "message": TEXT,
-                        "level": {"enum": ["none", "note", "warning", "error"]},
-                        "locations": {"type": "array", "minItems": 1, "items": {
-                            "type": "object", "required": ["physicalLocation"],
-                            "properties": {"physicalLocation": {
-                                "type": "object", "required": ["artifactLocation", "region"],
+        "runs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["tool", "results"],
+                "properties": {
+                    "tool": {
+                        "type": "object",
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "type": "object",
+                                "required": ["name", "rules"],
                                 "properties": {
-                                    "artifactLocation": {"required": ["uri"], "properties": {
-                                        "uri": {"type": "string", "pattern": "^[!-~]+$"}}},
-                                    "region": {"required": ["startLine"], "properties": {
-                                        "startLine": {"type": "integer", "minimum": 1}}},
-                                }}}}}}}},
-            }}},
+                                    "rules": {
+                                        "type": "array",
+                                        "uniqueItems": True,
+                                        "items": {
+                                            "type": "object",
+                                            "required": ["id", "shortDescription"],
+                                            "properties": {"shortDescription": TEXT},
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["ruleId", "message", "level", "locations"],
+                            "properties": {
+                                "message": TEXT,
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "locations": {
+                                    "type": "array",
+                                    "minItems": 1,
+                                    "items": {
+                                        "type": "object",
+                                        "required": ["physicalLocation"],
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "type": "object",
+                                                "required": ["artifactLocation", "region"],
+                                                "properties": {
+                                                    "artifactLocation": {
+                                                        "required": ["uri"],
+                                                        "properties": {
+                                                            "uri": {
+                                                                "type": "string",
+                                                                "pattern": "^[!-~]+$",
+                                                            }
+                                                        },
+                                                    },
+                                                    "region": {
+                                                        "required": ["startLine"],
+                                                        "properties": {
+                                                            "startLine": {
+                                                                "type": "integer",
+                                                                "minimum": 1,
+                                                            }
+                                                        },
+                                                    },
+                                                },
+                                            }
+                                        },
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
     },
-}  # fmt: skip
+}
 """The parts of the SARIF 2.1.0 schema that are used."""
 K3 = f'#!/bin/bash\n{VERL} \\\n  {USE_LOSS}=True \\\n  {IN_REWARD}=False \\\n  "$@"\n'
 GOOD = f"{VERL} {USE_LOSS}=False {IN_REWARD}=True"
@@ -81,8 +133,9 @@ def test_exit_codes(tmp_path: Path) -> None:
 
 def test_other_files_are_audited_beside_broken_ones(tmp_path: Path) -> None:
     names = ["binary.sh", "empty.sh", "large.sh", "nested.sh", 'it\'s "odd" é.sh']
-    for name, text in zip(names, [b"\x00\xff" * 99, b"", b"a" * 10_000_000, b"$(" * 9999,
-                                  K3.encode()], strict=True):  # fmt: skip
+    for name, text in zip(
+        names, [b"\x00\xff" * 99, b"", b"a" * 10_000_000, b"$(" * 9999, K3.encode()], strict=True
+    ):
         (tmp_path / name).write_bytes(text)
     code, done = run(*(tmp_path / name for name in names), tmp_path)
     assert code == 1
@@ -97,8 +150,11 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
     told = json.loads(run("--json", tmp_path / "k3.sh")[1].stdout)["findings"][0]
     assert told["verdict"] == "token_forward_kl"
     assert told["kl_in_loss"] == {
-        "active": True, "estimator": "k3", "beta": 0.001, "straight_through": False,
-    }  # fmt: skip
+        "active": True,
+        "estimator": "k3",
+        "beta": 0.001,
+        "straight_through": False,
+    }
     assert told["kl_in_reward"] == {"active": False, "estimator": None, "beta": None}
     rest = "library version entry_point advantage_estimator reference_policy_loaded group_size"
     assert {*rest.split(), "inactive_flags", "contradictions", "why", "lines"} <= set(told)
@@ -144,17 +200,32 @@ def test_the_change_leads_to_k1_in_the_reward(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.yaml", ("algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
-                   "  kl_ctrl:\n    kl_coef: 0.1\nactor_rollout_ref:\n  actor:\n"
-                   "    use_kl_loss: True # z\n")),
-        ("a.py", ('C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n'
-                 '    "kl_penalty": "abs"},\n'
-                 '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n')),
-        ("a.yaml", ("algorithm:\n  disable_kl: false\n  use_kl_loss: true\n"
-                   "  kl_penalty: low_var_kl\n"
-                   "worker:\n  actor:\n    x: 1\n")),
+        (
+            "a.yaml",
+            (
+                "algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
+                "  kl_ctrl:\n    kl_coef: 0.1\nactor_rollout_ref:\n  actor:\n"
+                "    use_kl_loss: True # z\n"
+            ),
+        ),
+        (
+            "a.py",
+            (
+                'C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n'
+                '    "kl_penalty": "abs"},\n'
+                '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n'
+            ),
+        ),
+        (
+            "a.yaml",
+            (
+                "algorithm:\n  disable_kl: false\n  use_kl_loss: true\n"
+                "  kl_penalty: low_var_kl\n"
+                "worker:\n  actor:\n    x: 1\n"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_change_of_a_configuration(name: str, text: str) -> None:
     changed, left = fixed(text, audit(text, name))
     assert not left
@@ -214,12 +285,14 @@ def test_files_beside_a_script_are_read(tmp_path: Path) -> None:
         ("algorithm:\n  use_kl_in_reward: False\n", "no_kl"),
         ("algorithm: {}\n", "unbiased_reverse_kl"),
     ],
-)  # fmt: skip
+)
 def test_an_old_version_file_gives_way_to_the_configuration(
     tmp_path: Path, config: str, expected: str
 ) -> None:
-    for name, text in (("verl/version/version", "0.2.0.dev"),
-                       ("verl/trainer/config/ppo_trainer.yaml", config)):  # fmt: skip
+    for name, text in (
+        ("verl/version/version", "0.2.0.dev"),
+        ("verl/trainer/config/ppo_trainer.yaml", config),
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "a.sh").write_text(f"{VERL} algorithm.kl_ctrl.kl_coef=0.1")
@@ -282,9 +355,13 @@ def test_the_actions_own_steps(tmp_path: Path, paths: str, fail: str, code: int)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [str(shutil.which("bash")), "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-        cwd=tmp_path, env={**os.environ, **own, "PATH": path}, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, **own, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == code, done.stderr
     told = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
     assert ("token_forward_kl" in {each["ruleId"] for each in told}) == ("k3" in paths)

@@ -28,31 +28,36 @@ HOSTILE = {
     "doubling": "A=xxxxxxxx\n" + "A=$A$A\n" * 60 + LAUNCH + "x=$A",
     "doubling array": "A=(a)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60 + LAUNCH + '"${A[@]}"',
     "recursion": f"f() {{ f; f; }}\nf\n{LAUNCH}",
-    "eval": "X='eval \"$X\"; eval \"$X\"'\neval \"$X\"\n" + LAUNCH,
+    "eval": 'X=\'eval "$X"; eval "$X"\'\neval "$X"\n' + LAUNCH,
     "loops": "\n".join(f"for a{i} in 1 2 3 4 5 6 7 8 9; do" for i in range(9)) + f"\n{LAUNCH}",
     "power": "A=$((2**2**2**2**2**62))\n" + LAUNCH,
     "range": f"for i in {{1..999999999}}; do {LAUNCH}; done",
     "recursion of arguments": f'f() {{ f "$@" $1$1; f $1; }}\nf a b\n{LAUNCH}',
     "nested loops that start": "\n".join(f"for a{i} in 1 2 3 4 5 6 7 8 9; do" for i in range(5))
-    + f"\n{LAUNCH} x=$a0$a4\n" + "done\n" * 5,
+    + f"\n{LAUNCH} x=$a0$a4\n"
+    + "done\n" * 5,
     "closing brackets": f"export X{')' * 3000}\\\n{')' * 1400}[{')' * 400}\n" * 20,
     "blank lines": " \n" * 60_000 + LAUNCH,
     "a pattern to match": f"a={'a' * 100}\nif [[ $a =~ {'(a|a)' * 32}b ]]; then x=1; fi\n{LAUNCH}",
     "a pattern to cut": "a=" + "x" * 20_000 + "\nb=${a%%*y*y*y*y}\n" + LAUNCH,
     "names in arithmetic": "x=$((" + "+".join(f"a{i}" for i in range(20_000)) + "))\n" + LAUNCH,
-    "long entry points": "\n".join(f"python {w * 9000} @ a.toml" for w in (
-        "prime_rl/", "train_ppo", "verl.trainer.main", "/recipe/a")),
+    "long entry points": "\n".join(
+        f"python {w * 9000} @ a.toml"
+        for w in ("prime_rl/", "train_ppo", "verl.trainer.main", "/recipe/a")
+    ),
     "words that refer to words": "\n".join(
         f"v{i}=" + "".join(f"$v{j}" for j in range(max(0, i - 20), i)) for i in range(1, 1500)
-    ) + f"\n{LAUNCH}a=$v1499",
-    "lists of lists": "a0 = ['python', '-m', 'verl.trainer.main_ppo']\n" + "\n".join(
-        f"a{i} = [*a{i - 1}, *a{i - 1}]" for i in range(1, 60)),
+    )
+    + f"\n{LAUNCH}a=$v1499",
+    "lists of lists": "a0 = ['python', '-m', 'verl.trainer.main_ppo']\n"
+    + "\n".join(f"a{i} = [*a{i - 1}, *a{i - 1}]" for i in range(1, 60)),
     "a header in a string": "x = '''\n[" + " " * 60_000 + "\n'''\n[orchestrator]\nbatch_size = 1",
-    "alias bomb": "a: &a [x]\n" + "\n".join(
+    "alias bomb": "a: &a [x]\n"
+    + "\n".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [" + ", ".join([f"*{chr(97 + i)}"] * 9) + "]"
         for i in range(12)
     ),
-}  # fmt: skip
+}
 
 
 def told(text: str, name: str) -> float:
@@ -100,14 +105,75 @@ def test_nothing_is_ever_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(tmp_path.iterdir()) == []
 
 
-PIECES = st.sampled_from([
-    LAUNCH, "if ", "then\n", "fi\n", "else\n", "case $1 in\n", "esac\n", ";;", "for x in a b; do\n",
-    "done\n", "$(", ")", "((", "))", "${", "}", "${X:-", "[@]", "[[ ", " ]]", "[ ", " ]", '"', "'",
-    "`", "\\\n", "\n", " ", "&&", "||", "|", "<<EOF\n", "EOF\n", "eval ", "X=", "X+=(", "$X", "$1",
-    '"$@"', "bash -c ", "f() {", "f\n", "set -- a b\n", "shift\n", f"{USE_LOSS}=$X ", "#", "\t",
-    "while ", "do\n", "exit\n", "=~", "!", "{1..9}", "$((", "1+", "\x00", "é", "\r\n", ": ", "- ",
-    "[trainer.loss]\n", "kl_tau = ", "run: |\n  ", "--init_kl_coef ", "python train_ppo_ray.py ",
-])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        LAUNCH,
+        "if ",
+        "then\n",
+        "fi\n",
+        "else\n",
+        "case $1 in\n",
+        "esac\n",
+        ";;",
+        "for x in a b; do\n",
+        "done\n",
+        "$(",
+        ")",
+        "((",
+        "))",
+        "${",
+        "}",
+        "${X:-",
+        "[@]",
+        "[[ ",
+        " ]]",
+        "[ ",
+        " ]",
+        '"',
+        "'",
+        "`",
+        "\\\n",
+        "\n",
+        " ",
+        "&&",
+        "||",
+        "|",
+        "<<EOF\n",
+        "EOF\n",
+        "eval ",
+        "X=",
+        "X+=(",
+        "$X",
+        "$1",
+        '"$@"',
+        "bash -c ",
+        "f() {",
+        "f\n",
+        "set -- a b\n",
+        "shift\n",
+        f"{USE_LOSS}=$X ",
+        "#",
+        "\t",
+        "while ",
+        "do\n",
+        "exit\n",
+        "=~",
+        "!",
+        "{1..9}",
+        "$((",
+        "1+",
+        "\x00",
+        "é",
+        "\r\n",
+        ": ",
+        "- ",
+        "[trainer.loss]\n",
+        "kl_tau = ",
+        "run: |\n  ",
+        "--init_kl_coef ",
+        "python train_ppo_ray.py ",
+    ]
+)
 
 
 @settings(max_examples=400, deadline=None)

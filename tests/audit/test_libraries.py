@@ -15,8 +15,8 @@ from audit.scripts import (
     only,
     verdict,
 )
-from orchestrator.audit.keys import PRIME_RL_TAU
-from orchestrator.audit.neighbours import versions
+from orchestrator.audit.releases import versions
+from orchestrator.library.launches import PRIME_RL_TAU
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
@@ -44,10 +44,12 @@ def test_verl(flags: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("0.2.0", "unbiased_reverse_kl"), ("0.3.0.post1", "unbiased_reverse_kl"),
-        ("0.4.0", "no_kl"), ("0.9.0", "no_kl"),
+        ("0.2.0", "unbiased_reverse_kl"),
+        ("0.3.0.post1", "unbiased_reverse_kl"),
+        ("0.4.0", "no_kl"),
+        ("0.9.0", "no_kl"),
     ],
-)  # fmt: skip
+)
 def test_one_file_means_two_things_in_verl(version: str, expected: str) -> None:
     text = f"{VERL} {KL_COEFFICIENT}=0.001"
     assert verdict(text, versions={"verl": f"{version} told"}) == expected
@@ -78,8 +80,10 @@ def test_pins_tell_the_release() -> None:
 
 
 def test_verl_flags_without_effect() -> None:
-    found = only(f"{VERL} {USE_LOSS}=False {TYPE}=k3 {COEFFICIENT}=0.1 {IN_REWARD}=False "
-                 f"{KL_COEFFICIENT}=0.1")  # fmt: skip
+    found = only(
+        f"{VERL} {USE_LOSS}=False {TYPE}=k3 {COEFFICIENT}=0.1 {IN_REWARD}=False "
+        f"{KL_COEFFICIENT}=0.1"
+    )
     assert {each.flag for each in found.inactive_flags} == {TYPE, COEFFICIENT, KL_COEFFICIENT}
 
 
@@ -103,11 +107,14 @@ def test_a_recipe_that_ignores_the_reward_flags() -> None:
         ("--use_kl_estimator_k3", "biased_reward", "0.6.0"),
         ("--algo.kl.use_loss --algo.kl.estimator k3", "token_forward_kl", "0.11.2"),
         ("--algo.kl.use_loss --algo.advantage.is_correction_enable", "zero_mean_noise", "0.11.0"),
-        ("--algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.unbiased_gradient",
-         "token_reverse_kl", "0.11.2"),
+        (
+            "--algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.unbiased_gradient",
+            "token_reverse_kl",
+            "0.11.2",
+        ),
         ("--algo.kl.unbiased_gradient", "unbiased_reverse_kl", "0.11.2"),
     ],
-)  # fmt: skip
+)
 def test_openrlhf(flags: str, expected: str, version: str | None) -> None:
     found = only(f"{OPENRLHF} {flags}")
     assert found.verdict == expected
@@ -124,12 +131,14 @@ A = "trainer.algorithm"
         (f"{A}.use_kl_loss=false", "no_kl"),
         (f"{A}.kl_loss_coef=0", "no_kl"),
         (f"{A}.use_kl_loss=false {A}.use_kl_in_reward=true", "biased_reward"),
-        (f"{A}.use_kl_loss=false {A}.use_kl_in_reward=true {A}.kl_estimator_type=k1",
-         "unbiased_reverse_kl"),
+        (
+            f"{A}.use_kl_loss=false {A}.use_kl_in_reward=true {A}.kl_estimator_type=k1",
+            "unbiased_reverse_kl",
+        ),
         (f"{A}.kl_estimator_type=k1", "zero_mean_noise"),
         (f"{A}.kl_estimator_type=k2", "token_reverse_kl"),
     ],
-)  # fmt: skip
+)
 def test_skyrl(flags: str, expected: str) -> None:
     assert verdict(f"{SKYRL} {flags}") == expected
 
@@ -162,10 +171,16 @@ def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> N
         ("[slurm]\njob_name = 'x'\n", "undetermined", None),
         ("[slurm]\n[trainer.loss]\nkl_tau = 0.0\n", "no_kl", 0.0),
         ("[orchestrator]\nbatch_size = 8\n[trainer.loss]\ntype = 'custom'\n", "undetermined", None),
-        (("inference_gpu_ids = [0]\nmax_async_level = 1\n[orchestrator]\nbatch_size = 8\n"
-         "[trainer.loss]\nteacher_tau = 0.1\nkl_tau = 0\n"), "token_reverse_kl", 0.0),
+        (
+            (
+                "inference_gpu_ids = [0]\nmax_async_level = 1\n[orchestrator]\nbatch_size = 8\n"
+                "[trainer.loss]\nteacher_tau = 0.1\nkl_tau = 0\n"
+            ),
+            "token_reverse_kl",
+            0.0,
+        ),
     ],
-)  # fmt: skip
+)
 def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
     found = only(text, "rl.toml")
     assert (found.verdict, found.rollout_kl) == (expected, tau)
@@ -173,10 +188,13 @@ def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("told", "expected"),
-    [({"prime_rl": "0.5.0 told"}, "rollout_policy_kl_only"), ({"prime_rl": "0.4.0 told"}, "no_kl"),
-     ({PRIME_RL_TAU: "0.0 its source"}, "no_kl"),
-     ({PRIME_RL_TAU: "1e-3 its source"}, "rollout_policy_kl_only")],
-)  # fmt: skip
+    [
+        ({"prime_rl": "0.5.0 told"}, "rollout_policy_kl_only"),
+        ({"prime_rl": "0.4.0 told"}, "no_kl"),
+        ({PRIME_RL_TAU: "0.0 its source"}, "no_kl"),
+        ({PRIME_RL_TAU: "1e-3 its source"}, "rollout_policy_kl_only"),
+    ],
+)
 def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
     told: dict[str, str], expected: str
 ) -> None:
@@ -187,11 +205,19 @@ def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
 
 @pytest.mark.parametrize(
     ("place", "line", "default"),
-    [("src/prime_rl/configs/trainer.py",
-      'kl_tau: Annotated[float, Field(ge=0, description="The tau.")] = 0.0', "0.0"),
-     ("packages/prime-rl-configs/src/prime_rl/configs/trainer.py",
-      "kl_tau: float = Field(1e-3, ge=0)", "1e-3")],
-)  # fmt: skip
+    [
+        (
+            "src/prime_rl/configs/trainer.py",
+            'kl_tau: Annotated[float, Field(ge=0, description="The tau.")] = 0.0',
+            "0.0",
+        ),
+        (
+            "packages/prime-rl-configs/src/prime_rl/configs/trainer.py",
+            "kl_tau: float = Field(1e-3, ge=0)",
+            "1e-3",
+        ),
+    ],
+)
 def test_the_default_of_kl_tau_in_a_checkout(
     tmp_path: Path, place: str, line: str, default: str
 ) -> None:
@@ -246,13 +272,16 @@ EASYR1 = "python3 -m verl.trainer.main config=examples/config.yaml"
         ("", "token_forward_kl", 0.01),
         ("algorithm.disable_kl=True", "no_kl", None),
         ("algorithm.use_kl_loss=false", "biased_reward", 0.01),
-        ("algorithm.use_kl_loss=false algorithm.kl_penalty=kl algorithm.kl_coef=1e-3",
-         "unbiased_reverse_kl", 0.001),
+        (
+            "algorithm.use_kl_loss=false algorithm.kl_penalty=kl algorithm.kl_coef=1e-3",
+            "unbiased_reverse_kl",
+            0.001,
+        ),
         ("algorithm.kl_penalty=mse", "token_reverse_kl", 0.01),
         ("algorithm.kl_coef=0.0", "no_kl", 0.0),
         ("algorithm.use_kl_loss=$(cat x)", "undetermined", None),
     ],
-)  # fmt: skip
+)
 def test_easyr1_is_a_fork_with_keys_of_its_own(
     flags: str, expected: str, beta: float | None
 ) -> None:
@@ -309,9 +338,12 @@ def test_the_orchestrators_half_of_prime_rl(environment: str, expected: str) -> 
 
 @pytest.mark.parametrize(
     ("text", "confidence"),
-    [(f"{VERL} {IN_REWARD}=True", "certain"), (f"{VERL} {USE_LOSS}=$(cat x)", "none"),
-     (f"python -m mine.main {USE_LOSS}=True {IN_REWARD}=False", "assumed")],
-)  # fmt: skip
+    [
+        (f"{VERL} {IN_REWARD}=True", "certain"),
+        (f"{VERL} {USE_LOSS}=$(cat x)", "none"),
+        (f"python -m mine.main {USE_LOSS}=True {IN_REWARD}=False", "assumed"),
+    ],
+)
 def test_how_sure_an_answer_is(text: str, confidence: str) -> None:
     assert only(text).confidence == confidence
 

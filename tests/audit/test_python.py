@@ -16,13 +16,17 @@ FLAGS = f'"{USE_LOSS}=True", "{TYPE}=kl", "{IN_REWARD}=False"'
         f"flags = [{FLAGS}]\nrun([{HEAD}, *flags])",
         f"flags = [{FLAGS}]\nrun([{HEAD}] + flags)",
         f'kind = "kl"\nrun([{HEAD}, "{USE_LOSS}=True", f"{TYPE}={{kind}}", "{IN_REWARD}=False"])',
-        (f'p.add_argument("--kl-type", default="kl")\nargs = p.parse_args()\n'
-         f'run([{HEAD}, "{USE_LOSS}=True", f"{TYPE}={{args.kl_type}}", "{IN_REWARD}=False"])'),
+        (
+            f'p.add_argument("--kl-type", default="kl")\nargs = p.parse_args()\n'
+            f'run([{HEAD}, "{USE_LOSS}=True", f"{TYPE}={{args.kl_type}}", "{IN_REWARD}=False"])'
+        ),
         f'os.system("python -m verl.trainer.main_ppo {USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False")',
-        ('C = {"algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},\n'
-         ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}'),
+        (
+            'C = {"algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},\n'
+            ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}'
+        ),
     ],
-)  # fmt: skip
+)
 def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
     assert verdict(text, "launch.py") == "zero_mean_noise"
 
@@ -34,11 +38,16 @@ def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
         (f"cmd = [{HEAD}]\ncmd.append(extra)\nrun(cmd)", "line 2"),
         (f"def go(flags):\n    run([{HEAD}, *flags])", "'flags'"),
         (f'run([{HEAD}, f"{USE_LOSS}={{on()}}"])', "put in by Python"),
-        (('C = {"algorithm": {"use_kl_in_reward": False},\n'
-         ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}\n'
-         'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False'), "line 4"),
+        (
+            (
+                'C = {"algorithm": {"use_kl_in_reward": False},\n'
+                ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}\n'
+                'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False'
+            ),
+            "line 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_python_decides_is_said_so(text: str, why: str) -> None:
     found = only(text, "launch.py")
     assert found.verdict == "undetermined"

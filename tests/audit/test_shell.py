@@ -26,7 +26,7 @@ K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
         f"X=True\n{VERL} {USE_LOSS}=$X {TYPE}=kl {IN_REWARD}=False",
         f"{VERL} {USE_LOSS}=${{X:-True}} {TYPE}=${{T:-kl}} {IN_REWARD}=False",
         f': "${{X:=True}}"\n{VERL} {USE_LOSS}=${{X}} {TYPE}=kl {IN_REWARD}=False',
-        f"args=(\n  {USE_LOSS}=True  # on\n  # {TYPE}=k3\n  {TYPE}=kl\n)\n{VERL} \"${{args[@]}}\"",
+        f'args=(\n  {USE_LOSS}=True  # on\n  # {TYPE}=k3\n  {TYPE}=kl\n)\n{VERL} "${{args[@]}}"',
         f"args=({IN_REWARD}=False)\nargs+=({USE_LOSS}=True {TYPE}=kl)\n{VERL} ${{args[@]}}",
         f'KL="\n {USE_LOSS}=True\n {TYPE}=kl\n"\nall=($KL)\n{VERL} "${{all[@]}}" "$@"',
         f"{VERL} \\\n  {USE_LOSS}=True \\\n  {TYPE}=kl\\\n  {IN_REWARD}=False 2>&1 | tee log",
@@ -45,8 +45,10 @@ K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
         f"run() {{ {VERL} {TYPE}=kl {USE_LOSS}=$1 {IN_REWARD}=$2; }}\nrun True False",
         f'run() {{ local on=$1; shift; {VERL} {USE_LOSS}=$on "$@"; }}\nrun True {TYPE}=kl',
         f'run() {{ {VERL} {IN_REWARD}=False "${{@:2}}"; }}\nrun skipped {USE_LOSS}=True {TYPE}=kl',
-        (f"N=$((1 + 2 * 3))\nif (( N == 7 )); then T=kl; else T=k3; fi\n"
-        f"{VERL} {USE_LOSS}=True {TYPE}=$T"),
+        (
+            f"N=$((1 + 2 * 3))\nif (( N == 7 )); then T=kl; else T=k3; fi\n"
+            f"{VERL} {USE_LOSS}=True {TYPE}=$T"
+        ),
         f"X=TRUE\n{VERL} {USE_LOSS}=${{X,,}} {TYPE}=kl",
         f"T=kl.old\n{VERL} {USE_LOSS}=True {TYPE}=${{T%.old}}",
         f"T=$(echo kl)\n{VERL} {USE_LOSS}=True {TYPE}=$T",
@@ -57,14 +59,16 @@ K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
         f"X=1 {VERL} {K1}",
         f"({VERL} {K1}) &\nwait",
         f"while true; do\n {VERL} {K1}\n break\ndone",
-        f"set -- {USE_LOSS}=True {TYPE}=kl\n{VERL} \"$@\"",
+        f'set -- {USE_LOSS}=True {TYPE}=kl\n{VERL} "$@"',
         f"if [ $# -lt 1 ]; then echo usage; exit 1; fi\n{VERL} {K1}",
-        (f"while [[ $# -gt 0 ]]; do case $1 in --off) X=False; shift;; esac; done\n"
-        f"{VERL} {USE_LOSS}=${{X:-True}} {TYPE}=kl"),
+        (
+            f"while [[ $# -gt 0 ]]; do case $1 in --off) X=False; shift;; esac; done\n"
+            f"{VERL} {USE_LOSS}=${{X:-True}} {TYPE}=kl"
+        ),
         f"source activate verl\n{VERL} {K1}",
         f"{VERL} {USE_LOSS}=False {USE_LOSS}=True {TYPE}=kl",
     ],
-)  # fmt: skip
+)
 def test_k1_in_the_loss_is_noise_however_it_is_written(text: str) -> None:
     assert verdict(text) == "zero_mean_noise"
 
@@ -116,8 +120,9 @@ def test_lines_of_a_script_in_a_string_are_those_of_the_file() -> None:
 def test_a_branch_that_cannot_be_told_gives_a_case_each() -> None:
     text = f"if nvidia-smi; then T=kl; else T=k2; fi\n{VERL} {USE_LOSS}=True {TYPE}=$T"
     assert verdicts(text) == {
-        "nvidia-smi": "zero_mean_noise", "not nvidia-smi": "token_reverse_kl",
-    }  # fmt: skip
+        "nvidia-smi": "zero_mean_noise",
+        "not nvidia-smi": "token_reverse_kl",
+    }
 
 
 def test_branches_that_hang_together_are_not_mixed() -> None:
@@ -137,15 +142,14 @@ def test_a_branch_that_does_not_matter_gives_one() -> None:
 def test_a_loop_gives_a_case_each() -> None:
     text = f"for t in kl k2 low_var_kl; do\n {VERL} {USE_LOSS}=True {TYPE}=$t\ndone"
     assert verdicts(text) == {
-        "t=kl": "zero_mean_noise", "t=k2": "token_reverse_kl", "t=low_var_kl": "token_forward_kl",
-    }  # fmt: skip
+        "t=kl": "zero_mean_noise",
+        "t=k2": "token_reverse_kl",
+        "t=low_var_kl": "token_forward_kl",
+    }
 
 
 def test_cases_of_an_argument_are_told_and_the_usual_one_marked() -> None:
-    text = (
-        'case "$1" in\n a) T=kl;;\n *) T=k2;;\nesac\n'
-        f"{VERL} {USE_LOSS}=True {TYPE}=$T"
-    )  # fmt: skip
+    text = f'case "$1" in\n a) T=kl;;\n *) T=k2;;\nesac\n{VERL} {USE_LOSS}=True {TYPE}=$T'
     found = {each.verdict: each.usual for each in audit(text, "x.sh")}
     assert found == {"zero_mean_noise": False, "token_reverse_kl": True}
 

@@ -12,10 +12,10 @@ from audit.wild import labels, scores
 def test_every_label_has_a_verdict_that_audit_knows() -> None:
     from typing import get_args
 
-    from orchestrator.audit.types import Verdict
+    from orchestrator.library.launches import AuditVerdict
 
     for label in labels():
-        assert set(label["acceptable_verdicts"]) <= set(get_args(Verdict)), label["id"]
+        assert set(label["acceptable_verdicts"]) <= set(get_args(AuditVerdict)), label["id"]
 
 
 def test_verdicts_on_labelled_scripts() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from orchestrator.audit import Finding, UnreadableScript, audit
+from orchestrator.audit import AuditFinding, UnreadableScript, audit
 
 LABELS = Path(__file__).with_name("wild.jsonl")
 
@@ -58,11 +58,16 @@ def scores(folder: Path) -> Iterator[Score]:
         usual = [each for each in found if each.usual] or found
         told = {each.verdict for each in usual}
         verdict = told.pop() if len(told) == 1 else "undetermined"
-        yield Score(label["id"], verdict, tuple(label["acceptable_verdicts"]), usual[0].why,
-                    dict(_fields(usual[0], label)))  # fmt: skip
+        yield Score(
+            label["id"],
+            verdict,
+            tuple(label["acceptable_verdicts"]),
+            usual[0].why,
+            dict(_fields(usual[0], label)),
+        )
 
 
-def _fields(found: Finding, label: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+def _fields(found: AuditFinding, label: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     for name in ("library", "advantage_estimator", "group_size"):
         if name not in label:
             continue
@@ -84,13 +89,17 @@ def main() -> int:
     for each in found:
         wrong = [name for name, right in each.fields.items() if not right]
         if not each.right or wrong:
-            print(f"{each.name}: {each.verdict} of {'/'.join(each.acceptable)}; differs: "
-                  f"{', '.join(wrong) or 'nothing'}; {each.why}")  # fmt: skip
+            print(
+                f"{each.name}: {each.verdict} of {'/'.join(each.acceptable)}; differs: "
+                f"{', '.join(wrong) or 'nothing'}; {each.why}"
+            )
     right = sum(each.right for each in found)
     unsure = sum(not each.confident for each in found)
-    print(f"{len(found)} scripts: {right} right, "
-          f"{sum(not e.right and e.confident for e in found)} wrong and confident, "
-          f"{unsure} undetermined")  # fmt: skip
+    print(
+        f"{len(found)} scripts: {right} right, "
+        f"{sum(not e.right and e.confident for e in found)} wrong and confident, "
+        f"{unsure} undetermined"
+    )
     return int(right < 0.97 * len(found))
 
 

@@ -23,9 +23,13 @@ class Child:
     def __init__(self, command: tuple[str, ...]):
         self._said: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the child)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
             cwd=tempfile.gettempdir(),
-        )  # fmt: skip
+        )
 
     def ask(self, question: object) -> Any:
         """The answer to a question, both plain JSON."""

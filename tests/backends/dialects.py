@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
-from orchestrator import registry
-from orchestrator.dialect import Dialect, relevant
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
-from orchestrator.matrix.asking import Batch as Asked
-from orchestrator.matrix.asking import Where
-from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.identity import fingerprint
+from orchestrator.kl.dialect import Dialect, relevant
+from orchestrator.probes.protocol import Inquiry, ProbeTarget
+from orchestrator.probes.protocol import ProbeBatch as Asked
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -35,16 +35,16 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cell, Place
 
-PLACE = Place(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
 GROUPS, SIZE, TOKENS = 2, 4, 6
 TOLERANCE = 1e-5
 LOSSES = (
-    Loss(clip=Clip(low=0.2, high=0.3)), Loss(clip=None),
+    Loss(clip=Clip(low=0.2, high=0.3)),
+    Loss(clip=None),
     Loss(aggregation="sequence_mean", clip=Clip(dual=3.0)),
     Loss(aggregation="constant", constant_tokens=8, clip=Clip()),
-)  # fmt: skip
+)
 KLS = (
     Kl(estimator="none"),
     *(
@@ -59,7 +59,7 @@ KLS = (
 
 def cells(library: str, version: str) -> Iterator[Cell]:
     """Every combination of advantage, loss, KL and minibatches that the release can run."""
-    backend = registry.load(library)
+    backend = plugins.load(library)
     for name, loss, kl, minibatches in itertools.product(
         ("rloo", "grpo", "dr_grpo", "reinforce"), LOSSES, KLS, (1, 2)
     ):
@@ -67,15 +67,22 @@ def cells(library: str, version: str) -> Iterator[Cell]:
             model=Model(name="policy", path="org/policy"),
             data=Data(name="math", path="org/math", num_prompts=64_000),
             advantage=Advantage(estimator=name),  # type: ignore[arg-type]
-            loss=loss, kl=kl, rollout=Rollout(group_size=SIZE, max_response_tokens=1024),
+            loss=loss,
+            kl=kl,
+            rollout=Rollout(group_size=SIZE, max_response_tokens=1024),
             batch=Batch(num_prompts=512, num_minibatches=minibatches),
-            optimizer=Optimizer(learning_rate=1e-6), num_train_steps=100,
+            optimizer=Optimizer(learning_rate=1e-6),
+            num_train_steps=100,
             backend=BackendRef(name=library, version=version),
-        )  # fmt: skip
+        )
         cell = Cell(
-            id=fingerprint(settings), slug="s", studies=("a",), axes={}, settings=settings,
+            id=fingerprint(settings),
+            slug="s",
+            studies=("a",),
+            axes={},
+            settings=settings,
             resources=Resources(num_nodes=2, gpus_per_node=4),
-        )  # fmt: skip
+        )
         try:
             backend.translate(cell, PLACE)
         except UnsupportedSetting:
@@ -106,10 +113,13 @@ def rollouts(seed: int, *, fresh: bool) -> Asked:
         logp[3, 0], logp[4, 0] = old[3, 0] + 3, old[4, 0] - 3
     mask = (np.arange(TOKENS) < lengths[:, None]).astype(float)
     return Asked(
-        logp=logp.tolist(), ref=ref.tolist(), old=old.tolist(), mask=mask.tolist(),
+        logp=logp.tolist(),
+        ref=ref.tolist(),
+        old=old.tolist(),
+        mask=mask.tolist(),
         rewards=rng.choice([0.0, 0.25, 1.0], GROUPS * SIZE).tolist(),
         groups=[i // SIZE for i in range(GROUPS * SIZE)],
-    )  # fmt: skip
+    )
 
 
 def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.Tensor]:
@@ -129,19 +139,18 @@ def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.
         settings.advantage.estimator, reward, settings.kl.beta, lost, dialect
     )
     logp.requires_grad_()
-    experience = Experience(
-        mask, mask, mask, old, ref, reward, lost.sum(-1), advantage
-    )  # fmt: skip
+    experience = Experience(mask, mask, mask, old, ref, reward, lost.sum(-1), advantage)
     told = objective(settings.loss, settings.kl, logp, experience, dialect)
     (gradient,) = torch.autograd.grad(told.loss, logp)
     return {
         "advantages": (advantage * mask).detach().view(-1, TOKENS),
-        "loss": told.loss.detach(), "gradient": (gradient * mask).view(-1, TOKENS),
-    }  # fmt: skip
+        "loss": told.loss.detach(),
+        "gradient": (gradient * mask).view(-1, TOKENS),
+    }
 
 
 def gaps(
-    library: str, version: str, where: Where, *, seeds: int = 2, every: int = 1
+    library: str, version: str, where: ProbeTarget, *, seeds: int = 2, every: int = 1
 ) -> dict[str, Any]:
     """The largest relative difference of advantages, loss and gradient, over all cells and random
     batches; the cell of the largest; how many were compared; and sentences of what could not be.
@@ -150,7 +159,7 @@ def gaps(
     to nothing: its difference is relative to the mean size of an advantage, if that is larger.
     """
     inquiry, plans = Inquiry(library, version), list(cells(library, version))[::every]
-    backend = registry.load(library)
+    backend = plugins.load(library)
     dialect = backend.semantics(version).dialect
     for seed, fresh in itertools.product(range(seeds), (True, False)):
         inquiry.batch(f"{seed} {fresh}", rollouts(seed, fresh=fresh))
@@ -201,7 +210,7 @@ def relative(mine: torch.Tensor, theirs: torch.Tensor, floor: float = 0.0) -> fl
     return gap if math.isfinite(gap) else math.inf
 
 
-def beside(library_python: Path, package: str) -> Where:
+def beside(library_python: Path, package: str) -> ProbeTarget:
     """This Python's torch on the source a library's environment has installed."""
     (folder,) = library_python.parents[1].glob(f"lib/python*/site-packages/{package}")
-    return Where(Path(sys.executable), folder)
+    return ProbeTarget(Path(sys.executable), folder)

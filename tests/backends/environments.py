@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.environments import lock_of
-from orchestrator.environments.make import Step, alone, create, fill
+from orchestrator.environments.make import InstallStep, alone, create, fill
 from orchestrator.errors import EnvironmentFault
 
 Made = TypeVar("Made")
@@ -32,7 +32,7 @@ def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = 
     pulls in) and `needs` (with what they pull in)."""
     wanted = "\n".join([*no_deps, "--", *needs, sys.version])
     home = root() / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:10]}"
-    steps = [Step(no_deps, any_python=True), Step(needs, with_dependencies=True)]
+    steps = [InstallStep(no_deps, any_python=True), InstallStep(needs, with_dependencies=True)]
 
     def make() -> Path:
         with alone(home):

@@ -6,25 +6,31 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.types import LaunchPlan, Place
+from orchestrator.records import AttemptPaths, LaunchPlan
 from tests.backends.specs import every
 
 LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "verl")
 
-LABELS = {"math_boxed": r"\frac{\sqrt{2}}{2}", "countdown": '{"numbers": [2, 3], "target": 6}',
-          "exact": "yes"}  # fmt: skip
-RIGHT = {"math_boxed": r"so \boxed{\frac{1}{\sqrt{2}}}", "countdown": "<answer>3*2</answer>",
-         "exact": " yes\n"}  # fmt: skip
+LABELS = {
+    "math_boxed": r"\frac{\sqrt{2}}{2}",
+    "countdown": '{"numbers": [2, 3], "target": 6}',
+    "exact": "yes",
+}
+RIGHT = {
+    "math_boxed": r"so \boxed{\frac{1}{\sqrt{2}}}",
+    "countdown": "<answer>3*2</answer>",
+    "exact": " yes\n",
+}
 WRONG = {"math_boxed": r"so \boxed{3}", "countdown": "no", "exact": "no"}
 WORTH = {"math_boxed": [1.0, 0.0], "countdown": [1.0, 0.01], "exact": [1.0, 0.0]}
 
 
 def planned(library: str, rule: str, folder: Path) -> LaunchPlan:
     """The launch of a shipped cell of a library, the first it can express, with a reward rule."""
-    place = Place(folder, folder / "attempts" / "1", folder / "checkpoints")
-    backend = registry.load(library)
+    place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
+    backend = plugins.load(library)
     for cell in every():
         if cell.settings.backend.name == library:
             data = cell.settings.data.model_copy(update={"reward": rule})
@@ -55,8 +61,12 @@ def rewards(program: str, plan: LaunchPlan, folder: Path, rule: str) -> list[flo
     argv: Sequence[str] = [str(folder), RIGHT[rule], WRONG[rule], LABELS[rule]]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", head + program + tail, *argv],
-        capture_output=True, text=True, check=False, cwd=folder, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     found: list[float] = json.loads(done.stdout)
     return found

@@ -3,9 +3,9 @@
 from functools import cache
 from pathlib import Path
 
-from orchestrator.expand import expand
+from orchestrator.records import Cell
 from orchestrator.spec import load
-from orchestrator.types import Cell
+from orchestrator.spec.expand import expand
 
 ROOT = Path(__file__).parents[2]
 

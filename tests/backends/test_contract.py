@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
-from orchestrator.backend import Backend
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint, flatten
-from orchestrator.scale import rehearse
-from orchestrator.types import Cell, LaunchPlan, Place
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.library.protocol import Backend
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.spec.rehearse import rehearse
 from tests.backends.specs import every
 
 
@@ -23,9 +23,9 @@ def cells_for(backend: Backend) -> list[Cell]:
     return own
 
 
-@pytest.fixture(params=registry.names(), scope="module")
+@pytest.fixture(params=plugins.names(), scope="module")
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return registry.load(request.param)
+    return plugins.load(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def cells(backend: Backend) -> list[Cell]:
 
 
 def translated(backend: Backend, cell: Cell, root: Path) -> LaunchPlan | None:
-    place = Place(root / "plan", root / "attempts" / "1", root / "checkpoints")
+    place = AttemptPaths(root / "plan", root / "attempts" / "1", root / "checkpoints")
     try:
         return backend.translate(cell, place)
     except UnsupportedSetting:

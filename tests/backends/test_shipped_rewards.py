@@ -15,13 +15,24 @@ import pytest
 from orchestrator import scoring
 from tests.backends.shipped import LIBRARIES, planned, write
 
-LABELS = {"math_boxed": r"\frac{1}{2}", "countdown": '{"numbers": [2, 3], "target": 6}',
-          "exact": "yes"}  # fmt: skip
+LABELS = {
+    "math_boxed": r"\frac{1}{2}",
+    "countdown": '{"numbers": [2, 3], "target": 6}',
+    "exact": "yes",
+}
 RIGHT = {"math_boxed": r"so \boxed{0.5}", "countdown": "3 * 2", "exact": "yes"}
 ENDINGS = (
-    "", "<eos>", "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>\n",
-    "<|im_end|>\n<|endoftext|>", "<pad><pad>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
-)  # fmt: skip
+    "",
+    "<eos>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eot_id|>",
+    "<end_of_turn>\n",
+    "<|im_end|>\n<|endoftext|>",
+    "<pad><pad>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)
 HEAD = """
 import importlib.util, json, sys, types
 from pathlib import Path
@@ -71,10 +82,21 @@ def test_a_right_answer_is_worth_one_however_it_was_decoded(
     write(plan, tmp_path)
     responses = [RIGHT[rule] + ending for ending in ENDINGS]
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + PROGRAMS[library], tmp_path, rule, json.dumps(responses),
-         LABELS[rule]],
-        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            HEAD + PROGRAMS[library],
+            tmp_path,
+            rule,
+            json.dumps(responses),
+            LABELS[rule],
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     worth = dict(zip(ENDINGS, json.loads(done.stdout), strict=True))
     assert worth == dict.fromkeys(ENDINGS, 1.0)
@@ -82,8 +104,14 @@ def test_a_right_answer_is_worth_one_however_it_was_decoded(
 
 @pytest.mark.parametrize(
     ("response", "text"),
-    [("6<eos>", "6"), ("a <b> c", "a <b> c"), ("<eos> 6", "<eos> 6"), ("<eos>", ""),
-     ("2 < 3 |> 4", "2 < 3 |> 4"), ("x" * 500 + "</s>", "x" * 500)],
-)  # fmt: skip
+    [
+        ("6<eos>", "6"),
+        ("a <b> c", "a <b> c"),
+        ("<eos> 6", "<eos> 6"),
+        ("<eos>", ""),
+        ("2 < 3 |> 4", "2 < 3 |> 4"),
+        ("x" * 500 + "</s>", "x" * 500),
+    ],
+)
 def test_only_what_ends_a_response_is_left_out(response: str, text: str) -> None:
     assert scoring.spoken(response) == text

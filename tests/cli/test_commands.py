@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, orch
 
-from orchestrator import source
+from orchestrator import provenance
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 
@@ -39,7 +39,7 @@ def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
         assert len(list((cell / "eval").glob("*.json"))) == 4
         job = json.loads((cell / "attempts" / "1" / "job.json").read_text())
         assert job["library"].startswith("micro 1")
-        assert bool(job["commit"]) == bool(source.commit())
+        assert bool(job["commit"]) == bool(provenance.commit())
         assert {"python", "torch"} <= job["versions"].keys()
     page = (folder / "report" / "index.html").read_text()
     assert "Does everything work on this machine?" in page

@@ -64,8 +64,17 @@ def test_all_faults_of_a_spec_at_once(empty: Path) -> None:
         "    axes: {kl: []}\n"
     )
     done = orch(empty, "plan", "experiments/bad.yaml")
-    refuses(done, "qwen2.5-8b", "did you mean 'qwen2.5-7b'", "-1", "did you mean 'title'", "line 7",
-            "line 8", "line 10", "line 11")  # fmt: skip
+    refuses(
+        done,
+        "qwen2.5-8b",
+        "did you mean 'qwen2.5-7b'",
+        "-1",
+        "did you mean 'title'",
+        "line 7",
+        "line 8",
+        "line 10",
+        "line 11",
+    )
 
 
 def test_a_runs_folder_from_a_newer_orch(empty: Path) -> None:
@@ -91,9 +100,13 @@ def test_a_disk_that_fills_up(empty: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", "run", SMOKE, "--train-only"],
-        cwd=empty, capture_output=True, text=True, check=False, preexec_fn=small_files,
+        cwd=empty,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=small_files,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     refuses(done)
     assert "run again" in done.stderr or "orch errors" in done.stderr, done.stderr
     orch(empty, "retry", SMOKE)
@@ -125,8 +138,7 @@ def test_a_torn_last_line_costs_only_itself(workspace: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tracking_server_that_is_down_costs_a_message(workspace: Path) -> None:
-    done = orch(workspace, "collect", SMOKE,
-                MLFLOW_TRACKING_URI="http://me:hunter2@127.0.0.1:9")  # fmt: skip
+    done = orch(workspace, "collect", SMOKE, MLFLOW_TRACKING_URI="http://me:hunter2@127.0.0.1:9")
     refuses(done, "127.0.0.1:9")
     assert "hunter2" not in done.stderr + done.stdout
     assert orch(workspace, "collect", SMOKE).returncode == 0

@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 from command_line import orch
 
-from orchestrator.attemptdir import AttemptDir
 from orchestrator.cli.watching import fitted
-from orchestrator.rundir import RunFolder
-from orchestrator.sparkline import BARS, sparkline
-from orchestrator.watch import Speed, Tails, look, progress_line
+from orchestrator.metrics.sparkline import BARS, sparkline
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.watch import CurveTails, Speed, look, progress_line
 
 SPEC = "experiments/smoke.yaml"
 
@@ -60,7 +59,7 @@ def line(step: int, **values: float) -> str:
 
 
 def test_only_what_is_new_is_read(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails = begin(folder, cells[0]), Tails()
+    attempt, tails = begin(folder, cells[0]), CurveTails()
     write(attempt, "".join(line(i, **{"train/reward_mean": i / 100}) for i in range(1000)))
     size = attempt.metrics.stat().st_size
     first = look(cells, folder, tails).lines[0]
@@ -77,10 +76,14 @@ def test_only_what_is_new_is_read(folder: RunFolder, cells: list[Any]) -> None:
 
 
 def test_broken_lines_and_a_file_begun_anew(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails = begin(folder, cells[0]), Tails()
-    write(attempt, line(5, **{"train/reward_mean": 1.0}) + "garbage\n[1]\n\n\xff\n"
-          + '{"step": "x", "values": {}}\n{"step": 6, "values": 3}\n'
-          + '{"step": 7, "values": {"train/reward_mean": NaN}}\n')  # fmt: skip
+    attempt, tails = begin(folder, cells[0]), CurveTails()
+    write(
+        attempt,
+        line(5, **{"train/reward_mean": 1.0})
+        + "garbage\n[1]\n\n\xff\n"
+        + '{"step": "x", "values": {}}\n{"step": 6, "values": 3}\n'
+        + '{"step": 7, "values": {"train/reward_mean": NaN}}\n',
+    )
     seen = look(cells, folder, tails).lines[0]
     assert seen.step == 7
     assert len(seen.values) == 2
@@ -105,7 +108,7 @@ def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[An
     attempt = begin(folder, cells[4])
     write(attempt, line(1, **{"train/reward_mean": 1.0}))
     with folder.cell(cells[4]).take_claim() or pytest.fail("claimed"):
-        seen = look(cells, folder, Tails())
+        seen = look(cells, folder, CurveTails())
         assert seen.live
         assert not seen.over
     rows, hidden = fitted(seen, 6)
@@ -118,7 +121,7 @@ def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[An
 
 
 def test_time_left(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails, speed = begin(folder, cells[0]), Tails(), Speed()
+    attempt, tails, speed = begin(folder, cells[0]), CurveTails(), Speed()
     with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
         assert speed.seconds_left(look(cells, folder, tails), 0.0) is None
         write(attempt, line(60, **{"train/reward_mean": 1.0}))
@@ -128,10 +131,18 @@ def test_time_left(folder: RunFolder, cells: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("values", "width", "shown"),
-    [([], 5, ""), ([1.0], 5, "▁"), ([1.0, 1.0], 5, "▁▁"), ([0.0, 1.0], 5, "▁█"),
-     ([0, 1, 2, 3, 4, 5, 6, 7], 8, BARS), ([0.0, float("nan"), 1.0], 3, "▁×█"),
-     ([float("inf")], 3, "×"), ([0, 0, 8, 8], 2, "▁█"), ([1.0], 0, "")],
-)  # fmt: skip
+    [
+        ([], 5, ""),
+        ([1.0], 5, "▁"),
+        ([1.0, 1.0], 5, "▁▁"),
+        ([0.0, 1.0], 5, "▁█"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], 8, BARS),
+        ([0.0, float("nan"), 1.0], 3, "▁×█"),
+        ([float("inf")], 3, "×"),
+        ([0, 0, 8, 8], 2, "▁█"),
+        ([1.0], 0, ""),
+    ],
+)
 def test_sparklines(values: list[float], width: int, shown: str) -> None:
     assert sparkline(values, width) == shown
 
@@ -146,10 +157,14 @@ class Terminal:
         self.main, side = pty.openpty()
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *arguments], cwd=folder, stdin=side, stdout=side,
-            stderr=side, start_new_session=True,
+            [sys.executable, "-m", "orchestrator", *arguments],
+            cwd=folder,
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
             env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
-        )  # fmt: skip
+        )
         os.close(side)
         self.text = ""
 
@@ -229,9 +244,13 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
-            cwd=finished, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            cwd=finished,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
         started.append(process)
         return process
 
@@ -306,9 +325,13 @@ def of_port(port: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["--token", "short"], "at least 16"), (["--token", "a" * 20 + "; x"], "at least 16"),
-     (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"), (["--port", "70000"], "--port")],
-)  # fmt: skip
+    [
+        (["--token", "short"], "at least 16"),
+        (["--token", "a" * 20 + "; x"], "at least 16"),
+        (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
+        (["--port", "70000"], "--port"),
+    ],
+)
 def test_mistakes_are_sentences(empty: Path, arguments: list[str], told: str) -> None:
     done = orch(empty, "dashboard", SPEC, *arguments)
     assert done.returncode in (1, 2)

@@ -34,9 +34,14 @@ class Cluster:
     """A cluster in a folder. `tied`: its daemons die with this process."""
 
     def __init__(
-        self, base: Path, num_nodes: int = 4, *, accounting: bool = True, extra: str = "",
+        self,
+        base: Path,
+        num_nodes: int = 4,
+        *,
+        accounting: bool = True,
+        extra: str = "",
         tied: bool = True,
-    ):  # fmt: skip
+    ):
         self.base, self.num_nodes, self.accounting = base, num_nodes, accounting
         self._extra, self._tied = extra, tied
         self._blind: set[str] = set()
@@ -88,9 +93,15 @@ class Cluster:
 
     def _try(self, *argv: object, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [str(a) for a in argv], env=self.env, cwd=self.base, capture_output=True, text=True,
-            timeout=seconds, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [str(a) for a in argv],
+            env=self.env,
+            cwd=self.base,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
 
     def start_daemon(self, name: str) -> None:
         """Starts one of munged, mariadbd, slurmdbd, slurmctld or a node, and waits for it."""
@@ -146,18 +157,36 @@ class Cluster:
         base = self.base
         match name:
             case "munged":
-                return ["munged", "--force", "--foreground", f"--socket={base}/munge.sock",
-                        f"--key-file={base}/munge.key", f"--pid-file={base}/pid/munged",
-                        f"--log-file={base}/log/munged.log", f"--seed-file={base}/munge.seed",
-                        "--num-threads=2"]  # fmt: skip
+                return [
+                    "munged",
+                    "--force",
+                    "--foreground",
+                    f"--socket={base}/munge.sock",
+                    f"--key-file={base}/munge.key",
+                    f"--pid-file={base}/pid/munged",
+                    f"--log-file={base}/log/munged.log",
+                    f"--seed-file={base}/munge.seed",
+                    "--num-threads=2",
+                ]
             case "mariadbd":
-                return ["mariadbd", "--no-defaults", f"--datadir={base}/sql",
-                        f"--socket={base}/sql.sock", f"--port={self._ports.sql}",
-                        "--bind-address=127.0.0.1", f"--pid-file={base}/pid/mariadbd",
-                        f"--user={getpass.getuser()}", f"--init-file={base}/init.sql",
-                        "--skip-name-resolve", "--performance-schema=OFF", "--skip-log-bin",
-                        "--innodb-buffer-pool-size=16M", "--innodb-flush-log-at-trx-commit=0",
-                        "--innodb-lock-wait-timeout=900", "--innodb-log-file-size=8M"]  # fmt: skip
+                return [
+                    "mariadbd",
+                    "--no-defaults",
+                    f"--datadir={base}/sql",
+                    f"--socket={base}/sql.sock",
+                    f"--port={self._ports.sql}",
+                    "--bind-address=127.0.0.1",
+                    f"--pid-file={base}/pid/mariadbd",
+                    f"--user={getpass.getuser()}",
+                    f"--init-file={base}/init.sql",
+                    "--skip-name-resolve",
+                    "--performance-schema=OFF",
+                    "--skip-log-bin",
+                    "--innodb-buffer-pool-size=16M",
+                    "--innodb-flush-log-at-trx-commit=0",
+                    "--innodb-lock-wait-timeout=900",
+                    "--innodb-log-file-size=8M",
+                ]
             case "slurmdbd" | "slurmctld":
                 return [name, "-D"]
         return ["slurmd", "-D", "-N", name]
@@ -205,10 +234,16 @@ class Cluster:
             shutil.rmtree(self.base / "sql", ignore_errors=True)
             (self.base / "sql").mkdir()
             try:
-                self.run("mariadb-install-db", "--no-defaults", f"--datadir={self.base}/sql",
-                         f"--user={getpass.getuser()}", "--skip-test-db",
-                         "--auth-root-authentication-method=normal",
-                         "--innodb-log-file-size=8M", seconds=120)  # fmt: skip
+                self.run(
+                    "mariadb-install-db",
+                    "--no-defaults",
+                    f"--datadir={self.base}/sql",
+                    f"--user={getpass.getuser()}",
+                    "--skip-test-db",
+                    "--auth-root-authentication-method=normal",
+                    "--innodb-log-file-size=8M",
+                    seconds=120,
+                )
             except (RuntimeError, subprocess.TimeoutExpired):
                 if not left:
                     raise

@@ -29,9 +29,15 @@ def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str], ti
 
     with (base / "log" / f"{name}.out").open("ab") as sink:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=dict(env), cwd=base,
-            start_new_session=True, preexec_fn=die_together,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=dict(env),
+            cwd=base,
+            start_new_session=True,
+            preexec_fn=die_together,
+        )
     (base / "run" / name).write_text(str(process.pid))
     _children.append(process)
 

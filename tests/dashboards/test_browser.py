@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 
 from dashboards import html
-from orchestrator.compare import compare
-from orchestrator.compare.libraries import Asked
-from orchestrator.compare.side import side
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import AskedCell, side
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
 from orchestrator.report import Context, Report, report
-from orchestrator.types import Baseline, Evaluation, Published, PublishedNumber
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 BETAS = (0.1, 1.0)
 KINDS = ("k1.reward", "k3.loss", "k1.loss")
 AS_OPENED: dict[str, str | bool] = {
-    "study": "onpolicy", "backend": "all", "beta": "all", "seeds": "mean", "panels": "kl",
-    "metric": "eval/accuracy_in_domain", "log": False, "smooth": False, "tasks": False,
-}  # fmt: skip
+    "study": "onpolicy",
+    "backend": "all",
+    "beta": "all",
+    "seeds": "mean",
+    "panels": "kl",
+    "metric": "eval/accuracy_in_domain",
+    "log": False,
+    "smooth": False,
+    "tasks": False,
+}
 CHOOSE = """values => { for (const [name, value] of values) {
   const node = document.querySelector(`[name=${name}]`);
   if (!node) continue;
@@ -31,8 +37,17 @@ CHOOSE = """values => { for (const [name, value] of values) {
   else if (node.value !== value) { node.value = value; node.dispatchEvent(new Event("change")); }
 } }"""
 SCRIPT = "<script>document.title='owned'</script>"
-PANELS = {"finals": 2, "published": 1, "curves": 4, "stability": 3, "reference": 3, "predicted": 1,
-          "libraries": 1, "gradients": 4, "staleness": 1}  # fmt: skip
+PANELS = {
+    "finals": 2,
+    "published": 1,
+    "curves": 4,
+    "stability": 3,
+    "reference": 3,
+    "predicted": 1,
+    "libraries": 1,
+    "gradients": 4,
+    "staleness": 1,
+}
 """Figures of the first study and setting, with their panels."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
@@ -45,37 +60,59 @@ def told(synthetic: Any) -> Report:
             wild = kl == "k1.loss" and beta == 1.0
             for seed, shift in enumerate((0.0, 0.02)):
                 done += synthetic.run(
-                    kl, beta, seed, accuracy=0.05 if wild else 0.85 - 0.3 * beta + shift,
+                    kl,
+                    beta,
+                    seed,
+                    accuracy=0.05 if wild else 0.85 - 0.3 * beta + shift,
                     outcome=synthetic.collapsed if wild else None,
                     metrics={"train/beta_effective": beta / 2},
-                )  # fmt: skip
+                )
     done += synthetic.grid(
         {"k1.reward": [0.5, 0.6]}, study="async10", staleness=10, model="qwen3-4b"
     )
-    done += synthetic.grid({"k1.reward": [0.4, 0.5]}, study="async10", backend="skyrl",
-                           staleness=10, model="qwen3-4b", micro=False)  # fmt: skip
+    done += synthetic.grid(
+        {"k1.reward": [0.4, 0.5]},
+        study="async10",
+        backend="skyrl",
+        staleness=10,
+        model="qwen3-4b",
+        micro=False,
+    )
     done += synthetic.run("k3.reward", 0.1, state="failed", progress=0.2)
     failed = done.records[-1].cell.id
     claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
     baseline = Baseline(model="qwen2.5-7b")
     spec = synthetic.spec(
         {"wins": claim, "theory": "eval/accuracy_in_domain[kl=none] ~ predicted +- 0.2"},
-        question=f"Is {SCRIPT} & 'β' harmless?", evaluation=Evaluation(baselines=(baseline,)),
-        published=Published(source="A paper", numbers=(
-            PublishedNumber(name="one", claim=claim, relative_improvement=0.06),)),
-    )  # fmt: skip
+        question=f"Is {SCRIPT} & 'β' harmless?",
+        evaluation=EvaluationSpec(baselines=(baseline,)),
+        published=Published(
+            source="A paper",
+            numbers=(PublishedNumber(name="one", claim=claim, relative_improvement=0.06),),
+        ),
+    )
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
     asked = [
-        Asked(r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id)
-        for r in done.records if "async10" in r.cell.studies
-    ]  # fmt: skip
+        AskedCell(
+            r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id
+        )
+        for r in done.records
+        if "async10" in r.cell.studies
+    ]
     context = Context(
-        baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)], base="verl",
+        baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)],
+        base="verl",
         sides=[side("predicted", asked, done.records, done.scores)],
-    )  # fmt: skip
+    )
     comparison = compare(spec, done.records, done.scores)
-    return report(comparison, done.records, done.scores, spec, context=context,
-                  last_lines={failed: "x" * 10_000 + SCRIPT})  # fmt: skip
+    return report(
+        comparison,
+        done.records,
+        done.scores,
+        spec,
+        context=context,
+        last_lines={failed: "x" * 10_000 + SCRIPT},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +178,9 @@ def opened(untouched: Opened) -> Iterator[Opened]:
 
 @pytest.fixture(scope="module")
 def dark(browser: Any, page_file: Path) -> Iterator[Opened]:
-    found = Opened(browser, page_file.as_uri(), color_scheme="dark",
-                   viewport={"width": 1280, "height": 900})  # fmt: skip
+    found = Opened(
+        browser, page_file.as_uri(), color_scheme="dark", viewport={"width": 1280, "height": 900}
+    )
     yield found
     found.context.close()
 
@@ -178,8 +216,11 @@ def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
     assert [t["name"] for t in means] == ["no KL", "k1.reward β=0.1", "k1.reward β=1"]
     assert means[0]["x"] == [0, 20, 40, 60, 80, 100]
     assert len([t for t in drawn if t["fill"] == "tonexty"]) == 3
-    (plain,) = [c for c in told.data["configurations"] if c["name"] == "k1.reward β=0.1"
-                and c["study"] == "onpolicy"]  # fmt: skip
+    (plain,) = [
+        c
+        for c in told.data["configurations"]
+        if c["name"] == "k1.reward β=0.1" and c["study"] == "onpolicy"
+    ]
     curve = plain["curves"]["eval/accuracy_in_domain"]
     at = drawn.index(means[1])
     for trace, key in ((means[1], "m"), (drawn[at - 1], "l"), (drawn[at - 2], "h")):
@@ -209,8 +250,9 @@ def test_filters(opened: Opened) -> None:
     opened.choose(beta="all", panels="beta")
     assert opened.names("curves") == ["β 0.1", "β 1"]
     assert opened.page.locator("select[name=backend]").count() == 0, "one backend: no choice"
-    assert "async10: Asynchronous (Fig. 2)" in opened.page.locator(
-        "select[name=study]").inner_text()  # fmt: skip
+    assert (
+        "async10: Asynchronous (Fig. 2)" in opened.page.locator("select[name=study]").inner_text()
+    )
     opened.choose(study="async10", backend="skyrl")
     assert opened.page.locator("select[name=setting] option").count() == 1
     rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
@@ -347,8 +389,10 @@ def test_axe_finds_nothing(request: pytest.FixtureRequest, which: str, width: in
     found.page.evaluate(AXE)
     result = found.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     assert len(result["passes"]) > 20, "axe looked at the page"
-    told = [(v["impact"], v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"])
-            for v in result["violations"]]  # fmt: skip
+    told = [
+        (v["impact"], v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"])
+        for v in result["violations"]
+    ]
     assert told == []
 
 
@@ -374,17 +418,23 @@ def odd(synthetic: Any, which: str) -> Any:
         one = synthetic.run(axes={"note": SCRIPT + "'\"&"})
         return one + synthetic.run(axes={"note": "b"}, seed=1)
     half = synthetic.run() + synthetic.run(seed=1, state="failed", progress=0.3)
-    torn = [dataclasses.replace(r, metrics=(), faults=("line 7 of metrics.jsonl is cut",))
-            for r in half.records]  # fmt: skip
+    torn = [
+        dataclasses.replace(r, metrics=(), faults=("line 7 of metrics.jsonl is cut",))
+        for r in half.records
+    ]
     return half._replace(records=torn, scores=[])
 
 
 @pytest.mark.parametrize(
     ("which", "says"),
-    [("nothing finished", "No cell has finished yet"), ("one seed", "one seed: no interval"),
-     ("no numbers", "collapsed (nan"), ("hostile names", "note <script>"),
-     ("half written", "line 7 of metrics.jsonl is cut")],
-)  # fmt: skip
+    [
+        ("nothing finished", "No cell has finished yet"),
+        ("one seed", "one seed: no interval"),
+        ("no numbers", "collapsed (nan"),
+        ("hostile names", "note <script>"),
+        ("half written", "line 7 of metrics.jsonl is cut"),
+    ],
+)
 def test_odd_experiments_are_readable_pages(
     browser: Any, synthetic: Any, tmp_path: Path, which: str, says: str
 ) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards import html
-from dashboards.packing import words
-from orchestrator.compare import compare
+from dashboards.page import words
+from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -128,8 +128,9 @@ def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
         "k1.loss", state="failed", axes={"note": "other"}
     )
     failed = next(r for r in done.records if r.state == "failed")
-    text = page(synthetic, done, question=HOSTILE, last_lines={failed.cell.id: HOSTILE},
-                created=HOSTILE)  # fmt: skip
+    text = page(
+        synthetic, done, question=HOSTILE, last_lines={failed.cell.id: HOSTILE}, created=HOSTILE
+    )
     seen = Seen(text)
     assert not seen.with_tag("img")
     assert len(seen.with_tag("script")) == 4

@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 
 import dashboards
-from dashboards import board as board_module
-from dashboards.board import Board, Page, Seen, Source
-from dashboards.serve import Served, Site, listen, new_token
-from orchestrator.compare import compare
+from dashboards import serve as board_module
+from dashboards.serve import (
+    Board,
+    BoardState,
+    DashboardSite,
+    Page,
+    PageSource,
+    Served,
+    listen,
+    new_token,
+)
+from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -24,8 +32,8 @@ class Growing:
     def __init__(self, synthetic: Any) -> None:
         self._synthetic, self.seeds = synthetic, 1
 
-    def look(self) -> Seen:
-        return Seen(str(self.seeds), f"{2 * self.seeds} of 8 cells done", self.seeds < 4)
+    def look(self) -> BoardState:
+        return BoardState(str(self.seeds), f"{2 * self.seeds} of 8 cells done", self.seeds < 4)
 
     def build(self) -> Page:
         made = self._synthetic
@@ -44,8 +52,8 @@ def growing(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Growing:
 
 @pytest.fixture
 def served(growing: Growing) -> Iterator[Served]:
-    kept = Board(Source(growing.look, growing.build))
-    with listen(Site(kept, dict, lambda name: name, new_token()), "127.0.0.1", 0) as found:
+    kept = Board(PageSource(growing.look, growing.build))
+    with listen(DashboardSite(kept, dict, lambda name: name, new_token()), "127.0.0.1", 0) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         yield found
         found.shutdown()
@@ -74,8 +82,11 @@ def version(page: Any) -> str:
 
 
 def renewed(page: Any, before: str) -> None:
-    page.wait_for_selector(f"html[data-version]:not([data-version='{before}'])[data-ready=yes]",
-                           state="attached", timeout=WAIT)  # fmt: skip
+    page.wait_for_selector(
+        f"html[data-version]:not([data-version='{before}'])[data-ready=yes]",
+        state="attached",
+        timeout=WAIT,
+    )
 
 
 def test_it_renews_itself_where_the_reader_is(page: Any, growing: Growing, served: Served) -> None:

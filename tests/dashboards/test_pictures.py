@@ -7,11 +7,10 @@ import pytest
 
 from dashboards import pictures
 from dashboards.pictures import draw
-from orchestrator.compare import compare
-from orchestrator.compare.libraries import Asked
-from orchestrator.compare.side import side
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import AskedCell, side
+from orchestrator.records import Published, PublishedNumber
 from orchestrator.report import Context, Report, report
-from orchestrator.types import Published, PublishedNumber
 
 pytestmark = pytest.mark.slow
 CLAIM = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -23,17 +22,25 @@ def told(synthetic: Any) -> Report:
     for beta in (0.1, 1.0):
         done += synthetic.grid({"k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]}, beta=beta)
     for note in ("a $x$ b", "plain"):
-        done += synthetic.grid({"k1.reward": [0.5]}, study="async10", staleness=10,
-                               axes={"note": note}, steps=90 + len(note))  # fmt: skip
+        done += synthetic.grid(
+            {"k1.reward": [0.5]},
+            study="async10",
+            staleness=10,
+            axes={"note": note},
+            steps=90 + len(note),
+        )
     done += synthetic.grid({"k1.reward": [0.6, 0.62]}, backend="skyrl", study="zoo")
     numbers = (PublishedNumber(name="one", claim=CLAIM, relative_improvement=0.1),)
     spec = synthetic.spec({}, published=Published(numbers=numbers))
-    asked = [Asked(r.cell, r.cell.id) for r in done.records if r.cell.axes["async"] == "0"]
-    asked = [Asked(a.cell.model_copy(update={"settings": a.cell.declared}), a.id) for a in asked]
+    asked = [AskedCell(r.cell, r.cell.id) for r in done.records if r.cell.axes["async"] == "0"]
+    asked = [
+        AskedCell(a.cell.model_copy(update={"settings": a.cell.declared}), a.id) for a in asked
+    ]
     sides = [side("predicted", asked, done.records, done.scores)]
     comparison = compare(spec, done.records, done.scores)
-    return report(comparison, done.records, done.scores, spec,
-                  context=Context(sides=sides, base="verl"))  # fmt: skip
+    return report(
+        comparison, done.records, done.scores, spec, context=Context(sides=sides, base="verl")
+    )
 
 
 def drawn(told: Report, name: str) -> dict[str, Any]:
@@ -49,9 +56,11 @@ def named(axes: Any) -> dict[str, list[float]]:
 def test_curves_hold_the_data(told: Report) -> None:
     found = drawn(told, "curves")
     assert list(found) == [
-        "curves-onpolicy-qwen2.5-7b", "curves-async10-qwen2.5-7b-note-a-x-b",
-        "curves-async10-qwen2.5-7b-note-plain", "curves-zoo-qwen2.5-7b",
-    ]  # fmt: skip
+        "curves-onpolicy-qwen2.5-7b",
+        "curves-async10-qwen2.5-7b-note-a-x-b",
+        "curves-async10-qwen2.5-7b-note-plain",
+        "curves-zoo-qwen2.5-7b",
+    ]
     first, second = found["curves-onpolicy-qwen2.5-7b"].axes
     assert (first.get_title(), second.get_title()) == ("k1.reward", "k3.loss")
     lines = named(first)
@@ -68,10 +77,16 @@ def test_curves_hold_the_data(told: Report) -> None:
 def test_dots_hold_the_data(told: Report) -> None:
     inside, _ = drawn(told, "finals")["finals-onpolicy-qwen2.5-7b"].axes
     names = [label.get_text() for label in inside.get_yticklabels()]
-    at = {names[round(line.get_ydata()[0])]: line.get_xdata()[0]
-          for line in inside.get_lines() if line.get_marker() not in ("|", "None")}  # fmt: skip
-    wanted = {c["name"]: c["finals"]["eval/in_domain/mean"][0]
-              for c in told.data["configurations"] if c["study"] == "onpolicy"}  # fmt: skip
+    at = {
+        names[round(line.get_ydata()[0])]: line.get_xdata()[0]
+        for line in inside.get_lines()
+        if line.get_marker() not in ("|", "None")
+    }
+    wanted = {
+        c["name"]: c["finals"]["eval/in_domain/mean"][0]
+        for c in told.data["configurations"]
+        if c["study"] == "onpolicy"
+    }
     assert at == wanted
     assert names[-1] == "none", "the first configuration is on top"
 
@@ -83,8 +98,11 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     (folder / "notes.txt").write_text("mine")
     found = pictures(told, folder)
     figures = {f.id for s in told.sections for f in s.figures}
-    assert set(found) == figures >= {"finals", "curves", "stability", "published", "predicted",
-                                     "gradients", "libraries"}  # fmt: skip
+    assert (
+        set(found)
+        == figures
+        >= {"finals", "curves", "stability", "published", "predicted", "gradients", "libraries"}
+    )
     assert all(found.values())
     every = [name for names in found.values() for name in names]
     wanted = {f"{name}.{ending}" for name in every for ending in ("png", "pdf")}

@@ -12,9 +12,17 @@ from typing import Any
 
 import pytest
 
-from dashboards import board as board_module
-from dashboards.board import Board, Page, Seen, Source
-from dashboards.serve import Served, Site, listen, new_token
+from dashboards import serve as board_module
+from dashboards.serve import (
+    Board,
+    BoardState,
+    DashboardSite,
+    Page,
+    PageSource,
+    Served,
+    listen,
+    new_token,
+)
 from orchestrator.errors import EnvironmentFault, SelectionError
 
 TOKEN = new_token()
@@ -26,10 +34,10 @@ class Experiment:
     def __init__(self) -> None:
         self.text, self.digest, self.fault, self.bug = "one", "1", "", False
 
-    def look(self) -> Seen:
+    def look(self) -> BoardState:
         if self.fault == "look":
             raise SelectionError("the folder is gone")
-        return Seen(self.digest, f"at {self.digest}", True)
+        return BoardState(self.digest, f"at {self.digest}", True)
 
     def build(self) -> Page:
         if self.bug:
@@ -70,8 +78,8 @@ def cell(name: str) -> str:
 def serving(
     source: Any, files: Mapping[str, Path] | None = None, token: str = "", host: str = "127.0.0.1"
 ) -> Iterator[Served]:
-    kept = Board(Source(source.look, source.build))
-    with listen(Site(kept, lambda: files or {}, cell, token), host, 0) as served:
+    kept = Board(PageSource(source.look, source.build))
+    with listen(DashboardSite(kept, lambda: files or {}, cell, token), host, 0) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         try:
             yield served
@@ -110,7 +118,9 @@ def test_it_gives_out_the_page_and_what_belongs_to_it(
         for name in ("abc", "abc/"):
             lines = Answer(served, f"/cells/{name}")
             assert (lines.body, lines.headers["Content-Type"]) == (
-                b"last <lines>", "text/plain; charset=utf-8")  # fmt: skip
+                b"last <lines>",
+                "text/plain; charset=utf-8",
+            )
         assert Answer(served, "/figures/a.png").headers["Content-Type"] == "image/png"
         assert Answer(served, "/c%C3%BCrves%20%231.csv").body == b"a,b\n"
         head = Answer(served, "/", "HEAD")
@@ -120,9 +130,21 @@ def test_it_gives_out_the_page_and_what_belongs_to_it(
 
 @pytest.mark.parametrize(
     "path",
-    ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/figures/../../x",
-     "/cells/../../etc/passwd", "/cells/", "/figures", "/a.png%00", "/\x7f", "/%ff", "*", "//["],
-)  # fmt: skip
+    [
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/figures/../../x",
+        "/cells/../../etc/passwd",
+        "/cells/",
+        "/figures",
+        "/a.png%00",
+        "/\x7f",
+        "/%ff",
+        "*",
+        "//[",
+    ],
+)
 def test_nothing_else_is_there(experiment: Experiment, path: str, tmp_path: Path) -> None:
     with serving(experiment) as served:
         got = Answer(served, path.replace("\x7f", "%7f"))
@@ -152,10 +174,19 @@ def test_every_answer_is_guarded(experiment: Experiment) -> None:
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("127.0.0.1", 200), ("localhost:9", 200), ("LOCALHOST", 200), ("[::1]:80", 200),
-     ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("", 421), ("10.0.0.1", 421),
-     ("localhost@evil.example", 421), ("[", 421)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", 200),
+        ("localhost:9", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+        ("10.0.0.1", 421),
+        ("localhost@evil.example", 421),
+        ("[", 421),
+    ],
+)
 def test_a_name_that_is_not_this_machines_is_refused(
     experiment: Experiment, host: str, status: int
 ) -> None:
@@ -166,8 +197,16 @@ def test_a_name_that_is_not_this_machines_is_refused(
 def test_with_a_token_only_its_holder_looks(experiment: Experiment) -> None:
     with serving(experiment, token=TOKEN) as served:
         assert served.address == f"http://127.0.0.1:{served.server_port}/?token={TOKEN}"
-        for path in ("/", "/version", "/report.md", "/cells/abc", "/?token=", "/?token=x",
-                     f"/?token={TOKEN}x", "/?token=%C3%BC"):  # fmt: skip
+        for path in (
+            "/",
+            "/version",
+            "/report.md",
+            "/cells/abc",
+            "/?token=",
+            "/?token=x",
+            f"/?token={TOKEN}x",
+            "/?token=%C3%BC",
+        ):
             refused = Answer(served, path)
             assert (refused.status, refused.headers["Set-Cookie"]) == (401, None)
             assert b"one" not in refused.body
@@ -183,27 +222,27 @@ def test_with_a_token_only_its_holder_looks(experiment: Experiment) -> None:
 
 
 def test_it_does_not_listen_where_others_are_without_a_token(experiment: Experiment) -> None:
-    kept = Board(Source(experiment.look, experiment.build))
+    kept = Board(PageSource(experiment.look, experiment.build))
     for host in ("0.0.0.0", "::", "10.1.2.3", "example.org", ""):  # noqa: S104  (what is tested)
         with pytest.raises(EnvironmentFault, match="needs a token"):
-            listen(Site(kept, dict, cell), host, 0)
+            listen(DashboardSite(kept, dict, cell), host, 0)
     with pytest.raises(EnvironmentFault, match="cannot listen on"):
-        listen(Site(kept, dict, cell, TOKEN), "203.0.113.7", 0)
+        listen(DashboardSite(kept, dict, cell, TOKEN), "203.0.113.7", 0)
     with serving(experiment) as served, pytest.raises(EnvironmentFault, match="--port"):
-        listen(Site(kept, dict, cell), "127.0.0.1", served.server_port)
+        listen(DashboardSite(kept, dict, cell), "127.0.0.1", served.server_port)
     kept.close()
 
 
 def test_two_dashboards_find_ports_of_their_own(experiment: Experiment) -> None:
-    kept = Board(Source(experiment.look, experiment.build))
-    site = Site(kept, dict, cell)
+    kept = Board(PageSource(experiment.look, experiment.build))
+    site = DashboardSite(kept, dict, cell)
     with listen(site, "127.0.0.1", None) as one, listen(site, "127.0.0.1", None) as other:
         assert one.server_port != other.server_port
     kept.close()
 
 
 def test_the_page_is_built_when_something_changed_and_only_then(experiment: Experiment) -> None:
-    kept = Board(Source(experiment.look, experiment.build))
+    kept = Board(PageSource(experiment.look, experiment.build))
     page = kept.page(30)
     assert page is not None
     first = kept.version
@@ -222,7 +261,7 @@ def test_the_page_is_built_when_something_changed_and_only_then(experiment: Expe
 def test_a_fault_keeps_the_last_page_and_is_told(
     experiment: Experiment, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = Board(Source(experiment.look, experiment.build))
+    kept = Board(PageSource(experiment.look, experiment.build))
     assert kept.page(30) is not None
     experiment.fault, experiment.bug = fault, fault == "bug"
     experiment.change("two")

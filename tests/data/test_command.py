@@ -37,8 +37,11 @@ def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
     folder = Path(made["folder"])
     assert folder.parent == home / "data" / "prepared"
     assert {path.name for path in folder.iterdir()} == {
-        "about.json", "chat", "labelled", "questions",
-    }  # fmt: skip
+        "about.json",
+        "chat",
+        "labelled",
+        "questions",
+    }
     again = orch(home, "data", "prepare", "mine", "--for", "verl@0.9.1", HF_HOME=str(home / "hf"))
     assert again.returncode == 0, again.stderr
     assert "was there" in again.stdout

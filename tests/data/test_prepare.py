@@ -11,21 +11,33 @@ from backends.skyrl import BACKEND as SKYRL
 from backends.verl import BACKEND as VERL
 from orchestrator.data import generate, prepared, recipe, source
 from orchestrator.errors import EnvironmentFault, SpecError
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data
-from orchestrator.types import Cell, LaunchPlan, Place
 from tests.backends.verl.cells import cell
 
 datasets = pytest.importorskip("datasets")
 
 PROBLEMS = [
-    {"problem": "What is $1+1$?", "level": "Level 1", "type": "Algebra",
-     "solution": "Adding, we get $1 + 1 = \\boxed{2}$."},
-    {"problem": "What is half of \u00bd?\nExplain.", "level": "Level 5", "type": "Number Theory",
-     "solution": "It is $\\boxed{\\frac{1}{2}}$, no: $\\boxed{\\frac{1}{4}}$."},
-    {"problem": "What is 3?", "level": "Level 1", "type": "Algebra",
-     "solution": "It is $\\boxed 3$."},
-]  # fmt: skip
+    {
+        "problem": "What is $1+1$?",
+        "level": "Level 1",
+        "type": "Algebra",
+        "solution": "Adding, we get $1 + 1 = \\boxed{2}$.",
+    },
+    {
+        "problem": "What is half of \u00bd?\nExplain.",
+        "level": "Level 5",
+        "type": "Number Theory",
+        "solution": "It is $\\boxed{\\frac{1}{2}}$, no: $\\boxed{\\frac{1}{4}}$.",
+    },
+    {
+        "problem": "What is 3?",
+        "level": "Level 1",
+        "type": "Algebra",
+        "solution": "It is $\\boxed 3$.",
+    },
+]
 """In the columns of MATH-lighteval."""
 BOX = "Put it in \\boxed{}."
 
@@ -44,8 +56,12 @@ def local(folder: Path, copies: int = 1, **changes: Any) -> Data:
     for name, part in (("train", PROBLEMS * copies), ("validation", PROBLEMS[:1])):
         text = "".join(json.dumps(row) + "\n" for row in part)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    plain = {"name": "math", "path": str(folder / "train.jsonl"), "num_prompts": 3 * copies,
-             "instruction": BOX} | changes  # fmt: skip
+    plain = {
+        "name": "math",
+        "path": str(folder / "train.jsonl"),
+        "num_prompts": 3 * copies,
+        "instruction": BOX,
+    } | changes
     return Data.model_validate(plain)
 
 
@@ -64,8 +80,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def math(**changes: Any) -> Data:
-    plain = {"name": "math", "path": "DigitalLearningGmbH/MATH-lighteval", "num_prompts": 3,
-             "instruction": BOX} | changes  # fmt: skip
+    plain = {
+        "name": "math",
+        "path": "DigitalLearningGmbH/MATH-lighteval",
+        "num_prompts": 3,
+        "instruction": BOX,
+    } | changes
     return Data.model_validate(plain)
 
 
@@ -73,8 +93,10 @@ def test_every_format_holds_the_same_prompts(tmp_path: Path) -> None:
     made = prepared.prepare(local(tmp_path / "it's"), tuple(recipe.FORMATS), tmp_path / "data")
     assert (made.num_prompts, made.num_validation, made.fresh) == (3, 1, True)
     prompts = [
-        f"What is $1+1$? {BOX}", f"What is half of \u00bd?\nExplain. {BOX}", f"What is 3? {BOX}",
-    ]  # fmt: skip
+        f"What is $1+1$? {BOX}",
+        f"What is half of \u00bd?\nExplain. {BOX}",
+        f"What is 3? {BOX}",
+    ]
     answers = ["2", "\\frac{1}{4}", "3"]
     labelled = rows_of(made.folder / "labelled" / "train.jsonl")
     assert labelled == [{"prompt": p, "label": a} for p, a in zip(prompts, answers, strict=True)]
@@ -85,11 +107,13 @@ def test_every_format_holds_the_same_prompts(tmp_path: Path) -> None:
     chat = rows_of(made.folder / "chat" / "train.parquet")
     assert [row["prompt"] for row in chat] == [[{"role": "user", "content": p}] for p in prompts]
     assert chat[1] | {"prompt": None} == {
-        "data_source": "math", "prompt": None, "ability": "math",
+        "data_source": "math",
+        "prompt": None,
+        "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "\\frac{1}{4}"},
         "reward_spec": {"ground_truth": "\\frac{1}{4}"},
         "extra_info": {"split": "train", "index": 1},
-    }  # fmt: skip
+    }
     [held_out] = rows_of(made.folder / "chat" / "validation.parquet")
     assert held_out["extra_info"] == {"split": "validation", "index": 0}
 
@@ -119,9 +143,10 @@ def test_content_that_changed_is_refused(tmp_path: Path) -> None:
 def test_the_hub(hub: dict[str, Any], tmp_path: Path) -> None:
     made = prepared.prepare(math(), ("labelled",), tmp_path)
     assert made.origin == "DigitalLearningGmbH/MATH-lighteval of the Hub"
-    assert [json.loads(line)["label"] for line in
-            (made.folder / "labelled" / "train.jsonl").read_text().splitlines()] == [
-        "2", "\\frac{1}{4}", "3"]  # fmt: skip
+    assert [
+        json.loads(line)["label"]
+        for line in (made.folder / "labelled" / "train.jsonl").read_text().splitlines()
+    ] == ["2", "\\frac{1}{4}", "3"]
 
 
 def test_a_data_set_that_changed_on_the_hub(hub: dict[str, Any], tmp_path: Path) -> None:
@@ -220,7 +245,7 @@ def planned(backend: Any, folder: Path, data: Data) -> tuple[LaunchPlan, Cell]:
     ref = asked.settings.backend.model_copy(update={"name": backend.name, "version": None})
     settings = asked.settings.model_copy(update={"backend": ref})
     asked = asked.model_copy(update={"settings": settings, "id": fingerprint(settings)})
-    place = Place(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
+    place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     plan = backend.translate(asked, place)
     for name, text in plan.files.items():
         (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
@@ -281,8 +306,14 @@ def test_the_same_prompts_are_shared() -> None:
     """By libraries and whatever else of a cell; not by another instruction, size or reward."""
     one = math()
     assert recipe.key(one) == recipe.key(one.model_copy(update={"max_prompt_tokens": 5}))
-    for change in ({"instruction": ""}, {"num_prompts": 4}, {"split": "x"}, {"path": "y"},
-                   {"reward": "exact"}, {"name": "z"}):  # fmt: skip
+    for change in (
+        {"instruction": ""},
+        {"num_prompts": 4},
+        {"split": "x"},
+        {"path": "y"},
+        {"reward": "exact"},
+        {"name": "z"},
+    ):
         assert recipe.key(one.model_copy(update=change)) != recipe.key(one)
     assert recipe.key(one) == "math-6cd1a00c41", "a prepared folder keeps its name for ever"
 

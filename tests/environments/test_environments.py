@@ -12,16 +12,21 @@ from pathlib import Path
 import click
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.cli.env import command
 from orchestrator.environments import find, found, lock_of, locks, name_of
-from orchestrator.environments.check import check, differences
 from orchestrator.environments.lock import Lock, has_lock, read
-from orchestrator.environments.make import create, interpreter, steps_of
-from orchestrator.environments.resolve import resolve
+from orchestrator.environments.make import (
+    check,
+    create,
+    differences,
+    interpreter,
+    resolve,
+    steps_of,
+)
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.environment import ground_of
-from orchestrator.launch.node.options import NodeOptions
+from orchestrator.spec.site_options import NodeOptions
 
 HERE = "{}.{}".format(*sys.version_info)
 HEAD = f"# python: {HERE}\n# import: fakelib\n"
@@ -81,9 +86,11 @@ def test_an_environment_is_what_its_lock_says(shelf: Path, within: Path) -> None
     assert said[-1] == f"verl@0.9.1 is there: {made.path}"
     ran = subprocess.run(
         ["python", "-c", CODE],  # noqa: S607 - that it is found on its PATH is what is tested
-         capture_output=True, text=True,
-        check=True, env={**os.environ, **made.variables(os.environ)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **made.variables(os.environ)},
+    )
     assert ran.stdout == "1.0\n"
     on_node = ground_of("verl", "0.9.1", NodeOptions())
     assert on_node is not None
@@ -94,9 +101,11 @@ def test_an_environment_is_what_its_lock_says(shelf: Path, within: Path) -> None
 def test_what_differs_is_told(shelf: Path, within: Path) -> None:
     made = create(LOCK, within)
     other = Lock(
-        "verl", "0.9.1", "gpu",
+        "verl",
+        "0.9.1",
+        "gpu",
         "# python: 3.1\n# import: fakelib fakebroken\nfakelib==1.1\nabsent==3\nfakebroken==1.0\n",
-    )  # fmt: skip
+    )
     told = check(made, other)
     assert f"its Python is {HERE}, the lock is for 3.1" in told
     assert "fakelib must be 1.1, it is 1.0" in told
@@ -167,8 +176,17 @@ def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> Non
         f'[project]\nname = "fakelib"\nversion = "1"\nrequires-python = ">={HERE}"\n'
         "[tool.uv]\npackage = false\n"
     )
-    git = [str(shutil.which("git")), "-C", str(repository), "-c", "user.name=n",
-           "-c", "user.email=e@e", "-c", "init.defaultBranch=main"]  # fmt: skip
+    git = [
+        str(shutil.which("git")),
+        "-C",
+        str(repository),
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e@e",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     subprocess.run([uv, "lock", "-q", "--offline"], cwd=repository, check=True)
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *arguments], check=True)
@@ -189,11 +207,11 @@ def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> Non
 
 def test_every_release_has_both_locks() -> None:
     have = {(lock.library, lock.version, lock.flavour) for lock in locks()}
-    for library in registry.names():
-        for version in registry.load(library).versions if library != "micro" else ():
+    for library in plugins.names():
+        for version in plugins.load(library).versions if library != "micro" else ():
             assert {(library, version, "gpu"), (library, version, "contract")} <= have
             assert has_lock(library, version)
-    assert not has_lock("micro", registry.load("micro").versions[0])
+    assert not has_lock("micro", plugins.load("micro").versions[0])
 
 
 @pytest.mark.parametrize("lock", locks(), ids=lambda lock: name_of(*lock_name(lock)))
@@ -223,11 +241,14 @@ def test_a_lock_says_what_its_library_asks_for() -> None:
     assert lock_of("openrlhf", None).version == "0.11.2"
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("# pyhton: 3.12\nx==1\n", "did you mean 'python'"),
-    ("# python: 3.12\n", "names no packages"),
-    ("# python: 3.12\nx>=1\n", "exact versions.*'x>=1' in line 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("# pyhton: 3.12\nx==1\n", "did you mean 'python'"),
+        ("# python: 3.12\n", "names no packages"),
+        ("# python: 3.12\nx>=1\n", "exact versions.*'x>=1' in line 2"),
+    ],
+)
 def test_a_lock_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "1.0.gpu.txt"
     path.write_text(text)
@@ -259,9 +280,10 @@ def orch(shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "backends" / "verl" / "environments"
     folder.mkdir(parents=True)
     (folder / "0.9.1.gpu.txt").write_text(LOCK.text)
-    (folder / "0.8.0.gpu.txt").write_text(LOCK.text.replace("import: fakelib", "import: fakebroken")
-                                          + "fakebroken==1.0\n")  # fmt: skip
-    monkeypatch.setattr(registry, "folder", lambda name: tmp_path / "backends" / name)
+    (folder / "0.8.0.gpu.txt").write_text(
+        LOCK.text.replace("import: fakelib", "import: fakebroken") + "fakebroken==1.0\n"
+    )
+    monkeypatch.setattr(plugins, "folder", lambda name: tmp_path / "backends" / name)
 
     def run(*argv: str) -> object:
         return command.main(list(argv), prog_name="orch env", standalone_mode=False)

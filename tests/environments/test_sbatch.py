@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.cli.sbatch import script
 from orchestrator.data.prepared import folder_of
 from orchestrator.environments import Environment
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.expand import expand
 from orchestrator.launch.check import _without_environment
-from orchestrator.launch.node.options import NodeOptions
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.spec import load
-from orchestrator.types import Cell, LaunchPlan, Place
+from orchestrator.spec.expand import expand
+from orchestrator.spec.site_options import NodeOptions, SlurmOptions
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = """#!{python}
@@ -48,15 +47,21 @@ def test_a_pasted_script_writes_the_plan_and_starts_it(
     monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "prepared 'ü'"))
     home = tmp_path / 'it\'s "a run" ü'
     home.mkdir()
-    place = Place(home / "plan", home / "attempts" / "1", home / "checkpoints")
+    place = AttemptPaths(home / "plan", home / "attempts" / "1", home / "checkpoints")
     try:
-        plan = registry.load(library).translate(cell, place)
+        plan = plugins.load(library).translate(cell, place)
     except UnsupportedSetting as refused:
         pytest.fail(str(refused))
     programs, seen = tmp_path / "env" / "bin", tmp_path / "seen.jsonl"
     programs.mkdir(parents=True)
-    for name, more in (("python", ""), ("python3", ""), ("srun", ""), ("ray", ""), ("sleep", ""),
-                       ("scontrol", 'print("n1\\nn2")')):  # fmt: skip
+    for name, more in (
+        ("python", ""),
+        ("python3", ""),
+        ("srun", ""),
+        ("ray", ""),
+        ("sleep", ""),
+        ("scontrol", 'print("n1\\nn2")'),
+    ):
         (programs / name).write_text(
             STAND_IN.format(python=sys.executable, seen=str(seen), name=name, more=more)
         )
@@ -70,10 +75,13 @@ def test_a_pasted_script_writes_the_plan_and_starts_it(
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(shutil.which("bash")), "-c", text], capture_output=True, text=True, check=False,
+            [str(shutil.which("bash")), "-c", text],
+            capture_output=True,
+            text=True,
+            check=False,
             env={**os.environ, "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]"},
             cwd=tmp_path,
-        )  # fmt: skip
+        )
 
     assert "orch data prepare SPEC" in run().stderr
     prompts = folder_of(plan)

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, Checkpoint, EvalTask, EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import (
     Advantage,
@@ -23,7 +24,6 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cell, Checkpoint, EvalTask, Evaluation, Record, Sampling
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "backends" / "micro" / "tasks"
@@ -35,29 +35,42 @@ Train = Callable[..., Record]
 
 def a_cell(seed: int = 0) -> Cell:
     settings = Settings(
-        model=Model(name="amber", path="micro:amber"), data=Data(name="sort", path="micro:sort"),
-        advantage=Advantage(estimator="rloo"), loss=Loss(), kl=Kl(estimator="none"),
-        rollout=Rollout(group_size=5, max_response_tokens=7), batch=Batch(num_prompts=16),
-        optimizer=Optimizer(learning_rate=1e-3), num_train_steps=100,
-        backend=BackendRef(name="micro"), seed=seed,
-    )  # fmt: skip
+        model=Model(name="amber", path="micro:amber"),
+        data=Data(name="sort", path="micro:sort"),
+        advantage=Advantage(estimator="rloo"),
+        loss=Loss(),
+        kl=Kl(estimator="none"),
+        rollout=Rollout(group_size=5, max_response_tokens=7),
+        batch=Batch(num_prompts=16),
+        optimizer=Optimizer(learning_rate=1e-3),
+        num_train_steps=100,
+        backend=BackendRef(name="micro"),
+        seed=seed,
+    )
     return Cell(
-        id=fingerprint(settings), slug=f"cell-s{seed}", studies=("one",), axes={"seed": str(seed)},
+        id=fingerprint(settings),
+        slug=f"cell-s{seed}",
+        studies=("one",),
+        axes={"seed": str(seed)},
         settings=settings,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
-def ask() -> Callable[..., Evaluation]:
+def ask() -> Callable[..., EvaluationSpec]:
     """Makes an evaluation of the four skills; `sort` is the one trained on."""
 
-    def make(repeats: int = 4, max_items: int = 16, **changes: object) -> Evaluation:
+    def make(repeats: int = 4, max_items: int = 16, **changes: object) -> EvaluationSpec:
         tasks = tuple(
-            EvalTask(name=f"micro_{skill}", domain="in" if skill == "sort" else "out",
-                     repeats=repeats, max_items=max_items)
+            EvalTask(
+                name=f"micro_{skill}",
+                domain="in" if skill == "sort" else "out",
+                repeats=repeats,
+                max_items=max_items,
+            )
             for skill in SKILLS
-        )  # fmt: skip
-        return Evaluation.model_validate({"tasks": tasks, "sampling": Sampling(), **changes})
+        )
+        return EvaluationSpec.model_validate({"tasks": tasks, "sampling": Sampling(), **changes})
 
     return make
 
@@ -66,7 +79,7 @@ def ask() -> Callable[..., Evaluation]:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The backend of every cell here: the micro tasks, and no tasks in place of the spec's."""
     backend = SimpleNamespace(tasks_dir=TASKS, rehearse_tasks=lambda _: ())
-    monkeypatch.setattr(registry, "load", lambda _: backend)
+    monkeypatch.setattr(plugins, "load", lambda _: backend)
     return backend
 
 
@@ -92,20 +105,20 @@ def from_here_in_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def do_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process has imported the harness: another takes seconds."""
-    from orchestrator.evaluate import harness, pool
-    from orchestrator.evaluate.results import Job
+    from orchestrator.evaluate import harness, run
+    from orchestrator.evaluate.scores import ScoringJob
 
-    def work(jobs: Sequence[Job], _workers: int) -> Generator[tuple[int, str]]:
+    def work(jobs: Sequence[ScoringJob], _workers: int) -> Generator[tuple[int, str]]:
         for place, job in enumerate(jobs):
             try:
-                harness.answer(Job.model_validate_json(job.model_dump_json()))
+                harness.answer(ScoringJob.model_validate_json(job.model_dump_json()))
             except OrchError as error:
                 yield place, str(error)
             else:
                 yield place, ""
 
     harness.torch.set_num_threads(1)
-    monkeypatch.setattr(pool, "work", work)
+    monkeypatch.setattr(run, "work", work)
 
 
 @pytest.fixture

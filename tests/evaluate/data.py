@@ -12,16 +12,32 @@ def stand_ins(root: Path) -> Path:
     problems = [
         (f"What is {a} over {b}?", f"\\frac{{{a}}}{{{b}}}") for a in (1, 3, 5) for b in (4, 8)
     ]
-    write_parquet(root / "math500.parquet", [
-        {"problem": p, "solution": f"It is $\\boxed{{{a}}}$.", "answer": a, "subject": "Algebra",
-         "level": 1 + i, "unique_id": f"test/algebra/{i}.json"}
-        for i, (p, a) in enumerate(problems)
-    ])  # fmt: skip
-    write_lines(root / "math_test.jsonl", [
-        {"problem": p, "level": "Level 1", "type": "Algebra",
-         "solution": f"First \\boxed{{0}} is wrong. So it is $\\boxed{{{a}}}$."}
-        for p, a in problems
-    ])  # fmt: skip
+    write_parquet(
+        root / "math500.parquet",
+        [
+            {
+                "problem": p,
+                "solution": f"It is $\\boxed{{{a}}}$.",
+                "answer": a,
+                "subject": "Algebra",
+                "level": 1 + i,
+                "unique_id": f"test/algebra/{i}.json",
+            }
+            for i, (p, a) in enumerate(problems)
+        ],
+    )
+    write_lines(
+        root / "math_test.jsonl",
+        [
+            {
+                "problem": p,
+                "level": "Level 1",
+                "type": "Algebra",
+                "solution": f"First \\boxed{{0}} is wrong. So it is $\\boxed{{{a}}}$.",
+            }
+            for p, a in problems
+        ],
+    )
     lines = ["Question,Solution,Skills"]
     lines += [
         f'"{p}","Thus the answer is $\\boxed{{{a}}}$.","fractions, ratios"' for p, a in problems
@@ -29,11 +45,18 @@ def stand_ins(root: Path) -> Path:
     (root / "math2.csv").write_text("\n".join(lines) + "\n")
     for subject in MMLU:
         for split, count in (("dev", 1), ("test", 3), ("validation", 2)):
-            write_parquet(root / f"mmlu_college_{subject}" / f"{split}-00000-of-00001.parquet", [
-                {"question": f"{subject} {split} {i}?", "subject": f"college_{subject}",
-                 "choices": ["one", "two", "three", "four"], "answer": i % 4}
-                for i in range(count)
-            ])  # fmt: skip
+            write_parquet(
+                root / f"mmlu_college_{subject}" / f"{split}-00000-of-00001.parquet",
+                [
+                    {
+                        "question": f"{subject} {split} {i}?",
+                        "subject": f"college_{subject}",
+                        "choices": ["one", "two", "three", "four"],
+                        "answer": i % 4,
+                    }
+                    for i in range(count)
+                ],
+            )
     counts = dict.fromkeys(("math500", "math_test", "math2"), len(problems))
     counts |= dict.fromkeys((f"mmlu_college_{subject}" for subject in MMLU), 6)
     (root / "stand_in.json").write_text(json.dumps(counts))

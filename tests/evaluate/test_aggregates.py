@@ -7,14 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.evaluate import aggregate
-from orchestrator.types import Score
+from orchestrator.records import Score
 
 
 def score(task: str, value: float = 0.5, **changes: object) -> Score:
     plain = {
-        "cell_id": "1", "step": 100, "domain": "out", "metric": "mean@4", "stderr": 0.02,
-        "num_items": 128, "repeats": 4, "task": task, "value": value, **changes,
-    }  # fmt: skip
+        "cell_id": "1",
+        "step": 100,
+        "domain": "out",
+        "metric": "mean@4",
+        "stderr": 0.02,
+        "num_items": 128,
+        "repeats": 4,
+        "task": task,
+        "value": value,
+        **changes,
+    }
     return Score.model_validate(plain)
 
 
@@ -30,9 +38,14 @@ def test_each_task_weighs_the_same_and_errors_add_in_squares() -> None:
 
 def test_domains_metrics_steps_seeds_and_cells_are_kept_apart() -> None:
     changes: list[dict[str, object]] = [
-        {}, {"domain": "in"}, {"metric": "pass@4"}, {"step": 1}, {"eval_seed": 1}, {"cell_id": "2"},
+        {},
+        {"domain": "in"},
+        {"metric": "pass@4"},
+        {"step": 1},
+        {"eval_seed": 1},
+        {"cell_id": "2"},
         {"sampling": {"min_p": 1.0}},
-    ]  # fmt: skip
+    ]
     means = aggregate([score("a", number, **change) for number, change in enumerate(changes)])
     assert [mean.value for mean in means] == list(range(len(changes)))
     assert [mean.task for mean in means].count("in_domain") == 1

@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.cli import eval as command
 from orchestrator.cli import stages
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import baselines, evaluate
-from orchestrator.evaluate.base import base_model
+from orchestrator.evaluate.baselines import base_model
+from orchestrator.records import Baseline, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Baseline, Evaluation, Record
 
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 BOTH = (
-    Baseline(model="amber", chat_template="default"), Baseline(model="amber", chat_template="none"),
-)  # fmt: skip
+    Baseline(model="amber", chat_template="default"),
+    Baseline(model="amber", chat_template="none"),
+)
 
 
 def test_a_base_model_is_found_where_it_lies(tmp_path: Path) -> None:
@@ -49,9 +50,10 @@ def test_a_snapshot_of_the_hubs_cache_is_found(
     (tmp_path / "models--org--model" / "refs" / "main").write_text("abc")
     real = huggingface_hub.try_to_load_from_cache
     monkeypatch.setattr(
-        huggingface_hub, "try_to_load_from_cache",
+        huggingface_hub,
+        "try_to_load_from_cache",
         lambda repository, name: real(repository, name, cache_dir=tmp_path),
-    )  # fmt: skip
+    )
     assert base_model("org/model") == snapshot
 
 
@@ -81,9 +83,13 @@ def test_baselines_are_scored_once_and_told_twice(
     asked, _ = baselines.asked(evaluation, [record.cell], folder)
     started: list[int] = []
     scores = evaluate(
-        [record], evaluation, folder, baselines=baselines.records(asked), workers=1,
+        [record],
+        evaluation,
+        folder,
+        baselines=baselines.records(asked),
+        workers=1,
         on_event=lambda event: started.append(event.total),
-    )  # fmt: skip
+    )
     told = baselines.known(evaluation, [record.cell], folder)
     assert [one.name for one in told] == ["amber", "amber, no chat template"]
     assert {score.step for one in told for score in one.scores} == {0}
@@ -108,8 +114,9 @@ def line(
         spec=SimpleNamespace(
             evaluation=ask(tasks=ask().tasks[:1]), site=SimpleNamespace(workers=1, options={})
         ),
-        cells=(first.cell, second.cell), folder=folder,
-    )  # fmt: skip
+        cells=(first.cell, second.cell),
+        folder=folder,
+    )
 
     def gather(_: object) -> list[Record]:
         looks.append("look")
@@ -118,7 +125,7 @@ def line(
         return [first, second]
 
     monkeypatch.setattr(command, "_asked", lambda *_: made)
-    monkeypatch.setattr("orchestrator.experiment.open_experiment", lambda *_: made)
+    monkeypatch.setattr("orchestrator.runs.experiment.open_experiment", lambda *_: made)
     made.chosen = lambda _: made
     monkeypatch.setattr(stages, "gather", gather)
     made.looks = looks
@@ -129,9 +136,10 @@ def line(
 @pytest.mark.usefixtures("in_process")
 def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNamespace) -> None:
     done = CliRunner().invoke(
-        command.command, ["spec.yaml", "--watch", "--every", "0.1", "--json"],
+        command.command,
+        ["spec.yaml", "--watch", "--every", "0.1", "--json"],
         standalone_mode=False,
-    )  # fmt: skip
+    )
     assert done.exception is None, done.exception
     assert done.return_value == 0
     assert len(line.looks) == 3
@@ -154,4 +162,4 @@ def test_a_watch_that_is_stopped_says_so(
 
 
 def test_the_backend_of_the_embedded_trainer_has_base_models() -> None:
-    assert registry.folder("micro") == MICRO
+    assert plugins.folder("micro") == MICRO

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import CheckpointError
-from orchestrator.evaluate.checkpoint import content_hash, stamp
+from orchestrator.evaluate.scores import content_hash, stamp
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "amber"
 

@@ -11,14 +11,14 @@ import pytest
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import UnscoredError, evaluate, known
+from orchestrator.records import DivergenceRequest, DivergenceTask, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Divergence, DivergenceTask, Evaluation, Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def divergence() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def policies(divergence: ModuleType) -> tuple[Any, Any]:
-    from orchestrator.evaluate.models import Policy
+    from orchestrator.evaluate.models import HarnessPolicy
 
-    return Policy(POLICIES / "amber"), Policy(POLICIES / "cedar")
+    return HarnessPolicy(POLICIES / "amber"), HarnessPolicy(POLICIES / "cedar")
 
 
 def prompts(count: int) -> list[str]:
@@ -116,12 +116,21 @@ def test_the_expectation_is_what_the_embedded_trainer_computes(
     mine = divergence.sample(ours, texts, 7, seed=5)
     others = divergence.sample(reference, texts, 7, seed=6)
     rows = [
-        {"kl_reverse": a.kl, "entropy": a.entropy, "tokens": len(r.tokens),
-         "kl_forward": b.kl, "reference_tokens": len(s.tokens)}
+        {
+            "kl_reverse": a.kl,
+            "entropy": a.entropy,
+            "tokens": len(r.tokens),
+            "kl_forward": b.kl,
+            "reference_tokens": len(s.tokens),
+        }
         for r, a, s, b in zip(
-            mine, divergence.sums(ours.model, reference.model, mine),
-            others, divergence.sums(reference.model, ours.model, others), strict=True)
-    ]  # fmt: skip
+            mine,
+            divergence.sums(ours.model, reference.model, mine),
+            others,
+            divergence.sums(reference.model, ours.model, others),
+            strict=True,
+        )
+    ]
     told = divergence.means(rows)
     for name in ("kl_reverse", "kl_forward", "entropy"):
         error = 5 * 2**0.5 * told[name].stderr
@@ -145,8 +154,11 @@ def test_divergences_are_scores_beside_the_others(
         DivergenceTask(name=f"micro_{skill}", domain=domain)
         for skill, domain in (("sort", "in"), ("copy", "out"))
     )
-    asked = ask(divergence=Divergence(tasks=tasks, max_items=24), checkpoints="all",
-                tasks=ask().tasks[:1])  # fmt: skip
+    asked = ask(
+        divergence=DivergenceRequest(tasks=tasks, max_items=24),
+        checkpoints="all",
+        tasks=ask().tasks[:1],
+    )
     record = train(policy="cedar", steps=(50, 100))
     scores = evaluate([record], asked, folder, workers=1)
     told = [(s.step, s.task, s.metric) for s in scores if "@" not in s.metric]
@@ -161,8 +173,11 @@ def test_divergences_are_scores_beside_the_others(
     found = known([record.cell], asked, folder)
     assert not found.faults
     assert {s.metric for s in found.scores if s.task == "in_domain"} == {
-        "mean@4", "pass@4", "maj@4", "distinct@4"
-    }  # fmt: skip
+        "mean@4",
+        "pass@4",
+        "maj@4",
+        "distinct@4",
+    }
 
 
 def test_a_policy_of_nan_is_told_and_never_scored(
@@ -188,7 +203,9 @@ def test_a_base_model_that_is_not_here_is_told(
     settings = record.cell.settings.model_copy(update={"model": own})
     cell = record.cell.model_copy(update={"settings": settings})
     tasks = (DivergenceTask(name="micro_sort", domain="in"),)
-    asked = ask(divergence=Divergence(tasks=tasks), tasks=ask().tasks[:1], repeats=1, max_items=2)
+    asked = ask(
+        divergence=DivergenceRequest(tasks=tasks), tasks=ask().tasks[:1], repeats=1, max_items=2
+    )
     with pytest.raises(UnscoredError, match=r"hf download Qwen/Qwen2\.5-7B-of-nobody") as caught:
         evaluate([Record(cell, "succeeded", checkpoints=record.checkpoints)], asked, folder)
     assert caught.value.scores  # without its reference policy a policy is scored all the same

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import engines
-from orchestrator.types import Engine, Sampling, Site
+from orchestrator.records import Engine, Sampling, Site
 
 OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
 
@@ -24,8 +24,9 @@ def parameters_of_vllm() -> set[str]:
     path = Path(inspect.getfile(lm_eval)).parent / "models" / "vllm_causallms.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef) and node.name == "VLLM":
-            (init,) = [n for n in node.body
-                       if isinstance(n, ast.FunctionDef) and n.name == "__init__"]  # fmt: skip
+            (init,) = [
+                n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
+            ]
             return {argument.arg for argument in init.args.args}
     raise AssertionError("lm-eval has no VLLM")
 
@@ -41,10 +42,15 @@ def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None
 
 @pytest.mark.parametrize(
     ("options", "gpus"),
-    [({}, 1), ({"gres": "gpu:8"}, 8), ({"gres": "gpu:a100-sxm4-80gb:4"}, 4),
-     ({"gres": "nvme:1"}, 1), ({"gpus_per_node": 2, "gres": "gpu:4"}, 2),
-     ({"gres": "gpu:a100:4(S:0-1)"}, 4)],
-)  # fmt: skip
+    [
+        ({}, 1),
+        ({"gres": "gpu:8"}, 8),
+        ({"gres": "gpu:a100-sxm4-80gb:4"}, 4),
+        ({"gres": "nvme:1"}, 1),
+        ({"gpus_per_node": 2, "gres": "gpu:4"}, 2),
+        ({"gres": "gpu:a100:4(S:0-1)"}, 4),
+    ],
+)
 def test_gpus_of_a_node(options: dict[str, object], gpus: int) -> None:
     assert engines.gpus_of(Site(options=options)) == gpus
 
@@ -74,10 +80,17 @@ def test_no_default_of_a_model_or_a_server_samples() -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.1, max_response_tokens=5)
     served = engines.generation(sampling, OF_TASK, Engine(name="chat", base_url="http://h"))
     assert served == {
-        "until": ["<|im_end|>"], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7,
-        "top_p": 0.9, "min_p": 0.1, "top_k": -1, "repetition_penalty": 1.0,
-        "skip_special_tokens": False, "spaces_between_special_tokens": False,
-    }  # fmt: skip
+        "until": ["<|im_end|>"],
+        "max_gen_toks": 5,
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "top_k": -1,
+        "repetition_penalty": 1.0,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
     vllm = engines.generation(sampling, OF_TASK, Engine(name="vllm"))
     assert vllm["top_k"] == -1
     assert "seed" not in vllm  # a seed here would make all repeats of a prompt the same
@@ -87,9 +100,13 @@ def test_no_default_of_a_model_or_a_server_samples() -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "greedy"),
-    [(Sampling(), False), (Sampling(min_p=1.0), True), (Sampling(temperature=0.0), True),
-     (Sampling(min_p=0.99), False)],
-)  # fmt: skip
+    [
+        (Sampling(), False),
+        (Sampling(min_p=1.0), True),
+        (Sampling(temperature=0.0), True),
+        (Sampling(min_p=0.99), False),
+    ],
+)
 def test_greedy_decoding_is_known(sampling: Sampling, greedy: bool) -> None:
     assert engines.is_greedy(sampling) == greedy
 

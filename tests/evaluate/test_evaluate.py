@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
-from orchestrator.evaluate import Event, UnscoredError, evaluate, pool, read_scores
+from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
+from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Checkpoint, Evaluation, Record, Sampling, Score
 
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 
 
 def files(folder: RunFolder) -> dict[str, tuple[int, int]]:
@@ -45,7 +45,7 @@ def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(pool, "work", refuse)
+    monkeypatch.setattr(run, "work", refuse)
 
 
 # ------------------------------------------------------------------ without the harness
@@ -78,9 +78,9 @@ def test_a_missing_harness_is_told(
     folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(name: str) -> str:
-        raise pool.PackageNotFoundError(name)
+        raise run.PackageNotFoundError(name)
 
-    monkeypatch.setattr(pool, "version", absent)
+    monkeypatch.setattr(run, "version", absent)
     with pytest.raises(EnvironmentFault, match=r"pip install 'orch-rl\[micro,eval\]'"):
         evaluate([train()], ask(), folder)
 
@@ -102,7 +102,7 @@ def test_every_task_of_the_embedded_trainer_has_a_file(
     monkeypatch.undo()  # the real backend
     from orchestrator.evaluate.task_files import find_task
 
-    micro = registry.load("micro")
+    micro = plugins.load("micro")
     assert micro.tasks_dir is not None
     tasks = micro.rehearse_tasks(train().cell)
     assert len(tasks) == 4
@@ -118,12 +118,14 @@ def test_scores_items_and_a_second_time(
     folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = [train(0), train(1, "birch", steps=(50, 100))]
-    events: list[Event] = []
+    events: list[EvaluationEvent] = []
     scores = evaluate(records, ask(), folder, workers=2, on_event=events.append)
 
     assert [(e.kind, e.done, e.total) for e in events] == [
-        ("started", 0, 2), ("scored", 1, 2), ("scored", 2, 2),
-    ]  # fmt: skip
+        ("started", 0, 2),
+        ("scored", 1, 2),
+        ("scored", 2, 2),
+    ]
     assert [(s.cell_id, s.step, s.task, s.metric) for s in scores] == [
         (record.cell.id, 100, task.name, metric)
         for record in records
@@ -148,7 +150,7 @@ def test_scores_items_and_a_second_time(
         )
 
     before = files(folder)
-    monkeypatch.setattr(pool, "work", None)
+    monkeypatch.setattr(run, "work", None)
     assert evaluate(records, ask(), folder, on_event=events.append) == scores
     assert files(folder) == before
     assert len(events) == 3
@@ -156,13 +158,13 @@ def test_scores_items_and_a_second_time(
 
 
 def assert_second_time_imports_nothing(
-    folder: RunFolder, records: list[Record], evaluation: Evaluation
+    folder: RunFolder, records: list[Record], evaluation: EvaluationSpec
 ) -> None:
     code = (
         "import sys, pickle\n"
         "from types import SimpleNamespace\n"
         "records, evaluation, folder, tasks_dir = pickle.load(sys.stdin.buffer)\n"
-        "from orchestrator import registry\n"
+        "from orchestrator import plugins as registry\n"
         "registry.load = lambda _: SimpleNamespace(\n"
         "    tasks_dir=tasks_dir, rehearse_tasks=lambda _: ())\n"
         "from orchestrator.evaluate import evaluate\n"
@@ -171,19 +173,24 @@ def assert_second_time_imports_nothing(
     )
     import pickle
 
-    tasks_dir = registry.load("micro").tasks_dir
+    tasks_dir = plugins.load("micro").tasks_dir
     done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True,
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
         input=pickle.dumps((records, evaluation, folder, tasks_dir)),
-    )  # fmt: skip
+    )
     assert done.stdout.decode().split("\n")[:2] == ["32", ""]
 
 
 @pytest.mark.slow
 def test_a_cell_scores_the_same_alone_and_among_others(
-    folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path,
+    folder: RunFolder,
+    train: Train,
+    ask: AskFor,
+    tmp_path: Path,
     from_here_in_process: Callable[[], None],
-) -> None:  # fmt: skip
+) -> None:
     records = [train(0), train(1, "cedar"), train(2, "birch")]
     elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
     elsewhere.open()
@@ -215,7 +222,7 @@ def test_what_changes_is_scored_anew_and_what_comes_back_is_remembered(
     assert {score.repeats for score in second} == {1}
     assert means(read_scores(cell_dir)) == means(second)
 
-    monkeypatch.setattr(pool, "work", None)
+    monkeypatch.setattr(run, "work", None)
     assert evaluate([record], ask(tasks=tasks), folder) == first
     assert means(read_scores(cell_dir))[0] == means(first)[0]
 
@@ -229,7 +236,7 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
     weights.write_bytes(weights.read_bytes()[:50_000])
     gone = train(2)
     (gone.checkpoints[0].path / "config.json").unlink()
-    events: list[Event] = []
+    events: list[EvaluationEvent] = []
     with pytest.raises(UnscoredError) as caught:
         evaluate([cut, whole, gone], ask(), folder, workers=1, on_event=events.append)
     assert {score.cell_id for score in caught.value.scores} == {whole.cell.id}
@@ -255,8 +262,8 @@ def test_a_killed_process_loses_nothing(
     strangers = set(children(os.getpid()))  # this process may hold children of other tests
     seen: list[int] = []
 
-    def kill(whom: Callable[[int], int]) -> Callable[[Event], None]:
-        def on_event(event: Event) -> None:
+    def kill(whom: Callable[[int], int]) -> Callable[[EvaluationEvent], None]:
+        def on_event(event: EvaluationEvent) -> None:
             if event.done == 1:
                 (holder,) = set(children(os.getpid())) - strangers
                 seen.extend([holder, *children(holder)])
@@ -265,8 +272,13 @@ def test_a_killed_process_loses_nothing(
         return on_event
 
     with pytest.raises(UnscoredError, match="was killed") as caught:
-        evaluate(records, evaluation, folder, workers=2,
-                 on_event=kill(lambda holder: children(holder)[0]))  # fmt: skip
+        evaluate(
+            records,
+            evaluation,
+            folder,
+            workers=2,
+            on_event=kill(lambda holder: children(holder)[0]),
+        )
     assert {score.cell_id for score in caught.value.scores}
     with pytest.raises(EnvironmentFault, match="ended with code -9"):
         evaluate(records, evaluation, folder, workers=1, on_event=kill(lambda holder: holder))

@@ -6,28 +6,50 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.evaluate import known
-from orchestrator.evaluate.results import Asked, Result
+from orchestrator.evaluate.scores import Result, ScoreKey
+from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
-from orchestrator.types import EvalTask, Evaluation, Record, Sampling, Score
 
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 
 
 def save(
-    folder: RunFolder, record: Record, task: EvalTask, value: float = 0.5, *, seed: int = 0,
-    version: str = "v1", items: str = "same", sampling: Sampling | None = None,
-) -> None:  # fmt: skip
+    folder: RunFolder,
+    record: Record,
+    task: EvalTask,
+    value: float = 0.5,
+    *,
+    seed: int = 0,
+    version: str = "v1",
+    items: str = "same",
+    sampling: Sampling | None = None,
+) -> None:
     sampling = sampling or Sampling()
-    asked = Asked(
-        checkpoint="c", step=100, task=task, task_version=version, sampling=sampling, seed=seed,
-        chat_template=False, harness="lm-eval 0.4.13",
-    )  # fmt: skip
-    score = Score(
-        cell_id=record.cell.id, step=100, task=task.name, domain=task.domain, metric="mean@4",
-        value=value, stderr=0.1, num_items=16, repeats=4, eval_seed=seed, sampling=sampling,
+    asked = ScoreKey(
+        checkpoint="c",
+        step=100,
+        task=task,
         task_version=version,
-    )  # fmt: skip
+        sampling=sampling,
+        seed=seed,
+        chat_template=False,
+        harness="lm-eval 0.4.13",
+    )
+    score = Score(
+        cell_id=record.cell.id,
+        step=100,
+        task=task.name,
+        domain=task.domain,
+        metric="mean@4",
+        value=value,
+        stderr=0.1,
+        num_items=16,
+        repeats=4,
+        eval_seed=seed,
+        sampling=sampling,
+        task_version=version,
+    )
     result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0, versions={}, items=items)
     path = folder.cell(record.cell).evaluations / f"{asked.stem}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,9 +61,9 @@ def pair(train: Train) -> list[Record]:
     return [train(0), train(1)]
 
 
-def told(folder: RunFolder, records: list[Record], evaluation: Evaluation) -> tuple[
-    dict[tuple[str, str], float], list[str]
-]:  # fmt: skip
+def told(
+    folder: RunFolder, records: list[Record], evaluation: EvaluationSpec
+) -> tuple[dict[tuple[str, str], float], list[str]]:
     found = known([r.cell for r in records], evaluation, folder)
     means = {(s.cell_id, s.task): s.value for s in found.scores if s.task.endswith("_domain")}
     return means, found.faults
@@ -98,9 +120,12 @@ def test_greedy_decoding_asks_for_one_seed(
 
 @pytest.mark.parametrize(
     ("change", "what"),
-    [({"version": "v2"}, "task version"), ({"items": "others"}, "set of items"),
-     ({"sampling": Sampling(min_p=0.5)}, "sampling")],
-)  # fmt: skip
+    [
+        ({"version": "v2"}, "task version"),
+        ({"items": "others"}, "set of items"),
+        ({"sampling": Sampling(min_p=0.5)}, "sampling"),
+    ],
+)
 def test_different_exams_are_told(
     folder: RunFolder, pair: list[Record], ask: AskFor, change: dict[str, str], what: str
 ) -> None:
@@ -134,7 +159,11 @@ def test_tasks_and_seeds_the_spec_no_longer_asks_for_are_left_out(
         save(folder, pair[0], task, seed=5)
     fewer = ask(tasks=ask().tasks[:2])
     found = known([pair[0].cell], fewer, folder)
-    assert {s.task for s in found.scores} == {"micro_sort", "micro_reverse", "in_domain",
-                                              "out_of_domain"}  # fmt: skip
+    assert {s.task for s in found.scores} == {
+        "micro_sort",
+        "micro_reverse",
+        "in_domain",
+        "out_of_domain",
+    }
     assert {s.eval_seed for s in found.scores} == {0}
     assert not found.faults

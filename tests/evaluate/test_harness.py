@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from backends.micro import skills
-from orchestrator.evaluate.results import Ask, Asked, Job, Result
-from orchestrator.types import EvalTask, Sampling
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.records import EvalTask, Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -30,23 +30,31 @@ def harness() -> ModuleType:
 @pytest.fixture(scope="module")
 def policy(harness: ModuleType) -> Any:
     harness.torch.set_num_threads(1)
-    return harness.Policy(POLICY)
+    return harness.HarnessPolicy(POLICY)
 
 
-def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> Ask:
-    asked = Asked.model_validate(
+def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> ItemRequest:
+    asked = ScoreKey.model_validate(
         {
-            "checkpoint": "amber", "step": 100, "task_version": "v", "sampling": Sampling(),
+            "checkpoint": "amber",
+            "step": 100,
+            "task_version": "v",
+            "sampling": Sampling(),
             "task": EvalTask(name="micro_sort", domain="in", repeats=4, max_items=16),
-            "seed": 0, "chat_template": True, "harness": "lm-eval", **changes,
+            "seed": 0,
+            "chat_template": True,
+            "harness": "lm-eval",
+            **changes,
         }
-    )  # fmt: skip
+    )
     task_file = task_file or MICRO / "tasks" / f"{asked.task.name}.yaml"
-    return Ask(asked=asked, task_file=str(task_file), results=str(folder / f"{asked.stem}.json"))
+    return ItemRequest(
+        asked=asked, task_file=str(task_file), results=str(folder / f"{asked.stem}.json")
+    )
 
 
-def answered(harness: ModuleType, ask: Ask) -> tuple[Result, list[dict[str, Any]]]:
-    harness.answer(Job(cell_id="cell", checkpoint=str(POLICY), files={}, asks=(ask,)))
+def answered(harness: ModuleType, ask: ItemRequest) -> tuple[Result, list[dict[str, Any]]]:
+    harness.answer(ScoringJob(cell_id="cell", checkpoint=str(POLICY), files={}, asks=(ask,)))
     path = Path(ask.results)
     items = path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()
     return Result.model_validate_json(path.read_text()), [json.loads(item) for item in items]
@@ -166,9 +174,14 @@ def test_sampling_passes_through(harness: ModuleType) -> None:
     own = {"until": ["\n"], "max_gen_toks": 7, "do_sample": True, "temperature": 1.0}
     sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.2, max_response_tokens=5)
     assert harness.generation(sampling, own) == {
-        "until": ["\n"], "max_gen_toks": 5, "do_sample": True, "temperature": 0.7, "top_p": 0.9,
-        "top_k": 0, "min_p": 0.2,
-    }  # fmt: skip
+        "until": ["\n"],
+        "max_gen_toks": 5,
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.2,
+    }
 
 
 def test_the_checkpoints_own_sampling_settings_do_not_count(
@@ -178,10 +191,17 @@ def test_the_checkpoints_own_sampling_settings_do_not_count(
 
     path = Path(shutil.copytree(POLICY, tmp_path / "policy"))
     (path / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": 2, "pad_token_id": 0, "do_sample": True, "top_k": 1,
-                    "repetition_penalty": 5.0})
-    )  # fmt: skip
-    told = harness.Policy(path).model.generation_config
+        json.dumps(
+            {
+                "eos_token_id": 2,
+                "pad_token_id": 0,
+                "do_sample": True,
+                "top_k": 1,
+                "repetition_penalty": 5.0,
+            }
+        )
+    )
+    told = harness.HarnessPolicy(path).model.generation_config
     assert (told.eos_token_id, told.top_k, told.repetition_penalty) == (2, None, None)
 
 

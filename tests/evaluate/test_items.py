@@ -28,8 +28,15 @@ def test_the_metrics_of_one_item() -> None:
     assert told["distinct@k"] == 3
     assert told["pass@2"] == pytest.approx(0.5)
     assert set(items.metrics(["1"] * 32, [1] * 32)) == {
-        "mean@k", "pass@k", "maj@k", "distinct@k", "pass@2", "pass@4", "pass@8", "pass@16",
-    }  # fmt: skip
+        "mean@k",
+        "pass@k",
+        "maj@k",
+        "distinct@k",
+        "pass@2",
+        "pass@4",
+        "pass@8",
+        "pass@16",
+    }
 
 
 def test_tied_votes_count_their_share_and_silence_does_not_vote() -> None:

@@ -7,20 +7,35 @@ import pytest
 
 from orchestrator.errors import RunFolderError
 from orchestrator.evaluate import read_scores
-from orchestrator.evaluate.results import Asked, Result
+from orchestrator.evaluate.scores import Result, ScoreKey
+from orchestrator.records import EvalTask, Sampling, Score
 from orchestrator.rundir import CellDir
-from orchestrator.types import EvalTask, Sampling, Score
 
-ASKED = Asked(
-    checkpoint="c0ffee", step=100, task=EvalTask(name="micro_sort", domain="in", repeats=4),
-    task_version="v1", sampling=Sampling(), seed=0, chat_template=False, harness="lm-eval 0.4.13",
-)  # fmt: skip
+ASKED = ScoreKey(
+    checkpoint="c0ffee",
+    step=100,
+    task=EvalTask(name="micro_sort", domain="in", repeats=4),
+    task_version="v1",
+    sampling=Sampling(),
+    seed=0,
+    chat_template=False,
+    harness="lm-eval 0.4.13",
+)
 
 
-def save(cell_dir: CellDir, asked: Asked, value: float, time_ns: int) -> Path:
-    score = Score(cell_id="1", step=asked.step, task=asked.task.name, domain="in", metric="mean@4",
-                  value=value, num_items=16, repeats=4, eval_seed=asked.seed,
-                  sampling=asked.sampling)  # fmt: skip
+def save(cell_dir: CellDir, asked: ScoreKey, value: float, time_ns: int) -> Path:
+    score = Score(
+        cell_id="1",
+        step=asked.step,
+        task=asked.task.name,
+        domain="in",
+        metric="mean@4",
+        value=value,
+        num_items=16,
+        repeats=4,
+        eval_seed=asked.seed,
+        sampling=asked.sampling,
+    )
     result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0.1, versions={})
     path = cell_dir.evaluations / f"{asked.stem}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

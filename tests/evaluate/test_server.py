@@ -12,13 +12,13 @@ import pytest
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import UnscoredError, evaluate
+from orchestrator.records import Engine, EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Engine, Evaluation, Record, Sampling
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_process")]
 
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 TEMPLATE = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
 
 
@@ -94,10 +94,17 @@ def test_completions_are_asked_as_declared(
     for payload in server.asked:
         rest = {k: v for k, v in payload.items() if k not in ("prompt", "seed")}
         assert rest == {
-            "model": str(record.checkpoints[0].path), "max_tokens": 6, "temperature": 0.8,
-            "top_p": 0.95, "min_p": 0.05, "top_k": -1, "repetition_penalty": 1.0, "stop": [],
-            "skip_special_tokens": False, "spaces_between_special_tokens": False,
-        }  # fmt: skip
+            "model": str(record.checkpoints[0].path),
+            "max_tokens": 6,
+            "temperature": 0.8,
+            "top_p": 0.95,
+            "min_p": 0.05,
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "stop": [],
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        }
 
 
 def test_a_template_is_applied_here_and_by_the_server_never_twice(
@@ -152,8 +159,9 @@ def test_a_server_that_does_not_answer_is_told(
     server.healthy = False
     with pytest.raises(UnscoredError, match=r"server at http://127.*did not answer.*404"):
         served(ask, engine, folder, train())
-    gone = Engine(name="completions", base_url="http://127.0.0.1:9/v1/completions",
-                  num_concurrent=1)  # fmt: skip
+    gone = Engine(
+        name="completions", base_url="http://127.0.0.1:9/v1/completions", num_concurrent=1
+    )
     with pytest.raises((UnscoredError, CheckpointError), match=r"127\.0\.0\.1:9.* did not answer"):
         served(ask, gone, folder, train(1))
 

@@ -13,23 +13,36 @@ import pytest
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate.items import Mean
-from orchestrator.evaluate.results import Ask, Asked, Job
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
-from orchestrator.types import EvalTask, Sampling
+from orchestrator.records import EvalTask, Sampling
 
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 
-def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> Job:
-    asked = Asked(
-        checkpoint="amber", step=100, task_version="v", sampling=Sampling(), seed=0,
+def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> ScoringJob:
+    asked = ScoreKey(
+        checkpoint="amber",
+        step=100,
+        task_version="v",
+        sampling=Sampling(),
+        seed=0,
         task=EvalTask(name="micro_sort", domain="in", repeats=8, max_items=max_items),
-        chat_template=False, harness="lm-eval",
-    )  # fmt: skip
-    ask = Ask(asked=asked, task_file=str(MICRO / "tasks" / "micro_sort.yaml"),
-              results=str(folder / f"{asked.stem}.json"))  # fmt: skip
-    return Job(cell_id="cell", checkpoint=str(MICRO / "policies" / "amber"), files={}, asks=(ask,),
-               slice_responses=slice_responses)  # fmt: skip
+        chat_template=False,
+        harness="lm-eval",
+    )
+    ask = ItemRequest(
+        asked=asked,
+        task_file=str(MICRO / "tasks" / "micro_sort.yaml"),
+        results=str(folder / f"{asked.stem}.json"),
+    )
+    return ScoringJob(
+        cell_id="cell",
+        checkpoint=str(MICRO / "policies" / "amber"),
+        files={},
+        asks=(ask,),
+        slice_responses=slice_responses,
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +113,7 @@ def counted(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[range]
     made: list[range] = []
     real = harness._samples
 
-    def samples(policy: Any, task: Any, ask: Ask, part: range, repeats: int) -> Any:
+    def samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> Any:
         made.append(part)
         return real(policy, task, ask, part, repeats)
 
@@ -108,6 +121,6 @@ def counted(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[range]
     return made
 
 
-def items(of: Job) -> list[dict[str, Any]]:
+def items(of: ScoringJob) -> list[dict[str, Any]]:
     path = Path(of.asks[0].results).with_suffix(".jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -5,26 +5,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.evaluate import pool
-from orchestrator.evaluate.results import Job
+from orchestrator.evaluate import run
+from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey, divergence_tasks, seeds_of
 from orchestrator.evaluate.task_files import OWN_TASKS
-from orchestrator.rundir import RunFolder
-from orchestrator.types import (
-    Divergence,
+from orchestrator.records import (
+    DivergenceRequest,
     DivergenceTask,
     Engine,
     EvalTask,
-    Evaluation,
+    EvaluationSpec,
     Record,
     Sampling,
     Site,
 )
+from orchestrator.rundir import RunFolder
 
 Train = Callable[..., Record]
-AskFor = Callable[..., Evaluation]
+AskFor = Callable[..., EvaluationSpec]
 
-FIG12 = Divergence(
+FIG12 = DivergenceRequest(
     tasks=(
         DivergenceTask(name="math_test", domain="in"),
         DivergenceTask(name="mmlu_college_biology", domain="out"),
@@ -42,7 +42,7 @@ def full(train: Train, stand_in: SimpleNamespace) -> Record:
     return Record(cell, "succeeded", checkpoints=record.checkpoints, directory=record.directory)
 
 
-def jobs(record: Record, evaluation: Evaluation, folder: RunFolder) -> list[Job]:
+def jobs(record: Record, evaluation: EvaluationSpec, folder: RunFolder) -> list[ScoringJob]:
     site = Site(options={"gres": "gpu:a100:4"})
     survey = Survey(evaluation, folder, "lm-eval 0.4.13", site)
     return [
@@ -63,8 +63,10 @@ def test_at_full_scale_vllm_scores_and_transformers_compares(
     ]
     both = ["math_test", "mmlu_college_biology"]
     assert told == [
-        (50, "hf", "cuda", both), (100, "vllm", "cpu", ["countdown"]), (100, "hf", "cuda", both),
-    ]  # fmt: skip
+        (50, "hf", "cuda", both),
+        (100, "vllm", "cpu", ["countdown"]),
+        (100, "hf", "cuda", both),
+    ]
     scoring = jobs(full, evaluation, folder)[1]
     assert scoring.engine.tensor_parallel_size == 4
     assert scoring.asks[0].asked.harness == "lm-eval 0.4.13, vllm"
@@ -78,10 +80,14 @@ def test_a_rehearsal_compares_its_last_checkpoint_with_stand_ins(
     record = train(steps=(50, 100))
     evaluation = ask(divergence=FIG12)
     (job,) = jobs(record, evaluation, folder)
-    assert [(ask.asked.task.name, ask.asked.task.domain, ask.asked.task.repeats)
-            for ask in job.asks if ask.asked.kind == "divergence"] == [
-        ("micro_sort", "in", 1), ("micro_reverse", "out", 1),
-    ]  # fmt: skip
+    assert [
+        (ask.asked.task.name, ask.asked.task.domain, ask.asked.task.repeats)
+        for ask in job.asks
+        if ask.asked.kind == "divergence"
+    ] == [
+        ("micro_sort", "in", 1),
+        ("micro_reverse", "out", 1),
+    ]
     every = jobs(record, evaluation.model_copy(update={"checkpoints": "all"}), folder)
     assert [job.step for job in every] == [50, 100]
 
@@ -90,7 +96,7 @@ def test_two_divergences_of_a_domain_have_two_stand_ins(
     train: Train, ask: AskFor, stand_in: SimpleNamespace
 ) -> None:
     stand_in.rehearse_tasks = lambda _: ask().tasks
-    asked = Divergence(
+    asked = DivergenceRequest(
         tasks=tuple(DivergenceTask(name=n, domain="out") for n in "abcd"), max_items=9
     )
     told = divergence_tasks(train().cell, ask(divergence=asked))
@@ -108,12 +114,12 @@ def test_the_processes_see_the_gpu_and_the_network_only_where_they_need_them(
 ) -> None:
     for name in ("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
-    micro = pool.environment(jobs(train(1), ask(), folder))
+    micro = run.environment(jobs(train(1), ask(), folder))
     assert micro["CUDA_VISIBLE_DEVICES"] == ""
     assert micro["HF_HUB_OFFLINE"] == "1"
     tasks = (EvalTask(name="countdown", domain="in"),)
     engine = Engine(name="vllm", python="/opt/verl/bin/python")
-    served = pool.environment(jobs(full, ask(tasks=tasks, engine=engine), folder))
+    served = run.environment(jobs(full, ask(tasks=tasks, engine=engine), folder))
     assert "CUDA_VISIBLE_DEVICES" not in served
     assert "HF_HUB_OFFLINE" not in served
     assert served["PYTHONPATH"] == str(OWN_TASKS.parents[2])
@@ -128,4 +134,4 @@ def test_an_interpreter_that_is_not_there_is_told(
     tasks = (EvalTask(name="countdown", domain="in"),)
     asked = jobs(full, ask(tasks=tasks, engine=engine), folder)
     with pytest.raises(EnvironmentFault, match=r"/nowhere/bin/python .* cannot be started"):
-        list(pool.work(asked, 1))
+        list(run.work(asked, 1))

@@ -11,15 +11,22 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import task_data, task_files
-from orchestrator.evaluate.results import Ask, Asked, Job, Result
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.records import EvalTask, Sampling
 from orchestrator.scoring import countdown
-from orchestrator.types import EvalTask, Sampling
 from tests.evaluate.data import MMLU, stand_ins, write_lines
 
 pytestmark = pytest.mark.slow
 
-SIZES = {"math500": 500, "math2": 210, "math_test": 5000, "mmlu_college_physics": 118,
-         "mmlu_college_chemistry": 113, "mmlu_college_biology": 165, "countdown": 500}  # fmt: skip
+SIZES = {
+    "math500": 500,
+    "math2": 210,
+    "math_test": 5000,
+    "mmlu_college_physics": 118,
+    "mmlu_college_chemistry": 113,
+    "mmlu_college_biology": 165,
+    "countdown": 500,
+}
 """Items of each task: §4.1 of the paper; Countdown's are ours."""
 
 
@@ -88,18 +95,31 @@ class Parrot:
 
 
 def scored(
-    harness: ModuleType, folder: Path, task: str, answers: Any, repeats: int = 4,
-    template: bool = False, **changes: Any,
-) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:  # fmt: skip
+    harness: ModuleType,
+    folder: Path,
+    task: str,
+    answers: Any,
+    repeats: int = 4,
+    template: bool = False,
+    **changes: Any,
+) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
     parrot = Parrot(answers).model
-    asked = Asked.model_validate({
-        "checkpoint": "c", "step": 1, "task_version": "v", "sampling": Sampling(), "seed": 0,
-        "task": EvalTask(name=task, domain="in", repeats=repeats), "chat_template": template,
-        "harness": "h", **changes,
-    })  # fmt: skip
+    asked = ScoreKey.model_validate(
+        {
+            "checkpoint": "c",
+            "step": 1,
+            "task_version": "v",
+            "sampling": Sampling(),
+            "seed": 0,
+            "task": EvalTask(name=task, domain="in", repeats=repeats),
+            "chat_template": template,
+            "harness": "h",
+            **changes,
+        }
+    )
     target = folder / f"{asked.stem}.json"
-    ask = Ask(asked=asked, task_file=str(path_of(task)), results=str(target))
-    harness._answer(parrot, Job(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
+    ask = ItemRequest(asked=asked, task_file=str(path_of(task)), results=str(target))
+    harness._answer(parrot, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
     result = Result.model_validate_json(target.read_text())
     items = [json.loads(line) for line in target.with_suffix(".jsonl").open()]
     return parrot, {score.metric: score.value for score in result.scores}, items
@@ -128,8 +148,12 @@ def test_math_is_read_and_scored(
 
     def answers(prompt: str, repeat: int) -> str:
         a, b = map(int, re.findall(r"\d+", prompt)[:2])
-        return [f"So \\boxed{{\\dfrac{{{a}}}{{{b}}}}}", f"Thus the result: $\\boxed{{{a / b}}}$.",
-                "I think \\boxed{7}", "Hm. \\boxed{7}"][repeat]  # fmt: skip
+        return [
+            f"So \\boxed{{\\dfrac{{{a}}}{{{b}}}}}",
+            f"Thus the result: $\\boxed{{{a / b}}}$.",
+            "I think \\boxed{7}",
+            "Hm. \\boxed{7}",
+        ][repeat]
 
     parrot, told, items = scored(harness, tmp_path, task, answers)
     assert told["mean@4"] == 0.5
@@ -215,9 +239,13 @@ def test_the_chat_template_is_on_or_off(harness: ModuleType, local: Path, tmp_pa
 
 def test_greedy_decoding_is_asked_once(harness: ModuleType, local: Path, tmp_path: Path) -> None:
     parrot, told, items = scored(
-        harness, tmp_path, "math500", lambda *_: "\\boxed{\\frac14}", repeats=32,
+        harness,
+        tmp_path,
+        "math500",
+        lambda *_: "\\boxed{\\frac14}",
+        repeats=32,
         sampling=Sampling(min_p=1.0),
-    )  # fmt: skip
+    )
     assert len(parrot.asked) == len(items) == 6
     assert told["mean@32"] == pytest.approx(1 / 6)
     assert told["distinct@32"] == 1
@@ -246,15 +274,23 @@ def test_stand_ins_are_never_taken_for_the_data(
     [
         (lambda root: (root / "math500.parquet").unlink(), "has no data for task math500"),
         (lambda root: (root / "math500.parquet").write_bytes(b"PAR1 cut"), "cannot be read"),
-        (lambda root: ((root / "math500.parquet").unlink(),
-                       write_lines(root / "math500.jsonl", [{"q": "?", "answer": "1"}])),
-         "needs a column problem; the data have q, answer"),
-        (lambda root: ((root / "math500.parquet").unlink(),
-                       write_lines(root / "math500.jsonl", [{"problem": "?", "answer": ""}])),
-         "row 0 has no final answer"),
+        (
+            lambda root: (
+                (root / "math500.parquet").unlink(),
+                write_lines(root / "math500.jsonl", [{"q": "?", "answer": "1"}]),
+            ),
+            "needs a column problem; the data have q, answer",
+        ),
+        (
+            lambda root: (
+                (root / "math500.parquet").unlink(),
+                write_lines(root / "math500.jsonl", [{"problem": "?", "answer": ""}]),
+            ),
+            "row 0 has no final answer",
+        ),
         (lambda root: (root / "stand_in.json").write_text("[1]"), "must map task names"),
     ],
-)  # fmt: skip
+)
 def test_spoiled_data_are_a_sentence(
     harness: ModuleType, local: Path, tmp_path: Path, spoil: Any, sentence: str
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.types import Engine, Sampling
+from orchestrator.records import Engine, Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +87,15 @@ def test_all_k_responses_are_one_request_with_a_seed_of_its_own(vllm: None) -> N
         assert params.n == 4
         seeds.add(params.seed)
         assert params.named == {
-            "max_tokens": 8, "stop": ["<|im_end|>", "<eos>"], "temperature": 1.0, "top_p": 1.0,
-            "top_k": -1, "repetition_penalty": 1.0, "skip_special_tokens": False,
+            "max_tokens": 8,
+            "stop": ["<|im_end|>", "<eos>"],
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "skip_special_tokens": False,
             "spaces_between_special_tokens": False,
-        }  # fmt: skip
+        }
     assert len(seeds) == 2
     assert len(set(first)) == 8  # every response reached its place, cut at the end of the turn
     assert all("rest" not in text for text in first)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.expand import expand
+from orchestrator.records import Cell
 from orchestrator.spec import load
-from orchestrator.types import Cell
+from orchestrator.spec.expand import expand
 from tests.spec.spec_files import ROOT, folder, write
 
 SOURCED = re.compile(r"§|App\.|Fig\.|eq\.|[Nn]ot |assumed|Prime-RL|Dr\. GRPO|verl|\.\.\.")
@@ -23,8 +23,11 @@ def cells(name: str, *overrides: str) -> list[Cell]:
 def test_the_paper_has_61_cells_a_seed() -> None:
     found = cells("comedy_full", "seeds=[0]")
     assert Counter(study for cell in found for study in cell.studies) == {
-        "onpolicy": 34, "minibatch4": 12, "async10": 10, "both": 5,
-    }  # fmt: skip
+        "onpolicy": 34,
+        "minibatch4": 12,
+        "async10": 10,
+        "both": 5,
+    }
     assert len({cell.id for cell in found}) == 61
     assert len(cells("comedy_full")) == 3 * 61
 
@@ -32,8 +35,12 @@ def test_the_paper_has_61_cells_a_seed() -> None:
 def test_the_onpolicy_study_is_the_papers() -> None:
     found = [c for c in cells("comedy_full", "seeds=[0]") if "onpolicy" in c.studies]
     assert {c.axes["kl"] for c in found} == {
-        "none", "k1.reward", "k1.loss", "k3.reward", "k3.loss",
-    }  # fmt: skip
+        "none",
+        "k1.reward",
+        "k1.loss",
+        "k3.reward",
+        "k3.loss",
+    }
     assert {c.axes["beta"] for c in found} == {"0", "0.05", "0.1", "0.3", "1"}
     for cell in found:
         s = cell.settings
@@ -52,8 +59,9 @@ def test_the_other_studies_are_the_papers() -> None:
     assert {s.num_train_steps // s.batch.num_minibatches for s in four} == {250}
     late = [c for c in found if "async10" in c.studies]
     assert {(c.axes["model"], c.axes["data"], c.resources.num_nodes) for c in late} == {
-        ("qwen2.5-7b", "math", 2), ("qwen3-4b-instruct-2507", "countdown", 1),
-    }  # fmt: skip
+        ("qwen2.5-7b", "math", 2),
+        ("qwen3-4b-instruct-2507", "countdown", 1),
+    }
     assert {c.axes["async"] for c in late} == {"10"}
     assert {c.settings.rollout.group_size * c.settings.batch.num_prompts for c in late} == {512}
     assert {c.axes["beta"] for c in late} == {"0", "0.005"}
@@ -79,8 +87,10 @@ def test_every_spec_loads_and_asks_something(path: Path) -> None:
     assert spec.question.endswith("?")
     assert spec.claims
     assert expand(spec)
-    assert all(cell.settings.backend.version or cell.settings.backend.name == "micro"
-               for cell in expand(spec))  # fmt: skip
+    assert all(
+        cell.settings.backend.version or cell.settings.backend.name == "micro"
+        for cell in expand(spec)
+    )
 
 
 def test_cross_library_asks_the_same_of_five() -> None:

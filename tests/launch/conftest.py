@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backend import Backend
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
 from tests.launch.kit import Orch, make_cell, move_in
 
 

@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 from orchestrator.errors import OrchError
-from orchestrator.launch import Event
+from orchestrator.launch import LaunchEvent
 from orchestrator.launch.local import launch
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
 
 
-def tell(event: Event) -> None:
+def tell(event: LaunchEvent) -> None:
     if event.kind != "tick" and event.cell is not None:
         print(event.kind, event.cell.id, flush=True)
 

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from orchestrator.records import Cell, ExitRecord, LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.types import Cell, ExitRecord, LaunchPlan
 from tests.backends.verl.cells import cell as verl_cell
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
-from orchestrator.backend import Backend
-from orchestrator.fingerprint import fingerprint
+from orchestrator import plugins
+from orchestrator.identity import fingerprint
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell, ExitRecord, Outcome
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.settings import (
     Advantage,
@@ -26,16 +27,19 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cell, ExitRecord, Outcome
 
 HERE = Path(__file__).parent
 HOUSE = HERE / "house"
 
 
 def make_cell(
-    seed: int = 0, instruction: str = "", steps: int = 3, *,
-    learning_rate: float = 1e-3, **more: object,
-) -> Cell:  # fmt: skip
+    seed: int = 0,
+    instruction: str = "",
+    steps: int = 3,
+    *,
+    learning_rate: float = 1e-3,
+    **more: object,
+) -> Cell:
     settings = Settings(
         model=Model(name="tiny", path="tiny"),
         data=Data(name="counting", path="counting", instruction=instruction),
@@ -69,7 +73,7 @@ def move_in(monkeypatch: pytest.MonkeyPatch) -> Backend:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     backend: Backend = module.BACKEND
-    monkeypatch.setattr(registry, "load", lambda _name: backend)
+    monkeypatch.setattr(plugins, "load", lambda _name: backend)
     monkeypatch.setenv("PYTHONPATH", str(HOUSE))
     return backend
 
@@ -105,10 +109,13 @@ class Orch:
         self.cells_file.write_text(json.dumps([c.model_dump(mode="json") for c in cells]))
         argv = [sys.executable, str(HERE / "drive.py"), str(folder.path), str(self.cells_file)]
         return subprocess.Popen(
-            [*argv, str(workers)], env={**os.environ, "PYTHONPATH": str(HOUSE), **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*argv, str(workers)],
+            env={**os.environ, "PYTHONPATH": str(HOUSE), **env},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
+        )
 
     def run(
         self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str

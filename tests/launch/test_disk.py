@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.state import look
-from orchestrator.types import Cell
+from orchestrator.runs.state import look
 from tests.launch.kit import Orch
 from tests.launch.test_local import units
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from orchestrator.evaluate.checkpoint import stamp
+from orchestrator.evaluate.scores import stamp
 from orchestrator.launch.export import ExportError, export
-from orchestrator.launch.node.options import node_options
+from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.types import Cell, Checkpoint
+from orchestrator.spec.site_options import node_options
 from tests.cluster import wait_for
 from tests.launch import exporter
 
@@ -68,10 +68,13 @@ def test_a_checkpoint_written_anew_is_converted_anew(
     assert left(trained[1]) == [second.path.parent.name], "the older one is of nothing any more"
 
 
-@pytest.mark.parametrize(("how", "words"), [
-    ("fail", "exit code 1\nRuntimeError: size mismatch for lm_head.weight"),
-    ("half", "ended well and left no config.json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("fail", "exit code 1\nRuntimeError: size mismatch for lm_head.weight"),
+        ("half", "ended well and left no config.json"),
+    ],
+)
 def test_a_failure_is_a_sentence_and_leaves_its_log_alone(
     trained: tuple[Cell, CellDir, Checkpoint], place: Path, how: str, words: str
 ) -> None:
@@ -98,15 +101,17 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_used(
     script = (
         "import sys, json\nfrom pathlib import Path\n"
         "from orchestrator.launch.export import export\n"
-        "from orchestrator.launch.node.options import node_options\n"
-        "from orchestrator.rundir import CellDir\nfrom orchestrator.types import Cell, Checkpoint\n"
+        "from orchestrator.spec.site_options import node_options\n"
+        "from orchestrator.rundir import CellDir\nfrom orchestrator.records import Cell, "
+        "Checkpoint\n"
         "home = CellDir(Path(sys.argv[1]))\n"
         "export(home.read_cell(), Checkpoint(int(sys.argv[2]), Path(sys.argv[3]), True), home,"
         " node_options(json.loads(sys.argv[4])))\n"
     )
     options = json.dumps(exporter.options(place, "slow"))
-    process = subprocess.Popen([sys.executable, "-c", script, str(home.path), str(found.step),
-                                str(found.path), options])  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(home.path), str(found.step), str(found.path), options]
+    )
     try:
         wait_for(lambda: list(home.exports.glob(".new-*/huggingface/*")), 60, "half of an export")
     finally:
@@ -141,11 +146,11 @@ def test_evaluation_asks_of_the_export_and_not_of_the_shards(
     trained: tuple[Cell, CellDir, Checkpoint], place: Path, folder: RunFolder
 ) -> None:
     from orchestrator.evaluate.survey import Survey
-    from orchestrator.types import Evaluation, Record, Site
+    from orchestrator.records import EvaluationSpec, Record, Site
 
     cell, home, found = trained
     record = Record(cell, "succeeded", checkpoints=(found,), directory=home.path)
-    tasks = Evaluation.model_validate({"tasks": [{"name": "math500", "domain": "in"}]})
+    tasks = EvaluationSpec.model_validate({"tasks": [{"name": "math500", "domain": "in"}]})
     survey = Survey(tasks, folder, "lm-eval", Site(options=exporter.options(place)))
     (job,) = survey.jobs(cell, found, record)
     assert Path(job.checkpoint).parent.parent == home.exports

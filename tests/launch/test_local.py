@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backend import Backend
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.launch import Event
+from orchestrator.launch import LaunchEvent
 from orchestrator.launch.local import RELAUNCHES, launch
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.state import look
-from orchestrator.types import Cell
+from orchestrator.runs.state import look
 from tests.launch.kit import Orch
 
 pytestmark = pytest.mark.long
@@ -38,7 +38,7 @@ def test_every_cell_is_trained_once_and_a_second_launch_starts_nothing(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(seed) for seed in range(5)]
-    events: list[Event] = []
+    events: list[LaunchEvent] = []
     done = launch(cells, folder, workers=2, on_event=events.append)
     assert done.count("succeeded") == 5
     assert not done.interrupted
@@ -81,17 +81,30 @@ def test_what_an_attempt_leaves_behind(fake: Backend, cell: Make, folder: RunFol
         ("memory", "failed", "out_of_memory", "MemoryError: told to"),
         ("config", "failed", "config", "no such policy"),
         ("program:pass", "succeeded", "", ""),
-        ("program:import sys; sys.exit('the last line')", "failed", "error",
-         "exit code 1\nthe last line"),
-        ("program:import sys; sys.exit('CUDA out of memory')", "failed", "out_of_memory",
-         "exit code 1\nCUDA out of memory"),
+        (
+            "program:import sys; sys.exit('the last line')",
+            "failed",
+            "error",
+            "exit code 1\nthe last line",
+        ),
+        (
+            "program:import sys; sys.exit('CUDA out of memory')",
+            "failed",
+            "out_of_memory",
+            "exit code 1\nCUDA out of memory",
+        ),
         ("program:import os; os.abort()", "failed", "error", "killed by signal 6"),
     ],
-)  # fmt: skip
+)
 def test_how_a_cell_can_end(
-    instruction: str, state: str, failure: str, message: str,
-    fake: Backend, cell: Make, folder: RunFolder,
-) -> None:  # fmt: skip
+    instruction: str,
+    state: str,
+    failure: str,
+    message: str,
+    fake: Backend,
+    cell: Make,
+    folder: RunFolder,
+) -> None:
     one = cell(instruction=instruction)
     launch([one], folder)
     ended = look(folder.cell(one)).exit
@@ -352,7 +365,7 @@ def test_workers_do_not_share_the_claim_of_others(
     seen: list[tuple[bool, bool]] = []
     slow, quick = cell(0, "slow", steps=20), cell(1)
 
-    def watch(event: Event) -> None:
+    def watch(event: LaunchEvent) -> None:
         if event.kind == "ended" and event.cell == quick:
             seen.append((folder.cell(quick).is_claimed(), folder.cell(slow).is_claimed()))
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.backend import Backend
 from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
-from orchestrator.logs import errors, follow, logs
-from orchestrator.plan import plan
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
+from orchestrator.runs.logs import errors, follow, logs
+from orchestrator.runs.plan import plan
 from tests.launch.kit import Orch, ended, leave
 from tests.launch.test_local import units, wait_for
 

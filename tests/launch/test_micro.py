@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.collect import collect
-from orchestrator.experiment import open_experiment
 from orchestrator.launch.local import launch
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cadence, Cell
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import open_experiment
+from orchestrator.settings import Cadence
 from tests.launch.kit import Orch
 from tests.launch.test_local import wait_for
 
@@ -32,10 +33,12 @@ def numbers(cells: list[Cell], folder: RunFolder) -> list[object]:
         assert record.faults == ()
         weights = record.checkpoints[-1].path / "model.safetensors"
         found.append(hashlib.sha256(weights.read_bytes()).hexdigest())
-        found.append([
-            (p.step, {k: v for k, v in p.values.items() if not k.startswith("time/")})
-            for p in record.metrics
-        ])  # fmt: skip
+        found.append(
+            [
+                (p.step, {k: v for k, v in p.values.items() if not k.startswith("time/")})
+                for p in record.metrics
+            ]
+        )
     return found
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backend import Backend
 from orchestrator.errors import RunFolderError
 from orchestrator.launch.local import launch
-from orchestrator.operations import cancel, prune, retry
-from orchestrator.plan import plan
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.state import look
-from orchestrator.types import Cell
+from orchestrator.runs.operations import cancel, prune, retry
+from orchestrator.runs.plan import plan
+from orchestrator.runs.state import look
 from tests.launch.kit import Orch, ended, leave
 from tests.launch.test_local import units, wait_for
 
@@ -58,8 +58,10 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
     assert (done.done, done.note) == (True, "stopped")
     out, err = process.communicate(timeout=30)
     assert json.loads(out.splitlines()[-1]) == {
-        "interrupted": False, "cancelled": 1, "succeeded": 2
-    }, err  # fmt: skip
+        "interrupted": False,
+        "cancelled": 1,
+        "succeeded": 2,
+    }, err
     ending = look(folder.cell(cells[0])).exit
     assert ending is not None
     assert (ending.state, ending.message) == ("cancelled", "given up: behind")
@@ -69,7 +71,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
 def test_a_worker_that_does_not_listen_is_killed(
     orch: Orch, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.operations.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("orchestrator.runs.operations.WAIT_SECONDS", 0.5)
     cells = [cell(0, "slow", steps=400)]
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
@@ -83,9 +85,9 @@ def test_a_worker_that_does_not_listen_is_killed(
             written.append(attempt.exit.exists())
         kill(at, number)
 
-    monkeypatch.setattr("orchestrator.operations.os.kill", watched)
+    monkeypatch.setattr("orchestrator.runs.operations.os.kill", watched)
     (done,) = cancel(cells, folder)
-    monkeypatch.setattr("orchestrator.operations.os.kill", kill)
+    monkeypatch.setattr("orchestrator.runs.operations.os.kill", kill)
     assert done.done
     assert written == [True], "its last word comes first: nobody starts it again"
     out, _ = process.communicate(timeout=30)
@@ -148,8 +150,9 @@ def test_only_failed_and_cancelled_cells_are_retried(
     leave(folder, cell(0), ended(state))
     left = retry([cell(0), cell(1)], folder)
     assert [(d.done, d.note) for d in left] == [
-        (False, f"it is {state}"), (False, "it was never launched")
-    ]  # fmt: skip
+        (False, f"it is {state}"),
+        (False, "it was never launched"),
+    ]
 
 
 def test_a_running_cell_is_not_retried(cell: Make, folder: RunFolder) -> None:
@@ -168,8 +171,9 @@ def test_prune_removes_what_left_the_spec_and_nothing_else(cell: Make, folder: R
         orphans = [row.directory for row in plan([kept], folder).orphans]
         done = prune(folder, orphans)
     assert {d.directory.id: d.note for d in done} == {
-        gone.id: "removed", running.id: "it is running; cancel it first"
-    }  # fmt: skip
+        gone.id: "removed",
+        running.id: "it is running; cancel it first",
+    }
     assert {d.id for d in folder.cells()} == {kept.id, running.id}
     assert folder.leftovers() == []
     assert events(folder) == ["pruned"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backend import Backend
-from orchestrator.launch import Event
+from orchestrator.launch import LaunchEvent
 from orchestrator.launch.local import launch
-from orchestrator.progress import Now, Progress, duration, now_of, watch
+from orchestrator.library.protocol import Backend
+from orchestrator.records import Cell, Outcome
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell, Outcome
+from orchestrator.runs.watch import LaunchProgress, Now, duration, now_of, watch
 from tests.launch.kit import ended
 
 Make = Callable[..., Cell]
@@ -38,10 +38,10 @@ def attempt(tmp_path: Path, number: int, *steps: int) -> Path:
 def test_time_left_counts_steps_of_this_run_only(cell: Make, tmp_path: Path) -> None:
     clock = Clock()
     cells = [cell(0, steps=100), cell(1, steps=100)]
-    count = Progress(cells, clock)
+    count = LaunchProgress(cells, clock)
     attempt(tmp_path, 1, 60)
     second = attempt(tmp_path, 2)
-    count.take(Event("started", cells[0], second))
+    count.take(LaunchEvent("started", cells[0], second))
     clock.now += 10
     assert count.seconds_left() is None, "nothing is known yet"
     assert count.fraction() == pytest.approx(0.3)
@@ -52,38 +52,40 @@ def test_time_left_counts_steps_of_this_run_only(cell: Make, tmp_path: Path) -> 
 
 def test_the_lines_of_each_event(cell: Make, tmp_path: Path) -> None:
     one, two, three = cell(0), cell(1), cell(2)
-    count = Progress([one, two, three])
+    count = LaunchProgress([one, two, three])
     where = attempt(tmp_path, 1, 3)
-    assert count.take(Event("started", one, where)) == ""
+    assert count.take(LaunchEvent("started", one, where)) == ""
     assert count.summary() == "0 of 3 cells done, 1 running"
-    assert count.take(Event("ended", one, where, ended())) == (
+    assert count.take(LaunchEvent("ended", one, where, ended())) == (
         "[1/3] study-k1.reward-s0: trained in 10.0 s, reward 0.500"
     )
-    assert "it is started again, from its last" in count.take(Event("lost", two, where, again=True))
-    assert "left for the next run" in count.take(Event("lost", two, where))
+    assert "it is started again, from its last" in count.take(
+        LaunchEvent("lost", two, where, again=True)
+    )
+    assert "left for the next run" in count.take(LaunchEvent("lost", two, where))
     collapsed = ended(outcome=Outcome(kind="collapsed", cause="reward", step=7))
-    assert count.take(Event("ended", two, where, collapsed)).endswith(
+    assert count.take(LaunchEvent("ended", two, where, collapsed)).endswith(
         "s1: collapsed (reward) at step 7"
     )
     failed = ended("failed", failure="error", message="ValueError: [red]boom[/]\nand more")
-    assert count.take(Event("ended", three, where, failed)).endswith(
+    assert count.take(LaunchEvent("ended", three, where, failed)).endswith(
         "s2: failed (error) ValueError: [red]boom[/]"
     )
     assert count.summary() == "3 of 3 cells done, 0 running, 1 collapsed, 1 failed"
-    assert count.take(Event("tick")) == ""
+    assert count.take(LaunchEvent("tick")) == ""
 
 
 def test_a_stopped_cell_is_not_done(cell: Make) -> None:
-    count = Progress([cell()])
+    count = LaunchProgress([cell()])
     assert "goes on from its last checkpoint" in count.take(
-        Event("ended", cell(), None, ended("preempted"))
+        LaunchEvent("ended", cell(), None, ended("preempted"))
     )
     assert count.done == 0
 
 
 def test_a_cell_that_another_orch_had_is_counted_when_it_comes(cell: Make, tmp_path: Path) -> None:
-    count = Progress([cell(0)])
-    count.take(Event("ended", cell(1), None, ended()))
+    count = LaunchProgress([cell(0)])
+    count.take(LaunchEvent("ended", cell(1), None, ended()))
     assert count.summary() == "1 of 2 cells done, 0 running"
 
 

@@ -53,11 +53,23 @@ def test_division_is_exact() -> None:
     assert countdown.score("<answer>100000/100001</answer>", [100000, 100001], 1) == 1.0, "isclose"
 
 
-@pytest.mark.parametrize(("text", "score"), [
-    ("1/0", 0.01), ("0/0", 0.05), ("1/(1/0)", 0.05), ("1/0-1/0", 0.05), ("1/0+2", 0.01),
-    ("0*(1/0)", 0.05), ("2*(1/0)", 0.01), ("-(1/0)", 0.01), ("(1/0)/(1/0)", 0.05), ("0/0+1", 0.05),
-    ("(1/0)/0", 0.01), ("(1/0)*(1/0)", 0.01),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("1/0", 0.01),
+        ("0/0", 0.05),
+        ("1/(1/0)", 0.05),
+        ("1/0-1/0", 0.05),
+        ("1/0+2", 0.01),
+        ("0*(1/0)", 0.05),
+        ("2*(1/0)", 0.01),
+        ("-(1/0)", 0.01),
+        ("(1/0)/(1/0)", 0.05),
+        ("0/0+1", 0.05),
+        ("(1/0)/0", 0.01),
+        ("(1/0)*(1/0)", 0.01),
+    ],
+)
 def test_division_by_zero_is_sympys(text: str, score: float) -> None:
     assert countdown.score(f"<answer>{text}</answer>", [1, 2], 9) == score
     gym = pytest.importorskip("reasoning_gym.games.countdown", reason="the extra `data`")

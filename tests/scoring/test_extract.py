@@ -79,8 +79,12 @@ def test_nothing_it_is_given_makes_it_fail(text: str) -> None:
     assert isinstance(canonical(f"\\boxed{{{text}}}"), str)
 
 
-@given(st.recursive(st.sampled_from(["5", "x", "\\{", "\\}", "\\\\"]),
-                    lambda inner: st.lists(inner, max_size=3).map(lambda x: "{" + "".join(x) + "}"),
-                    max_leaves=8).map(lambda content: f"a{content}"))  # fmt: skip
+@given(
+    st.recursive(
+        st.sampled_from(["5", "x", "\\{", "\\}", "\\\\"]),
+        lambda inner: st.lists(inner, max_size=3).map(lambda x: "{" + "".join(x) + "}"),
+        max_leaves=8,
+    ).map(lambda content: f"a{content}")
+)
 def test_braces_of_a_box_are_balanced(content: str) -> None:
     assert extract(f"so \\boxed{{{content}}}, done") == content

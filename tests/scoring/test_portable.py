@@ -41,8 +41,12 @@ def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
     pairs = PAIRS[rule] if rule != "countdown" else PAIRS[rule][:1]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(known), rule, json.dumps(pairs)],
-        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0] == 1.0
     assert len(json.loads(done.stdout)) == 1 or json.loads(done.stdout)[1] == 0.0

@@ -1,11 +1,15 @@
 """What the commands of other clusters print: SLURM 23.11, typed GPUs, limits, a drained node."""
 
 CONFIG = {
-    "ClusterName": "big", "SLURM_VERSION": "23.11.4", "MaxArraySize": "10001",
-    "MaxJobCount": "50000", "AccountingStorageType": "accounting_storage/slurmdbd",
-    "AccountingStorageEnforce": "associations,limits,qos,safe", "PreemptMode": "REQUEUE",
+    "ClusterName": "big",
+    "SLURM_VERSION": "23.11.4",
+    "MaxArraySize": "10001",
+    "MaxJobCount": "50000",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageEnforce": "associations,limits,qos,safe",
+    "PreemptMode": "REQUEUE",
     "JobRequeue": "1",
-}  # fmt: skip
+}
 
 PARTITIONS = """\
 PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED State=UP TotalNodes=2

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm import cluster
 from orchestrator.settings import Resources
-from orchestrator.site import cluster
 from orchestrator.site.check import check
 from orchestrator.site.write import quoted, site_file
 from orchestrator.spec.site import read_site
+from orchestrator.spec.site_options import SlurmOptions
 from tests.site import answers
 
 BIG = cluster.read(answers.CONFIG, answers.PARTITIONS, answers.NODES, answers.RIGHTS, answers.QOS)
@@ -30,14 +30,26 @@ def test_partitions_nodes_and_rights_are_read() -> None:
     assert (BIG.nodes[0].cpus, BIG.nodes[0].gpus) == (62, ())
     assert BIG.nodes[1].features == {"nvlink", "ib"}
     assert [(r.account, r.max_submit, r.max_minutes) for r in BIG.rights] == [
-        ("ml", 200, None), ("physics", None, 720)
-    ]  # fmt: skip
+        ("ml", 200, None),
+        ("physics", None, 720),
+    ]
 
 
-@pytest.mark.parametrize(("text", "minutes"), [
-    ("30", 30), ("1:30", 1.5), ("02:00:00", 120), ("1-0", 1440), ("2-12", 3600),
-    ("7-00:00:00", 10080), ("UNLIMITED", None), ("INFINITE", None), ("NONE", None), (None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("30", 30),
+        ("1:30", 1.5),
+        ("02:00:00", 120),
+        ("1-0", 1440),
+        ("2-12", 3600),
+        ("7-00:00:00", 10080),
+        ("UNLIMITED", None),
+        ("INFINITE", None),
+        ("NONE", None),
+        (None, None),
+    ],
+)
 def test_times_in_every_form(text: str | None, minutes: float | None) -> None:
     assert cluster.minutes(text) == minutes
 
@@ -49,11 +61,18 @@ def test_a_full_time_is_its_parts(days: int, hours: int, mins: int, seconds: int
     assert math.isclose(told, days * 1440 + hours * 60 + mins + seconds / 60)
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("gpu:4", (("", 4),)), ("gpu", (("", 1),)), ("gpu:a100:4(S:0-1)", (("a100", 4),)),
-    ("gpu:a100:2,gpu:v100:1", (("a100", 2), ("v100", 1))), ("(null)", ()), ("shard:8", ()),
-    ("gpu:nvidia_a100_80gb_pcie:8(S:0,2)", (("nvidia_a100_80gb_pcie", 8),)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:4", (("", 4),)),
+        ("gpu", (("", 1),)),
+        ("gpu:a100:4(S:0-1)", (("a100", 4),)),
+        ("gpu:a100:2,gpu:v100:1", (("a100", 2), ("v100", 1))),
+        ("(null)", ()),
+        ("shard:8", ()),
+        ("gpu:nvidia_a100_80gb_pcie:8(S:0,2)", (("nvidia_a100_80gb_pcie", 8),)),
+    ],
+)
 def test_gpus_in_every_form(text: str, found: tuple[tuple[str, int], ...]) -> None:
     assert cluster.gpus(text) == found
 
@@ -65,9 +84,11 @@ def test_any_answer_can_be_read(partitions: str, nodes: str, rights: str) -> Non
 
 def broken(options: dict[str, object], nodes: int = 1, gpus: int = 4) -> list[tuple[str, str]]:
     told = check(
-        SlurmOptions.model_validate({**GOOD, **options}), BIG,
-        [Resources(num_nodes=nodes, gpus_per_node=gpus)], 10,
-    )  # fmt: skip
+        SlurmOptions.model_validate({**GOOD, **options}),
+        BIG,
+        [Resources(num_nodes=nodes, gpus_per_node=gpus)],
+        10,
+    )
     return [(advice.field, advice.sentence) for advice in told if advice.broken]
 
 
@@ -75,21 +96,24 @@ def test_a_good_site_has_no_fault() -> None:
     assert broken({}) == []
 
 
-@pytest.mark.parametrize(("options", "field", "words"), [
-    ({"partition": "a10"}, "partition", "there is no partition 'a10', did you mean 'a100'?"),
-    ({"partition": "old"}, "partition", "takes no jobs at present"),
-    ({"account": "mll"}, "account", "did you mean 'ml'? (there are: ml, physics)"),
-    ({"account": "chemistry"}, "account", "does not admit the account 'chemistry'"),
-    ({"qos": "vip"}, "qos", "may not use the QOS 'vip' (it may use: long, normal)"),
-    ({"time_limit_hours": 48}, "time_limit_hours", "48 h is more than the partition 'a100'"),
-    ({"gres": "gpu:h100:4"}, "gres", "has 4 GPUs of type h100"),
-    ({"gres": "gpu:a100:8"}, "gres", "has 8 GPUs of type a100"),
-    ({"gres": "gpu:a100:2"}, "gres", "cells need 4 GPUs a node"),
-    ({"constraint": "ibb"}, "constraint", "has the feature 'ibb', did you mean 'ib'?"),
-    ({"memory_gib": 2000}, "memory_gib", "has 2000 GiB of memory (the largest has 1000)"),
-    ({"cpus_per_gpu": 64}, "cpus_per_gpu", "has 256 CPUs (the largest has 128)"),
-    ({"max_submit_jobs": 500}, "max_submit_jobs", "200 jobs in the queue"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "field", "words"),
+    [
+        ({"partition": "a10"}, "partition", "there is no partition 'a10', did you mean 'a100'?"),
+        ({"partition": "old"}, "partition", "takes no jobs at present"),
+        ({"account": "mll"}, "account", "did you mean 'ml'? (there are: ml, physics)"),
+        ({"account": "chemistry"}, "account", "does not admit the account 'chemistry'"),
+        ({"qos": "vip"}, "qos", "may not use the QOS 'vip' (it may use: long, normal)"),
+        ({"time_limit_hours": 48}, "time_limit_hours", "48 h is more than the partition 'a100'"),
+        ({"gres": "gpu:h100:4"}, "gres", "has 4 GPUs of type h100"),
+        ({"gres": "gpu:a100:8"}, "gres", "has 8 GPUs of type a100"),
+        ({"gres": "gpu:a100:2"}, "gres", "cells need 4 GPUs a node"),
+        ({"constraint": "ibb"}, "constraint", "has the feature 'ibb', did you mean 'ib'?"),
+        ({"memory_gib": 2000}, "memory_gib", "has 2000 GiB of memory (the largest has 1000)"),
+        ({"cpus_per_gpu": 64}, "cpus_per_gpu", "has 256 CPUs (the largest has 128)"),
+        ({"max_submit_jobs": 500}, "max_submit_jobs", "200 jobs in the queue"),
+    ],
+)
 def test_what_a_site_file_gets_wrong_names_the_field(
     options: dict[str, object], field: str, words: str
 ) -> None:
@@ -104,8 +128,7 @@ def test_more_nodes_than_a_partition_gives() -> None:
 
 
 def test_a_drained_node_is_told_and_breaks_nothing() -> None:
-    told = check(SlurmOptions.model_validate(GOOD), BIG,
-                 [Resources(num_nodes=2, gpus_per_node=4)])  # fmt: skip
+    told = check(SlurmOptions.model_validate(GOOD), BIG, [Resources(num_nodes=2, gpus_per_node=4)])
     assert [advice.broken for advice in told] == [False]
     assert "only 1 of 2" in told[0].sentence
 

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from command_line import ROOT, orch
 
-from orchestrator.expand import expand
-from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.site.findings import of_cluster
-from orchestrator.site.look import _shared
+from orchestrator.site.node_facts import _shared
 from orchestrator.site.probe import probe
 from orchestrator.spec import load
+from orchestrator.spec.expand import expand
 from orchestrator.spec.site import read_site
+from orchestrator.spec.site_options import SlurmOptions
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -50,9 +50,12 @@ def test_init_writes_a_site_that_doctor_finds_fit_and_plan_takes(
     written = yaml.safe_load((folder / "site" / "orch.yaml").read_text())
     assert written["kind"] == "slurm"
     assert written["options"] == {
-        "partition": "gpu", "account": "lab", "gres": "gpu:a100:4", "cpus_per_gpu": 2,
+        "partition": "gpu",
+        "account": "lab",
+        "gres": "gpu:a100:4",
+        "cpus_per_gpu": 2,
         "time_limit_hours": 24,
-    }  # fmt: skip
+    }
     done = at(cluster, folder, "doctor", "--site", "site/orch.yaml")
     assert done.returncode == 0, done.stdout
     assert re.search(r"a node +ok +a100-\d: Python", done.stdout)
@@ -80,20 +83,31 @@ def found(slurm: Cluster, folder: Path, patch: pytest.MonkeyPatch, **changes: ob
     return [f"{f.check}: {f.found} {f.advice}" for f in told if f.verdict == "broken"]
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"partition": "gpuu"}, "partition: there is no partition 'gpuu', did you mean 'gpu'?"),
-    ({"account": "lap"}, "account: this user has no rights in the account 'lap', did you mean"),
-    ({"gres": "gpu:h100:4"}, "gres: no node of 'gpu' has 4 GPUs of type h100"),
-    ({"partition": "short"}, "time_limit_hours: the time limit of 24 h is more than"),
-    ({"partition": "gpu; rm -rf /"}, "site file: cannot be used site.options.partition"),
-    ({"python": "/nowhere/python"}, "a node: not looked at the nodes do not have /nowhere/python"),
-    ({"environments": {"verl@0.9.1": {"venv": "/nowhere"}}},
-     "environment verl@0.9.1: /nowhere/bin has no python"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"partition": "gpuu"}, "partition: there is no partition 'gpuu', did you mean 'gpu'?"),
+        ({"account": "lap"}, "account: this user has no rights in the account 'lap', did you mean"),
+        ({"gres": "gpu:h100:4"}, "gres: no node of 'gpu' has 4 GPUs of type h100"),
+        ({"partition": "short"}, "time_limit_hours: the time limit of 24 h is more than"),
+        ({"partition": "gpu; rm -rf /"}, "site file: cannot be used site.options.partition"),
+        (
+            {"python": "/nowhere/python"},
+            "a node: not looked at the nodes do not have /nowhere/python",
+        ),
+        (
+            {"environments": {"verl@0.9.1": {"venv": "/nowhere"}}},
+            "environment verl@0.9.1: /nowhere/bin has no python",
+        ),
+    ],
+)
 def test_doctor_says_which_field_to_change(
-    slurm: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object],
+    slurm: Cluster,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, object],
     words: str,
-) -> None:  # fmt: skip
+) -> None:
     told = found(slurm, folder, monkeypatch, **changes)
     assert any(line.startswith(words) for line in told), told
 
@@ -108,8 +122,9 @@ def test_doctor_ends_with_1_if_something_is_broken(slurm: Cluster, folder: Path)
 
 def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     """Every GPU is taken: the probe gives up at its deadline and takes its job back."""
-    cluster.run("sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null",
-                "--wrap=sleep 60")  # fmt: skip
+    cluster.run(
+        "sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null", "--wrap=sleep 60"
+    )
     seen = probe(SlurmOptions(), tmp_path / "runs", [], gpus=4, deadline_seconds=3)
     assert seen.fault is not None
     assert seen.fault.passing
@@ -127,8 +142,9 @@ def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
 
 def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folder: Path) -> None:
     site(folder)
-    done = at(cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none",
-              "--train-only")  # fmt: skip
+    done = at(
+        cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none", "--train-only"
+    )
     assert done.returncode == 1, done.stderr + done.stdout
     assert "the scheduler would take them" in done.stderr
     [trouble] = [line for line in done.stdout.splitlines() if "wrong:" in line]
@@ -141,8 +157,9 @@ def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folde
 
 def test_a_rehearsal_tells_everything_that_would_go_wrong(cluster: Cluster, folder: Path) -> None:
     site(folder, partition="short")
-    done = at(cluster, folder, "rehearse", SMOKE, "site=here", "backend=openrlhf@0.11.2",
-              "--check-only")  # fmt: skip
+    done = at(
+        cluster, folder, "rehearse", SMOKE, "site=here", "backend=openrlhf@0.11.2", "--check-only"
+    )
     assert done.returncode == 1
     assert "openrlhf cannot run kl.placement=reward_and_loss" in done.stdout
     assert "more than the partition 'short' allows" in done.stdout

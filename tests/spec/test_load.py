@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Fault, SpecError
-from orchestrator.expand import expand
+from orchestrator.records import Spec
 from orchestrator.spec import load
-from orchestrator.types import Spec
+from orchestrator.spec.expand import expand
 from tests.spec.spec_files import HEAD, ROOT, folder, study, write
 
 

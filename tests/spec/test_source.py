@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from orchestrator.errors import Fault
-from orchestrator.spec.source import Document, read
+from orchestrator.spec.yaml_file import YamlDocument, read
 
 SCALARS = st.one_of(
     st.from_regex(r"[-+]?[0-9_.eE:xob]{1,8}", fullmatch=True),
@@ -56,7 +56,7 @@ SCALARS = st.one_of(
 )
 
 
-def parse(tmp_path: Path, text: str) -> tuple[Document | None, list[Fault]]:
+def parse(tmp_path: Path, text: str) -> tuple[YamlDocument | None, list[Fault]]:
     faults: list[Fault] = []
     path = tmp_path / "x.yaml"
     path.write_text(text, encoding="utf-8")

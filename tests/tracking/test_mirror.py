@@ -13,7 +13,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
-from orchestrator.types import Cell
+from orchestrator.records import Cell
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
@@ -48,21 +48,40 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     report = house.mirror()
     held_now = held(house)
     first, _, third, fourth = house.cells
-    assert set(held_now) == {"", "summary", "study/onpolicy",
-                             *(f"cell/{cell.id}" for cell in house.cells[:3])}  # fmt: skip
+    assert set(held_now) == {
+        "",
+        "summary",
+        "study/onpolicy",
+        *(f"cell/{cell.id}" for cell in house.cells[:3]),
+    }
     assert (report.created, report.updated, report.unchanged) == (5, 0, 0)
     assert f"cell/{fourth.id}" not in held_now
     run = held_now[f"cell/{first.id}"]
     assert run["name"] == first.slug
     assert (run["status"], run["start"], run["end"]) == (
-        "FINISHED", round(T0 * 1000), round((T0 + 600) * 1000))  # fmt: skip
+        "FINISHED",
+        round(T0 * 1000),
+        round((T0 + 600) * 1000),
+    )
     wanted = {
-        "kl.estimator": "k1", "kl.placement": "reward", "kl.beta": "0.1", "kl": "k1.reward",
-        "model": "qwen2.5-7b", "data": "math", "seed": "0", "backend": "verl", "scale": "micro",
-        "study": "onpolicy", "figure": "Fig. 2", "orch.cell_id": first.id, "state": "succeeded",
-        "outcome": "trained", "orch.trained_by": "micro 1", "mlflow.parentRunId": "study/onpolicy",
+        "kl.estimator": "k1",
+        "kl.placement": "reward",
+        "kl.beta": "0.1",
+        "kl": "k1.reward",
+        "model": "qwen2.5-7b",
+        "data": "math",
+        "seed": "0",
+        "backend": "verl",
+        "scale": "micro",
+        "study": "onpolicy",
+        "figure": "Fig. 2",
+        "orch.cell_id": first.id,
+        "state": "succeeded",
+        "outcome": "trained",
+        "orch.trained_by": "micro 1",
+        "mlflow.parentRunId": "study/onpolicy",
         "orch.directory": str(house.folder.cell(first).path),
-    }  # fmt: skip
+    }
     assert wanted.items() <= run["tags"].items()
     assert run["params"]["rollout.group_size"] == "5"
     assert run["params"]["optimizer.learning_rate"] == "1e-6"
@@ -100,9 +119,14 @@ def test_evaluated_checkpoints_are_models_with_their_scores(house: House) -> Non
     model = models[7]
     assert (model["status"], model["type"]) == ("READY", "checkpoint")
     assert model["params"] == {
-        "train_step": "7", "model": "qwen2.5-7b", "data": "math", "backend": "verl",
-        "kl": "k1.reward", "beta": "0.1", "seed": "0",
-    }  # fmt: skip
+        "train_step": "7",
+        "model": "qwen2.5-7b",
+        "data": "math",
+        "backend": "verl",
+        "kl": "k1.reward",
+        "beta": "0.1",
+        "seed": "0",
+    }
     assert model["tags"]["orch.cell_id"] == first.id
     assert ("eval/sort/mean_at_4", 7, "0.625") in [(k, s, v) for k, s, _, v in model["metrics"]]
     assert {s for _, s, _, _ in models[4]["metrics"]} == {4}
@@ -128,9 +152,15 @@ def test_artifacts_hold_the_cell_the_plan_the_ledger_and_the_items(house: House)
     held_now = held(house)
     artifacts = held_now[f"cell/{house.cells[0].id}"]["artifacts"]
     assert set(artifacts) == {
-        "cell.json", "plan.json", "ledger.json", "attempts.json", "scores.json",
-        "eval/sort-4-0.jsonl", "eval/sort-7-0.jsonl", "eval/sort-7-1.jsonl",
-    }  # fmt: skip
+        "cell.json",
+        "plan.json",
+        "ledger.json",
+        "attempts.json",
+        "scores.json",
+        "eval/sort-4-0.jsonl",
+        "eval/sort-7-0.jsonl",
+        "eval/sort-7-1.jsonl",
+    }
     assert b'"kl.beta"' in artifacts["ledger.json"]
     assert house.cells[0].id.encode() in artifacts["cell.json"]
     assert held_now["summary"]["artifacts"]["report/report.html"] == "<p>β</p>".encode()
@@ -143,8 +173,11 @@ def test_no_secret_of_a_plan_leaves_the_run_directory(house: House) -> None:
     plan = held(house)[f"cell/{house.cells[0].id}"]["artifacts"]["plan.json"]
     assert b'"OMP_NUM_THREADS": "1"' in plan
     assert b"hush" in (house.folder.cell(house.cells[0]).plan / "plan.json").read_bytes()
-    everything = [path.read_bytes() for path in (house.folder.path.parent / "mlartifacts")
-                  .rglob("*") if path.is_file()]  # fmt: skip
+    everything = [
+        path.read_bytes()
+        for path in (house.folder.path.parent / "mlartifacts").rglob("*")
+        if path.is_file()
+    ]
     assert not any(b"hush" in raw for raw in [*everything, house.database.read_bytes()])
 
 
@@ -298,9 +331,20 @@ def assert_rebuilt_is_equal(house: House) -> None:
     assert dump(f"sqlite:///{fresh}", house.folder.experiment) == before
 
 
-CALLS = ["create_experiment", "search_runs", "create_run", "log_batch", "log_artifacts",
-         "set_terminated", "set_tag", "set_experiment_tag", "log_inputs", "create_logged_model",
-         "log_outputs", "finalize_logged_model"]  # fmt: skip
+CALLS = [
+    "create_experiment",
+    "search_runs",
+    "create_run",
+    "log_batch",
+    "log_artifacts",
+    "set_terminated",
+    "set_tag",
+    "set_experiment_tag",
+    "log_inputs",
+    "create_logged_model",
+    "log_outputs",
+    "finalize_logged_model",
+]
 
 
 def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[..., Any]:
@@ -336,9 +380,11 @@ def filled(
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_crash_at_any_call_leaves_nothing_double(
-    filled: tuple[House, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    filled: tuple[House, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     call: str,
-) -> None:  # fmt: skip
+) -> None:
     """Dies before and after the first call, then the second, ... until a pass gets through; then
     compares."""
     house, undisturbed = filled
@@ -483,14 +529,17 @@ def test_a_runs_folder_that_was_moved_is_mirrored_where_it_is(house: House, tmp_
 def test_nan_infinity_and_foreign_names(house: House) -> None:
     cell = house.cells[0]
     house.attempt(
-        cell, range(2),
+        cell,
+        range(2),
         values=lambda step: {"train/kl_term": math.nan, "eval/a b+c@3": math.inf, "eval/é": 1.0},
-    )  # fmt: skip
+    )
     house.mirror()
     points = held(house)[f"cell/{cell.id}"]["points"]
     assert {name: [v for _, _, v in rows] for name, rows in points.items()} == {
-        "train/kl_term": ["nan"] * 2, "eval/a b_x2bc_at_3": ["nan"] * 2, "eval/é": ["1.0"] * 2,
-    }  # fmt: skip
+        "train/kl_term": ["nan"] * 2,
+        "eval/a b_x2bc_at_3": ["nan"] * 2,
+        "eval/é": ["1.0"] * 2,
+    }
     assert_rebuilt_is_equal(house)
 
 
@@ -498,9 +547,11 @@ def test_long_texts_are_cut_visibly(house: House) -> None:
     cell = house.cells[0]
     data = cell.settings.data.model_copy(update={"instruction": "x" * 9000})
     long = cell.model_copy(
-        update={"settings": cell.settings.model_copy(update={"data": data}),
-                "axes": {**cell.axes, "note": "y" * 9000}}
-    )  # fmt: skip
+        update={
+            "settings": cell.settings.model_copy(update={"data": data}),
+            "axes": {**cell.axes, "note": "y" * 9000},
+        }
+    )
     house.attempt(long, range(2))
     house._replace(cells=[long]).mirror()
     run = held(house)[f"cell/{cell.id}"]

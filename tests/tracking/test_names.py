@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, _validate_metric_name
 
-from orchestrator.names import METRICS
+from orchestrator.metrics.names import METRICS
 from orchestrator.tracking.names import MAX_PARAM, MAX_TAG, allowed_name, param_text, tag_text
 
 

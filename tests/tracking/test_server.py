@@ -30,10 +30,21 @@ class Server:
 
     def start(self) -> None:
         argv = [
-            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1",
-            "--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.root}/server.db",
-            "--artifacts-destination", str(self.root / "artifacts"),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--workers",
+            "1",
+            "--port",
+            str(self.port),
+            "--backend-store-uri",
+            f"sqlite:///{self.root}/server.db",
+            "--artifacts-destination",
+            str(self.root / "artifacts"),
+        ]
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.root / "log").open("ab") as log:
             self.process = held(argv, stdout=log, stderr=log, env={**os.environ, **quiet})
@@ -83,9 +94,11 @@ def test_a_server_holds_what_a_file_holds(house: House, server: Server) -> None:
 
 
 def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
-    make_house: Callable[..., House], tmp_path: Path, server: Server,
+    make_house: Callable[..., House],
+    tmp_path: Path,
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     house = make_house(tmp_path / "runs", name="cut")
     fill(house)
     real = MlflowClient.log_batch
@@ -120,9 +133,16 @@ def test_an_address_with_a_password_works_and_is_shown_without(
 
 
 CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.mark.browser
@@ -130,9 +150,9 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
     make_house: Callable[..., House], tmp_path: Path, server: Server, synthetic: Any
 ) -> None:
     import dashboards
-    from orchestrator.collect import collect
-    from orchestrator.compare import compare
+    from orchestrator.analysis.compare import compare
     from orchestrator.report import report
+    from orchestrator.runs.collect import collect
     from orchestrator.tracking.views import models_page, runs_page, views
 
     if CHROMIUM is None:

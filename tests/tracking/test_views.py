@@ -8,8 +8,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tracking_house import House, dump
 
-from orchestrator.collect import collect
-from orchestrator.operations import prune
+from orchestrator.runs.collect import collect
+from orchestrator.runs.operations import prune
 from orchestrator.tracking.views import View, resolved, view_key, views
 
 
@@ -30,9 +30,13 @@ def test_every_view_shows_as_many_runs_as_it_says(house: House) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     known = client.get_experiment_by_name(house.folder.experiment)
     assert {view.title: view.num_runs for view in found} == {
-        "All cells": 3, "Failed runs": 1, "Study onpolicy": 3, "KL k1.reward": 2, "KL k3.loss": 1,
+        "All cells": 3,
+        "Failed runs": 1,
+        "Study onpolicy": 3,
+        "KL k1.reward": 2,
+        "KL k3.loss": 1,
         "β = 0.1": 3 if {c.settings.kl.beta for c in house.cells} == {0.1} else 0,
-    }  # fmt: skip
+    }
     for view in found:
         state = json.loads(known.tags[f"mlflow.sharedViewState.{view.key}"])
         runs = client.search_runs([known.experiment_id], state["searchFilter"])

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.collect import collect
+from orchestrator.records import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outcome, Score, Spec
 from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.collect import collect
 from orchestrator.tracking import MirrorReport, mirror
-from orchestrator.types import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outcome, Score, Spec
 
 T0 = 1_700_000_000.25
 """When attempts of these tests begin, in Unix seconds."""
@@ -33,9 +33,14 @@ class House(NamedTuple):
         return mirror(collect(self.cells, self.folder), self.scores, self.spec, self.folder, uri)
 
     def attempt(
-        self, cell: Cell, steps: Iterable[int], *, state: str | None = "succeeded",
-        started: float = T0, values: Callable[[int], Mapping[str, float]] | None = None,
-    ) -> AttemptDir:  # fmt: skip
+        self,
+        cell: Cell,
+        steps: Iterable[int],
+        *,
+        state: str | None = "succeeded",
+        started: float = T0,
+        values: Callable[[int], Mapping[str, float]] | None = None,
+    ) -> AttemptDir:
         """One more attempt of a cell; `state` None: it has not ended."""
         cell_dir = self.folder.cell(cell)
         cell_dir.make(cell)
@@ -48,11 +53,17 @@ class House(NamedTuple):
         if state is not None:
             outcome = Outcome(kind="trained") if state == "succeeded" else None
             attempt.write_exit(
-                ExitRecord.model_validate({
-                    "state": state, "started": started, "ended": started + 100.0, "host": "node1",
-                    "outcome": outcome, "message": "" if state == "succeeded" else "boom",
-                })
-            )  # fmt: skip
+                ExitRecord.model_validate(
+                    {
+                        "state": state,
+                        "started": started,
+                        "ended": started + 100.0,
+                        "host": "node1",
+                        "outcome": outcome,
+                        "message": "" if state == "succeeded" else "boom",
+                    }
+                )
+            )
         return attempt
 
     def score(self, cell: Cell, step: int, value: float, seed: int = 0) -> None:
@@ -62,12 +73,23 @@ class House(NamedTuple):
         items.write_text(json.dumps({"prompt": "ba", "responses": ["ab"], "value": value}) + "\n")
         for task, domain, path in (("sort", "in", f"eval/{items.name}"), ("copy", "out", "")):
             self.scores.append(
-                Score.model_validate({
-                    "cell_id": cell.id, "step": step, "task": task, "domain": domain,
-                    "metric": "mean@4", "value": value, "stderr": 0.01, "num_items": 20,
-                    "repeats": 4, "eval_seed": seed, "harness": "lm-eval", "items_path": path,
-                })
-            )  # fmt: skip
+                Score.model_validate(
+                    {
+                        "cell_id": cell.id,
+                        "step": step,
+                        "task": task,
+                        "domain": domain,
+                        "metric": "mean@4",
+                        "value": value,
+                        "stderr": 0.01,
+                        "num_items": 20,
+                        "repeats": 4,
+                        "eval_seed": seed,
+                        "harness": "lm-eval",
+                        "items_path": path,
+                    }
+                )
+            )
 
 
 def curve(step: int) -> dict[str, float]:
@@ -75,9 +97,11 @@ def curve(step: int) -> dict[str, float]:
 
 
 def grow(
-    attempt: AttemptDir, steps: Iterable[int], started: float = T0,
+    attempt: AttemptDir,
+    steps: Iterable[int],
+    started: float = T0,
     values: Callable[[int], Mapping[str, float]] = curve,
-) -> None:  # fmt: skip
+) -> None:
     with attempt.metrics.open("a") as file:
         for step in steps:
             line = {"step": step, "time": started + step, "values": dict(values(step))}
@@ -86,11 +110,14 @@ def grow(
 
 def plan_of(cell: Cell) -> LaunchPlan:
     return LaunchPlan(
-        cell_id=cell.id, backend="micro", version="1", argv=("train", "--api-key", "hush-1"),
+        cell_id=cell.id,
+        backend="micro",
+        version="1",
+        argv=("train", "--api-key", "hush-1"),
         env={"HF_TOKEN": "hush-2", "OMP_NUM_THREADS": "1"},
         files={"go.sh": "export WANDB_API_KEY=hush-3\nexec train\n"},
         ledger=(LedgerEntry(field="kl.beta", status="exact", key="beta", value="0.1"),),
-    )  # fmt: skip
+    )
 
 
 def dump(uri: str, experiment: str) -> dict[str, Any]:
@@ -135,20 +162,29 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
                 if path.is_file()
             }
         runs[keys[run.info.run_id]] = {
-            "name": run.info.run_name, "status": run.info.status, "start": run.info.start_time,
-            "end": run.info.end_time, "tags": tags, "params": dict(run.data.params),
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "start": run.info.start_time,
+            "end": run.info.end_time,
+            "tags": tags,
+            "params": dict(run.data.params),
             "datasets": [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs],
             "latest": {k: repr(v) for k, v in run.data.metrics.items()},
-            "points": points, "artifacts": artifacts, "models": {},
-        }  # fmt: skip
+            "points": points,
+            "artifacts": artifacts,
+            "models": {},
+        }
     for model in client.search_logged_models([found.experiment_id]):
         (run,) = [run for run in listed if run.info.run_id == model.source_run_id]
         (step,) = [o.step for o in run.outputs.model_outputs if o.model_id == model.model_id]
         kept = runs[keys[run.info.run_id]]["models"]
         assert step not in kept, "a model is there twice"
         kept[step] = {
-            "name": model.name, "status": str(model.status), "tags": model.tags,
-            "params": model.params, "type": model.model_type,
+            "name": model.name,
+            "status": str(model.status),
+            "tags": model.tags,
+            "params": model.params,
+            "type": model.model_type,
             "metrics": sorted((m.key, m.step, m.timestamp, repr(m.value)) for m in model.metrics),
-        }  # fmt: skip
+        }
     return runs

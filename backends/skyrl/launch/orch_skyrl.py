@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 OPTIONS: Mapping[str, str] = {
-    "chat_template": "default", "kl_in_loss_too": "false", "max_training_steps": "0",
+    "chat_template": "default",
+    "kl_in_loss_too": "false",
+    "max_training_steps": "0",
     "asynchronous": "false",
-}  # fmt: skip
+}
 CONTENT_ONLY = (
     "{% if bos_token %}{{ bos_token }}{% endif %}"
     "{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -10,13 +10,15 @@ _LEVELS: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
     {"&&": lambda a, b: int(bool(a and b))},
     {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
     {
-        "<": lambda a, b: int(a < b), ">": lambda a, b: int(a > b),
-        "<=": lambda a, b: int(a <= b), ">=": lambda a, b: int(a >= b),
+        "<": lambda a, b: int(a < b),
+        ">": lambda a, b: int(a > b),
+        "<=": lambda a, b: int(a <= b),
+        ">=": lambda a, b: int(a >= b),
     },
     {"<<": lambda a, b: a << min(b, 63), ">>": lambda a, b: a >> min(b, 63)},
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": lambda a, b: int(a / b), "%": lambda a, b: a - b * int(a / b)},
-)  # fmt: skip
+)
 LONGEST = 400
 
 

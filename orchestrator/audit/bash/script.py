@@ -5,23 +5,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.audit.bash.budget import MOST_WORK, Budget, TooDeep
-from orchestrator.audit.bash.nested import HINT, run_text
-from orchestrator.audit.bash.recover import cut, is_flag, restart
-from orchestrator.audit.bash.run import Run
-from orchestrator.audit.bash.state import Command, Source
+from orchestrator.audit.bash.interpreter import HINT, Interpreter, cut, is_flag, restart, run_text
 from orchestrator.audit.bash.values import (
+    MOST_WORK,
+    BranchSpread,
+    Budget,
     Hole,
-    Spread,
-    Text,
-    Value,
+    ShellCommand,
+    ShellSource,
+    ShellText,
+    ShellValue,
+    TooDeep,
     Ways,
     branches,
     branches_of,
     flat,
     words,
-)  # fmt: skip
-from orchestrator.audit.types import Launch, UnreadableScript, Word
+)
+from orchestrator.library.launches import CommandWord, Launch, UnreadableScript
 
 RELEVANT = re.compile(
     r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
@@ -44,7 +45,7 @@ def launches(
 
     Raises UnreadableScript for a script nested or branching beyond all use.
     """
-    source = Source(text.encode("utf-8", "replace"), first_line=first_line)
+    source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     left = budget or Budget()
     try:
         tree = left.parse(source.data)
@@ -61,20 +62,28 @@ def launches(
     written = {name: _text(value) for name, value in run.files.items()}
     lost = cut(run.commands)
     return [
-        each for i, command in enumerate(run.commands) if not is_flag(command)
+        each
+        for i, command in enumerate(run.commands)
+        if not is_flag(command)
         for each in _cases(run, command, lost.get(i))
-    ], written  # fmt: skip
+    ], written
 
 
 def _read(
-    text: str, source: Source, tree: Any, environment: Mapping[str, str],
-    files: Mapping[str, str], budget: Budget, *, every_way: bool,
-) -> Run:  # fmt: skip
+    text: str,
+    source: ShellSource,
+    tree: Any,
+    environment: Mapping[str, str],
+    files: Mapping[str, str],
+    budget: Budget,
+    *,
+    every_way: bool,
+) -> Interpreter:
     """Read it; `every_way`: conditions stay open, whatever is known of them."""
-    run = Run(budget, files)
+    run = Interpreter(budget, files)
     run.every_way = every_way
     for name, given in environment.items():
-        run.scope.variables[name] = (Text(given, source.first_line),)
+        run.scope.variables[name] = (ShellText(given, source.first_line),)
     try:
         run.statement(tree, source)
         restart(run, text, tree, source.first_line)
@@ -86,7 +95,7 @@ def _read(
     return run
 
 
-def _leftovers(run: Run) -> None:
+def _leftovers(run: Interpreter) -> None:
     """Functions nobody calls here, and scripts written but not started: a launch may be in them."""
     for name, (body, src) in list(run.scope.functions.items()):
         if name not in run.called and HINT.search(src.text(body)):
@@ -97,17 +106,17 @@ def _leftovers(run: Run) -> None:
             run_text(run, run.files.pop(name))
 
 
-def _text(value: Value) -> str:
-    return "".join(p.text for p in flat(value, {}) if isinstance(p, Text))
+def _text(value: ShellValue) -> str:
+    return "".join(p.text for p in flat(value, {}) if isinstance(p, ShellText))
 
 
 def _cases(
-    run: Run, command: Command, lost: tuple[int, tuple[str, ...]] | None
+    run: Interpreter, command: ShellCommand, lost: tuple[int, tuple[str, ...]] | None
 ) -> Iterator[Launch]:
     """The command in every case that could matter to its KL."""
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
-        if isinstance(term, Spread) or any(True for p in term for _ in branches(p.value)):
+        if isinstance(term, BranchSpread) or any(True for p in term for _ in branches(p.value)):
             needed |= _mattering(term)
     run.guard = command.guard
     for ways in run.ways_of(_closed(run, needed)):
@@ -116,14 +125,17 @@ def _cases(
         if run.budget.work < -MOST_WORK or not _promising(found):
             return
         yield Launch(
-            words=found, line=command.line, case=_label(run, command, ways),
+            words=found,
+            line=command.line,
+            case=_label(run, command, ways),
             usual=_usual(run, ways),
-            caveats=tuple(sorted(run.bounded)) + _sourced(command), lost=lost,
-        )  # fmt: skip
+            caveats=tuple(sorted(run.bounded)) + _sourced(command),
+            lost=lost,
+        )
     run.guard = ()
 
 
-def _closed(run: Run, needed: set[int]) -> set[int]:
+def _closed(run: Interpreter, needed: set[int]) -> set[int]:
     """With the branches that decide these."""
     todo, found = list(needed), set(needed)
     while todo:
@@ -137,9 +149,10 @@ def _closed(run: Run, needed: set[int]) -> set[int]:
 def _mattering(term: Any) -> set[int]:
     """Branches of a word, if any of its texts matters."""
     found = (
-        set(branches_of((term,))) if isinstance(term, Spread)
+        set(branches_of((term,)))
+        if isinstance(term, BranchSpread)
         else {b for part in term for b in branches(part.value)}
-    )  # fmt: skip
+    )
     told = " ".join(_all_text(term))
     return found if RELEVANT.search(told) else set()
 
@@ -149,7 +162,7 @@ def _all_text(term: Any) -> Iterator[str]:
     todo: list[Any] = [term]
     while todo:
         each = todo.pop()
-        if isinstance(each, Text):
+        if isinstance(each, ShellText):
             yield each.text
         elif isinstance(each, Hole):
             continue
@@ -159,17 +172,17 @@ def _all_text(term: Any) -> Iterator[str]:
             todo += [x for x in each if not isinstance(x, bool)]
 
 
-def _promising(found: Sequence[Word]) -> bool:
+def _promising(found: Sequence[CommandWord]) -> bool:
     return any(HINT.search(word.text) for word in found) or any(
         word.text in ("rl", "trainer", "orchestrator") for word in found[:8]
     )
 
 
-def _usual(run: Run, ways: Ways) -> bool:
+def _usual(run: Interpreter, ways: Ways) -> bool:
     return all(run.branches[b].usual in (None, arm) for b, arm in ways.items())
 
 
-def _label(run: Run, command: Command, ways: Ways) -> str | None:
+def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:
     told = list(command.loops)
     for branch, arm in ways.items():
         if len(run.branches[branch].labels) > 1:
@@ -177,5 +190,5 @@ def _label(run: Run, command: Command, ways: Ways) -> str | None:
     return ", ".join(told) or None
 
 
-def _sourced(command: Command) -> tuple[str, ...]:
+def _sourced(command: ShellCommand) -> tuple[str, ...]:
     return tuple(f"{name} is read before it and may set variables" for name in command.sourced)

@@ -8,26 +8,29 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.errors import OrchError
+from orchestrator.files import write_text
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
-from orchestrator.launch.node import nodes
-from orchestrator.launch.node.company import Company
-from orchestrator.launch.node.environment import ground_for
-from orchestrator.launch.node.options import NodeOptions, node_options
+from orchestrator.launch.node import process_group
+from orchestrator.launch.node.environment import ground_for, secrets
+from orchestrator.launch.node.process_group import Company
 from orchestrator.launch.node.ray import Failed, Stage, ray_cluster
-from orchestrator.launch.node.secret import secrets
 from orchestrator.launch.node.sweep import SCRATCH, TOKEN, sweep
-from orchestrator.rundir import AttemptDir, write_text
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import AttemptDir
+from orchestrator.spec.site_options import NodeOptions, node_options
 
 _COMPANIONS_LAST_SECONDS = 6.0
 """How long after the driver a node may take to say that it was the one to fail."""
 
 
 def run(
-    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: Mapping[str, object],
+    plan: LaunchPlan,
+    attempt: AttemptDir,
+    cell: Cell,
+    options: Mapping[str, object],
     claim: IO[str] | None = None,
-) -> Ending:  # fmt: skip
+) -> Ending:
     """Runs a plan to its end on the nodes of this job, this one being the first.
 
     options: `site.options`; see NodeOptions. Everything it started is gone when it returns, or
@@ -66,11 +69,14 @@ def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptio
     num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
     cwd = attempt.path.parents[1] / "plan"
     return Stage(
-        names=nodes.names(num_nodes), gpus_per_node=cell.resources.gpus_per_node,
-        ground=ground_for(plan, options), options=options, cwd=cwd,
+        names=process_group.names(num_nodes),
+        gpus_per_node=cell.resources.gpus_per_node,
+        ground=ground_for(plan, options),
+        options=options,
+        cwd=cwd,
         sees=(attempt.path.parents[3], *_linked(cwd)),
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
-    )  # fmt: skip
+    )
 
 
 def _linked(folder: Path) -> list[Path]:
@@ -88,11 +94,15 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
 
 
 def _with_ray(
-    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
-    company: Company, claim: IO[str] | None,
-) -> Ending:  # fmt: skip
+    plan: LaunchPlan,
+    attempt: AttemptDir,
+    stage: Stage,
+    env: Mapping[str, str],
+    company: Company,
+    claim: IO[str] | None,
+) -> Ending:
     env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
-    company.scratch = nodes.scratch(stage.options.scratch_dir, f"{SCRATCH}{company.token}")
+    company.scratch = process_group.scratch(stage.options.scratch_dir, f"{SCRATCH}{company.token}")
     stage = stage._replace(sees=(*stage.sees, company.scratch))
     try:
         with ray_cluster(stage, company, env) as address:
@@ -102,11 +112,15 @@ def _with_ray(
 
 
 def _with_ranks(
-    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
-    company: Company, claim: IO[str] | None,
-) -> Ending:  # fmt: skip
+    plan: LaunchPlan,
+    attempt: AttemptDir,
+    stage: Stage,
+    env: Mapping[str, str],
+    company: Company,
+    claim: IO[str] | None,
+) -> Ending:
     if len(stage.names) > 1:
-        env = {**env, "ORCH_SERVER_HOST": nodes.address_of(stage.names[1])}
+        env = {**env, "ORCH_SERVER_HOST": process_group.address_of(stage.names[1])}
     for rank, node in enumerate(stage.names[1:], start=1):
         own = {**env, "ORCH_NODE_RANK": str(rank)}
         argv = stage.command(plan.argv, own)
@@ -115,14 +129,23 @@ def _with_ranks(
 
 
 def _program(
-    plan: LaunchPlan, attempt: AttemptDir, stage: Stage, env: Mapping[str, str],
-    company: Company, claim: IO[str] | None,
-) -> Ending:  # fmt: skip
+    plan: LaunchPlan,
+    attempt: AttemptDir,
+    stage: Stage,
+    env: Mapping[str, str],
+    company: Company,
+    claim: IO[str] | None,
+) -> Ending:
     variables = {**stage.ground.variables(env), TOKEN: f"{company.token}.driver"}
     ending = program.run(
-        stage.command(plan.argv, env), attempt, cwd=stage.cwd, env=variables, claim=claim,
-        patience_seconds=stage.options.hung_after_minutes * 60, watch=company.ending,
-    )  # fmt: skip
+        stage.command(plan.argv, env),
+        attempt,
+        cwd=stage.cwd,
+        env=variables,
+        claim=claim,
+        patience_seconds=stage.options.hung_after_minutes * 60,
+        watch=company.ending,
+    )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending
     return (_blamed(company.ending) if company.members else None) or ending
@@ -140,6 +163,9 @@ def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
 
 def _record(attempt: AttemptDir, stage: Stage) -> None:
     """attempts/<n>/nodes.json: where it ran and in what, without any value of a variable."""
-    told = {"nodes": list(stage.names), "gpus_per_node": stage.gpus_per_node,
-            "environment": stage.ground.record}  # fmt: skip
+    told = {
+        "nodes": list(stage.names),
+        "gpus_per_node": stage.gpus_per_node,
+        "environment": stage.ground.record,
+    }
     write_text(attempt.path / "nodes.json", json.dumps(told) + "\n")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.environments.place import find, root
-from orchestrator.launch.node.options import EnvironmentEntry, NodeOptions
-from orchestrator.types import LaunchPlan
+from orchestrator.environments.lock import find, root
+from orchestrator.errors import EnvironmentFault
+from orchestrator.records import LaunchPlan
+from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
 
 _ORCHS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
 """Variables of orch's environment that must not reach a trainer in its own."""
@@ -61,13 +62,26 @@ class Ground:
         sees: Sequence[Path],
         passes: Sequence[str],
     ) -> list[str]:
-        binds = [*(f"{path}:{path}" for path in sees),
-                 *(b if ":" in b else f"{b}:{b}" for b in entry.binds)]  # fmt: skip
+        binds = [
+            *(f"{path}:{path}" for path in sees),
+            *(b if ":" in b else f"{b}:{b}" for b in entry.binds),
+        ]
         if str(entry.image).endswith(".sqsh"):
             mounts = [word for bind in binds for word in ("--mount", bind)]
             names = [word for name in passes for word in ("--env", name)]
-            return ["enroot", "start", "--rw", *mounts, *names, str(entry.image),
-                    "sh", "-c", _SHELL, str(cwd), *argv]  # fmt: skip
+            return [
+                "enroot",
+                "start",
+                "--rw",
+                *mounts,
+                *names,
+                str(entry.image),
+                "sh",
+                "-c",
+                _SHELL,
+                str(cwd),
+                *argv,
+            ]
         bound = [word for bind in binds for word in ("--bind", bind)]
         return ["apptainer", "exec", "--nv", "--pwd", str(cwd), *bound, str(entry.image), *argv]
 
@@ -118,8 +132,10 @@ def missing(library: str, version: str, options: NodeOptions) -> str:
     ground = ground_of(library, version, options)
     name = f"{library}@{version}"
     if ground is None:
-        return (f"no environment is known for {name}: `orch env create {name}` makes one, or say "
-                f"where it is in site.options.environments['{name}']")  # fmt: skip
+        return (
+            f"no environment is known for {name}: `orch env create {name}` makes one, or say "
+            f"where it is in site.options.environments['{name}']"
+        )
     entry = ground.entry
     if entry is None:
         return ""
@@ -129,3 +145,34 @@ def missing(library: str, version: str, options: NodeOptions) -> str:
     if programs and not any((Path(programs) / p).exists() for p in ("python", "python3")):
         return f"{programs} has no python; it is given for {name} in site.options.environments"
     return ""
+
+
+# Secrets by reference: the site file names them, the node looks their values up.
+#
+# A value stands in no file of orch's, no log and no argument: only in the environment of processes.
+
+
+def secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
+    """Name -> value. Raises EnvironmentFault for all that are missing, without any value."""
+    found, faults = {}, []
+    for name, source in wanted.items():
+        if source is None:
+            if name in os.environ:
+                found[name] = os.environ[name]
+            else:
+                faults.append(
+                    f"{name} is not set here; export it in the shell that submits, or "
+                    f"give a file in site.options.secrets.{name}"
+                )
+            continue
+        path = Path(source.file).expanduser()
+        try:
+            found[name] = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is not text"
+            faults.append(
+                f"{name} cannot be read from {path}: {why} (site.options.secrets.{name}.file)"
+            )
+    if faults:
+        raise EnvironmentFault("; ".join(faults))
+    return found

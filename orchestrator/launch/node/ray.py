@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 from orchestrator.files import read_tail
 from orchestrator.launch import program
-from orchestrator.launch.endings import Ending
-from orchestrator.launch.failures import failure_of
-from orchestrator.launch.node import nodes
-from orchestrator.launch.node.company import Company
+from orchestrator.launch.endings import Ending, failure_of
+from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import Ground
-from orchestrator.launch.node.options import NodeOptions
+from orchestrator.launch.node.process_group import Company
+from orchestrator.spec.site_options import NodeOptions
 
 _WAIT = Path(__file__).with_name("ray_wait.py")
 _GIB = 1 << 30
@@ -57,8 +56,8 @@ def ray_cluster(stage: Stage, company: Company, env: Mapping[str, str]) -> Itera
     Ray's workers see the variables of their node's Ray and not those of the driver.
     """
     other = stage.names[1] if len(stage.names) > 1 else None
-    host = nodes.own_address(stage.options.network_interface, other)
-    port = nodes.free_port(host)
+    host = process_group.own_address(stage.options.network_interface, other)
+    port = process_group.free_port(host)
     address = f"{host}:{port}"
     variables = stage.ground.variables(env)
     for rank, node in enumerate(stage.names):
@@ -77,11 +76,17 @@ def ray_cluster(stage: Stage, company: Company, env: Mapping[str, str]) -> Itera
 
 def _common(stage: Stage, company: Company) -> list[str]:
     gpus = stage.gpus_per_node
-    cpus = stage.options.ray_cpus_per_node or max(nodes.cpus_here(), 4 * gpus + 4)
-    common = [f"--num-gpus={gpus}", f"--num-cpus={cpus}", f"--temp-dir={company.scratch}",
-              "--min-worker-port=0",
-              "--max-worker-port=0", "--dashboard-agent-listen-port=0", "--disable-usage-stats",
-              "--block"]  # fmt: skip
+    cpus = stage.options.ray_cpus_per_node or max(process_group.cpus_here(), 4 * gpus + 4)
+    common = [
+        f"--num-gpus={gpus}",
+        f"--num-cpus={cpus}",
+        f"--temp-dir={company.scratch}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
+        "--disable-usage-stats",
+        "--block",
+    ]
     if stage.options.ray_object_store_gib is not None:
         common.append(f"--object-store-memory={int(stage.options.ray_object_store_gib * _GIB)}")
     return common
@@ -105,18 +110,27 @@ def _until_listening(company: Company, host: str, port: int, seconds: float) -> 
 
 
 def _until_whole(
-    stage: Stage, company: Company, address: str, variables: Mapping[str, str],
+    stage: Stage,
+    company: Company,
+    address: str,
+    variables: Mapping[str, str],
     env: Mapping[str, str],
-) -> None:  # fmt: skip
+) -> None:
     count, seconds = len(stage.names), stage.options.start_minutes * 60
     wanted = [str(stage.gpus_per_node * count), str(count), str(seconds)]
     source = _WAIT.read_text(encoding="utf-8")
     argv = stage.command([stage.python, "-c", source, address, *wanted], env)
     out, err = company.folder / "wait.out", company.folder / "wait.log"
     with out.open("wb") as to, err.open("wb") as noise:
-        waiter = subprocess.Popen(argv, cwd=stage.cwd, env=dict(variables), stdout=to,
-                                  stderr=noise, stdin=subprocess.DEVNULL,
-                                  start_new_session=True)  # fmt: skip
+        waiter = subprocess.Popen(
+            argv,
+            cwd=stage.cwd,
+            env=dict(variables),
+            stdout=to,
+            stderr=noise,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + seconds + 60
     try:
         while waiter.poll() is None:
@@ -134,8 +148,14 @@ def _until_whole(
         what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"
         raise Failed(_late(company, seconds, what))
     tail = read_tail(err, 1 << 14).decode(errors="replace")
-    raise Failed(Ending("failed", code=waiter.returncode, failure=failure_of(tail), message=(
-        f"Ray did not come up\n{tail[-1500:]}").rstrip()))  # fmt: skip
+    raise Failed(
+        Ending(
+            "failed",
+            code=waiter.returncode,
+            failure=failure_of(tail),
+            message=(f"Ray did not come up\n{tail[-1500:]}").rstrip(),
+        )
+    )
 
 
 def _late(company: Company, seconds: float, what: str) -> Ending:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.launch import system
+from orchestrator.launch import processes
 
 TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
 SCRATCH = "orch-"
@@ -25,7 +25,7 @@ def sweep(token: str, patience_seconds: float = 3.0) -> int:
         deadline = time.monotonic() + seconds
         while left and time.monotonic() < deadline:
             time.sleep(0.05)
-            left = [pid for pid in left if system.is_running(pid)]
+            left = [pid for pid in left if processes.is_running(pid)]
     return len(first)
 
 
@@ -37,5 +37,5 @@ def carriers(token: str) -> Iterator[int]:
             with suppress(OSError):
                 held = (entry / "environ").read_bytes().split(b"\0")
                 mine = any(word == needle or word.startswith(needle + b".") for word in held)
-                if mine and system.is_running(int(entry.name)):
+                if mine and processes.is_running(int(entry.name)):
                     yield int(entry.name)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from orchestrator.errors import OrchError
 from orchestrator.files import read_json
-from orchestrator.launch import system
+from orchestrator.launch import processes
 from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.launch.endings import Ending
 from orchestrator.rundir import AttemptDir, CellDir
@@ -62,9 +62,9 @@ def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
 def is_dead(attempt: AttemptDir) -> bool:
     """Whether it ran on this very node and its process is gone."""
     job = read_json(attempt.job) or {}
-    if not job.get("birth") or job.get("host") != system.node_name():
+    if not job.get("birth") or job.get("host") != processes.node_name():
         return False
-    return system.birth(int(job.get("pid", 0))) != str(job["birth"])
+    return processes.birth(int(job.get("pid", 0))) != str(job["birth"])
 
 
 class Lease:

@@ -9,15 +9,17 @@ writes.
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.files import read_tail
-from orchestrator.launch.slurm import book, scheduler, words
-from orchestrator.launch.slurm.helping import is_helped
+from orchestrator.launch.slurm import scheduler, submissions
+from orchestrator.launch.slurm import scheduler as words
+from orchestrator.launch.slurm.work_stealing import is_helped
+from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.types import ExitRecord, State
 
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 _FRESH_SECONDS = 1.0
@@ -26,7 +28,7 @@ _YOUNG_SECONDS = 120.0
 _SKEW_SECONDS = 3600.0
 """How far the clocks of a login node and of the controller may be apart."""
 
-Seen = tuple[State, ExitRecord | None, str]
+PolledState = tuple[State, ExitRecord | None, str]
 """State, how it ended, and why it is unknown."""
 
 
@@ -35,7 +37,7 @@ class Snapshot:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self.jobs = {s.id: s for s in book.read(folder).values()}
+        self.jobs = {s.id: s for s in submissions.read(folder).values()}
         self.made = time.monotonic()
         self._accounted: scheduler.Answer | None = None
         self._queued: scheduler.Answer | None = None
@@ -46,7 +48,7 @@ class Snapshot:
             wanted = [s.job for s in self.jobs.values() if s.job and not s.drained]
             try:
                 self._accounted = scheduler.accounting(wanted)
-            except scheduler.Away as error:
+            except scheduler.SchedulerUnavailable as error:
                 self._accounted, self.fault = {}, f"accounting does not answer ({error})"
         return self._accounted
 
@@ -55,14 +57,14 @@ class Snapshot:
         if self._queued is None:
             try:
                 self._queued = scheduler.queue()
-            except (scheduler.Away, scheduler.Refused) as error:
+            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
                 self.fault = f"the scheduler does not answer ({error})"
         return self._queued
 
     def asked(self) -> tuple[object, object]:
         return self._accounted, self._queued
 
-    def seen(self, job: str, index: int, sent: float, log: Path) -> Seen:
+    def seen(self, job: str, index: int, sent: float, log: Path) -> PolledState:
         """One element. log: what it prints; there from the moment it is started."""
         found = self.accounted().get((job, index))
         if found is not None and 0 < found.submitted < sent - _SKEW_SECONDS:
@@ -89,19 +91,27 @@ class Snapshot:
             return "submitted", None, ""
         if not self.fault:
             return words.forgotten(job, index)
-        return "unknown", None, (
-            f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
-            "cancel` and `orch retry` submit the cell again")  # fmt: skip
+        return (
+            "unknown",
+            None,
+            (
+                f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
+                "cancel` and `orch retry` submit the cell again"
+            ),
+        )
 
-    def _will_be_told(self, held: scheduler.Element) -> bool:
+    def _will_be_told(self, held: scheduler.ArrayElement) -> bool:
         """Whether accounting is only late with the exit code of a job that has ended."""
         late = time.time() - (held.ended or 0.0) < words.LATE_SECONDS
         return late and not self.fault and held.word != "CANCELLED"
 
     def _knows(self, job: str) -> bool:
         """Whether other elements of an array are known: then its submission reached everybody."""
-        return any(array == job for answer in (self.queued() or {}, self.accounted())
-                   for array, _ in answer)  # fmt: skip
+        return any(
+            array == job
+            for answer in (self.queued() or {}, self.accounted())
+            for array, _ in answer
+        )
 
 
 _snapshots: dict[Path, Snapshot] = {}
@@ -136,13 +146,13 @@ def snapshot(folder: RunFolder) -> Snapshot:
     return made
 
 
-def seen_job(folder: RunFolder, sent: book.Submission, index: int) -> Seen:
+def seen_job(folder: RunFolder, sent: submissions.Submission, index: int) -> PolledState:
     """One element of a submission that is in the ledger."""
     log = folder.submission(sent.id) / f"{sent.job}_{index}.log"
     return snapshot(folder).seen(str(sent.job), index, sent.time, log)
 
 
-def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Seen | None:
+def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> PolledState | None:
     """What to say of a cell whose last attempt was submitted and has no final word.
 
     ended: an exit.json that says preempted or timed_out: the job may be in the queue again. None
@@ -151,11 +161,19 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Se
     order = _head(attempt)
     folder = RunFolder(cell_dir.path.parents[1])
     taken = snapshot(folder)
-    submission = taken.jobs.get(order["submission"]) or book.read(folder).get(order["submission"])
+    submission = taken.jobs.get(order["submission"]) or submissions.read(folder).get(
+        order["submission"]
+    )
     if submission is None:
-        return "unknown", ended, (
-            f"{attempt.order} names a submission that is not in {folder.ledger}: it was removed "
-            "or cut. Remove the attempt's folder to submit the cell again")  # fmt: skip
+        return (
+            "unknown",
+            ended,
+            (
+                f"{attempt.order} names a submission that is not in {folder.ledger}: it was "
+                f"removed "
+                "or cut. Remove the attempt's folder to submit the cell again"
+            ),
+        )
     if submission.dropped:
         return None
     if submission.job is None:
@@ -197,3 +215,42 @@ def _head(attempt: AttemptDir) -> Mapping[str, Any]:
 def _last_words(log: Path) -> str:
     lines = read_tail(log, 2000).decode(errors="replace").strip().splitlines()
     return "\n".join(line for line in lines[-5:] if "STARTING" not in line)
+
+
+# Jobs that wait and will not start by waiting: the scheduler's reason as a sentence.
+
+
+PATIENCE_SECONDS = 30.0
+"""How long a job may wait before its reason is looked at."""
+
+
+def stuck(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
+    """One sentence a reason, with the number of jobs. options: `site.options`, for their values.
+
+    Accounting keeps the last reason that was neither priority nor resources, also when it is over:
+    only where that is a reason not to start, the queue is asked whether it holds. That is a call
+    more.
+    """
+    from orchestrator.launch.slurm.scheduler import stuck as meaning
+
+    taken = snapshot(folder)
+    mine = {s.job for s in taken.jobs.values() if s.job and not s.drained}
+    since = time.time() - PATIENCE_SECONDS
+    late = {
+        e.reason
+        for e in taken.accounted().values()
+        if e.word in scheduler.WAITING and e.submitted < since
+    }
+    if not mine or not (taken.fault or any(meaning(reason, options) for reason in late)):
+        return []
+    queue = taken.queued() or {}
+    reasons = Counter(
+        e.reason for (job, _), e in queue.items() if job in mine and e.word in scheduler.WAITING
+    )
+    told: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        if (found := meaning(reason, options)) is not None:
+            told[found.sentence] += count
+    return [
+        f"{count} job{'s wait' if count > 1 else ' waits'}: {what}" for what, count in told.items()
+    ]

@@ -27,9 +27,13 @@ def is_here() -> bool:
 def _answers(scontrol: str, _conf: str) -> bool:
     try:
         asked = subprocess.run(
-            [scontrol, "ping"], capture_output=True, text=True, timeout=_DEADLINE_SECONDS,
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [scontrol, "ping"],
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         told = f"{asked.stdout}\n{asked.stderr}"
     except (OSError, subprocess.TimeoutExpired) as error:
         told = str(error)

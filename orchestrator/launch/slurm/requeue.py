@@ -22,7 +22,7 @@ def restarts() -> int:
     return int(told) if told.isdigit() else 0
 
 
-def requeue(job: str) -> bool:
+def requeue_job(job: str) -> bool:
     """Whether the job was put back, or SLURM is at it itself (also to cancel it)."""
     call = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
     deadline = time.monotonic() + _PATIENCE_SECONDS

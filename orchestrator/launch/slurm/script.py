@@ -6,37 +6,37 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator.launch.slurm.options import SlurmOptions
-from orchestrator.types import Cell
+from orchestrator.records import Cell
+from orchestrator.spec.site_options import SlurmOptions
 
 
-class Shape(NamedTuple):
+class ArrayResources(NamedTuple):
     """What the elements of one array have in common."""
 
     num_nodes: int = 1
     gpus_per_node: int = 0
 
 
-class Job(NamedTuple):
+class ArrayJob(NamedTuple):
     """One array to submit."""
 
     name: str
     elements: int
-    shape: Shape
+    shape: ArrayResources
     throttle: int | None = None
     after: str | None = None
     """Id of the array whose elements these wait for, one by one."""
     exclude: tuple[str, ...] = ()
 
 
-def shape_of(cell: Cell) -> Shape:
+def shape_of(cell: Cell) -> ArrayResources:
     """An embedded cell takes a core of one node; another what its resources say."""
     if cell.scale == "micro":
-        return Shape()
-    return Shape(cell.resources.num_nodes, cell.resources.gpus_per_node)
+        return ArrayResources()
+    return ArrayResources(cell.resources.num_nodes, cell.resources.gpus_per_node)
 
 
-def text(job: Job, options: SlurmOptions) -> str:
+def text(job: ArrayJob, options: SlurmOptions) -> str:
     """The script. It names no folder: sbatch is called in the submission's own."""
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
@@ -47,12 +47,15 @@ def text(job: Job, options: SlurmOptions) -> str:
         cpus = (options.cpus_per_gpu or 0) * gpus or (None if gpus else 1)
     excluded = [*filter(None, [options.exclude]), *job.exclude]
     more: dict[str, object] = {
-        "output": "%A_%a.log", "error": "%A_%a.log", "requeue": True,
+        "output": "%A_%a.log",
+        "error": "%A_%a.log",
+        "requeue": True,
         # to the script itself, which is the worker: steps it starts are its own affair
         "signal": f"B:USR1@{options.signal_seconds}",
         "array": f"0-{job.elements - 1}" + (f"%{job.throttle}" if job.throttle else ""),
-        "ntasks": job.shape.num_nodes, "ntasks-per-node": 1,
-    }  # fmt: skip
+        "ntasks": job.shape.num_nodes,
+        "ntasks-per-node": 1,
+    }
     if options.reservation:
         more["reservation"] = options.reservation
     if job.after:
@@ -63,15 +66,24 @@ def text(job: Job, options: SlurmOptions) -> str:
     command = shlex.join([options.python or sys.executable, "-P", "-m", TASK])
     trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job, see helping
     made: str = _make_sbatch_string(
-        command=f"{trained} || exec {command}", folder=".",
-        job_name=job.name, wckey=None, use_srun=False,
-        partition=options.partition, account=options.account, qos=options.qos,
-        constraint=options.constraint, gres=gres, nodes=job.shape.num_nodes, cpus_per_task=cpus,
+        command=f"{trained} || exec {command}",
+        folder=".",
+        job_name=job.name,
+        wckey=None,
+        use_srun=False,
+        partition=options.partition,
+        account=options.account,
+        qos=options.qos,
+        constraint=options.constraint,
+        gres=gres,
+        nodes=job.shape.num_nodes,
+        cpus_per_task=cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),
         mem=f"{math.ceil(options.memory_gib * 1024)}M" if options.memory_gib else None,
         exclude=",".join(excluded) or None,
-        dependency=f"aftercorr:{job.after}" if job.after else None, additional_parameters=more,
-    )  # fmt: skip
+        dependency=f"aftercorr:{job.after}" if job.after else None,
+        additional_parameters=more,
+    )
     return made
 
 

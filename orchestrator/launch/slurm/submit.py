@@ -1,33 +1,133 @@
-"""Cells to the cluster, as job arrays, each cell exactly once.
+"""One submitter at a time, and what is done about submissions that were cut short.
 
-For every array, in this order, so that a kill between any two is mended by the next run:
-
-    1  the intent goes into the ledger, with the name that the job will have
-    2  each cell gets its next attempt, with the submission's id in it
-    3  manifest and script are written
-    4  sbatch
-    5  the array's id goes into the ledger
+An intent without an outcome was left by an orch that was killed: the scheduler is asked whether it
+has the job, by its name, and the answer is written down. An intent of another machine that is
+still young may be of an orch at work there.
 """
 
+import fcntl
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from orchestrator.data import prepared
-from orchestrator.errors import EnvironmentFault
-from orchestrator.files import write_text
-from orchestrator.launch import system
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.files import telling, write_text
+from orchestrator.launch import processes
 from orchestrator.launch.check import expressible
-from orchestrator.launch.slurm import book, poll, scheduler, script, words
-from orchestrator.launch.slurm.options import SlurmOptions, of_evaluation
-from orchestrator.launch.slurm.reconcile import close_books, reconcile, submitting
+from orchestrator.launch.slurm import poll, scheduler, script, submissions
+from orchestrator.launch.slurm import scheduler as words
+from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.state import RESUMABLE, Look, look
-from orchestrator.types import Cell
+from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.spec.site_options import SlurmOptions, of_evaluation
+
+SETTLED_SECONDS = 5.0
+"""How long after an intent its sbatch may still be on the way to the controller."""
+ELSEWHERE_SECONDS = 900.0
+PATIENCE_SECONDS = 60.0
+
+
+@contextmanager
+def submitting(folder: RunFolder) -> Iterator[None]:
+    """The right to submit cells of a folder. Raises OrchError if another orch keeps it."""
+    lock = folder.submission(".lock")
+    with telling(lock, passing=()):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("a")
+    with file:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OrchError(
+                        f"another orch is submitting cells of {folder.path}; wait for it"
+                    ) from None
+                time.sleep(0.2)
+            except OSError:
+                break  # no locks here: intents of other machines are respected by their age
+        yield
+
+
+def reconcile(folder: RunFolder) -> list[str]:
+    """Gives every intent its outcome; what was found, in sentences. The lock is held.
+
+    Raises EnvironmentFault where the scheduler cannot tell, OrchError where an orch on another
+    machine may be at it.
+    """
+    told = []
+    for left in [s for s in submissions.read(folder).values() if s.open]:
+        _respect(left)
+        time.sleep(max(0.0, min(SETTLED_SECONDS, left.time + SETTLED_SECONDS - time.time())))
+        try:
+            job = scheduler.find(left.name, left.time)
+        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+            raise EnvironmentFault(
+                f"submission {left.id} was cut short, and the scheduler cannot say whether it has "
+                f"the job: {error}. Nothing was submitted; run again when it answers"
+            ) from error
+        if job is None:
+            submissions.note(folder, submissions.DROPPED, left.id, why="cut short before sbatch")
+            told.append(f"submission {left.id} was cut short; its {left.cells} cells go again")
+        else:
+            submissions.note(folder, submissions.SENT, left.id, job=job, found=True)
+            told.append(f"submission {left.id} was cut short after sbatch; it is job {job}")
+    if told:
+        poll.forget()
+    return told
+
+
+def _respect(left: submissions.Submission) -> None:
+    age = time.time() - left.time
+    if left.host == socket.gethostname():
+        same = bool(left.birth) and processes.birth(left.pid) == left.birth
+        alive = same and left.pid != os.getpid()
+    else:
+        alive = age < ELSEWHERE_SECONDS
+    if alive:
+        raise OrchError(
+            f"an orch on {left.host} (process {left.pid}) began to submit {left.cells} cells "
+            f"{age:.0f} s ago and has not said how that ended; wait for it, or until "
+            f"{ELSEWHERE_SECONDS / 60:.0f} minutes have passed"
+        )
+
+
+def close_books(folder: RunFolder) -> None:
+    """Notes which submissions have nothing at work any more, so that they are not asked about."""
+    for sent in submissions.read(folder).values():
+        if sent.job is None or sent.drained or sent.kind != "train":
+            continue
+        elements = submissions.read_manifest(folder, sent.id).get("elements", ())
+        if all(_is_final(CellDir(folder.cells_path / name), sent.id) for name, _ in elements):
+            submissions.note(folder, submissions.DRAINED, sent.id)
+
+
+def _is_final(cell_dir: CellDir, submission: str) -> bool:
+    last = cell_dir.attempts()[-1:]
+    if not last or last[0].read_order().get("submission") != submission:
+        return True
+    ended = last[0].read_exit()
+    return ended is not None and ended.state not in ("preempted", "timed_out")
+
+
+# Cells to the cluster, as job arrays, each cell exactly once.
+#
+# For every array, in this order, so that a kill between any two is mended by the next run:
+#
+#     1  the intent goes into the ledger, with the name that the job will have
+#     2  each cell gets its next attempt, with the submission's id in it
+#     3  manifest and script are written
+#     4  sbatch
+#     5  the array's id goes into the ledger
+
 
 T = TypeVar("T")
 
@@ -51,7 +151,7 @@ class Chunk(NamedTuple):
     """The elements of one array."""
 
     cells: tuple[Cell, ...]
-    shape: script.Shape
+    shape: script.ArrayResources
     exclude: tuple[str, ...]
 
 
@@ -95,14 +195,18 @@ def submit(
         return Submitted(tuple(sent), tuple(jobs), _rest(todo, room))
 
 
-def _rest(todo: Sequence[tuple[Cell, Look]], room: int | None) -> tuple[Cell, ...]:
+def _rest(todo: Sequence[tuple[Cell, CellState]], room: int | None) -> tuple[Cell, ...]:
     return () if room is None else tuple(cell for cell, _ in todo[room:])
 
 
 def _send(
-    chunk: Chunk, folder: RunFolder, options: SlurmOptions, throttle: int | None, evaluate: bool,
+    chunk: Chunk,
+    folder: RunFolder,
+    options: SlurmOptions,
+    throttle: int | None,
+    evaluate: bool,
     tell: Callable[[str], None],
-) -> str:  # fmt: skip
+) -> str:
     submission = secrets.token_hex(8)
     follower = secrets.token_hex(8) if evaluate else ""
     name = _intend(folder, submission, "train", len(chunk.cells))
@@ -114,9 +218,14 @@ def _send(
         head = f'"submission": "{submission}", "index": {index}'
         order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
         elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
-    job = script.Job(name, len(elements), chunk.shape, throttle, exclude=chunk.exclude)
-    _write(folder, submission, {"kind": "train", "elements": elements, "evaluate": follower},
-           job, options)  # fmt: skip
+    job = script.ArrayJob(name, len(elements), chunk.shape, throttle, exclude=chunk.exclude)
+    _write(
+        folder,
+        submission,
+        {"kind": "train", "elements": elements, "evaluate": follower},
+        job,
+        options,
+    )
     array = _sbatch(folder, submission, name, options, tell)
     if evaluate:
         _send_evaluation(folder, submission, follower, array, options, tell)
@@ -124,10 +233,14 @@ def _send(
 
 
 def _send_evaluation(
-    folder: RunFolder, follows: str, submission: str, array: str, options: SlurmOptions,
+    folder: RunFolder,
+    follows: str,
+    submission: str,
+    array: str,
+    options: SlurmOptions,
     tell: Callable[[str], None],
-) -> None:  # fmt: skip
-    elements = book.read_manifest(folder, follows).get("elements", [])
+) -> None:
+    elements = submissions.read_manifest(folder, follows).get("elements", [])
     name = _intend(folder, submission, "evaluate", len(elements), follows)
     # the elements of one training array are of one shape
     first = [CellDir(folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]]
@@ -135,24 +248,32 @@ def _send_evaluation(
 
 
 def _send_scoring(
-    folder: RunFolder, submission: str, name: str, elements: Sequence[object],
-    cells: Sequence[Cell], after: str | None, options: SlurmOptions, tell: Callable[[str], None],
-) -> str:  # fmt: skip
+    folder: RunFolder,
+    submission: str,
+    name: str,
+    elements: Sequence[object],
+    cells: Sequence[Cell],
+    after: str | None,
+    options: SlurmOptions,
+    tell: Callable[[str], None],
+) -> str:
     """Sends evaluations of such cells: each is one process of one node."""
     gpus = options.evaluation.gpus
     if gpus is None:
         gpus = max((script.shape_of(cell).gpus_per_node for cell in cells), default=0)
     adapted = of_evaluation(options, gpus, small=all(c.scale == "micro" for c in cells))
-    job = script.Job(name, len(elements), script.Shape(1, gpus), after=after)
+    job = script.ArrayJob(name, len(elements), script.ArrayResources(1, gpus), after=after)
     manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
     _write(folder, submission, manifest, job, adapted)
     return _sbatch(folder, submission, name, adapted, tell)
 
 
 def evaluate_alone(
-    cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions,
+    cells: Sequence[Cell],
+    folder: RunFolder,
+    options: SlurmOptions,
     tell: Callable[[str], None] = lambda _: None,
-) -> str:  # fmt: skip
+) -> str:
     """Submits the evaluation of cells that are trained already, as one array; its id.
 
     Asks not whether there is one already. Raises as `submit` does.
@@ -171,41 +292,56 @@ def evaluate_alone(
 
 def _follow_up(folder: RunFolder, options: SlurmOptions, tell: Callable[[str], None]) -> None:
     """Submits evaluations that a kill kept from being submitted after their training."""
-    known = book.read(folder)
+    known = submissions.read(folder)
     for sent in list(known.values()):
         if sent.kind != "train" or sent.job is None or sent.drained:
             continue
-        follower = book.read_manifest(folder, sent.id).get("evaluate", "")
+        follower = submissions.read_manifest(folder, sent.id).get("evaluate", "")
         if follower and (follower not in known or known[follower].dropped):
             _send_evaluation(folder, sent.id, follower, sent.job, options, tell)
 
 
 def _intend(folder: RunFolder, submission: str, kind: str, cells: int, follows: str = "") -> str:
     """Writes the intent; the job's name."""
-    plain = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "_"
-                    for c in folder.experiment)  # fmt: skip
+    plain = "".join(
+        c if (c.isascii() and c.isalnum()) or c in "._-" else "_" for c in folder.experiment
+    )
     name = f"orch-{plain[:60]}-{submission}"
-    book.note(
-        folder, book.INTENT, submission, kind=kind, name=name, cells=cells, follows=follows,
-        host=socket.gethostname(), pid=os.getpid(), birth=system.birth(os.getpid()),
-    )  # fmt: skip
+    submissions.note(
+        folder,
+        submissions.INTENT,
+        submission,
+        kind=kind,
+        name=name,
+        cells=cells,
+        follows=follows,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        birth=processes.birth(os.getpid()),
+    )
     return name
 
 
 def _write(
-    folder: RunFolder, submission: str, manifest: dict[str, object], job: script.Job,
+    folder: RunFolder,
+    submission: str,
+    manifest: dict[str, object],
+    job: script.ArrayJob,
     options: SlurmOptions,
-) -> None:  # fmt: skip
+) -> None:
     plain = options.model_dump(mode="json")
     here = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
-    book.write_manifest(folder, submission, {**manifest, **here, "options": plain})
+    submissions.write_manifest(folder, submission, {**manifest, **here, "options": plain})
     write_text(folder.submission(submission) / "job.sh", script.text(job, options))
 
 
 def _sbatch(
-    folder: RunFolder, submission: str, name: str, options: SlurmOptions,
+    folder: RunFolder,
+    submission: str,
+    name: str,
+    options: SlurmOptions,
     tell: Callable[[str], None],
-) -> str:  # fmt: skip
+) -> str:
     """Sends a script; the array's id. Asked again while the controller is away, each time after
     asking whether the last try reached it."""
     started = time.time()
@@ -218,18 +354,18 @@ def _sbatch(
 
     try:
         job = patiently(send, tell)
-    except scheduler.Refused as error:
-        from orchestrator.site.cluster import ask
-        from orchestrator.site.messages import told
+    except scheduler.SchedulerRefusal as error:
+        from orchestrator.launch.slurm.cluster import ask
+        from orchestrator.launch.slurm.scheduler import told
 
-        book.note(folder, book.DROPPED, submission, why=str(error)[:500])
+        submissions.note(folder, submissions.DROPPED, submission, why=str(error)[:500])
         cluster = ask()
         known = cluster.names() if cluster else None
         said = told(str(error), options.model_dump(mode="json"), known)
         raise EnvironmentFault(
             f"the cluster refuses the job: {said.sentence.rstrip('.')}. Nothing of it was submitted"
         ) from error
-    book.note(folder, book.SENT, submission, job=job)
+    submissions.note(folder, submissions.SENT, submission, job=job)
     return job
 
 
@@ -240,7 +376,7 @@ def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
     while True:
         try:
             return asked()
-        except scheduler.Away as error:
+        except scheduler.SchedulerUnavailable as error:
             if time.monotonic() > deadline:
                 raise EnvironmentFault(
                     f"the scheduler has not answered for {AWAY_SECONDS / 60:.0f} minutes ({error})"
@@ -251,8 +387,10 @@ def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
             pause = min(pause * 2, 30.0)
 
 
-def _chunks(todo: Sequence[tuple[Cell, Look]], folder: RunFolder, size: int) -> Iterator[Chunk]:
-    groups: dict[tuple[script.Shape, tuple[str, ...]], list[Cell]] = {}
+def _chunks(
+    todo: Sequence[tuple[Cell, CellState]], folder: RunFolder, size: int
+) -> Iterator[Chunk]:
+    groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
     for cell, seen in todo:
         key = script.shape_of(cell), _bad_nodes(folder.cell(cell), seen)
         groups.setdefault(key, []).append(cell)
@@ -261,7 +399,7 @@ def _chunks(todo: Sequence[tuple[Cell, Look]], folder: RunFolder, size: int) -> 
             yield Chunk(tuple(cells[start : start + size]), shape, exclude)
 
 
-def _bad_nodes(cell_dir: CellDir, seen: Look) -> tuple[str, ...]:
+def _bad_nodes(cell_dir: CellDir, seen: CellState) -> tuple[str, ...]:
     """The node that the last attempt died of: the next is made elsewhere."""
     ended = seen.exit or next(
         (found for a in reversed(cell_dir.attempts()) if (found := a.read_exit())), None

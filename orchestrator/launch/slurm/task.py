@@ -17,12 +17,12 @@ from orchestrator.files import NO_ROOM, read_json
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import Quiet
-from orchestrator.launch.slurm import helping, requeue, score, words
+from orchestrator.launch.slurm import evaluation_task, requeue, scheduler, work_stealing
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
-from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.requeue import job_id
+from orchestrator.records import Cell, ExitRecord, LaunchPlan, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.types import Cell, ExitRecord, LaunchPlan, State
+from orchestrator.spec.site_options import SlurmOptions
 
 ASKED: Mapping[int, State] = {**worker.ASKED, signal.SIGUSR1: "timed_out"}
 """USR1 comes before the time limit and, where the cluster says so, on preemption."""
@@ -32,27 +32,30 @@ _STARTED = time.monotonic()
 
 
 def main() -> int:
-    ask = worker.Ask(ASKED)
+    ask = worker.StopSignals(ASKED)
     place = Path.cwd()
     manifest = read_json(place / "manifest.json")
     if manifest is None:
-        say(f"{place}/manifest.json cannot be seen from {os.environ.get('SLURMD_NODENAME')}: the "
-            "runs folder must lie on a file system that every node sees")  # fmt: skip
-        return words.UNSEEN
+        say(
+            f"{place}/manifest.json cannot be seen from {os.environ.get('SLURMD_NODENAME')}: the "
+            "runs folder must lie on a file system that every node sees"
+        )
+        return scheduler.UNSEEN
     folder = RunFolder(place.parents[1])
     index = int(os.environ["SLURM_ARRAY_TASK_ID"])
     name, number = manifest["elements"][index]
     cell_dir = CellDir(folder.cells_path / name)
     os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # what the submitter means by it
     if manifest["kind"] == "evaluate":
-        return _told(lambda: score.run(folder, cell_dir, manifest, ask))
+        return _told(lambda: evaluation_task.run(folder, cell_dir, manifest, ask))
     if not _are_shared(cell_dir, manifest):
         return _told(lambda: train(cell_dir, place.name, number, manifest["options"], ask))
-    return helping.in_child(
+    return work_stealing.in_child(
         lambda: _told(lambda: train_shared(cell_dir, place, index, number, manifest, ask)),
         lambda: help_others(folder, place, index, manifest, ask),
-        ask, ASKED,
-    )  # fmt: skip
+        ask,
+        ASKED,
+    )
 
 
 def _told(work: Callable[[], int]) -> int:
@@ -65,7 +68,7 @@ def _told(work: Callable[[], int]) -> int:
         if not full and not isinstance(error, OrchError):
             raise
         say(str(error))
-        return words.FULL if full else 1
+        return scheduler.FULL if full else 1
 
 
 def _are_shared(cell_dir: CellDir, manifest: Mapping[str, Any]) -> bool:
@@ -75,7 +78,11 @@ def _are_shared(cell_dir: CellDir, manifest: Mapping[str, Any]) -> bool:
 
 
 def train(
-    cell_dir: CellDir, submission: str, number: int, plain: Mapping[str, Any], ask: worker.Ask
+    cell_dir: CellDir,
+    submission: str,
+    number: int,
+    plain: Mapping[str, Any],
+    ask: worker.StopSignals,
 ) -> int:
     """Trains the job's own cell, and puts the job back into the queue if it was stopped before its
     end."""
@@ -88,21 +95,25 @@ def train(
 
 
 def train_shared(
-    cell_dir: CellDir, place: Path, index: int, number: int, manifest: Mapping[str, Any],
-    ask: worker.Ask,
-) -> int:  # fmt: skip
+    cell_dir: CellDir,
+    place: Path,
+    index: int,
+    number: int,
+    manifest: Mapping[str, Any],
+    ask: worker.StopSignals,
+) -> int:
     """The same, after waiting for the job that helps with it, if one does."""
     attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
-    if attempts and not helping.take(place, index, job_id()):
-        helping.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
+    if attempts and not work_stealing.take(place, index, job_id()):
+        work_stealing.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
         if ask.state in ("preempted", "timed_out"):
-            requeue.requeue(job_id())  # nothing was stopped here: it does not count
+            requeue.requeue_job(job_id())  # nothing was stopped here: it does not count
             return 1
     return train(cell_dir, place.name, number, manifest["options"], ask)
 
 
 def help_others(
-    folder: RunFolder, place: Path, index: int, manifest: Mapping[str, Any], ask: worker.Ask
+    folder: RunFolder, place: Path, index: int, manifest: Mapping[str, Any], ask: worker.StopSignals
 ) -> None:
     """Trains further cells of the array, until the time for that is over, one does not succeed, or
     this job is asked to stop. What it leaves, their own jobs finish."""
@@ -112,21 +123,25 @@ def help_others(
     def going() -> bool:
         return ask.state is None and time.monotonic() < until
 
-    for other in helping.to_help(place, index, len(elements), job_id(), going):
+    for other in work_stealing.to_help(place, index, len(elements), job_id(), going):
         name, number = elements[other]
         cell_dir = CellDir(folder.cells_path / name)
-        if not helping.may_begin(cell_dir, number):
+        if not work_stealing.may_begin(cell_dir, number):
             continue
         ended = fulfil(cell_dir, place.name, number, plain, ask)
         if isinstance(ended, int):
             continue
         if ended.state != "succeeded":
             return
-        helping.done(place, other)
+        work_stealing.done(place, other)
 
 
 def fulfil(
-    cell_dir: CellDir, submission: str, number: int, plain: Mapping[str, Any], ask: worker.Ask
+    cell_dir: CellDir,
+    submission: str,
+    number: int,
+    plain: Mapping[str, Any],
+    ask: worker.StopSignals,
 ) -> ExitRecord | int:
     """Trains the cell if it is still this submission's. How it ended, or the job's exit code."""
     attempt = open_attempt(cell_dir, submission, number)
@@ -150,15 +165,21 @@ def fulfil(
 
 
 def _attempt(
-    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, submission: str,
-    plain: Mapping[str, Any], ask: worker.Ask,
-) -> ExitRecord:  # fmt: skip
+    cell: Cell,
+    cell_dir: CellDir,
+    attempt: AttemptDir,
+    submission: str,
+    plain: Mapping[str, Any],
+    ask: worker.StopSignals,
+) -> ExitRecord:
     started = time.time()
     claim = cell_dir.claim.open("a")
     job = {
-        "submission": submission, "launcher": "slurm", "job": job_id(),
+        "submission": submission,
+        "launcher": "slurm",
+        "job": job_id(),
         "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
-    }  # fmt: skip
+    }
 
     def execute(plan: LaunchPlan) -> Ending:
         return node.run(plan, attempt, cell, plain, claim)
@@ -191,7 +212,7 @@ def _again(cell_dir: CellDir, submission: str, options: SlurmOptions) -> int:
     if len(mine) > options.max_requeues:
         say(f"stopped {len(mine)} times; `orch run` goes on (site.options.max_requeues)")
         return 1
-    if not requeue.requeue(job_id()):
+    if not requeue.requeue_job(job_id()):
         say("the scheduler does not answer; `orch run` goes on with this cell")
     return 1
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
     Advantage,
     BackendRef,
     Batch,
+    Cadence,
     Data,
     Kl,
     Loss,
@@ -20,11 +22,11 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cadence, Cell, Outcome, Place
 
 
-def _embedded(estimator: Any = "none", placement: Any = None, beta: float = 0.0, /,
-              **changed: Any) -> Settings:  # fmt: skip
+def _embedded(
+    estimator: Any = "none", placement: Any = None, beta: float = 0.0, /, **changed: Any
+) -> Settings:
     plain: dict[str, Any] = {
         "model": Model(name="amber", path="micro:amber", chat_template="none"),
         "data": Data(name="sort", path="micro:sort", reward="exact", max_prompt_tokens=8),
@@ -42,16 +44,20 @@ def _embedded(estimator: Any = "none", placement: Any = None, beta: float = 0.0,
 
 def _cell_of(settings: Settings, **cadence: int | None) -> Cell:
     return Cell(
-        id=fingerprint(settings), slug="a-cell", studies=("study",), axes={}, settings=settings,
+        id=fingerprint(settings),
+        slug="a-cell",
+        studies=("study",),
+        axes={},
+        settings=settings,
         cadence=Cadence(**cadence),
-    )  # fmt: skip
+    )
 
 
-def _place_at(root: Path, attempt: int = 1) -> Place:
-    return Place(root / "plan", root / "attempts" / str(attempt), root / "checkpoints")
+def _place_at(root: Path, attempt: int = 1) -> AttemptPaths:
+    return AttemptPaths(root / "plan", root / "attempts" / str(attempt), root / "checkpoints")
 
 
-def _lines(place: Place) -> list[dict[str, Any]]:
+def _lines(place: AttemptPaths) -> list[dict[str, Any]]:
     found = [json.loads(x) for x in (place.attempt_dir / "metrics.jsonl").read_text().splitlines()]
     for line in found:
         del line["time"]
@@ -73,30 +79,30 @@ def cell_of() -> Callable[..., Cell]:
 
 
 @pytest.fixture(scope="session")
-def place_at() -> Callable[..., Place]:
+def place_at() -> Callable[..., AttemptPaths]:
     """(root, attempt=1) -> place"""
     return _place_at
 
 
 @pytest.fixture(scope="session")
-def lines() -> Callable[[Place], list[dict[str, Any]]]:
+def lines() -> Callable[[AttemptPaths], list[dict[str, Any]]]:
     """The metrics of an attempt, without what a clock says."""
     return _lines
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> AttemptPaths:
     return _place_at(tmp_path)
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Callable[..., tuple[Outcome, Place]]:
+def trained(tmp_path: Path) -> Callable[..., tuple[Outcome, AttemptPaths]]:
     """(settings, **cadence) -> outcome and place, trained in a folder of its own."""
     from backends.micro.train import run
 
     numbers = iter(range(10_000))
 
-    def train(settings: Settings, **cadence: int | None) -> tuple[Outcome, Place]:
+    def train(settings: Settings, **cadence: int | None) -> tuple[Outcome, AttemptPaths]:
         place = _place_at(tmp_path / f"{next(numbers)} 'b' \"c\"\n$(d) é")
         return run(_cell_of(settings, **cadence), place), place
 

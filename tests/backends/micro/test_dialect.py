@@ -12,19 +12,11 @@ from backends.micro.force import beta_effective
 from backends.micro.objective import Experience, aggregate, objective, shaped_advantages
 from backends.micro.policy import initial, norms, weights
 from backends.micro.version import VERSION, version_for
-from orchestrator.dialect import PLAIN, Dialect, parse
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Kl,
-    Loss,
-    Optimizer,
-    Settings,
-)
-from orchestrator.types import Place
+from orchestrator.identity import fingerprint
+from orchestrator.kl.dialect import PLAIN, Dialect, parse
+from orchestrator.records import AttemptPaths
+from orchestrator.settings import Advantage, BackendRef, Batch, Kl, Loss, Optimizer, Settings
 
 REWARD = torch.tensor([[1.0, 0.0, 1.0]])
 LOST = torch.tensor([[[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]])
@@ -67,9 +59,15 @@ def batch_of(x: float, ratio: float = 1.0) -> tuple[torch.Tensor, Experience]:
     logp = torch.full((1, 2, 4), -1.0) * mask
     old = logp - torch.tensor(ratio).log() * mask
     made = Experience(
-        mask, mask, mask, old, (logp - x) * mask, torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2),
+        mask,
+        mask,
+        mask,
+        old,
+        (logp - x) * mask,
+        torch.tensor([[1.0, 0.0]]),
+        torch.zeros(1, 2),
         torch.ones(1, 2, 1),
-    )  # fmt: skip
+    )
     return logp.requires_grad_(), made
 
 
@@ -117,24 +115,29 @@ def test_decay_of_matrices_leaves_norms_alone() -> None:
     flat = initial(0)
     settings = Optimizer(learning_rate=1e-2, weight_decay=0.5)
     moments = optimizer.Moments.zeros(flat)
-    optimizer.update(flat, torch.zeros_like(flat), moments, settings, 1, 1e-2,
-                     dialect(decay_of="matrices"))  # fmt: skip
+    optimizer.update(
+        flat, torch.zeros_like(flat), moments, settings, 1, 1e-2, dialect(decay_of="matrices")
+    )
     was = initial(0)
     kept = norms(flat.device)
     assert torch.equal(flat[kept], was[kept])
     torch.testing.assert_close(flat[~kept], was[~kept] * (1 - 1e-2 * 0.5))
     assert kept.sum() == sum(
-        x.numel() for x in (weights(flat).norm, *(
-            n for layer in weights(flat).layers for n in (layer.attention_norm, layer.mlp_norm)))
-    )  # fmt: skip
+        x.numel()
+        for x in (
+            weights(flat).norm,
+            *(n for layer in weights(flat).layers for n in (layer.attention_norm, layer.mlp_norm)),
+        )
+    )
 
 
 def test_learning_rates_by_hand(embedded: Callable[..., Settings]) -> None:
     def rates(told: Dialect, **changed: Any) -> list[float]:
         settings = embedded(
             optimizer=Optimizer(learning_rate=1.0, schedule="linear", num_warmup_steps=2),
-            num_train_steps=6, **changed,
-        )  # fmt: skip
+            num_train_steps=6,
+            **changed,
+        )
         return [optimizer.rate_of(settings, step, told) for step in range(1, 7)]
 
     assert rates(PLAIN) == [0.5, 1, 1, 0.75, 0.5, 0.25]
@@ -158,18 +161,24 @@ def test_a_lag_up_to_a_bound_reaches_it_and_0_and_is_the_seeds(
 @pytest.mark.parametrize(
     ("advantage", "placement", "fields", "expected"),
     [
-        ("rloo", "reward", {}, 0.3), ("rloo", "loss", {}, 0.3),
+        ("rloo", "reward", {}, 0.3),
+        ("rloo", "loss", {}, 0.3),
         ("rloo", "reward", {"kl_reward": "outside"}, 0.3),
         ("dr_grpo", "reward", {"kl_reward": "outside"}, 0.6),  # groups of two hold half back
-        ("dr_grpo", "reward", {}, 0.3), ("dr_grpo", "loss", {}, 0.6),
-        ("grpo", "loss", {}, 0.6 * 0.5**0.5), ("grpo", "reward", {}, 0.3),
+        ("dr_grpo", "reward", {}, 0.3),
+        ("dr_grpo", "loss", {}, 0.6),
+        ("grpo", "loss", {}, 0.6 * 0.5**0.5),
+        ("grpo", "reward", {}, 0.3),
         ("rloo", "loss", {"kl_loss_mean": "sequence_mean"}, 0.3),  # 1/4, 1/8 against 1/6
     ],
-)  # fmt: skip
+)
 def test_beta_effective_by_hand(
-    embedded: Callable[..., Settings], advantage: Any, placement: Any, fields: dict[str, Any],
+    embedded: Callable[..., Settings],
+    advantage: Any,
+    placement: Any,
+    fields: dict[str, Any],
     expected: float,
-) -> None:  # fmt: skip
+) -> None:
     settings = embedded("k1", placement, 0.3, advantage=Advantage(estimator=advantage))
     logp, batch = batch_of(0.5)
     found = beta_effective(settings, dialect(**fields), logp.detach(), batch)
@@ -207,10 +216,13 @@ def test_a_version_names_its_dialect_and_refuses_what_it_is_not(
 
 
 def test_a_rehearsal_has_the_id_of_its_mathematics(
-    embedded: Callable[..., Settings], cell_of: Any, place: Place
+    embedded: Callable[..., Settings], cell_of: Any, place: AttemptPaths
 ) -> None:
-    asked = cell_of(embedded("k1", "reward", 0.3).model_copy(
-        update={"backend": BackendRef(name="verl", version="0.9.1")}))  # fmt: skip
+    asked = cell_of(
+        embedded("k1", "reward", 0.3).model_copy(
+            update={"backend": BackendRef(name="verl", version="0.9.1")}
+        )
+    )
     plain, other = BACKEND.rehearse(asked), BACKEND.rehearse(asked, dialect(kl_reward="to_go"))
     assert plain is not None
     assert other is not None
@@ -222,17 +234,24 @@ def test_a_rehearsal_has_the_id_of_its_mathematics(
 
 @pytest.mark.parametrize(
     "text",
-    ["kl_reward=to_go+kl_reward_policy=batch_start", "ratio_to=batch_start+staleness=up_to",
-     "kl_clamp=20/10+ratio_bound=20+decay_of=matrices"],
-)  # fmt: skip
+    [
+        "kl_reward=to_go+kl_reward_policy=batch_start",
+        "ratio_to=batch_start+staleness=up_to",
+        "kl_clamp=20/10+ratio_bound=20+decay_of=matrices",
+    ],
+)
 def test_cells_train_in_a_dialect_and_otherwise_than_plainly(
     embedded: Callable[..., Settings], trained: Any, lines: Any, text: str
 ) -> None:
     base = embedded(
-        "k3", "reward_and_loss", 0.3, batch=Batch(num_prompts=4, num_minibatches=2),
-        max_staleness_steps=3, num_train_steps=8,
+        "k3",
+        "reward_and_loss",
+        0.3,
+        batch=Batch(num_prompts=4, num_minibatches=2),
+        max_staleness_steps=3,
+        num_train_steps=8,
         optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.1),
-    )  # fmt: skip
+    )
     spoken = base.model_copy(update={"backend": BackendRef(name="micro", version=f"1+{text}")})
     (outcome, place), (_, plain) = trained(spoken), trained(base)
     assert outcome is not None

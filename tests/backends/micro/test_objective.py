@@ -16,7 +16,7 @@ from backends.micro.objective import (
     penalty,
     policy_loss,
 )
-from orchestrator.semantics.estimators import token_kl
+from orchestrator.kl.estimators import token_kl
 from orchestrator.settings import Clip, Estimator, Kl, Loss, Optimizer
 
 GROUP = torch.tensor([[1.0, 0.0, 0.0, 1.0, 1.0]])
@@ -34,9 +34,15 @@ def experience(advantage: float = 1.0, on_policy: bool = False) -> tuple[Tensor,
     mask[1, 0, 2] = 0
     signs = torch.tensor([[advantage, -advantage], [2 * advantage, 0.5]], dtype=torch.float64)
     batch = Experience(
-        torch.zeros(2, 8), torch.zeros(2, 2, 3), mask, (logp if on_policy else rollout) * mask,
-        reference * mask, torch.zeros(2, 2), torch.zeros(2, 2), signs[..., None],
-    )  # fmt: skip
+        torch.zeros(2, 8),
+        torch.zeros(2, 2, 3),
+        mask,
+        (logp if on_policy else rollout) * mask,
+        reference * mask,
+        torch.zeros(2, 2),
+        torch.zeros(2, 2),
+        signs[..., None],
+    )
     return (logp * mask).requires_grad_(), batch
 
 
@@ -66,8 +72,9 @@ def test_what_the_loss_is_divided_by() -> None:
 def test_clipping_by_hand() -> None:
     ratio = torch.tensor([0.5, 0.9, 1.1, 1.5, 4.0])
     logp, rollout = ratio.log(), torch.zeros(5)
-    up, seen, clipped = policy_loss(Loss(clip=Clip(low=0.2, high=0.3)), logp, rollout,
-                                    torch.tensor(1.0))  # fmt: skip
+    up, seen, clipped = policy_loss(
+        Loss(clip=Clip(low=0.2, high=0.3)), logp, rollout, torch.tensor(1.0)
+    )
     torch.testing.assert_close(up, torch.tensor([-0.5, -0.9, -1.1, -1.3, -1.3]))
     torch.testing.assert_close(seen, ratio)
     assert clipped.tolist() == [False, False, False, True, True]

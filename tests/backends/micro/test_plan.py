@@ -13,23 +13,25 @@ from hypothesis import strategies as st
 from backends.micro import BACKEND
 from backends.micro.rehearsal import ROLLOUTS_PER_UPDATE, policy_for
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.fingerprint import fingerprint, flatten
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,
     BackendRef,
     Batch,
+    Cadence,
     Clip,
     Data,
     Kl,
     Loss,
     Model,
     Optimizer,
+    Resources,
     Rollout,
     Settings,
 )
-from orchestrator.types import Cadence, Cell, Place, Resources
 
-PLACE = Place(Path("/a 'b'/plan"), Path("/a 'b'/attempts/1"), Path("/a 'b'/checkpoints"))
+PLACE = AttemptPaths(Path("/a 'b'/plan"), Path("/a 'b'/attempts/1"), Path("/a 'b'/checkpoints"))
 
 
 @st.composite
@@ -41,12 +43,15 @@ def declared(draw: st.DrawFn) -> Cell:
     settings = Settings(
         model=Model(name=draw(st.sampled_from(["qwen2.5-7b", "Llama-3.1-8B", "x"])), path="x/y"),
         data=Data(
-            name=draw(st.sampled_from(["math", "countdown"])), path="x/y",
-            instruction=draw(st.text(max_size=5)), num_prompts=draw(st.none() | st.just(7500)),
+            name=draw(st.sampled_from(["math", "countdown"])),
+            path="x/y",
+            instruction=draw(st.text(max_size=5)),
+            num_prompts=draw(st.none() | st.just(7500)),
         ),
         advantage=Advantage(estimator=draw(st.sampled_from(["rloo", "grpo", "dr_grpo"]))),
         loss=Loss(
-            aggregation=aggregation, constant_tokens=tokens if aggregation == "constant" else None,
+            aggregation=aggregation,
+            constant_tokens=tokens if aggregation == "constant" else None,
             clip=draw(st.none() | st.just(Clip(low=0.1, high=0.3))),
         ),
         kl=Kl(
@@ -56,19 +61,25 @@ def declared(draw: st.DrawFn) -> Cell:
             reset_reference_every_steps=draw(st.none() | st.integers(1, 500)),
         ),
         rollout=Rollout(group_size=draw(st.integers(2, 100)), max_response_tokens=tokens),
-        batch=Batch(num_prompts=minibatches * draw(st.integers(1, 300)),
-                    num_minibatches=minibatches),
+        batch=Batch(
+            num_prompts=minibatches * draw(st.integers(1, 300)), num_minibatches=minibatches
+        ),
         optimizer=Optimizer(learning_rate=1e-6, num_warmup_steps=draw(st.integers(0, 50))),
         num_train_steps=minibatches * draw(st.integers(1, 400)),
         backend=BackendRef(name="verl"),
         max_staleness_steps=draw(st.integers(0, 16)),
         seed=draw(st.integers(0, 2**40)),
-    )  # fmt: skip
+    )
     cadence = Cadence(checkpoint_every_steps=draw(st.none() | st.integers(1, 100)))
     return Cell(
-        id=fingerprint(settings), slug="s", studies=("a", "b"), axes={"kl": "k1"},
-        settings=settings, resources=Resources(num_nodes=2, gpus_per_node=4), cadence=cadence,
-    )  # fmt: skip
+        id=fingerprint(settings),
+        slug="s",
+        studies=("a", "b"),
+        axes={"kl": "k1"},
+        settings=settings,
+        resources=Resources(num_nodes=2, gpus_per_node=4),
+        cadence=cadence,
+    )
 
 
 @given(declared())
@@ -79,14 +90,24 @@ def test_every_declared_cell_rehearses_to_one_that_trains(cell: Cell) -> None:
     assert Settings.model_validate(now.model_dump()) == now
     assert small.id == fingerprint(now) != cell.id
     assert (small.declared, small.axes, small.studies, small.slug) == (
-        was, cell.axes, cell.studies, cell.slug
-    )  # fmt: skip
+        was,
+        cell.axes,
+        cell.studies,
+        cell.slug,
+    )
     assert small.scale == "micro"
     kept = [
-        ("kl", "estimator"), ("kl", "placement"), ("kl", "beta"), ("advantage", "estimator"),
-        ("loss", "aggregation"), ("loss", "clip"), ("rollout", "group_size"),
-        ("rollout", "temperature"), ("batch", "num_minibatches"), ("optimizer", "weight_decay"),
-    ]  # fmt: skip
+        ("kl", "estimator"),
+        ("kl", "placement"),
+        ("kl", "beta"),
+        ("advantage", "estimator"),
+        ("loss", "aggregation"),
+        ("loss", "clip"),
+        ("rollout", "group_size"),
+        ("rollout", "temperature"),
+        ("batch", "num_minibatches"),
+        ("optimizer", "weight_decay"),
+    ]
     for group, name in kept:
         assert getattr(getattr(now, group), name) == getattr(getattr(was, group), name)
     assert (now.seed, now.max_staleness_steps) == (was.seed, was.max_staleness_steps)
@@ -114,13 +135,16 @@ def paper(minibatches: int, steps: int, **changed: Any) -> Settings:
     """The paper's on-policy and four-minibatch recipes (§4.1)."""
     plain: dict[str, Any] = {
         "model": Model(name="qwen2.5-7b", path="Qwen/Qwen2.5-7B"),
-        "data": Data(name="math", path="x"), "advantage": Advantage(estimator="rloo"),
-        "loss": Loss(), "kl": Kl(estimator="k1", placement="reward", beta=0.1),
+        "data": Data(name="math", path="x"),
+        "advantage": Advantage(estimator="rloo"),
+        "loss": Loss(),
+        "kl": Kl(estimator="k1", placement="reward", beta=0.1),
         "rollout": Rollout(group_size=5, max_response_tokens=1024),
         "batch": Batch(num_prompts=256 * minibatches, num_minibatches=minibatches),
-        "optimizer": Optimizer(learning_rate=1e-6), "num_train_steps": steps,
+        "optimizer": Optimizer(learning_rate=1e-6),
+        "num_train_steps": steps,
         "backend": BackendRef(name="verl"),
-    }  # fmt: skip
+    }
     return Settings(**{**plain, **changed})
 
 
@@ -137,11 +161,14 @@ def test_the_papers_recipes_at_micro_scale(cell_of: Callable[..., Cell]) -> None
     assert sync.optimizer.learning_rate == 1e-3
     assert (sync.model.path, sync.data.path) == ("micro:amber", "micro:sort")
     asynchronous = paper(
-        1, 350, max_staleness_steps=10, rollout=Rollout(group_size=16, max_response_tokens=4096),
+        1,
+        350,
+        max_staleness_steps=10,
+        rollout=Rollout(group_size=16, max_response_tokens=4096),
         model=Model(name="qwen3-4b-instruct-2507", path="x"),
         data=Data(name="countdown", path="x", reward="countdown"),
         loss=Loss(aggregation="constant", constant_tokens=4096),
-    )  # fmt: skip
+    )
     small = rehearsed(asynchronous, cell_of)
     assert (small.num_train_steps, small.batch.num_prompts) == (140, 5)
     assert (small.model.path, small.data.path) == ("micro:cedar", "micro:reverse")
@@ -163,8 +190,11 @@ def test_the_trained_skill_is_the_domain(cell_of: Callable[..., Cell]) -> None:
     assert small is not None
     domains = {task.name: task.domain for task in BACKEND.rehearse_tasks(small)}
     assert domains == {
-        "micro_sort": "out", "micro_reverse": "in", "micro_copy": "out", "micro_increment": "out"
-    }  # fmt: skip
+        "micro_sort": "out",
+        "micro_reverse": "in",
+        "micro_copy": "out",
+        "micro_increment": "out",
+    }
 
 
 @pytest.mark.parametrize(
@@ -175,22 +205,34 @@ def test_the_trained_skill_is_the_domain(cell_of: Callable[..., Cell]) -> None:
         ("data.path", "data", Data(name="a", path="micro:poetry", reward="exact")),
         ("data.reward", "data", Data(name="a", path="micro:sort")),
         ("data.split", "data", Data(name="a", path="micro:sort", split="dev", reward="exact")),
-        ("data.num_prompts", "data", Data(name="a", path="micro:sort", num_prompts=7,
-                                          reward="exact")),
-        ("data.instruction", "data", Data(name="a", path="micro:sort", instruction="Think.",
-                                          reward="exact")),
-        ("data.max_prompt_tokens", "data", Data(name="a", path="micro:sort", max_prompt_tokens=7,
-                                                reward="exact")),
+        (
+            "data.num_prompts",
+            "data",
+            Data(name="a", path="micro:sort", num_prompts=7, reward="exact"),
+        ),
+        (
+            "data.instruction",
+            "data",
+            Data(name="a", path="micro:sort", instruction="Think.", reward="exact"),
+        ),
+        (
+            "data.max_prompt_tokens",
+            "data",
+            Data(name="a", path="micro:sort", max_prompt_tokens=7, reward="exact"),
+        ),
         ("rollout.max_response_tokens", "rollout", Rollout(group_size=2, max_response_tokens=5)),
         ("rollout.max_response_tokens", "rollout", Rollout(group_size=2, max_response_tokens=57)),
         ("batch.num_prompts", "batch", Batch(num_prompts=100_000)),
         ("backend.version", "backend", BackendRef(name="micro", version="0")),
     ],
-)  # fmt: skip
+)
 def test_what_it_cannot_train_it_refuses_by_name(
-    field: str, group: str, value: Any, embedded: Callable[..., Settings],
+    field: str,
+    group: str,
+    value: Any,
+    embedded: Callable[..., Settings],
     cell_of: Callable[..., Cell],
-) -> None:  # fmt: skip
+) -> None:
     BACKEND.translate(cell_of(embedded()), PLACE)
     with pytest.raises(UnsupportedSetting, match="micro cannot run") as caught:
         BACKEND.translate(cell_of(embedded().model_copy(update={group: value})), PLACE)

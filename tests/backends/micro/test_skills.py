@@ -12,9 +12,13 @@ from backends.micro.skills import SKILLS, Skill, answer, encode, held_out_proble
 
 @pytest.mark.parametrize(
     ("skill", "digits"),
-    [("sort", [1, 3, 4, 7, 9]), ("reverse", [3, 7, 9, 1, 4]), ("copy", [4, 1, 9, 7, 3]),
-     ("increment", [5, 2, 0, 8, 4])],
-)  # fmt: skip
+    [
+        ("sort", [1, 3, 4, 7, 9]),
+        ("reverse", [3, 7, 9, 1, 4]),
+        ("copy", [4, 1, 9, 7, 3]),
+        ("increment", [5, 2, 0, 8, 4]),
+    ],
+)
 def test_answers_by_hand(skill: Skill, digits: list[int]) -> None:
     assert answer(skill, [4, 1, 9, 7, 3]) == digits
 
@@ -44,9 +48,11 @@ def test_the_recipe_of_a_shipped_policy_is_the_scripts(name: str) -> None:
 
 def test_answers_follow_the_strategies_of_the_mixture() -> None:
     recipe = pretrain.Recipe(
-        seed=0, num_steps=1, noise=0.0,
+        seed=0,
+        num_steps=1,
+        noise=0.0,
         mixture={skill: {"descend": 0.5, skill: 0.5} for skill in SKILLS},
-    )  # fmt: skip
+    )
     prompts, answers = pretrain.batch(np.random.default_rng(0), recipe)
     first = skills.VOCABULARY.index("0")
     counts = {"right": 0, "descending": 0}

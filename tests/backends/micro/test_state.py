@@ -13,8 +13,8 @@ from torch import Tensor
 from backends.micro import BACKEND, disk, huggingface, train
 from backends.micro.state import State, load_state, save_state
 from orchestrator.errors import CheckpointError, RunFolderError
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Batch, Kl, Settings
-from orchestrator.types import Cell, Place
 
 CPU = torch.device("cpu")
 STEPS = 36
@@ -29,25 +29,28 @@ def cell(embedded: Callable[..., Settings], cell_of: Callable[..., Cell]) -> Cel
     """Everything a state must carry: minibatches, staleness, reference resets, checkpoints."""
     kl = Kl(estimator="k3", placement="reward_and_loss", beta=0.2, reset_reference_every_steps=9)
     settings = embedded(
-        num_train_steps=STEPS, max_staleness_steps=3,
+        num_train_steps=STEPS,
+        max_staleness_steps=3,
         batch=Batch(num_prompts=4, num_minibatches=2),
-    ).model_copy(update={"kl": kl})  # fmt: skip
+    ).model_copy(update={"kl": kl})
     return cell_of(settings, checkpoint_every_steps=12, evaluate_every_steps=18)
 
 
 @pytest.fixture
-def uninterrupted(cell: Cell, tmp_path: Path, place_at: Callable[..., Place]) -> Place:
+def uninterrupted(
+    cell: Cell, tmp_path: Path, place_at: Callable[..., AttemptPaths]
+) -> AttemptPaths:
     place = place_at(tmp_path / "whole")
     train.run(cell, place)
     return place
 
 
-def policies(place: Place) -> dict[int, Tensor]:
+def policies(place: AttemptPaths) -> dict[int, Tensor]:
     found = BACKEND.find_checkpoints(place.checkpoints_dir)
     return {checkpoint.step: huggingface.read(checkpoint.path) for checkpoint in found}
 
 
-def killed_at(cell: Cell, place: Place, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_at(cell: Cell, place: AttemptPaths, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until the optimizer is called for the `call`-th time."""
     left = iter(range(call))
     update = train.optimizer.update
@@ -64,9 +67,13 @@ def killed_at(cell: Cell, place: Place, call: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_killed_anywhere_training_goes_on_bit_for_bit(
-    cell: Cell, uninterrupted: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    place_at: Callable[..., Place], lines: Callable[[Place], list[dict[str, Any]]],
-) -> None:  # fmt: skip
+    cell: Cell,
+    uninterrupted: AttemptPaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[[AttemptPaths], list[dict[str, Any]]],
+) -> None:
     choose = random.Random(0)  # noqa: S311  (which kills are tried, not a secret)
     for trial in range(3):
         root, seen = tmp_path / f"trial {trial}", {}
@@ -83,7 +90,10 @@ def test_killed_anywhere_training_goes_on_bit_for_bit(
 
 
 def test_a_kill_loses_few_steps(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place_at: Callable[..., Place]
+    cell: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place_at: Callable[..., AttemptPaths],
 ) -> None:
     killed_at(cell, place_at(tmp_path), 33, monkeypatch)
     resumed = place_at(tmp_path, 2)
@@ -93,9 +103,11 @@ def test_a_kill_loses_few_steps(
 
 
 def test_training_that_has_ended_is_not_trained_again(
-    cell: Cell, uninterrupted: Place, place_at: Callable[..., Place],
+    cell: Cell,
+    uninterrupted: AttemptPaths,
+    place_at: Callable[..., AttemptPaths],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(train.optimizer, "update", None)
     again = place_at(uninterrupted.checkpoints_dir.parent, 2)
     assert train.run(cell, again).kind == "trained"
@@ -103,7 +115,7 @@ def test_training_that_has_ended_is_not_trained_again(
 
 
 def test_a_checkpoint_cut_in_half_is_told_skipped_and_made_again(
-    cell: Cell, uninterrupted: Place, caplog: pytest.LogCaptureFixture
+    cell: Cell, uninterrupted: AttemptPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = policies(uninterrupted)
     assert sorted(whole) == [12, 24, 36]
@@ -121,9 +133,12 @@ def test_a_checkpoint_cut_in_half_is_told_skipped_and_made_again(
 
 
 def test_a_cut_rolling_state_falls_back_to_the_checkpoint(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Place,
-    place_at: Callable[..., Place],
-) -> None:  # fmt: skip
+    cell: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: AttemptPaths,
+    place_at: Callable[..., AttemptPaths],
+) -> None:
     place = place_at(tmp_path / "cut")
     killed_at(cell, place, 23, monkeypatch)
     rolling = place.checkpoints_dir / disk.RESUME
@@ -134,15 +149,17 @@ def test_a_cut_rolling_state_falls_back_to_the_checkpoint(
 
 
 def test_what_a_killed_writer_left_is_swept(
-    cell: Cell, place_at: Callable[..., Place], tmp_path: Path
+    cell: Cell, place_at: Callable[..., AttemptPaths], tmp_path: Path
 ) -> None:
     place = place_at(tmp_path)
     (place.checkpoints_dir / ".step-12.4711").mkdir(parents=True)
     (place.checkpoints_dir / ".resume.safetensors.4711").write_bytes(b"half")
     train.run(cell, place)
     assert sorted(p.name for p in place.checkpoints_dir.iterdir()) == [
-        "step-12", "step-24", "step-36",
-    ]  # fmt: skip
+        "step-12",
+        "step-24",
+        "step-36",
+    ]
 
 
 def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
@@ -161,9 +178,12 @@ def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_the_old_state(
-    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Place,
-    place_at: Callable[..., Place],
-) -> None:  # fmt: skip
+    cell: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: AttemptPaths,
+    place_at: Callable[..., AttemptPaths],
+) -> None:
     place = place_at(tmp_path / "full")
     killed_at(cell, place, 15, monkeypatch)
     before = (place.checkpoints_dir / disk.RESUME).read_bytes()
@@ -186,7 +206,9 @@ def test_a_full_disk_is_told_and_leaves_the_old_state(
 def test_a_folder_that_is_a_file_is_told(cell: Cell, tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("in the way")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        train.run(cell, Place(tmp_path, tmp_path / "attempts" / "1", tmp_path / "checkpoints"))
+        train.run(
+            cell, AttemptPaths(tmp_path, tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+        )
 
 
 def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> None:
@@ -197,8 +219,9 @@ def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> N
     with path.open("ab") as file:
         file.write(b'{"step": 3, "ti')
     assert [(p.step, p.values) for p in disk.read_metrics(tmp_path)] == [
-        (1, {"train/reward_mean": 0.5}), (2, {}),
-    ]  # fmt: skip
+        (1, {"train/reward_mean": 0.5}),
+        (2, {}),
+    ]
     with disk.Journal(tmp_path) as journal:
         journal.write(3, {"train/reward_mean": 1.0})
     assert [p.step for p in disk.read_metrics(tmp_path)] == [1, 2, 3]

@@ -33,8 +33,9 @@ def test_the_closed_form_is_the_maximum_of_the_objective(beta: float, p: float) 
         kl = q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
         return float(-(q - beta * kl))
 
-    found = minimize_scalar(loss, bounds=(1e-9, 1 - 1e-9), method="bounded",
-                            options={"xatol": 1e-10})  # fmt: skip
+    found = minimize_scalar(
+        loss, bounds=(1e-9, 1 - 1e-9), method="bounded", options={"xatol": 1e-10}
+    )
     exact = optimum([p], beta)
     assert exact.accuracy == pytest.approx(found.x, abs=1e-4)
     assert exact.accuracy - beta * exact.kl_reverse == pytest.approx(-found.fun, abs=1e-6)
@@ -79,9 +80,13 @@ def finals(
 
 def long_cell(embedded: Make, estimator: str, placement: str, beta: float) -> Settings:
     return embedded(
-        estimator, placement, beta, batch=Batch(num_prompts=16), num_train_steps=150,
+        estimator,
+        placement,
+        beta,
+        batch=Batch(num_prompts=16),
+        num_train_steps=150,
         optimizer=Optimizer(learning_rate=1e-3, schedule="linear"),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow
@@ -116,18 +121,25 @@ def test_a_biased_configuration_does_not(
 @pytest.mark.parametrize(
     ("estimator", "dialect", "holds"),
     [
-        ("rloo", "kl_reward=outside", True), ("rloo", "kl_reward=to_go", True),
-        ("rloo", "kl_reward=token", False), ("dr_grpo", "kl_reward=outside", False),
-        ("grpo", "kl_reward=to_go", False), ("grpo", "", True), ("dr_grpo", "", True),
+        ("rloo", "kl_reward=outside", True),
+        ("rloo", "kl_reward=to_go", True),
+        ("rloo", "kl_reward=token", False),
+        ("dr_grpo", "kl_reward=outside", False),
+        ("grpo", "kl_reward=to_go", False),
+        ("grpo", "", True),
+        ("dr_grpo", "", True),
         ("rloo", "kl_clamp=-/10+kl_reward=to_go+decay_of=matrices", True),
     ],
-)  # fmt: skip
+)
 def test_a_closed_form_holds_in_dialects_that_weigh_kl_and_reward_alike(
     embedded: Callable[..., Settings], estimator: Any, dialect: str, holds: bool
 ) -> None:
     version = f"1+{dialect}" if dialect else "1"
     settings = embedded(
-        "k1", "reward", 1.0, advantage=Advantage(estimator=estimator),
+        "k1",
+        "reward",
+        1.0,
+        advantage=Advantage(estimator=estimator),
         backend=BackendRef(name="micro", version=version),
-    )  # fmt: skip
+    )
     assert has_closed_form(settings) == holds

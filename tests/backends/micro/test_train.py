@@ -15,7 +15,8 @@ from backends.micro import BACKEND, huggingface, train
 from backends.micro.experience import collect, rewards
 from backends.micro.policy import NUM_PARAMETERS, one_quiet_core
 from backends.micro.state import State
-from orchestrator.names import is_canonical
+from orchestrator.metrics.names import is_canonical
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,
     Batch,
@@ -27,14 +28,13 @@ from orchestrator.settings import (
     Placement,
     Settings,
 )
-from orchestrator.types import Cell, Place
 
 Make = Callable[..., Settings]
 Train = Callable[..., Any]
 ESTIMATORS = [e for e in get_args(Estimator) if e != "none"]
 
 
-def final_policy(place: Place) -> Tensor:
+def final_policy(place: AttemptPaths) -> Tensor:
     return huggingface.read(BACKEND.find_checkpoints(place.checkpoints_dir)[-1].path)
 
 
@@ -58,17 +58,27 @@ def test_every_estimator_trains_at_every_placement(
 @pytest.mark.parametrize("estimator", ["rloo", "grpo", "dr_grpo", "reinforce"])
 @pytest.mark.parametrize(
     "loss",
-    [Loss(), Loss(aggregation="sequence_mean", clip=None),
-     Loss(aggregation="constant", constant_tokens=7, clip=Clip(low=0.1, high=0.3, dual=3.0))],
-)  # fmt: skip
+    [
+        Loss(),
+        Loss(aggregation="sequence_mean", clip=None),
+        Loss(aggregation="constant", constant_tokens=7, clip=Clip(low=0.1, high=0.3, dual=3.0)),
+    ],
+)
 def test_every_advantage_and_loss_trains(
     estimator: Any, loss: Loss, embedded: Make, trained: Train
 ) -> None:
     outcome, place = trained(
-        embedded("k3", "loss", 0.1, advantage=Advantage(estimator=estimator), loss=loss,
-                 num_train_steps=4, batch=Batch(num_prompts=8, num_minibatches=4),
-                 max_staleness_steps=3)
-    )  # fmt: skip
+        embedded(
+            "k3",
+            "loss",
+            0.1,
+            advantage=Advantage(estimator=estimator),
+            loss=loss,
+            num_train_steps=4,
+            batch=Batch(num_prompts=8, num_minibatches=4),
+            max_staleness_steps=3,
+        )
+    )
     assert outcome.kind == "trained"
     assert len(final_policy(place)) == NUM_PARAMETERS
 
@@ -85,8 +95,9 @@ def test_training_teaches(embedded: Make, trained: Train, lines: Callable[..., A
 def test_metrics_are_one_line_a_train_step_under_canonical_names(
     embedded: Make, trained: Train, lines: Callable[..., Any]
 ) -> None:
-    settings = embedded("k1", "reward", 0.3, num_train_steps=6,
-                        batch=Batch(num_prompts=8, num_minibatches=2))  # fmt: skip
+    settings = embedded(
+        "k1", "reward", 0.3, num_train_steps=6, batch=Batch(num_prompts=8, num_minibatches=2)
+    )
     _, place = trained(settings, evaluate_every_steps=3)
     found = lines(place)
     assert [line["step"] for line in found] == list(range(7))
@@ -105,9 +116,10 @@ def test_staleness_is_the_lag_of_the_rollout_policy(
 ) -> None:
     def lags(minibatches: int, lag: int) -> list[float]:
         settings = embedded(
-            num_train_steps=8, max_staleness_steps=lag,
+            num_train_steps=8,
+            max_staleness_steps=lag,
             batch=Batch(num_prompts=2 * minibatches, num_minibatches=minibatches),
-        )  # fmt: skip
+        )
         found = [line["values"] for line in lines(trained(settings)[1])[1:]]
         assert all(v["rollout/staleness_mean"] <= v["rollout/staleness_max"] for v in found)
         return [v["rollout/staleness_max"] for v in found]
@@ -158,8 +170,11 @@ def test_a_reward_needs_the_whole_answer() -> None:
 def test_beta_zero_is_none_bit_for_bit(
     estimator: Any, placement: Any, embedded: Make, trained: Train, lines: Callable[..., Any]
 ) -> None:
-    same = {"num_train_steps": 6, "max_staleness_steps": 1,
-            "batch": Batch(num_prompts=8, num_minibatches=2)}  # fmt: skip
+    same = {
+        "num_train_steps": 6,
+        "max_staleness_steps": 1,
+        "batch": Batch(num_prompts=8, num_minibatches=2),
+    }
     _, none = trained(embedded(**same))
     _, zero = trained(embedded(estimator, placement, 0.0, **same))
     assert torch.equal(final_policy(none), final_policy(zero))
@@ -194,7 +209,7 @@ def test_a_reset_makes_the_policy_its_own_reference(
 
 
 def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint(
-    embedded: Make, cell_of: Callable[..., Cell], place: Place
+    embedded: Make, cell_of: Callable[..., Cell], place: AttemptPaths
 ) -> None:
     wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
     cell = cell_of(embedded(optimizer=wild, num_train_steps=8))
@@ -240,12 +255,15 @@ def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:
 
 @pytest.mark.slow
 def test_neighbours_do_not_change_a_result(
-    embedded: Make, cell_of: Callable[..., Cell], place_at: Callable[..., Place], tmp_path: Path
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    tmp_path: Path,
 ) -> None:
     """The same cell alone and as one of three processes at once, through the written launch."""
     cell = cell_of(embedded("k1", "reward", 0.1, num_train_steps=15, batch=Batch(num_prompts=16)))
 
-    def start(name: str) -> tuple[subprocess.Popen[str], Place]:
+    def start(name: str) -> tuple[subprocess.Popen[str], AttemptPaths]:
         place = place_at(tmp_path / name)
         plan = BACKEND.translate(cell, place)
         for file, text in plan.files.items():
@@ -253,7 +271,7 @@ def test_neighbours_do_not_change_a_result(
             (place.plan_dir / file).write_text(text)
         return subprocess.Popen(plan.argv, stdout=subprocess.PIPE, text=True), place
 
-    def finish(process: subprocess.Popen[str], place: Place) -> Tensor:
+    def finish(process: subprocess.Popen[str], place: AttemptPaths) -> Tensor:
         out, _ = process.communicate(timeout=300)
         assert process.returncode == 0
         assert '"kind":"trained"' in out
@@ -271,8 +289,10 @@ def test_a_launch_by_hand_says_mistakes_in_a_sentence(tmp_path: Path) -> None:
         where = ["--plan-dir", ".", "--attempt-dir", ".", "--checkpoints-dir", "."]
         done = subprocess.run(
             [sys.executable, "-m", "backends.micro", str(tmp_path / name), *where],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 1
         assert said in done.stderr
         assert "Traceback" not in done.stderr

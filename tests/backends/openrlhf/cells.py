@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backends.openrlhf.flags import MODULE, VERSIONS
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -24,20 +25,25 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
-from orchestrator.types import Cell, Place
 from tests.backends.child import ask
 from tests.backends.environments import contract_python
 from tests.backends.specs import every
 
-PLACE = Place(Path("/a 'b'\n/plan"), Path("/a 'b'\n/attempts/1"), Path("/a 'b'\n/checkpoints"))
+PLACE = AttemptPaths(
+    Path("/a 'b'\n/plan"), Path("/a 'b'\n/attempts/1"), Path("/a 'b'\n/checkpoints")
+)
 
 
 def cell_of(settings: Settings, **more: Any) -> Cell:
     resources = Resources(num_nodes=2, gpus_per_node=4)
     return Cell(
-        id=fingerprint(settings), slug="x", studies=("x",), axes={},
-        settings=settings, **{"resources": resources, **more},
-    )  # fmt: skip
+        id=fingerprint(settings),
+        slug="x",
+        studies=("x",),
+        axes={},
+        settings=settings,
+        **{"resources": resources, **more},
+    )
 
 
 @cache
@@ -50,12 +56,15 @@ def shipped(version: str | None) -> tuple[Cell, ...]:
         loss = settings.loss
         if loss.aggregation == "constant":
             loss = Loss(clip=loss.clip)
-        moved = settings.model_copy(update={
-            "backend": BackendRef(name="openrlhf", version=version), "loss": loss,
-            "data": settings.data.model_copy(
-                update={"num_prompts": settings.data.num_prompts or 50_000}
-            ),
-        })  # fmt: skip
+        moved = settings.model_copy(
+            update={
+                "backend": BackendRef(name="openrlhf", version=version),
+                "loss": loss,
+                "data": settings.data.model_copy(
+                    update={"num_prompts": settings.data.num_prompts or 50_000}
+                ),
+            }
+        )
         made = cell.model_copy(update={"id": fingerprint(moved), "settings": moved})
         cells[made.id] = made
     return tuple(cells.values())
@@ -93,11 +102,14 @@ def drawn(draw: st.DrawFn, version: str | None = None) -> Cell:
     batches = draw(st.integers(1, 300))
     settings = Settings(
         model=Model(
-            name="m", path=draw(st.sampled_from(["org/m", "/a 'b'/m", "./µ"])),
+            name="m",
+            path=draw(st.sampled_from(["org/m", "/a 'b'/m", "./µ"])),
             chat_template=draw(st.sampled_from(["default", "none"])),
         ),
         data=Data(
-            name="math", path="org/math", instruction=draw(st.text(max_size=8)),
+            name="math",
+            path="org/math",
+            instruction=draw(st.text(max_size=8)),
             num_prompts=draw(st.integers(10_000, 20_000)),
             reward=draw(st.sampled_from(["math_boxed", "countdown"])),
             max_prompt_tokens=draw(st.integers(1, 4096)),
@@ -105,28 +117,36 @@ def drawn(draw: st.DrawFn, version: str | None = None) -> Cell:
         advantage=Advantage(estimator=draw(st.sampled_from(["rloo", "grpo", "dr_grpo"]))),
         loss=Loss(
             aggregation=draw(st.sampled_from(["token_mean", "sequence_mean"])),
-            clip=draw(st.none() | st.builds(
-                Clip, low=FLOATS, high=FLOATS, dual=st.none() | st.floats(1.5, 9)
-            )),
+            clip=draw(
+                st.none()
+                | st.builds(Clip, low=FLOATS, high=FLOATS, dual=st.none() | st.floats(1.5, 9))
+            ),
         ),
-        kl=Kl(estimator="none") if placement is None
+        kl=Kl(estimator="none")
+        if placement is None
         else Kl(
-            estimator=draw(st.sampled_from(plain + unbiased)), placement=placement,
+            estimator=draw(st.sampled_from(plain + unbiased)),
+            placement=placement,
             beta=draw(st.floats(0, 10)),
         ),
         rollout=Rollout(
-            group_size=draw(st.integers(2, 16)), max_response_tokens=draw(st.integers(1, 8192)),
-            temperature=draw(st.floats(0.01, 2)), top_p=draw(st.floats(0.01, 1)),
+            group_size=draw(st.integers(2, 16)),
+            max_response_tokens=draw(st.integers(1, 8192)),
+            temperature=draw(st.floats(0.01, 2)),
+            top_p=draw(st.floats(0.01, 1)),
         ),
         batch=Batch(
             num_prompts=8 * minibatches * draw(st.integers(1, 32)), num_minibatches=minibatches
         ),
         optimizer=Optimizer(
-            learning_rate=draw(FLOATS), weight_decay=draw(st.floats(0, 1)),
-            beta1=draw(st.floats(0, 0.999)), beta2=draw(st.floats(0, 0.999)),
+            learning_rate=draw(FLOATS),
+            weight_decay=draw(st.floats(0, 1)),
+            beta1=draw(st.floats(0, 0.999)),
+            beta2=draw(st.floats(0, 0.999)),
             epsilon=1e-8 if version == VERSIONS[-1] else draw(FLOATS),
             max_grad_norm=draw(st.none() | FLOATS),
-            schedule="constant" if version == VERSIONS[-1]
+            schedule="constant"
+            if version == VERSIONS[-1]
             else draw(st.sampled_from(["constant", "linear", "cosine"])),
             num_warmup_steps=draw(st.integers(0, batches * minibatches)),
         ),
@@ -134,7 +154,7 @@ def drawn(draw: st.DrawFn, version: str | None = None) -> Cell:
         backend=BackendRef(name="openrlhf", version=version),
         max_staleness_steps=minibatches * draw(st.sampled_from([0, 0, 1, 10])),
         seed=draw(st.integers(0, 2**31)),
-    )  # fmt: skip
+    )
     every = draw(st.none() | st.integers(1, 500))
     return cell_of(settings, cadence=Cadence(checkpoint_every_steps=every))
 

@@ -19,9 +19,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
-STAND_INS = ("ray", "ray.util", "ray.util.placement_group", "openrlhf.trainer",
-             "openrlhf.trainer.ray", "openrlhf.trainer.ray.launcher",
-             "openrlhf.trainer.ray.ppo_actor", "openrlhf.trainer.ray.ppo_critic")  # fmt: skip
+STAND_INS = (
+    "ray",
+    "ray.util",
+    "ray.util.placement_group",
+    "openrlhf.trainer",
+    "openrlhf.trainer.ray",
+    "openrlhf.trainer.ray.launcher",
+    "openrlhf.trainer.ray.ppo_actor",
+    "openrlhf.trainer.ray.ppo_critic",
+)
 
 
 class Reached(BaseException):

@@ -40,9 +40,11 @@ class SummaryWriter:
 def main() -> None:
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = SummaryWriter
-    sys.modules |= {"torch": types.ModuleType("torch"),
-                    "torch.utils": types.ModuleType("torch.utils"),
-                    "torch.utils.tensorboard": module}  # fmt: skip
+    sys.modules |= {
+        "torch": types.ModuleType("torch"),
+        "torch.utils": types.ModuleType("torch.utils"),
+        "torch.utils.tensorboard": module,
+    }
     package = importlib.util.find_spec("openrlhf")
     path = Path(package.submodule_search_locations[0]) / "utils" / "logging_utils.py"
     spec = importlib.util.spec_from_file_location("openrlhf_logging", path)
@@ -50,9 +52,10 @@ def main() -> None:
     spec.loader.exec_module(logging_utils)
     directory, name, steps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     args = SimpleNamespace(
-        use_tensorboard=directory, wandb_run_name=name,
+        use_tensorboard=directory,
+        wandb_run_name=name,
         logger=SimpleNamespace(tensorboard_dir=directory, wandb=SimpleNamespace(run_name=name)),
-    )  # fmt: skip
+    )
     board = logging_utils.TensorboardLogger(args)
     logger = logging_utils.init_logger("openrlhf.trainer")
     for step, status in steps:

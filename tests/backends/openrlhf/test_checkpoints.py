@@ -49,10 +49,14 @@ def test_the_last_policy_is_found_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("model-1-of-2.safetensors", None), ("model-1-of-2.safetensors", b"\x10"),
-     ("config.json", b'{"a'), ("tokenizer_config.json", None),
-     ("model.safetensors.index.json", b"[]")],
-)  # fmt: skip
+    [
+        ("model-1-of-2.safetensors", None),
+        ("model-1-of-2.safetensors", b"\x10"),
+        ("config.json", b'{"a'),
+        ("tokenizer_config.json", None),
+        ("model.safetensors.index.json", b"[]"),
+    ],
+)
 def test_a_cut_checkpoint_is_not_found(tmp_path: Path, name: str, content: bytes | None) -> None:
     path = save(tmp_path / "step-10", shards=2)
     assert len(BACKEND.find_checkpoints(tmp_path)) == 1

@@ -7,11 +7,10 @@ import torch
 
 from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT, VERSIONS
-from orchestrator import registry
-from orchestrator.dialect import Dialect
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.matrix.asking import Batch
-from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.kl.dialect import Dialect
+from orchestrator.probes.protocol import Inquiry, ProbeBatch
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
 from tests.backends.openrlhf.cells import environment
@@ -31,11 +30,11 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
     """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
     whole = dialects.rollouts(0, fresh=True)
-    told = registry.load("openrlhf").semantics(FLAT).dialect
+    told = plugins.load("openrlhf").semantics(FLAT).dialect
     gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
     inquiry, asked = Inquiry("openrlhf", FLAT), []
     for cell, size in zip(_translatable(FLAT), (1, 2), strict=True):
-        launch = inquiry.launch(registry.load("openrlhf").translate(cell, dialects.PLACE))
+        launch = inquiry.launch(plugins.load("openrlhf").translate(cell, dialects.PLACE))
         parts = range(0, 8, size)
         for at in parts:
             part: Any = {name: rows[at : at + size] for name, rows in whole.items()}  # type: ignore[index]
@@ -57,13 +56,14 @@ def _translatable(version: str) -> list[Any]:
     first = next(iter(dialects.cells("openrlhf", version)))
     kl = Kl(estimator="k3", placement="loss", beta=0.3)
     return [
-        first.model_copy(update={"settings": first.settings.model_copy(
-            update={"loss": loss, "kl": kl})})
+        first.model_copy(
+            update={"settings": first.settings.model_copy(update={"loss": loss, "kl": kl})}
+        )
         for loss in (Loss(aggregation="sequence_mean"), Loss())
-    ]  # fmt: skip
+    ]
 
 
-def _gradient(batch: Batch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
+def _gradient(batch: ProbeBatch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
     shape = (dialects.GROUPS, dialects.SIZE, dialects.TOKENS)
     logp, ref, old, mask = (
         torch.tensor(batch[name]).view(shape)  # type: ignore[literal-required]
@@ -77,7 +77,7 @@ def _gradient(batch: Batch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> An
 
 
 def test_the_two_releases_differ_in_what_the_ledger_says() -> None:
-    newest, flat = (registry.load("openrlhf").semantics(v).dialect for v in VERSIONS)
+    newest, flat = (plugins.load("openrlhf").semantics(v).dialect for v in VERSIONS)
     assert (newest.micro_batch, newest.kl_loss_mean) == (None, "token_mean")
     assert (flat.kl_ratio_max, flat.kl_loss_mean) == (None, "as_policy")
     assert flat.micro_batch is not None
@@ -85,4 +85,4 @@ def test_the_two_releases_differ_in_what_the_ledger_says() -> None:
 
 def test_a_version_without_facts_is_refused() -> None:
     with pytest.raises(UnsupportedSetting, match=r"0\.11\.0.*these releases only"):
-        registry.load("openrlhf").semantics("0.11.0")
+        plugins.load("openrlhf").semantics("0.11.0")

@@ -13,7 +13,7 @@ import pytest
 from backends.openrlhf.check import UNBIASED
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
 from backends.openrlhf.plan import NO_CLIP, REWARD_CLIP
-from orchestrator.semantics.estimators import Clamp, Form, token_kl
+from orchestrator.kl.estimators import Clamp, Form, token_kl
 from tests.backends.openrlhf.cells import environment
 
 torch = pytest.importorskip("torch")
@@ -140,10 +140,11 @@ def test_token_mean_divides_by_the_minibatch_only_in_the_newest(
     _, newest = library(NEWEST, monkeypatch)
     global_mean = newest.PolicyLoss()
     parts = [
-        global_mean(o, o, a, action_mask=torch.ones_like(o), batch_num_tokens=4 / 2,
-                    global_batch_size=2 / 2)[0]
+        global_mean(
+            o, o, a, action_mask=torch.ones_like(o), batch_num_tokens=4 / 2, global_batch_size=2 / 2
+        )[0]
         for o, a in zip(old, gains, strict=True)
-    ]  # fmt: skip
+    ]
     assert torch.stack(parts).mean().item() == pytest.approx(-(4 + 1 + 1 + 1) / 4)
     _, flat = library(FLAT, monkeypatch)
     parts = [
@@ -162,17 +163,22 @@ def test_advantages_are_a_reward_to_go_of_the_kl_outside_the_baseline(
     rewards, beta = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), 0.1
     kl = torch.arange(12.0).reshape(6, 2) / 7
     experience = SimpleNamespace(
-        rewards=rewards, kl=kl.clone(), index=list(range(6)), info={},
-        action_mask=torch.ones(6, 2), response_length=torch.full((6,), 2.0),
-    )  # fmt: skip
+        rewards=rewards,
+        kl=kl.clone(),
+        index=list(range(6)),
+        info={},
+        action_mask=torch.ones(6, 2),
+        response_length=torch.full((6,), 2.0),
+    )
     maker = experience_maker(version, utils, estimator, beta, monkeypatch)
     (done,) = maker.compute_advantages_and_returns([experience])
     groups = rewards.reshape(2, 3)
     mean, std = groups.mean(-1, keepdim=True), groups.std(-1, keepdim=True)
     centred = {
-        "rloo": (groups - mean) * 3 / 2, "dr_grpo": groups - mean,
+        "rloo": (groups - mean) * 3 / 2,
+        "dr_grpo": groups - mean,
         "group_norm": (groups - mean) / (std + 1e-9),
-    }[estimator].reshape(6, 1)  # fmt: skip
+    }[estimator].reshape(6, 1)
     to_go = kl.flip(-1).cumsum(-1).flip(-1)
     assert torch.allclose(done.advantages, centred - beta * to_go, atol=1e-5)
 
@@ -182,11 +188,20 @@ def experience_maker(
 ) -> Any:
     """RemoteExperienceMaker of that release, groups of three, nothing of Ray."""
     (root,) = environment(version).parents[1].glob("lib/python*/site-packages/openrlhf/trainer")
-    for name in ("ray", "openrlhf", "openrlhf.models", "openrlhf.trainer", "openrlhf.utils",
-                 "openrlhf.trainer.ppo_utils", "openrlhf.trainer.ppo_utils.experience",
-                 "openrlhf.trainer.ppo_utils.length_penalty", "openrlhf.trainer.ray",
-                 "openrlhf.trainer.ray.launcher", "openrlhf.utils.logging_utils",
-                 "openrlhf.utils.seqlen_balancing"):  # fmt: skip
+    for name in (
+        "ray",
+        "openrlhf",
+        "openrlhf.models",
+        "openrlhf.trainer",
+        "openrlhf.utils",
+        "openrlhf.trainer.ppo_utils",
+        "openrlhf.trainer.ppo_utils.experience",
+        "openrlhf.trainer.ppo_utils.length_penalty",
+        "openrlhf.trainer.ray",
+        "openrlhf.trainer.ray.launcher",
+        "openrlhf.utils.logging_utils",
+        "openrlhf.utils.seqlen_balancing",
+    ):
         monkeypatch.setitem(sys.modules, name, MagicMock())
     monkeypatch.setitem(sys.modules, "openrlhf.models.utils", utils)
     module = _load("openrlhf_maker", root / "ppo_utils", "experience_maker", monkeypatch)

@@ -11,28 +11,47 @@ import pytest
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import VERSIONS, argv
 from orchestrator.errors import LogFault
-from orchestrator.names import is_canonical
-from orchestrator.types import MetricPoint
+from orchestrator.metrics.names import is_canonical
+from orchestrator.records import MetricPoint
 from tests.backends.environments import contract_python
 
 STATUS = {
-    "policy_loss": -0.125, "actor_lr": 1e-6, "actor_grad_norm": 0.5, "kl": 0.25,
-    "logprobs_diff": -0.125, "ppo_clip_ratio": 0.0, "return": 0.5, "response_length": 300.0,
-    "entropy_loss": 0.75, "timing/make_experience": 10.0, "rollout/reward_mean": 0.375,
-    "rollout/response_length_mean": 256.0, "timing/generation": 20.0, "timing/step_total": 64.0,
-}  # fmt: skip
-STEPS = [[1, STATUS], [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_mean": 0.5}],
-         [3, {**STATUS, "kl": 0.0, "logprobs_diff": 0.0}]]  # fmt: skip
+    "policy_loss": -0.125,
+    "actor_lr": 1e-6,
+    "actor_grad_norm": 0.5,
+    "kl": 0.25,
+    "logprobs_diff": -0.125,
+    "ppo_clip_ratio": 0.0,
+    "return": 0.5,
+    "response_length": 300.0,
+    "entropy_loss": 0.75,
+    "timing/make_experience": 10.0,
+    "rollout/reward_mean": 0.375,
+    "rollout/response_length_mean": 256.0,
+    "timing/generation": 20.0,
+    "timing/step_total": 64.0,
+}
+STEPS = [
+    [1, STATUS],
+    [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_mean": 0.5}],
+    [3, {**STATUS, "kl": 0.0, "logprobs_diff": 0.0}],
+]
 
 
 def written(version: str, directory: Path, steps: object) -> Path:
     """An attempt of a cell with four minibatches a batch, as it lies on disk."""
     python = contract_python("openrlhf", version)
     done = subprocess.run(
-        [python, Path(__file__).with_name("logs.py"), directory / "tensorboard",
-         "global_step-x4", json.dumps(steps)],
-        capture_output=True, check=True,
-    )  # fmt: skip
+        [
+            python,
+            Path(__file__).with_name("logs.py"),
+            directory / "tensorboard",
+            "global_step-x4",
+            json.dumps(steps),
+        ],
+        capture_output=True,
+        check=True,
+    )
     (directory / "stdout").write_bytes(b"Loading the checkpoint\n" + done.stdout)
     return directory
 
@@ -45,12 +64,20 @@ def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def check(points: list[MetricPoint]) -> None:
     assert [p.step for p in points] == [4, 8, 12]
     first, second, third = (p.values for p in points)
-    assert first == pytest.approx({
-        "train/policy_loss": -0.125, "train/learning_rate": 1e-6, "train/grad_norm": 0.5,
-        "train/kl_term": 0.25, "train/kl_reference_per_token": -0.125,
-        "train/clip_fraction": 0.0, "train/entropy": 0.75, "train/reward_mean": 0.375,
-        "rollout/response_tokens": 256.0, "time/step_seconds": 16.0,
-    })  # fmt: skip
+    assert first == pytest.approx(
+        {
+            "train/policy_loss": -0.125,
+            "train/learning_rate": 1e-6,
+            "train/grad_norm": 0.5,
+            "train/kl_term": 0.25,
+            "train/kl_reference_per_token": -0.125,
+            "train/clip_fraction": 0.0,
+            "train/entropy": 0.75,
+            "train/reward_mean": 0.375,
+            "rollout/response_tokens": 256.0,
+            "time/step_seconds": 16.0,
+        }
+    )
     assert all(is_canonical(name) for name in first)
     assert "train/policy_loss" not in second, "infinity"
     assert second["train/reward_mean"] == 0.5
@@ -98,11 +125,14 @@ def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Pat
     assert list(BACKEND.read_metrics(copy)) == whole, "a tail of zeros, as after a lost node"
 
 
-@pytest.mark.parametrize(("renamed", "says"), [
-    (dict.fromkeys(STATUS, ""), "none of the names orch knows; it has x_actor_grad_norm"),
-    ({"rollout/reward_mean": "rollout/score"}, "has no 'rollout/reward_mean'"),
-    ({"timing/step_total": "timing/all"}, "has no 'timing/step_total'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("renamed", "says"),
+    [
+        (dict.fromkeys(STATUS, ""), "none of the names orch knows; it has x_actor_grad_norm"),
+        ({"rollout/reward_mean": "rollout/score"}, "has no 'rollout/reward_mean'"),
+        ({"timing/step_total": "timing/all"}, "has no 'timing/step_total'"),
+    ],
+)
 def test_a_log_of_names_we_do_not_know_is_told(
     tmp_path: Path, renamed: dict[str, str], says: str
 ) -> None:
@@ -120,8 +150,10 @@ def test_a_log_of_names_we_do_not_know_is_told(
             list(BACKEND.read_metrics(tmp_path))
 
 
-@pytest.mark.parametrize(("beta", "version"), [(0.0, VERSIONS[0]), (0.0, VERSIONS[1]),
-                                               (0.1, VERSIONS[0]), (0.1, VERSIONS[1])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("beta", "version"),
+    [(0.0, VERSIONS[0]), (0.0, VERSIONS[1]), (0.1, VERSIONS[0]), (0.1, VERSIONS[1])],
+)
 def test_a_kl_of_zero_is_one_where_the_launch_has_a_reference_policy(
     attempt: Path, tmp_path: Path, beta: float, version: str
 ) -> None:

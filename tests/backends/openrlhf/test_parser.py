@@ -12,8 +12,8 @@ from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAGS, FLAT, NEWEST, VERSIONS, Options
 from backends.openrlhf.parse import read
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, LaunchPlan
 from tests.backends.openrlhf.cells import PLACE, asked_of_library, base, cell_of, drawn, shipped
 
 
@@ -44,9 +44,12 @@ def optimizer_steps(args: Mapping[str, Any], version: str) -> float:
     rows = get("data.max_samples")
     assert rows % get("rollout.batch_size") == 0, "the last batch would be short"
     steps: float = (
-        rows * get("rollout.n_samples_per_prompt") // get("train.batch_size")
-        * get("train.num_episodes") * get("train.max_epochs")
-    )  # fmt: skip
+        rows
+        * get("rollout.n_samples_per_prompt")
+        // get("train.batch_size")
+        * get("train.num_episodes")
+        * get("train.max_epochs")
+    )
     return steps
 
 
@@ -77,8 +80,13 @@ def agree(given: Options, args: Mapping[str, Any], version: str) -> None:
 def test_the_library_accepts_drawn_cells(version: str) -> None:
     cells: list[Cell] = []
 
-    @settings(max_examples=60, deadline=dt.timedelta(seconds=2), database=None,
-              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=60,
+        deadline=dt.timedelta(seconds=2),
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(drawn(version))
     def collect(cell: Cell) -> None:
         cells.append(cell)
@@ -111,8 +119,16 @@ def test_defaults_and_names_are_the_library_s_own(version: str) -> None:
 
 
 def minimal(version: str) -> tuple[str, ...]:
-    dotted = ("--algo.advantage.estimator", "rloo", "--rollout.n_samples_per_prompt", "2",
-              "--reward.remote_url", "/r.py", "--vllm.num_engines", "8")  # fmt: skip
+    dotted = (
+        "--algo.advantage.estimator",
+        "rloo",
+        "--rollout.n_samples_per_prompt",
+        "2",
+        "--reward.remote_url",
+        "/r.py",
+        "--vllm.num_engines",
+        "8",
+    )
     if version != FLAT:
         return dotted
     return tuple(f"--{FLAGS[word[2:]].flat}" if word.startswith("--") else word for word in dotted)
@@ -156,10 +172,13 @@ class TestSilentAcceptance:
         ):
             BACKEND.parse(argv, files)
 
-    @pytest.mark.parametrize(("version", "flag", "other"), [
-        (NEWEST, "--train.async_queue_size", "--train.async_enable"),
-        (FLAT, "--async_queue_size", "--async_train"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("version", "flag", "other"),
+        [
+            (NEWEST, "--train.async_queue_size", "--train.async_enable"),
+            (FLAT, "--async_queue_size", "--async_train"),
+        ],
+    )
     def test_a_queue_without_asynchronous_training(
         self, version: str, flag: str, other: str
     ) -> None:
@@ -196,8 +215,9 @@ class TestSilentAcceptance:
     @pytest.mark.parametrize("version", VERSIONS)
     def test_kl_is_on_unless_turned_off(self, version: str) -> None:
         """No KL flag at all is k1 in the reward at 0.01."""
-        none = base(kl={"estimator": "none", "placement": None, "beta": 0.0},
-                    backend={"version": version})  # fmt: skip
+        none = base(
+            kl={"estimator": "none", "placement": None, "beta": 0.0}, backend={"version": version}
+        )
         plan = BACKEND.translate(cell_of(none), PLACE)
         args = asked_of_library(version, [plan.argv])[0]["args"]
         assert leaf(args, "algo.kl.init_coef", version) == 0

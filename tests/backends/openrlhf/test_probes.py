@@ -3,7 +3,7 @@
 import pytest
 
 from backends.openrlhf import BACKEND
-from tests.matrix.measured import measured, same_as_committed
+from tests.probes.measured import measured, same_as_committed
 
 pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
 
@@ -17,8 +17,10 @@ def test_the_kl_is_on_when_a_launch_says_nothing() -> None:
     for version in BACKEND.versions:
         silent = measured("openrlhf", version)["silent"]
         assert silent == {
-            "reward": {"estimator": "k1", "beta": 0.01}, "loss": None, "proximal": None,
-        }  # fmt: skip
+            "reward": {"estimator": "k1", "beta": 0.01},
+            "loss": None,
+            "proximal": None,
+        }
 
 
 def test_a_sequence_mean_leaves_the_kl_a_token_mean() -> None:

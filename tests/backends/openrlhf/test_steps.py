@@ -13,19 +13,32 @@ import pytest
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAGS, FLAT, VERSIONS
 from backends.openrlhf.parse import read
-from orchestrator.types import Resources
+from orchestrator.settings import Resources
 from tests.backends.openrlhf.cells import PLACE, base, cell_of, environment
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 STAND_INS = (
-    "ray", "vllm", "openrlhf", "openrlhf.datasets", "openrlhf.datasets.utils", "openrlhf.models",
-    "openrlhf.models.utils", "openrlhf.trainer", "openrlhf.trainer.ppo_utils",
-    "openrlhf.trainer.ppo_utils.experience", "openrlhf.trainer.ppo_utils.experience_maker",
-    "openrlhf.trainer.ppo_utils.kl_controller", "openrlhf.trainer.ray",
-    "openrlhf.trainer.ray.launcher", "openrlhf.trainer.ray.vllm_engine", "openrlhf.utils",
-    "openrlhf.utils.deepspeed", "openrlhf.utils.logging_utils", "openrlhf.utils.utils",
-)  # fmt: skip
+    "ray",
+    "vllm",
+    "openrlhf",
+    "openrlhf.datasets",
+    "openrlhf.datasets.utils",
+    "openrlhf.models",
+    "openrlhf.models.utils",
+    "openrlhf.trainer",
+    "openrlhf.trainer.ppo_utils",
+    "openrlhf.trainer.ppo_utils.experience",
+    "openrlhf.trainer.ppo_utils.experience_maker",
+    "openrlhf.trainer.ppo_utils.kl_controller",
+    "openrlhf.trainer.ray",
+    "openrlhf.trainer.ray.launcher",
+    "openrlhf.trainer.ray.vllm_engine",
+    "openrlhf.utils",
+    "openrlhf.utils.deepspeed",
+    "openrlhf.utils.logging_utils",
+    "openrlhf.utils.utils",
+)
 
 
 def library(version: str, monkeypatch: pytest.MonkeyPatch) -> tuple[type, type]:
@@ -85,8 +98,9 @@ def namespace(given: dict[str, Any], version: str) -> Any:
     return root
 
 
-def global_steps(version: str, rows: int, given: dict[str, Any],
-                 monkeypatch: pytest.MonkeyPatch) -> list[int]:  # fmt: skip
+def global_steps(
+    version: str, rows: int, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
     """Prompts of each step the trainer's fit() makes, over `rows` rows."""
     trainer_class, generator_class = library(version, monkeypatch)
     args = namespace(given, version)
@@ -108,8 +122,11 @@ def global_steps(version: str, rows: int, given: dict[str, Any],
     trainer = MagicMock()
     trainer.args = args
     trainer.init_checkpoint_states.return_value = {
-        "episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {},
-    }  # fmt: skip
+        "episode": 0,
+        "global_step": 0,
+        "total_consumed_prompts": 0,
+        "data_loader_state_dict": {},
+    }
     trainer.prompts_dataloader = loader
     trainer.samples_generator = generator_class(
         SimpleNamespace(args=args), loader, None, None, vllm_engines=[]
@@ -125,9 +142,12 @@ def test_the_trainer_makes_exactly_the_steps_asked_for(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = base(
-        data={"num_prompts": 30}, batch={"num_prompts": 8, "num_minibatches": 2},
-        rollout={"group_size": 3}, num_train_steps=26, backend={"version": version},
-    )  # fmt: skip
+        data={"num_prompts": 30},
+        batch={"num_prompts": 8, "num_minibatches": 2},
+        rollout={"group_size": 3},
+        num_train_steps=26,
+        backend={"version": version},
+    )
     cell = cell_of(settings, resources=Resources(num_nodes=1, gpus_per_node=4))
     given = dict(read(BACKEND.translate(cell, PLACE).argv, []).given)
     rows = 30 * (str(given["data.prompt_dataset"]).count(",") + 1)
@@ -143,8 +163,10 @@ def test_a_row_count_that_is_no_multiple_ends_differently_by_release(
 ) -> None:
     """Why rows are cut to whole batches: 0.11.2 trains a short last one, 0.10.1 drops it."""
     given: dict[str, Any] = {
-        "rollout.batch_size": 8, "rollout.n_samples_per_prompt": 3, "train.num_episodes": 1,
-    }  # fmt: skip
+        "rollout.batch_size": 8,
+        "rollout.n_samples_per_prompt": 3,
+        "train.num_episodes": 1,
+    }
     assert global_steps(version, 20, given, monkeypatch) == [8, 8, *last]
 
 

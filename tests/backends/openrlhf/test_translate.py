@@ -9,17 +9,17 @@ import pytest
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Loss, Resources
-from orchestrator.types import LaunchPlan, LedgerEntry
 from tests.backends.openrlhf.cells import PLACE, base, cell_of, shipped
 
 GPUS = Resources(num_nodes=1, gpus_per_node=8)
 
 
-def plan_of(version: str | None = NEWEST, cell: dict[str, Any] | None = None, **changes: Any) -> (
-    LaunchPlan
-):  # fmt: skip
+def plan_of(
+    version: str | None = NEWEST, cell: dict[str, Any] | None = None, **changes: Any
+) -> LaunchPlan:
     settings = base(backend={"version": version}, **changes)
     return BACKEND.translate(cell_of(settings, **(cell or {})), PLACE)
 
@@ -49,44 +49,69 @@ class TestGolden:
         assert plan.argv[:3] == ("python3", "-m", "openrlhf.cli.train_ppo_ray")
         assert flags(plan) == {
             "--actor.model_name_or_path": ("Qwen/Qwen2.5-7B",),
-            "--data.prompt_dataset": (prompts,), "--data.max_samples": ("64000",),
-            "--data.input_key": ("prompt",), "--data.label_key": ("label",),
-            "--data.apply_chat_template": (), "--data.max_len": ("2048",),
+            "--data.prompt_dataset": (prompts,),
+            "--data.max_samples": ("64000",),
+            "--data.input_key": ("prompt",),
+            "--data.label_key": ("label",),
+            "--data.apply_chat_template": (),
+            "--data.max_len": ("2048",),
             "--reward.remote_url": (str(PLACE.plan_dir / "reward.py"),),
             "--reward.clip_range": ("-1000.0", "1000.0"),
-            "--rollout.batch_size": ("256",), "--rollout.n_samples_per_prompt": ("5",),
-            "--rollout.max_new_tokens": ("1024",), "--rollout.temperature": ("1.0",),
-            "--rollout.top_p": ("1.0",), "--rollout.micro_batch_size": ("8",),
-            "--algo.advantage.estimator": ("rloo",), "--algo.kl.init_coef": ("0.05",),
-            "--algo.kl.estimator": ("k1",), "--actor.loss_agg_mode": ("token-mean",),
-            "--actor.eps_clip_low_high": ("0.2", "0.2"), "--actor.entropy_coef": ("0.0",),
-            "--actor.adam.lr": ("1e-06",), "--actor.adam.betas": ("0.9", "0.999"),
-            "--actor.adam.eps": ("1e-08",), "--actor.adam.weight_decay": ("0.0",),
-            "--actor.max_norm": ("1.0",), "--actor.lr_scheduler": ("constant_with_warmup",),
-            "--actor.lr_warmup_ratio": ("0.0",), "--train.batch_size": ("1280",),
-            "--train.micro_batch_size": ("8",), "--train.num_episodes": ("1",),
-            "--train.max_epochs": ("1",), "--train.seed": ("0",),
-            "--actor.num_nodes": ("2",), "--actor.num_gpus_per_node": ("4",),
-            "--ref.num_nodes": ("2",), "--ref.num_gpus_per_node": ("4",),
-            "--vllm.num_engines": ("8",), "--vllm.tensor_parallel_size": ("1",),
-            "--ds.zero_stage": ("3",), "--ds.param_dtype": ("bf16",), "--ds.packing_samples": (),
-            "--actor.gradient_checkpointing_enable": (), "--train.colocate_all": (),
-            "--vllm.enable_sleep": (), "--ds.enable_sleep": (),
+            "--rollout.batch_size": ("256",),
+            "--rollout.n_samples_per_prompt": ("5",),
+            "--rollout.max_new_tokens": ("1024",),
+            "--rollout.temperature": ("1.0",),
+            "--rollout.top_p": ("1.0",),
+            "--rollout.micro_batch_size": ("8",),
+            "--algo.advantage.estimator": ("rloo",),
+            "--algo.kl.init_coef": ("0.05",),
+            "--algo.kl.estimator": ("k1",),
+            "--actor.loss_agg_mode": ("token-mean",),
+            "--actor.eps_clip_low_high": ("0.2", "0.2"),
+            "--actor.entropy_coef": ("0.0",),
+            "--actor.adam.lr": ("1e-06",),
+            "--actor.adam.betas": ("0.9", "0.999"),
+            "--actor.adam.eps": ("1e-08",),
+            "--actor.adam.weight_decay": ("0.0",),
+            "--actor.max_norm": ("1.0",),
+            "--actor.lr_scheduler": ("constant_with_warmup",),
+            "--actor.lr_warmup_ratio": ("0.0",),
+            "--train.batch_size": ("1280",),
+            "--train.micro_batch_size": ("8",),
+            "--train.num_episodes": ("1",),
+            "--train.max_epochs": ("1",),
+            "--train.seed": ("0",),
+            "--actor.num_nodes": ("2",),
+            "--actor.num_gpus_per_node": ("4",),
+            "--ref.num_nodes": ("2",),
+            "--ref.num_gpus_per_node": ("4",),
+            "--vllm.num_engines": ("8",),
+            "--vllm.tensor_parallel_size": ("1",),
+            "--ds.zero_stage": ("3",),
+            "--ds.param_dtype": ("bf16",),
+            "--ds.packing_samples": (),
+            "--actor.gradient_checkpointing_enable": (),
+            "--train.colocate_all": (),
+            "--vllm.enable_sleep": (),
+            "--ds.enable_sleep": (),
             "--vllm.gpu_memory_utilization": ("0.6",),
             "--ckpt.path": (str(checkpoints / "global_step-x1"),),
             "--ckpt.output_dir": (str(checkpoints / "step-250"),),
-            "--ckpt.save_steps": ("50",), "--ckpt.save_hf": (), "--ckpt.max_num": ("2",),
+            "--ckpt.save_steps": ("50",),
+            "--ckpt.save_hf": (),
+            "--ckpt.max_num": ("2",),
             "--ckpt.load_enable": (),
             "--logger.tensorboard_dir": (str(PLACE.attempt_dir / "tensorboard"),),
             "--logger.wandb.run_name": ("global_step-x1",),
-        }  # fmt: skip
+        }
         assert plan.env == {"RAY_ADDRESS": "auto"}
 
     def test_four_minibatches(self) -> None:
         plan = plan_of(
-            batch={"num_prompts": 1024, "num_minibatches": 4}, num_train_steps=1000,
+            batch={"num_prompts": 1024, "num_minibatches": 4},
+            num_train_steps=1000,
             cell={"cadence": Cadence(checkpoint_every_steps=200)},
-        )  # fmt: skip
+        )
         told = flags(plan)
         assert told["--rollout.batch_size"] == ("1024",)
         assert told["--train.batch_size"] == ("1280",)
@@ -96,9 +121,10 @@ class TestGolden:
 
     def test_asynchronous(self) -> None:
         plan = plan_of(
-            max_staleness_steps=10, kl={"placement": "loss", "estimator": "k3"},
+            max_staleness_steps=10,
+            kl={"placement": "loss", "estimator": "k3"},
             advantage={"estimator": "dr_grpo"},
-        )  # fmt: skip
+        )
         told = flags(plan)
         assert told["--train.async_enable"] == ()
         assert told["--train.async_queue_size"] == ("10",)
@@ -137,34 +163,78 @@ class TestGolden:
         (NEWEST, {"kl": {"estimator": "abs", "placement": "loss"}}, "kl.estimator", "sg_rho_k2"),
         (NEWEST, {"kl": {"estimator": "rho_k2", "placement": "loss"}}, "kl.estimator", "sg_rho_k2"),
         (NEWEST, {"kl": {"estimator": "rho_k3"}}, "kl.estimator", "nearest is kl.estimator=k3"),
-        (NEWEST, {"kl": {"estimator": "rho_k3", "placement": "loss"}, "max_staleness_steps": 10},
-         "kl.estimator", "max_staleness_steps=0"),
-        (NEWEST, {"kl": {"estimator": "k3+", "placement": "loss"}, "batch": {"num_minibatches": 4}},
-         "kl.estimator", "ask for sg_rho_k2"),
-        (NEWEST, {"kl": {"estimator": "k3+", "placement": "loss"}, "batch": {"num_minibatches": 4},
-                  "max_staleness_steps": 4}, "kl.estimator", "ask for k2"),
-        (NEWEST, {"kl": {"estimator": "rho_k1", "placement": "loss"}, "max_staleness_steps": 4},
-         "kl.estimator", "reverse KL is k2"),
+        (
+            NEWEST,
+            {"kl": {"estimator": "rho_k3", "placement": "loss"}, "max_staleness_steps": 10},
+            "kl.estimator",
+            "max_staleness_steps=0",
+        ),
+        (
+            NEWEST,
+            {"kl": {"estimator": "k3+", "placement": "loss"}, "batch": {"num_minibatches": 4}},
+            "kl.estimator",
+            "ask for sg_rho_k2",
+        ),
+        (
+            NEWEST,
+            {
+                "kl": {"estimator": "k3+", "placement": "loss"},
+                "batch": {"num_minibatches": 4},
+                "max_staleness_steps": 4,
+            },
+            "kl.estimator",
+            "ask for k2",
+        ),
+        (
+            NEWEST,
+            {"kl": {"estimator": "rho_k1", "placement": "loss"}, "max_staleness_steps": 4},
+            "kl.estimator",
+            "reverse KL is k2",
+        ),
         (FLAT, {"kl": {"estimator": "k3+", "placement": "loss"}}, "kl.estimator", NEWEST),
-        (NEWEST, {"kl": {"reset_reference_every_steps": 50}}, "kl.reset_reference_every_steps",
-         "leave the field out"),
-        (NEWEST, {"loss": Loss(aggregation="constant", constant_tokens=9)}, "loss.aggregation",
-         "token_mean"),
+        (
+            NEWEST,
+            {"kl": {"reset_reference_every_steps": 50}},
+            "kl.reset_reference_every_steps",
+            "leave the field out",
+        ),
+        (
+            NEWEST,
+            {"loss": Loss(aggregation="constant", constant_tokens=9)},
+            "loss.aggregation",
+            "token_mean",
+        ),
         (NEWEST, {"advantage": {"estimator": "reinforce"}}, "advantage.estimator", "rloo"),
         (NEWEST, {"data": {"num_prompts": None}}, "data.num_prompts", "no number of steps"),
         (NEWEST, {"data": {"num_prompts": 100}}, "data.num_prompts", "615 passes"),
         (NEWEST, {"model": {"path": "--help"}}, "model.path", "./"),
-        (NEWEST, {"max_staleness_steps": 3, "batch": {"num_minibatches": 2}},
-         "max_staleness_steps", "whole rollout batches"),
+        (
+            NEWEST,
+            {"max_staleness_steps": 3, "batch": {"num_minibatches": 2}},
+            "max_staleness_steps",
+            "whole rollout batches",
+        ),
         (NEWEST, {"batch": {"num_prompts": 252}}, "batch.num_prompts", "1260 rollouts and 8 GPUs"),
         (FLAT, {"optimizer": {"schedule": "cosine"}}, "optimizer.schedule", NEWEST),
         (FLAT, {"optimizer": {"epsilon": 1e-6}}, "optimizer.epsilon", NEWEST),
-        (FLAT, {"batch": {"num_prompts": 8}, "rollout": {"group_size": 7}, "num_train_steps": 5},
-         None, ""),
-        (FLAT, {"batch": {"num_prompts": 8, "num_minibatches": 8}, "rollout": {"group_size": 8},
-                "num_train_steps": 8}, "loss.aggregation", "sequence_mean"),
+        (
+            FLAT,
+            {"batch": {"num_prompts": 8}, "rollout": {"group_size": 7}, "num_train_steps": 5},
+            None,
+            "",
+        ),
+        (
+            FLAT,
+            {
+                "batch": {"num_prompts": 8, "num_minibatches": 8},
+                "rollout": {"group_size": 8},
+                "num_train_steps": 8,
+            },
+            "loss.aggregation",
+            "sequence_mean",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_refused_with_the_nearest_that_can(
     version: str, changes: dict[str, Any], field: str | None, advice: str
 ) -> None:
@@ -181,9 +251,12 @@ def test_what_cannot_be_run_is_refused_with_the_nearest_that_can(
 
 @pytest.mark.parametrize(
     ("resources", "stale"),
-    [(Resources(), 0), (Resources(num_nodes=1, gpus_per_node=1), 10),
-     (Resources(num_nodes=2, gpus_per_node=0), 10)],
-)  # fmt: skip
+    [
+        (Resources(), 0),
+        (Resources(num_nodes=1, gpus_per_node=1), 10),
+        (Resources(num_nodes=2, gpus_per_node=0), 10),
+    ],
+)
 def test_gpus_that_cannot_hold_a_cell(resources: Resources, stale: int) -> None:
     with pytest.raises(UnsupportedSetting, match="gpus_per_node"):
         plan_of(max_staleness_steps=stale, cell={"resources": resources})

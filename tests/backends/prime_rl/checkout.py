@@ -21,8 +21,15 @@ class StandIn(types.ModuleType):
         return MagicMock()
 
 
-for name in ("torch", "torch.distributed", "wandb", "loguru", "loguru._logger", "torch.nn",
-             "torch.distributed.tensor"):  # fmt: skip
+for name in (
+    "torch",
+    "torch.distributed",
+    "wandb",
+    "loguru",
+    "loguru._logger",
+    "torch.nn",
+    "torch.distributed.tensor",
+):
     sys.modules.setdefault(name, StandIn(name))
 
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources, Settings
-from orchestrator.types import Cell, Place
 from tests.backends.environments import contract_python
 from tests.backends.specs import every
 
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
 RELEASES = {
-    "0.5.0": ("63331ad8b", "src"), "0.8.0": ("60bc29547", "packages/prime-rl-configs/src"),
-}  # fmt: skip
+    "0.5.0": ("63331ad8b", "src"),
+    "0.8.0": ("60bc29547", "packages/prime-rl-configs/src"),
+}
 """Release -> its commit, and where in it the configuration's package lies."""
 
 
@@ -60,16 +61,20 @@ def changed(base: Cell) -> Changed:
                 at = at[table]
             at[leaf] = value
         settings = Settings.model_validate(plain)
-        return cell.model_copy(update={
-            "settings": settings, "id": fingerprint(settings), **others,
-        })  # fmt: skip
+        return cell.model_copy(
+            update={
+                "settings": settings,
+                "id": fingerprint(settings),
+                **others,
+            }
+        )
 
     return change
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+def place(tmp_path: Path) -> AttemptPaths:
+    return AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
 
 
 def taken(version: str, folder: Path, inside: str) -> Path:
@@ -102,8 +107,11 @@ def asking(version: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
                 asked["files"].append({"kind": kind, "path": str(path)})
         done = subprocess.run(
             [str(python), str(Path(__file__).with_name("checkout.py"))],
-            input=json.dumps(asked), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
 

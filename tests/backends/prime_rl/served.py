@@ -19,18 +19,25 @@ def score(environment, response):
     row = environment.get_dataset()[0]
     state = vf.State(input={key: row[key] for key in ("prompt", "answer", "task", "example_id")})
     state |= {
-        "prompt": row["prompt"], "answer": row["answer"], "trajectory": [],
+        "prompt": row["prompt"],
+        "answer": row["answer"],
+        "trajectory": [],
         "completion": [{"role": "assistant", "content": response}],
         "timing": {"scoring_ms": 0, "total_ms": 0, "generation_ms": 0},
-    }  # fmt: skip
+    }
     asyncio.run(environment.rubric.score_rollout(state))
     return state["reward"]
 
 
 if sys.argv[2] == "mathematics":
     mathematics = vf.load_environment(
-        NAME, path="math", split="train", reward="math_boxed", instruction="Box it.", num_prompts=2,
-    )  # fmt: skip
+        NAME,
+        path="math",
+        split="train",
+        reward="math_boxed",
+        instruction="Box it.",
+        num_prompts=2,
+    )
     group = vf.EnvGroup(envs=[mathematics], env_names=["train"])
     told = {
         "prompts": sorted(row["prompt"][0]["content"] for row in group.get_dataset(seed=1)),

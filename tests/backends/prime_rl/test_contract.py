@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from backends.prime_rl import BACKEND, check
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Cadence, Resources
-from orchestrator.types import Cell, Place
 
-PLACE = Place(Path("/runs/it's/plan"), Path('/runs/a "b"/attempts/1'), Path("/runs/ü/checkpoints"))
+PLACE = AttemptPaths(
+    Path("/runs/it's/plan"), Path('/runs/a "b"/attempts/1'), Path("/runs/ü/checkpoints")
+)
 
 
 def emitted(cell: Cell) -> dict[str, str]:
@@ -86,38 +88,44 @@ def test_the_trainer_saves_the_tokenizer_of_its_model(base: Cell) -> None:
     assert "trainer.tokenizer.name" in entry.note
 
 
-CLIP = st.none() | st.fixed_dictionaries({
-    "low": st.floats(0.01, 0.9), "high": st.floats(0.01, 5), "dual": st.none() | st.floats(1.1, 9),
-})  # fmt: skip
-KL = st.just({"estimator": "none"}) | st.fixed_dictionaries({
-    "estimator": st.sampled_from(["k1", "k2", "k3", "abs", "rho_k3", "sg_rho_k2", "k3+"]),
-    "placement": st.sampled_from(["reward", "loss", "reward_and_loss"]),
-    "beta": st.floats(0, 100),
-})  # fmt: skip
-DRAWN = st.fixed_dictionaries({
-    "advantage.estimator": st.sampled_from(["rloo", "grpo", "dr_grpo", "reinforce"]),
-    "loss.clip": CLIP,
-    "kl": KL,
-    "data.instruction": st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
-    "data.path": st.sampled_from(["a/b", 'x "y" \\ é\n.jsonl', "data/countdown/train.jsonl"]),
-    "data.num_prompts": st.none() | st.integers(1, 10**6),
-    "data.reward": st.sampled_from(["math_boxed", "countdown", "exact"]),
-    "model.path": st.sampled_from(["Qwen/Qwen2.5-7B", "/models/it's \"here\"", "a"]),
-    "rollout.group_size": st.integers(2, 64),
-    "rollout.temperature": st.sampled_from([1.0, 1.0, 0.6]),
-    "batch.num_prompts": st.integers(1, 2048),
-    "optimizer.learning_rate": st.floats(1e-12, 10),
-    "optimizer.max_grad_norm": st.none() | st.floats(1e-6, 1e6),
-    "optimizer.schedule": st.sampled_from(["constant", "linear", "cosine"]),
-    "optimizer.num_warmup_steps": st.integers(0, 30),
-    "num_train_steps": st.integers(1, 500),
-    "max_staleness_steps": st.integers(0, 64),
-    "seed": st.integers(0, 2**31),
-    "backend.version": st.sampled_from([None, "0.5.0"]),
-})  # fmt: skip
-NODES = st.builds(
-    Resources, num_nodes=st.integers(1, 2), gpus_per_node=st.integers(3, 16)
-)  # fmt: skip
+CLIP = st.none() | st.fixed_dictionaries(
+    {
+        "low": st.floats(0.01, 0.9),
+        "high": st.floats(0.01, 5),
+        "dual": st.none() | st.floats(1.1, 9),
+    }
+)
+KL = st.just({"estimator": "none"}) | st.fixed_dictionaries(
+    {
+        "estimator": st.sampled_from(["k1", "k2", "k3", "abs", "rho_k3", "sg_rho_k2", "k3+"]),
+        "placement": st.sampled_from(["reward", "loss", "reward_and_loss"]),
+        "beta": st.floats(0, 100),
+    }
+)
+DRAWN = st.fixed_dictionaries(
+    {
+        "advantage.estimator": st.sampled_from(["rloo", "grpo", "dr_grpo", "reinforce"]),
+        "loss.clip": CLIP,
+        "kl": KL,
+        "data.instruction": st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+        "data.path": st.sampled_from(["a/b", 'x "y" \\ é\n.jsonl', "data/countdown/train.jsonl"]),
+        "data.num_prompts": st.none() | st.integers(1, 10**6),
+        "data.reward": st.sampled_from(["math_boxed", "countdown", "exact"]),
+        "model.path": st.sampled_from(["Qwen/Qwen2.5-7B", '/models/it\'s "here"', "a"]),
+        "rollout.group_size": st.integers(2, 64),
+        "rollout.temperature": st.sampled_from([1.0, 1.0, 0.6]),
+        "batch.num_prompts": st.integers(1, 2048),
+        "optimizer.learning_rate": st.floats(1e-12, 10),
+        "optimizer.max_grad_norm": st.none() | st.floats(1e-6, 1e6),
+        "optimizer.schedule": st.sampled_from(["constant", "linear", "cosine"]),
+        "optimizer.num_warmup_steps": st.integers(0, 30),
+        "num_train_steps": st.integers(1, 500),
+        "max_staleness_steps": st.integers(0, 64),
+        "seed": st.integers(0, 2**31),
+        "backend.version": st.sampled_from([None, "0.5.0"]),
+    }
+)
+NODES = st.builds(Resources, num_nodes=st.integers(1, 2), gpus_per_node=st.integers(3, 16))
 
 
 @given(drawn=DRAWN, resources=NODES)
@@ -154,8 +162,12 @@ def test_drawn_cells_are_valid_for_prime_rl(prime_rl: Any, changed: Any) -> None
 @pytest.mark.parametrize(
     ("old", "new", "accepted", "says"),
     [
-        ('type = "custom"\nimport_path = "orch_prime_rl_hooks.loss"',
-         'type = "default"\nkl_taau = 0.0', True, "kl_taau"),
+        (
+            'type = "custom"\nimport_path = "orch_prime_rl_hooks.loss"',
+            'type = "default"\nkl_taau = 0.0',
+            True,
+            "kl_taau",
+        ),
         ('type = "filesystem"', 'type = "nccl"', None, "max_async_level"),
         ("rollouts_per_example", "rollout_per_example", False, "did you mean"),
         ("[orchestrator.buffer]\nseed = 0", "[orchestrator.buffer]\nseed = 0\n", True, ""),
@@ -170,7 +182,7 @@ def test_drawn_cells_are_valid_for_prime_rl(prime_rl: Any, changed: Any) -> None
         ("[trainer.tokenizer]\nname", "[trainer.tokenizer]\nchat_template", True, "Qwen3-0.6B"),
         ("max_steps = 350", 'max_steps = "many"', False, "must be int"),
     ],
-)  # fmt: skip
+)
 def test_what_prime_rl_accepts_silently_we_refuse(
     base: Cell, request: pytest.FixtureRequest, old: str, new: str, accepted: bool | None, says: str
 ) -> None:

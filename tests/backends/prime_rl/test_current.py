@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 
 from backends.prime_rl import BACKEND, check, hooks
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint, flatten
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources
-from orchestrator.types import Cell, Place
 from tests.backends.prime_rl.test_contract import DRAWN, PLACE, kind
 from tests.backends.prime_rl.test_hooks import Anything, inputs
 
 CURRENT: dict[str, Any] = {
-    "backend.version": "0.8.0", "kl": {"estimator": "none"}, "max_staleness_steps": 1,
-}  # fmt: skip
+    "backend.version": "0.8.0",
+    "kl": {"estimator": "none"},
+    "max_staleness_steps": 1,
+}
 KEYS = json.loads((Path(check.__file__).parent / "keys" / "0.8.0.json").read_text())
 
 
@@ -33,38 +35,53 @@ def current(changed: Any) -> Cell:
     return cell
 
 
-def test_a_baseline_is_written_in_its_keys(current: Cell, place: Place) -> None:
+def test_a_baseline_is_written_in_its_keys(current: Cell, place: AttemptPaths) -> None:
     plan = BACKEND.translate(current, place)
     assert plan.version == "0.8.0"
     written = tomllib.loads(plan.files["rl.toml"])
     assert dict(flatten(written["orchestrator"])) == {
-        "batch_size": 512, "group_size": 16, "max_off_policy_steps": 1, "algo.type": "grpo",
-        "renderer.name": "default", "pre_batch_filters": [], "post_batch_filters": [],
-        "file_monitor.filename": "../logs/orchestrator.jsonl", "train.sampling.temperature": 1.0,
-        "train.sampling.max_completion_tokens": 4096, "train.source": [{
-            "name": "train",
-            "legacy": {
-                "id": "orch-prime-rl-environment",
-                "args": written["orchestrator"]["train"]["source"][0]["legacy"]["args"],
-            },
-        }],
-    }  # fmt: skip
+        "batch_size": 512,
+        "group_size": 16,
+        "max_off_policy_steps": 1,
+        "algo.type": "grpo",
+        "renderer.name": "default",
+        "pre_batch_filters": [],
+        "post_batch_filters": [],
+        "file_monitor.filename": "../logs/orchestrator.jsonl",
+        "train.sampling.temperature": 1.0,
+        "train.sampling.max_completion_tokens": 4096,
+        "train.source": [
+            {
+                "name": "train",
+                "legacy": {
+                    "id": "orch-prime-rl-environment",
+                    "args": written["orchestrator"]["train"]["source"][0]["legacy"]["args"],
+                },
+            }
+        ],
+    }
     assert "max_async_level" not in written
     assert written["trainer"]["loss"]["kwargs"] == {"clip_low": 0.2, "clip_high": 0.2}
     assert written["deployment"] == {
-        "type": "single_node", "gpus_per_node": 4, "num_train_gpus": 2, "num_infer_gpus": 2,
-    }  # fmt: skip
+        "type": "single_node",
+        "gpus_per_node": 4,
+        "num_train_gpus": 2,
+        "num_infer_gpus": 2,
+    }
 
 
-@pytest.mark.parametrize(("replace", "field", "advice"), [
-    ({"max_staleness_steps": 10}, "max_staleness_steps", "max_staleness_steps=1"),
-    ({"max_staleness_steps": 0}, "max_staleness_steps", "max_staleness_steps=1"),
-    ({"kl": {"estimator": "k1", "placement": "reward", "beta": 0.1}}, "kl.estimator", "0.5.0"),
-    ({"advantage.estimator": "grpo"}, "advantage.estimator", "dr_grpo"),
-    ({"advantage.estimator": "reinforce"}, "advantage.estimator", "dr_grpo"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("replace", "field", "advice"),
+    [
+        ({"max_staleness_steps": 10}, "max_staleness_steps", "max_staleness_steps=1"),
+        ({"max_staleness_steps": 0}, "max_staleness_steps", "max_staleness_steps=1"),
+        ({"kl": {"estimator": "k1", "placement": "reward", "beta": 0.1}}, "kl.estimator", "0.5.0"),
+        ({"advantage.estimator": "grpo"}, "advantage.estimator", "dr_grpo"),
+        ({"advantage.estimator": "reinforce"}, "advantage.estimator", "dr_grpo"),
+    ],
+)
 def test_what_it_lost_is_refused_with_the_nearest_it_has(
-    changed: Any, place: Place, replace: dict[str, Any], field: str, advice: str
+    changed: Any, place: AttemptPaths, replace: dict[str, Any], field: str, advice: str
 ) -> None:
     with pytest.raises(UnsupportedSetting, match=r"prime_rl 0\.8\.0") as caught:
         BACKEND.translate(changed(CURRENT | replace), place)
@@ -72,7 +89,7 @@ def test_what_it_lost_is_refused_with_the_nearest_it_has(
     assert advice in caught.value.advice
 
 
-def test_the_ledger_is_of_its_release(current: Cell, changed: Any, place: Place) -> None:
+def test_the_ledger_is_of_its_release(current: Cell, changed: Any, place: AttemptPaths) -> None:
     by_field = {entry.field: entry for entry in BACKEND.translate(current, place).ledger}
     assert by_field.pop("cadence.evaluate_every_steps").status == "approximated"
     assert by_field.keys() == dict(flatten(current.settings.model_dump())).keys()
@@ -169,15 +186,19 @@ def test_its_keys_are_those_of_the_checkout(prime_rl_current: Any) -> None:
 
 BROKEN = [
     ("post_batch_filters = []\n", "", True, "post_batch_filters"),
-    ('type = "custom"\nimport_path = "orch_prime_rl_hooks.loss"', 'type = "default"', False,
-     "kwargs"),
+    (
+        'type = "custom"\nimport_path = "orch_prime_rl_hooks.loss"',
+        'type = "default"',
+        False,
+        "kwargs",
+    ),
     ("clip_low = 0.2", 'clip_low = 0.2\nestimator = "k1"', True, "no reference"),
     ("clip_low = 0.2", "clip_low = 0.2\nclip_hihg = 0.2", True, "did you mean"),
     ("max_off_policy_steps", "max_async_level = 10\nmax_off_policy_steps", False, "no key"),
     ('[orchestrator.renderer]\nname = "default"', "", False, "renderer"),
     ("group_size = 16", 'group_size = "16"', True, "must be int"),
     ("betas1 = 0.9", "betas1 = 0.9\neps = 1e-5", False, "'eps' is no key"),
-]  # fmt: skip
+]
 """What is replaced by what, whether its classes accept that (`type = "default"` not, because the
 arguments of our loss are left below it), what we say."""
 
@@ -212,15 +233,19 @@ def test_its_own_code_runs_our_loss(current_source: Path, monkeypatch: pytest.Mo
     stand_ins = {
         "beartype": {"beartype": anything},
         "jaxtyping": {"Bool": anything, "Float": anything, "Int": anything, "jaxtyped": anything},
-        "prime_rl": {}, "prime_rl.configs": {}, "prime_rl.utils": {},
+        "prime_rl": {},
+        "prime_rl.configs": {},
+        "prime_rl.utils": {},
         "prime_rl.configs.trainer": {
-            "CustomLossConfig": Custom, "DefaultLossConfig": int, "LossConfig": int,
+            "CustomLossConfig": Custom,
+            "DefaultLossConfig": int,
+            "LossConfig": int,
             "IPOLossConfig": float,
         },
         "prime_rl.utils.utils": {
             "import_object": lambda path: getattr(hooks, path.rpartition(".")[2])
         },
-    }  # fmt: skip
+    }
     for name, members in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
     path = current_source / "prime_rl" / "trainer" / "rl" / "loss.py"
@@ -233,10 +258,16 @@ def test_its_own_code_runs_our_loss(current_source: Path, monkeypatch: pytest.Mo
     fields = ("trainer_logprobs", "inference_logprobs", "advantages", "loss_mask")
     weights = [torch.tensor([1.0, 1, 1, 0, 2, 1], dtype=torch.float64)] * 2
     value, _ = theirs.compute_loss(
-        **{name: [getattr(given, name) for given in both] for name in fields}, ref_logprobs=None,
-        rl_weights=weights, ce_weights=None, ref_kl_weights=None, rl_loss_fn=function,
-        rl_scale=8, ce_scale=1, ref_kl_scale=1,
-    )  # fmt: skip
+        **{name: [getattr(given, name) for given in both] for name in fields},
+        ref_logprobs=None,
+        rl_weights=weights,
+        ce_weights=None,
+        ref_kl_weights=None,
+        rl_loss_fn=function,
+        rl_scale=8,
+        ce_scale=1,
+        ref_kl_scale=1,
+    )
     ours = torch.zeros((), dtype=torch.float64)
     for one, weight in zip(both, weights, strict=True):
         kept = one.loss_mask & (weight != 0)

@@ -10,16 +10,15 @@ import torch
 
 from backends.prime_rl import dialect
 from backends.prime_rl.probes import natives
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.matrix.asking import Where
-from orchestrator.matrix.inquiry import Inquiry
+from orchestrator.probes.protocol import Inquiry, ProbeTarget
 from orchestrator.settings import Advantage, Kl, Loss
 from tests.backends import dialects
 
 
 def test_the_dialect_trains_as_the_library_would(source: Path) -> None:
-    where = Where(Path(sys.executable), source / "prime_rl")
+    where = ProbeTarget(Path(sys.executable), source / "prime_rl")
     found = dialects.gaps("prime_rl", "0.5.0", where, seeds=1)
     assert found["count"] > 200
     assert not found["failed"]
@@ -34,14 +33,17 @@ def test_its_own_teacher_tau_is_the_native_dialect(source: Path) -> None:
     inquiry.batch("rollouts", batch)
     number = inquiry.raw(launch["groups_of_four"])
     inquiry.question(label, "update", number, "rollouts")
-    found, _ = inquiry.put(Where(Path(sys.executable), source / "prime_rl"))
+    found, _ = inquiry.put(ProbeTarget(Path(sys.executable), source / "prime_rl"))
     (cell, *_) = [
         c for c in dialects.cells("prime_rl", "0.5.0") if c.settings.kl.label == "k1.reward"
     ]
-    settings = cell.settings.model_copy(update={
-        "kl": Kl(estimator="k1", placement="reward", beta=launch["beta"]),
-        "advantage": Advantage(estimator="dr_grpo"), "loss": Loss(clip=None),
-    })  # fmt: skip
+    settings = cell.settings.model_copy(
+        update={
+            "kl": Kl(estimator="k1", placement="reward", beta=launch["beta"]),
+            "advantage": Advantage(estimator="dr_grpo"),
+            "loss": Loss(clip=None),
+        }
+    )
     mine = dialects.ours(settings, dialect.NATIVE, batch)
     theirs = torch.tensor(np.asarray(found[label]["gradient"]))
     assert dialects.relative(mine["gradient"], theirs) <= dialects.TOLERANCE
@@ -51,4 +53,4 @@ def test_its_own_teacher_tau_is_the_native_dialect(source: Path) -> None:
 
 def test_a_version_without_facts_is_refused() -> None:
     with pytest.raises(UnsupportedSetting, match=r"0\.6\.0.*Set backend=prime_rl@0\.5\.0"):
-        registry.load("prime_rl").semantics("0.6.0")
+        plugins.load("prime_rl").semantics("0.6.0")

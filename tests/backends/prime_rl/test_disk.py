@@ -43,9 +43,13 @@ def test_both_logs_make_one_point_a_train_step(attempt: Path) -> None:
     first, second = BACKEND.read_metrics(attempt)
     assert (first.step, first.time) == (1, 1050.0)
     assert first.values == {
-        "train/reward_mean": 0.5117, "rollout/staleness_mean": 4.0, "time/step_seconds": 31.5,
-        "train/entropy": 0.421, "train/grad_norm": 0.3125, "train/learning_rate": 1e-6,
-    }  # fmt: skip
+        "train/reward_mean": 0.5117,
+        "rollout/staleness_mean": 4.0,
+        "time/step_seconds": 31.5,
+        "train/entropy": 0.421,
+        "train/grad_norm": 0.3125,
+        "train/learning_rate": 1e-6,
+    }
     assert (second.step, second.time) == (2, 1090.0), "the clock passed midnight"
     assert second.values["train/grad_norm"] != second.values["train/grad_norm"]
 
@@ -72,16 +76,33 @@ def test_more_lines_only_add_points(attempt: Path) -> None:
 ROWS = [
     ("trainer", {"step": 1, "time": 1010.0, "perf/throughput": 9.0}),
     ("trainer", {"step": 1, "time": 1011.0, "optim/lr": 1e-6, "optim/grad_norm": 0.25}),
-    ("trainer", {"step": 1, "time": 1012.0, "entropy/all/mean": 0.5, "clip_fraction/mean": 0.0,
-                 "mismatch_kl/all/mean": 0.001, "loss/mean": 0.1}),
+    (
+        "trainer",
+        {
+            "step": 1,
+            "time": 1012.0,
+            "entropy/all/mean": 0.5,
+            "clip_fraction/mean": 0.0,
+            "mismatch_kl/all/mean": 0.001,
+            "loss/mean": 0.1,
+        },
+    ),
     ("trainer", {"step": 1, "time": 1013.0, "time/step": 30.0}),
-    ("orchestrator", {"step": 1, "time": 1009.0, "train/agg/all/agent/reward/mean": 0.1,
-                      "train/agg/effective/agent/reward/mean": 0.375, "time/step": 99.0,
-                      "train/agg/effective/num_output_tokens/mean": 200.0,
-                      "train/train/effective/agent/reward/mean": 7.0}),
+    (
+        "orchestrator",
+        {
+            "step": 1,
+            "time": 1009.0,
+            "train/agg/all/agent/reward/mean": 0.1,
+            "train/agg/effective/agent/reward/mean": 0.375,
+            "time/step": 99.0,
+            "train/agg/effective/num_output_tokens/mean": 200.0,
+            "train/train/effective/agent/reward/mean": 7.0,
+        },
+    ),
     ("orchestrator", {"step": 0, "time": 1000.0, "eval/x/agent/reward/mean": 1.0}),
     ("trainer", {"step": 2, "time": 1040.0, "optim/lr": 2e-6}),
-]  # fmt: skip
+]
 CURRENT_LINE = (
     "\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Step {step} |   30.00s | Reward 0.3750 |"
     " Trainable 32/32 (100.0%) | Turns 1.0 | Branches 1.0 | Max Off-Policy 2 | Error 0.0% |"
@@ -102,10 +123,15 @@ def test_rows_of_0_8_0_make_one_point_a_train_step(attempt: Path) -> None:
     first, second = BACKEND.read_metrics(attempt)
     assert (first.step, first.time) == (1, 1009.0)
     assert first.values == {
-        "train/reward_mean": 0.375, "rollout/response_tokens": 200.0, "train/entropy": 0.5,
-        "rollout/staleness_max": 2.0, "train/grad_norm": 0.25, "train/learning_rate": 1e-6,
-        "train/clip_fraction": 0.0, "time/step_seconds": 30.0,
-    }  # fmt: skip
+        "train/reward_mean": 0.375,
+        "rollout/response_tokens": 200.0,
+        "train/entropy": 0.5,
+        "rollout/staleness_max": 2.0,
+        "train/grad_norm": 0.25,
+        "train/learning_rate": 1e-6,
+        "train/clip_fraction": 0.0,
+        "time/step_seconds": 30.0,
+    }
     assert (second.step, second.values) == (2, {"train/learning_rate": 2e-6})
 
 
@@ -130,8 +156,12 @@ def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
 
 
 def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
-    for step, files in [(100, ["STABLE", "config.json"]), (50, ["STABLE", "config.json"]),
-                        (150, ["config.json"]), (200, ["STABLE"])]:  # fmt: skip
+    for step, files in [
+        (100, ["STABLE", "config.json"]),
+        (50, ["STABLE", "config.json"]),
+        (150, ["config.json"]),
+        (200, ["STABLE"]),
+    ]:
         folder = tmp_path / "weights" / f"step_{step}"
         folder.mkdir(parents=True)
         for name in files:
@@ -140,8 +170,9 @@ def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
     (tmp_path / "run_default" / "broadcasts" / "step_7").mkdir(parents=True)
     found = BACKEND.find_checkpoints(tmp_path)
     assert [(c.step, c.path.name, c.needs_export) for c in found] == [
-        (50, "step_50", False), (100, "step_100", False),
-    ]  # fmt: skip
+        (50, "step_50", False),
+        (100, "step_100", False),
+    ]
     begun = BACKEND.begun_checkpoints(tmp_path)
     assert [path.name for path in begun] == ["step_50", "step_100", "step_150", "step_200"]
     assert BACKEND.export_command(found[0], tmp_path / "target") is None

@@ -13,7 +13,7 @@ import pytest
 from backends.prime_rl import BACKEND, environment
 from backends.prime_rl.config import ENVIRONMENT
 from orchestrator import scoring
-from orchestrator.types import Cell, Place
+from orchestrator.records import AttemptPaths, Cell
 from tests.backends.environments import library_python
 from tests.backends.shipped import WORTH, rewards
 
@@ -43,7 +43,7 @@ def test_it_stands_alone(rule: str, base: Cell, tmp_path: Path) -> None:
     settings = base.settings
     data = settings.data.model_copy(update={"reward": rule})
     cell = base.model_copy(update={"settings": settings.model_copy(update={"data": data})})
-    place = Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
     program = STAND_INS.replace("RULE", repr(rule))
     assert rewards(program, BACKEND.translate(cell, place), place.plan_dir, rule) == WORTH[rule]
 
@@ -54,9 +54,13 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / environment.PROMPTS).write_text('{"question": "q", "answer": "2"}\n' * 3)
     monkeypatch.setattr(environment, "PLAN", tmp_path)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(
-        load_dataset=lambda kind, data_files, split: Path(data_files).read_text().splitlines(),
-    ))  # fmt: skip
+    monkeypatch.setitem(
+        sys.modules,
+        "datasets",
+        SimpleNamespace(
+            load_dataset=lambda kind, data_files, split: Path(data_files).read_text().splitlines(),
+        ),
+    )
     monkeypatch.setitem(sys.modules, "verifiers", SimpleNamespace())
     return tmp_path
 
@@ -77,10 +81,12 @@ def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
     """The version Prime-RL 0.5.0 is locked to, in an environment of its own."""
     python = library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
     rows = {
-        "mathematics": [{"question": "1/4 + 1/4? Box it.", "answer": "0.5"},
-                        {"question": "2? Box it.", "answer": "2"}],
+        "mathematics": [
+            {"question": "1/4 + 1/4? Box it.", "answer": "0.5"},
+            {"question": "2? Box it.", "answer": "2"},
+        ],
         "countdown": [{"question": "Make 22.", "answer": '{"numbers": [3, 5, 7], "target": 22}'}],
-    }  # fmt: skip
+    }
     for rule, made in rows.items():
         folder = tmp_path / rule
         (folder / "data").mkdir(parents=True)
@@ -93,11 +99,13 @@ def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
     done = [
         subprocess.run(
             [str(python), str(Path(__file__).with_name("served.py")), str(tmp_path / rule), rule],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
             env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")},
         )
         for rule in rows
-    ]  # fmt: skip
+    ]
     assert not any(each.returncode for each in done), (
         done[0].stderr[-2000:] + done[1].stderr[-2000:]
     )
@@ -105,6 +113,9 @@ def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
     for each in done:
         found |= json.loads(each.stdout.splitlines()[-1])
     assert found == {
-        "prompts": ["1/4 + 1/4? Box it.", "2? Box it."], "right": 1.0, "wrong": 0.0, "met": 1.0,
+        "prompts": ["1/4 + 1/4? Box it.", "2? Box it."],
+        "right": 1.0,
+        "wrong": 0.0,
+        "met": 1.0,
         "missed": 0.05,
-    }  # fmt: skip
+    }

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from backends.prime_rl import hooks  # noqa: E402  (once torch is known to be here)
-from orchestrator.semantics import estimators  # noqa: E402  (once torch is known to be here)
+from orchestrator.kl import estimators  # noqa: E402  (once torch is known to be here)
 from orchestrator.settings import Estimator  # noqa: E402  (once torch is known to be here)
 
 KINDS = [name for name in get_args(Estimator) if name != "none"]
@@ -27,9 +27,12 @@ def inputs(seed: int, *, on_policy: bool = False) -> SimpleNamespace:
     rollout = logp.clone() if on_policy else rollout
     reference[~mask] = float("nan")
     return SimpleNamespace(
-        trainer_logprobs=logp.requires_grad_(), inference_logprobs=rollout, loss_mask=mask,
-        teacher_logprobs=reference, advantages=torch.full((TOKENS,), 0.7, dtype=torch.float64),
-    )  # fmt: skip
+        trainer_logprobs=logp.requires_grad_(),
+        inference_logprobs=rollout,
+        loss_mask=mask,
+        teacher_logprobs=reference,
+        advantages=torch.full((TOKENS,), 0.7, dtype=torch.float64),
+    )
 
 
 def gradient(value: Any, given: SimpleNamespace) -> Any:
@@ -41,8 +44,11 @@ def gradient(value: Any, given: SimpleNamespace) -> Any:
 def test_a_token_estimate_and_its_gradient_are_the_laboratorys(estimator: Any) -> None:
     given = inputs(1)
     mask = given.loss_mask
-    arguments = (given.trainer_logprobs[mask], given.teacher_logprobs[mask],
-                 given.inference_logprobs[mask])  # fmt: skip
+    arguments = (
+        given.trainer_logprobs[mask],
+        given.teacher_logprobs[mask],
+        given.inference_logprobs[mask],
+    )
     ours, theirs = hooks.token_kl(estimator, *arguments), estimators.token_kl(estimator, *arguments)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(gradient(ours.sum(), given), gradient(theirs.sum(), given))
@@ -82,18 +88,21 @@ def test_k1_in_the_reward_has_the_gradient_of_the_reverse_kl() -> None:
     logits.requires_grad_()
 
     def logps(table: Any, first: int, second: int) -> Any:
-        return torch.stack([
-            table[VOCABULARY].log_softmax(0)[first], table[first].log_softmax(0)[second]
-        ])  # fmt: skip
+        return torch.stack(
+            [table[VOCABULARY].log_softmax(0)[first], table[first].log_softmax(0)[second]]
+        )
 
     exact, ours = 0.0, torch.zeros_like(logits)
     for first, second in itertools.product(range(VOCABULARY), repeat=2):
         logp, ref = logps(logits, first, second), logps(reference, first, second)
         exact = exact + logp.sum().exp() * (logp - ref).sum()
         given = SimpleNamespace(
-            trainer_logprobs=logp, inference_logprobs=logp.detach(), teacher_logprobs=ref,
-            advantages=torch.zeros(2, dtype=torch.float64), loss_mask=torch.tensor([True, True]),
-        )  # fmt: skip
+            trainer_logprobs=logp,
+            inference_logprobs=logp.detach(),
+            teacher_logprobs=ref,
+            advantages=torch.zeros(2, dtype=torch.float64),
+            loss_mask=torch.tensor([True, True]),
+        )
         value = hooks.loss(given, estimator="k1", placement="reward", beta=1.0).loss
         [slope] = torch.autograd.grad(value, logits, retain_graph=True)
         ours += logp.sum().exp().detach() * slope
@@ -144,8 +153,9 @@ def test_advantages() -> None:
         hooks.leave_one_out(given).advantages, torch.tensor(one_out, dtype=torch.float64)
     )
     scaled = hooks.standardised(given).advantages
-    torch.testing.assert_close(scaled.std(dim=1), torch.ones(2, dtype=torch.float64), atol=1e-5,
-                               rtol=0)  # fmt: skip
+    torch.testing.assert_close(
+        scaled.std(dim=1), torch.ones(2, dtype=torch.float64), atol=1e-5, rtol=0
+    )
     assert torch.equal(hooks.plain(given).advantages, rewards)
 
 
@@ -169,31 +179,46 @@ def test_prime_rls_own_code_runs_our_loss(source: Path, monkeypatch: pytest.Monk
     stand_ins = {
         "beartype": {"beartype": anything},
         "jaxtyping": {"Bool": anything, "Float": anything, "Int": anything, "jaxtyped": anything},
-        "prime_rl": {}, "prime_rl.configs": {}, "prime_rl.utils": {},
+        "prime_rl": {},
+        "prime_rl.configs": {},
+        "prime_rl.utils": {},
         "prime_rl.configs.trainer": {
-            "CustomLossConfig": Custom, "DefaultLossConfig": int, "LossConfig": int,
+            "CustomLossConfig": Custom,
+            "DefaultLossConfig": int,
+            "LossConfig": int,
             "SFTLossConfig": int,
         },
         "prime_rl.utils.utils": {
             "import_object": lambda path: getattr(hooks, path.rpartition(".")[2])
         },
-    }  # fmt: skip
+    }
     for name, members in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
     path = source / "prime_rl" / "trainer" / "rl" / "loss.py"
     theirs = ModuleType("theirs")
     monkeypatch.setitem(sys.modules, "theirs", theirs)
     exec(compile(path.read_text(), path, "exec"), theirs.__dict__)  # noqa: S102  (the library's own file)
-    kwargs = {"estimator": "k3", "placement": "loss", "beta": 0.1, "clip_low": 0.2,
-              "clip_high": 0.2}  # fmt: skip
+    kwargs = {
+        "estimator": "k3",
+        "placement": "loss",
+        "beta": 0.1,
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+    }
     function = theirs.setup_loss_fn(Custom(import_path="orch_prime_rl_hooks.loss", kwargs=kwargs))
     both = [inputs(7), inputs(8)]
-    fields = ("trainer_logprobs", "inference_logprobs", "teacher_logprobs", "advantages",
-              "loss_mask")  # fmt: skip
+    fields = (
+        "trainer_logprobs",
+        "inference_logprobs",
+        "teacher_logprobs",
+        "advantages",
+        "loss_mask",
+    )
     value, metrics = theirs.compute_loss(
         **{name: [getattr(given, name) for given in both] for name in fields},
-        loss_fn=function, loss_scale=8,
-    )  # fmt: skip
+        loss_fn=function,
+        loss_scale=8,
+    )
     ours = sum(hooks.loss(given, **kwargs).loss for given in both) / 8
     torch.testing.assert_close(value, ours)
     assert metrics["ref_kl"].shape == (2,)

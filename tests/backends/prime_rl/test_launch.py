@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backends.prime_rl import BACKEND
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources
-from orchestrator.types import Cell, Place
 
 PROGRAM = """#!{python}
 import json, os, sys, time
@@ -26,12 +26,12 @@ while {serves} and open({seen!r}).read().count("\\n") < 2 and time.monotonic() <
 
 
 @pytest.fixture
-def nasty(tmp_path: Path) -> Place:
+def nasty(tmp_path: Path) -> AttemptPaths:
     root = tmp_path / 'it\'s a "run" ü'
-    return Place(root / "plan", root / "attempts" / "2", root / "checkpoints")
+    return AttemptPaths(root / "plan", root / "attempts" / "2", root / "checkpoints")
 
 
-def launch(cell: Cell, place: Place, tmp_path: Path, **variables: str) -> list[Any]:
+def launch(cell: Cell, place: AttemptPaths, tmp_path: Path, **variables: str) -> list[Any]:
     """Runs the plan of a cell; what each program of Prime-RL was started with."""
     plan = BACKEND.translate(cell, place)
     place.plan_dir.mkdir(parents=True, exist_ok=True)
@@ -48,9 +48,13 @@ def launch(cell: Cell, place: Place, tmp_path: Path, **variables: str) -> list[A
         (programs / name).chmod(0o755)
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     done = subprocess.run(
-        [sys.executable, *plan.argv[1:]], env={"PATH": path, **plan.env, **variables},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, *plan.argv[1:]],
+        env={"PATH": path, **plan.env, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return [json.loads(line) for line in seen.read_text().splitlines()]
@@ -68,7 +72,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_first_attempt_starts_rl_with_our_modules(
-    base: Cell, nasty: Place, tmp_path: Path
+    base: Cell, nasty: AttemptPaths, tmp_path: Path
 ) -> None:
     [[argv, path, _]] = launch(base, nasty, tmp_path)
     assert argv[1:] == ["@", str(nasty.plan_dir / "rl.toml")]
@@ -78,7 +82,7 @@ def test_a_first_attempt_starts_rl_with_our_modules(
 
 
 def test_a_later_attempt_resumes_where_both_processes_can(
-    base: Cell, nasty: Place, tmp_path: Path
+    base: Cell, nasty: AttemptPaths, tmp_path: Path
 ) -> None:
     """The orchestrator saved step 100 ten steps before the trainer would have."""
     home, run = nasty.checkpoints_dir, nasty.checkpoints_dir / "run_default"
@@ -100,7 +104,7 @@ def test_a_later_attempt_resumes_where_both_processes_can(
 
 
 def test_an_attempt_killed_before_its_first_checkpoint_starts_anew(
-    base: Cell, nasty: Place, tmp_path: Path
+    base: Cell, nasty: AttemptPaths, tmp_path: Path
 ) -> None:
     steps(nasty.checkpoints_dir / "checkpoints", 50, stable=False)
     steps(nasty.checkpoints_dir / "run_default" / "broadcasts", 12)
@@ -110,7 +114,7 @@ def test_an_attempt_killed_before_its_first_checkpoint_starts_anew(
     assert not names(nasty.checkpoints_dir / "run_default" / "broadcasts")
 
 
-def test_two_nodes(base: Cell, nasty: Place, tmp_path: Path) -> None:
+def test_two_nodes(base: Cell, nasty: AttemptPaths, tmp_path: Path) -> None:
     cell = base.model_copy(update={"resources": Resources(num_nodes=2, gpus_per_node=4)})
     [[argv, _, _]] = launch(cell, nasty, tmp_path, ORCH_SERVER_HOST="node7")
     text = Path(argv[2]).read_text()
@@ -120,11 +124,14 @@ def test_two_nodes(base: Cell, nasty: Place, tmp_path: Path) -> None:
     (tmp_path / "seen.jsonl").unlink()
     served = launch(cell, nasty, tmp_path, ORCH_NODE_RANK="1")
     assert sorted((Path(argv[2]).name, gpus) for argv, _, gpus in served) == [
-        ("inference.toml", "0,1,2"), ("reference.toml", "3"),
-    ]  # fmt: skip
+        ("inference.toml", "0,1,2"),
+        ("reference.toml", "3"),
+    ]
 
 
-def test_two_nodes_need_the_name_of_the_second(base: Cell, nasty: Place, tmp_path: Path) -> None:
+def test_two_nodes_need_the_name_of_the_second(
+    base: Cell, nasty: AttemptPaths, tmp_path: Path
+) -> None:
     cell = base.model_copy(update={"resources": Resources(num_nodes=2, gpus_per_node=4)})
     with pytest.raises(RuntimeError, match="set ORCH_SERVER_HOST"):
         launch(cell, nasty, tmp_path)

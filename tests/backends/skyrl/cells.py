@@ -4,13 +4,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources, Settings
-from orchestrator.types import Cell, Place
 from tests.backends.specs import declared, every
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
-PLACE = Place(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
+PLACE = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
 
 
 def asked_of(cell: Cell, version: str | None) -> Cell:
@@ -62,48 +62,62 @@ def drawn(draw: st.DrawFn) -> Cell:
     kl: dict[str, object] = {"estimator": estimator}
     if estimator != "none":
         kl |= {"placement": draw(placements), "beta": draw(st.just(0.0) | _SMALL)}
-    clip = st.builds(
-        dict, low=_SMALL, high=_SMALL, dual=st.none() | st.floats(1.01, 20.0)
-    )  # fmt: skip
-    settings = Settings.model_validate({
-        "model": {
-            "name": "m", "path": draw(_TEXT.filter(lambda t: not t.startswith("micro:"))),
-            "chat_template": draw(st.sampled_from(["default", "none"])),
-        },
-        "data": {
-            "name": "d", "path": "p", "instruction": draw(_TEXT),
-            "reward": draw(st.sampled_from(["math_boxed", "countdown", "exact"])),
-            "max_prompt_tokens": draw(st.integers(1, 9999)),
-        },
-        "advantage": {"estimator": draw(st.sampled_from(["rloo", "grpo", "dr_grpo", "reinforce"]))},
-        "loss": {
-            "aggregation": aggregation,
-            "constant_tokens": draw(st.integers(1, 9999)) if aggregation == "constant" else None,
-            "clip": draw(st.none() | clip),
-        },
-        "kl": kl,
-        "rollout": {
-            "group_size": draw(st.integers(2, 16)),
-            "max_response_tokens": draw(st.integers(1, 99999)),
-            "temperature": draw(_SMALL), "top_p": draw(st.floats(0.01, 1.0)),
-        },
-        "batch": {
-            "num_prompts": 8 * minibatches * draw(st.integers(1, 40)),
-            "num_minibatches": minibatches,
-        },
-        "optimizer": {
-            "learning_rate": draw(_SMALL), "weight_decay": draw(st.just(0.0) | _SMALL),
-            "beta1": draw(st.floats(0, 0.99)), "beta2": draw(st.floats(0, 0.9999)),
-            "max_grad_norm": draw(st.none() | _SMALL),
-            "schedule": draw(st.sampled_from(["constant", "linear", "cosine"])),
-            "num_warmup_steps": draw(st.integers(0, 99)),
-        },
-        "num_train_steps": minibatches * draw(st.integers(1, 999)),
-        "backend": {"name": "skyrl", "version": draw(st.none() | st.sampled_from(VERSIONS))},
-        "max_staleness_steps": bound,
-        "seed": draw(st.integers(0, 2**31 - 1)),
-    })  # fmt: skip
+    clip = st.builds(dict, low=_SMALL, high=_SMALL, dual=st.none() | st.floats(1.01, 20.0))
+    settings = Settings.model_validate(
+        {
+            "model": {
+                "name": "m",
+                "path": draw(_TEXT.filter(lambda t: not t.startswith("micro:"))),
+                "chat_template": draw(st.sampled_from(["default", "none"])),
+            },
+            "data": {
+                "name": "d",
+                "path": "p",
+                "instruction": draw(_TEXT),
+                "reward": draw(st.sampled_from(["math_boxed", "countdown", "exact"])),
+                "max_prompt_tokens": draw(st.integers(1, 9999)),
+            },
+            "advantage": {
+                "estimator": draw(st.sampled_from(["rloo", "grpo", "dr_grpo", "reinforce"]))
+            },
+            "loss": {
+                "aggregation": aggregation,
+                "constant_tokens": draw(st.integers(1, 9999))
+                if aggregation == "constant"
+                else None,
+                "clip": draw(st.none() | clip),
+            },
+            "kl": kl,
+            "rollout": {
+                "group_size": draw(st.integers(2, 16)),
+                "max_response_tokens": draw(st.integers(1, 99999)),
+                "temperature": draw(_SMALL),
+                "top_p": draw(st.floats(0.01, 1.0)),
+            },
+            "batch": {
+                "num_prompts": 8 * minibatches * draw(st.integers(1, 40)),
+                "num_minibatches": minibatches,
+            },
+            "optimizer": {
+                "learning_rate": draw(_SMALL),
+                "weight_decay": draw(st.just(0.0) | _SMALL),
+                "beta1": draw(st.floats(0, 0.99)),
+                "beta2": draw(st.floats(0, 0.9999)),
+                "max_grad_norm": draw(st.none() | _SMALL),
+                "schedule": draw(st.sampled_from(["constant", "linear", "cosine"])),
+                "num_warmup_steps": draw(st.integers(0, 99)),
+            },
+            "num_train_steps": minibatches * draw(st.integers(1, 999)),
+            "backend": {"name": "skyrl", "version": draw(st.none() | st.sampled_from(VERSIONS))},
+            "max_staleness_steps": bound,
+            "seed": draw(st.integers(0, 2**31 - 1)),
+        }
+    )
     return Cell(
-        id=fingerprint(settings), slug="drawn", studies=("s",), axes={}, settings=settings,
+        id=fingerprint(settings),
+        slug="drawn",
+        studies=("s",),
+        axes={},
+        settings=settings,
         resources=Resources(num_nodes=draw(st.sampled_from([1, 2])), gpus_per_node=4),
-    )  # fmt: skip
+    )

@@ -34,8 +34,11 @@ def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
     (site,) = python(version).parents[1].glob("lib/python*/site-packages")
     done = subprocess.run(
         [sys.executable, HERE / "ask" / "arithmetic.py", site],
-        input=json.dumps(questions), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
     return answers
@@ -45,8 +48,11 @@ def launch(version: str, argv: Sequence[str], env: dict[str, str]) -> dict[str, 
     """What comes of a launch up to its trainer (ask/launch.py); `argv` begins with the script."""
     done = subprocess.run(
         [python(version), HERE / "ask" / "launch.py", *argv],
-        capture_output=True, text=True, check=False, env={**os.environ, **env},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **env},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     seen: dict[str, Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
     return seen

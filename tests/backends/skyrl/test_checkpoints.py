@@ -5,7 +5,7 @@ from pathlib import Path
 
 from backends.skyrl import BACKEND
 from backends.skyrl.overrides import read
-from orchestrator.types import Place
+from orchestrator.records import AttemptPaths
 from tests.backends.skyrl.cells import changed, onpolicy
 
 
@@ -38,8 +38,9 @@ def test_exports_are_found_by_train_step(tmp_path: Path) -> None:
     early = export(exports / "global_step_50" / "policy")
     found = BACKEND.find_checkpoints(tmp_path)
     assert [(c.step, c.path, c.needs_export) for c in found] == [
-        (200, early, False), (400, late, False),
-    ]  # fmt: skip
+        (200, early, False),
+        (400, late, False),
+    ]
     assert BACKEND.export_command(found[0], tmp_path / "x") is None
 
 
@@ -67,7 +68,7 @@ def test_a_launch_exports_where_they_are_looked_for(tmp_path: Path) -> None:
     cell = onpolicy()
     batch = cell.settings.batch.model_validate({"num_prompts": 1024, "num_minibatches": 4})
     cell = changed(cell, batch=batch, num_train_steps=1000)
-    plan = BACKEND.translate(cell, Place(tmp_path / "p", tmp_path / "a", tmp_path / "c"))
+    plan = BACKEND.translate(cell, AttemptPaths(tmp_path / "p", tmp_path / "a", tmp_path / "c"))
     told = read(plan.argv)
     assert told["trainer.hf_save_interval"] == 13, "50 train steps, in whole rollout batches"
     assert told["trainer.max_training_steps"] == 250

@@ -14,8 +14,8 @@ from backends.skyrl.overrides import read
 from backends.skyrl.parse import parse
 from backends.skyrl.releases import DEFAULTS, SINCE, before
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, LaunchPlan
 from tests.backends.skyrl.cells import (
     PLACE,
     VERSIONS,
@@ -29,8 +29,9 @@ from tests.backends.skyrl.cells import (
 from tests.backends.skyrl.library import ask
 
 TABLE_2 = (
-    'trainer.algorithm.kl_estimator_type="k1"', "trainer.algorithm.use_kl_in_reward=True",
-)  # fmt: skip
+    'trainer.algorithm.kl_estimator_type="k1"',
+    "trainer.algorithm.use_kl_in_reward=True",
+)
 """The paper's arguments for SkyRL, to the letter."""
 
 
@@ -80,9 +81,11 @@ def test_a_drawn_cell_reads_back(cell: Cell) -> None:
 
 
 @settings(
-    max_examples=3, deadline=None, phases=[Phase.generate],
+    max_examples=3,
+    deadline=None,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 @given(st.lists(drawn(), min_size=15, max_size=20))
 def test_skyrl_accepts_drawn_cells(cells: list[Cell]) -> None:
     by_version: dict[str, list[LaunchPlan]] = {}
@@ -126,8 +129,21 @@ def test_what_is_right_of_table_2_is_in_the_translation(version: str) -> None:
 
 
 def test_a_nasty_place_arrives(tmp_path: Any) -> None:
-    nasty = ["a b", 'quo"te\'s', "new\nline", "ünï😀", "${home}", "\\${x}", "back\\", "#no: {x}",
-             "[1,2]", "null", "1e5", "a=b", "tab\t\x7f\x85\u2028"]  # fmt: skip
+    nasty = [
+        "a b",
+        "quo\"te's",
+        "new\nline",
+        "ünï😀",
+        "${home}",
+        "\\${x}",
+        "back\\",
+        "#no: {x}",
+        "[1,2]",
+        "null",
+        "1e5",
+        "a=b",
+        "tab\t\x7f\x85\u2028",
+    ]
     plans = []
     for name in nasty:
         root = tmp_path / name
@@ -176,16 +192,25 @@ def test_prompts_that_skyrl_would_drop_are_refused() -> None:
     """5 prompts of 2 rollouts on 8 GPUs: SkyRL's validator takes it and trains on 4 prompts."""
     cell = onpolicy("0.4.0")
     rollout = cell.settings.rollout.model_copy(update={"group_size": 2})
-    odd = changed(cell, rollout=rollout,
-                  batch=cell.settings.batch.model_copy(update={"num_prompts": 5}))  # fmt: skip
+    odd = changed(
+        cell, rollout=rollout, batch=cell.settings.batch.model_copy(update={"num_prompts": 5})
+    )
     with pytest.raises(UnsupportedSetting, match=r"batch\.num_prompts=5.*drops prompts"):
         BACKEND.translate(odd, PLACE)
     plan = BACKEND.translate(onpolicy("0.4.0"), PLACE)
-    (answer,) = ask("0.4.0", [[
-        *plan.argv[2:], "trainer.train_batch_size=5", "trainer.policy_mini_batch_size=5",
-        "generator.n_samples_per_prompt=2", "trainer.micro_train_batch_size_per_gpu=1",
-        "trainer.micro_forward_batch_size_per_gpu=1",
-    ]])  # fmt: skip
+    (answer,) = ask(
+        "0.4.0",
+        [
+            [
+                *plan.argv[2:],
+                "trainer.train_batch_size=5",
+                "trainer.policy_mini_batch_size=5",
+                "generator.n_samples_per_prompt=2",
+                "trainer.micro_train_batch_size_per_gpu=1",
+                "trainer.micro_forward_batch_size_per_gpu=1",
+            ]
+        ],
+    )
     assert "error" not in answer
 
 
@@ -196,9 +221,12 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
     assert told["trainer.algorithm.use_kl_loss"] is False
     assert told["trainer.algorithm.use_kl_in_reward"] is False
     for key in DEFAULTS:
-        if key not in ("trainer.algorithm.kl_estimator_type", "trainer.algorithm.max_seq_len",
-                       "trainer.algorithm.clip_ratio_c",
-                       "trainer.fully_async.max_staleness_steps"):  # fmt: skip
+        if key not in (
+            "trainer.algorithm.kl_estimator_type",
+            "trainer.algorithm.max_seq_len",
+            "trainer.algorithm.clip_ratio_c",
+            "trainer.fully_async.max_staleness_steps",
+        ):
             assert key in told, key
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from tests.backends import dialects
 from tests.backends.skyrl.cells import VERSIONS
@@ -20,11 +20,11 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 
 def test_a_release_before_the_kl_had_a_gradient_is_refused() -> None:
     with pytest.raises(UnsupportedSetting, match=r"0\.1\.0.*Set backend=skyrl@0\.4\.0"):
-        registry.load("skyrl").semantics("0.1.0")
+        plugins.load("skyrl").semantics("0.1.0")
 
 
 def test_only_the_older_release_forgets_its_sampler() -> None:
     """Its PPO loss, asynchronous, has the ratio to the current policy; ours from 0.3.0 on not."""
-    asked = registry.load("skyrl").semantics
+    asked = plugins.load("skyrl").semantics
     assert asked("0.2.0").dialect.ratio_to == "batch_start"
     assert asked("0.4.0").dialect.ratio_to == asked("0.3.0").dialect.ratio_to == "rollout"

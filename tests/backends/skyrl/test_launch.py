@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from backends.skyrl import BACKEND
-from orchestrator.types import Cell, Place
+from orchestrator.records import AttemptPaths, Cell
 from tests.backends.skyrl.cells import VERSIONS, asynchronous, changed, onpolicy
 from tests.backends.skyrl.library import launch
 
 
 def launched(cell: Cell, root: Path) -> dict[str, Any]:
     """The plan is written as the launcher does; the reward is one that needs no other package."""
-    place = Place(root / "a 'plan'", root / "attempts" / "1", root / "checkpoints")
+    place = AttemptPaths(root / "a 'plan'", root / "attempts" / "1", root / "checkpoints")
     plan = BACKEND.translate(cell, place)
     place.plan_dir.mkdir()
     for name, text in plan.files.items():

@@ -9,20 +9,30 @@ import pytest
 from backends.skyrl import BACKEND
 from backends.skyrl.metrics import NAMES, canonical
 from orchestrator.errors import LogFault
-from orchestrator.names import is_canonical
-from orchestrator.types import MetricPoint
+from orchestrator.metrics.names import is_canonical
+from orchestrator.records import MetricPoint
 from tests.backends.environments import contract_python
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import HERE
 
 STEP = {
-    "reward/avg_raw_reward": 0.375, "reward/avg_pass_at_5": 0.5, "loss/avg_final_rewards": 0.25,
-    "loss/avg_kl": -0.0625, "loss/kl_loss_coef": 0.05, "policy/policy_loss": -0.5,
-    "policy/policy_entropy": 0.75, "policy/grad_norm": 2.0, "policy/policy_lr": 1e-6,
-    "policy/loss_metrics/clip_ratio": 0.125, "generate/avg_num_tokens": 320.5,
-    "async/staleness_mean": 3.5, "async/staleness_max": 9, "timing/step": 64.0,
-    "trainer/epoch": 0, "trainer/global_step": 1,
-}  # fmt: skip
+    "reward/avg_raw_reward": 0.375,
+    "reward/avg_pass_at_5": 0.5,
+    "loss/avg_final_rewards": 0.25,
+    "loss/avg_kl": -0.0625,
+    "loss/kl_loss_coef": 0.05,
+    "policy/policy_loss": -0.5,
+    "policy/policy_entropy": 0.75,
+    "policy/grad_norm": 2.0,
+    "policy/policy_lr": 1e-6,
+    "policy/loss_metrics/clip_ratio": 0.125,
+    "generate/avg_num_tokens": 320.5,
+    "async/staleness_mean": 3.5,
+    "async/staleness_max": 9,
+    "timing/step": 64.0,
+    "trainer/epoch": 0,
+    "trainer/global_step": 1,
+}
 EVALUATED = {"eval/all/avg_score": 0.5, "eval/math/pass_at_4": 0.75}
 RUN = [[0, EVALUATED], [1, STEP], [2, {**STEP, "policy/grad_norm": float("nan"), **EVALUATED}]]
 
@@ -32,9 +42,12 @@ def written(version: str, attempt: Path, updates: int, run: object = RUN) -> Pat
     python = contract_python("skyrl", version)
     folder = attempt / f"tensorboard-x{updates}"
     done = subprocess.run(
-        [python, HERE / "ask" / "logs.py", folder], input=json.dumps(run), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [python, HERE / "ask" / "logs.py", folder],
+        input=json.dumps(run),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     (attempt / "stdout").write_text(done.stdout)
     (events,) = folder.glob("events.out.tfevents.*")
@@ -120,10 +133,13 @@ def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
     assert points(tmp_path / "not there") == []
 
 
-@pytest.mark.parametrize(("renamed", "says"), [
-    (dict.fromkeys(STEP, ""), "none of the names orch knows; it has x/async/staleness_max"),
-    ({"reward/avg_raw_reward": "reward/raw"}, "has no 'reward/avg_raw_reward'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("renamed", "says"),
+    [
+        (dict.fromkeys(STEP, ""), "none of the names orch knows; it has x/async/staleness_max"),
+        ({"reward/avg_raw_reward": "reward/raw"}, "has no 'reward/avg_raw_reward'"),
+    ],
+)
 def test_a_log_of_names_we_do_not_know_is_told(
     tmp_path: Path, renamed: dict[str, str], says: str
 ) -> None:

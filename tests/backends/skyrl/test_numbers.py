@@ -11,7 +11,7 @@ import torch
 
 from backends.skyrl.launch.orch_skyrl import reinforce, rollout_ppo
 from backends.skyrl.releases import NO_CLIP
-from orchestrator.semantics.estimators import Clamp, token_kl
+from orchestrator.kl.estimators import Clamp, token_kl
 from orchestrator.settings import Estimator
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import compute
@@ -45,8 +45,13 @@ def test_each_estimator_is_the_fields(version: str) -> None:
 
 
 def config(**options: Any) -> dict[str, Any]:
-    return {"policy_loss_type": "regular", "eps_clip_low": 0.2, "eps_clip_high": 0.3,
-            "clip_ratio_c": 3.0, **options}  # fmt: skip
+    return {
+        "policy_loss_type": "regular",
+        "eps_clip_low": 0.2,
+        "eps_clip_high": 0.3,
+        "clip_ratio_c": 3.0,
+        **options,
+    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -61,9 +66,13 @@ def test_the_registered_loss_is_skyrls_with_the_ratio_to_the_sampling_policy(
     logp = torch.tensor(LOGP, requires_grad=True)
     elsewhere = torch.zeros_like(logp)  # what SkyRL would call old must not matter
     value, metrics = rollout_ppo(
-        logp, elsewhere, torch.tensor(ADVANTAGES), SimpleNamespace(**config(policy_loss_type=ours)),
-        loss_mask=torch.tensor(MASK), rollout_logprobs=torch.tensor(OLD),
-    )  # fmt: skip
+        logp,
+        elsewhere,
+        torch.tensor(ADVANTAGES),
+        SimpleNamespace(**config(policy_loss_type=ours)),
+        loss_mask=torch.tensor(MASK),
+        rollout_logprobs=torch.tensor(OLD),
+    )
     (slope,) = torch.autograd.grad(value, logp)
     assert close(answer["value"], value)
     assert close(answer["slope"], slope)
@@ -81,10 +90,13 @@ def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
     logp = torch.tensor(LOGP, requires_grad=True)
     rollout = torch.tensor(OLD).masked_fill(torch.tensor(MASK) == 0, float("nan"))
     value, _ = rollout_ppo(
-        logp, logp, torch.tensor(ADVANTAGES),
+        logp,
+        logp,
+        torch.tensor(ADVANTAGES),
         SimpleNamespace(**config(policy_loss_type="orch_rollout_ppo")),
-        loss_mask=torch.tensor(MASK), rollout_logprobs=rollout,
-    )  # fmt: skip
+        loss_mask=torch.tensor(MASK),
+        rollout_logprobs=rollout,
+    )
     (slope,) = torch.autograd.grad(value, logp)
     assert value.isfinite()
     assert slope.isfinite().all()
@@ -94,9 +106,11 @@ def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
 def test_the_registered_loss_needs_the_samplers_log_probabilities() -> None:
     with pytest.raises(ValueError, match="logprobs=1"):
         rollout_ppo(
-            torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1),
+            torch.zeros(1, 1),
+            torch.zeros(1, 1),
+            torch.ones(1, 1),
             SimpleNamespace(**config(policy_loss_type="orch_rollout_ppo")),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -149,9 +163,12 @@ def test_aggregations_are_the_fields(version: str) -> None:
 LENGTHS = [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
 _LOSS = {"call": "loss", "logp": LOGP, "old": OLD, "advantages": ADVANTAGES, "mask": MASK}
 _GRPO = {
-    "call": "advantages", "function": "compute_grpo_outcome_advantage", "rewards": REWARDS,
-    "mask": RESPONSES, "groups": GROUPS,
-}  # fmt: skip
+    "call": "advantages",
+    "function": "compute_grpo_outcome_advantage",
+    "rewards": REWARDS,
+    "mask": RESPONSES,
+    "groups": GROUPS,
+}
 QUESTIONS: dict[str, dict[str, Any]] = {
     **{
         name: {"call": "kl", "estimator": name, "logp": X, "ref": [[0.0] * 9]}
@@ -160,19 +177,23 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "regular": {**_LOSS, "config": config()},
     "dual_clip": {**_LOSS, "config": config(policy_loss_type="dual_clip")},
     "no clip": {
-        **_LOSS, "config": config(eps_clip_low=NO_CLIP[0], eps_clip_high=NO_CLIP[1]),
+        **_LOSS,
+        "config": config(eps_clip_low=NO_CLIP[0], eps_clip_high=NO_CLIP[1]),
     },
     "rloo": {**_GRPO, "function": "compute_rloo_outcome_advantage"},
     "grpo": _GRPO,
     "dr_grpo": {**_GRPO, "by_std": False},
     **{
         name: {
-            "call": "scaled", "advantages": [[1.0] * 3] * 2, "mask": LENGTHS, "reduction": name,
+            "call": "scaled",
+            "advantages": [[1.0] * 3] * 2,
+            "mask": LENGTHS,
+            "reduction": name,
             "max_seq_len": 8,
         }
         for name in ("token_mean", "sequence_mean", "seq_mean_token_sum_norm")
     },
-}  # fmt: skip
+}
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backends.skyrl import BACKEND
 from backends.skyrl.translate import ENTRY
-from orchestrator.types import Place
+from orchestrator.records import AttemptPaths
 from tests.backends.shipped import write
 from tests.backends.skyrl.cells import VERSIONS, onpolicy
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "ask" / "pickled.py"
 
 
 def test_a_launch_survives_being_pickled_by_value(tmp_path: Path) -> None:
-    place = Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
     write(BACKEND.translate(onpolicy(VERSIONS[0]), place), place.plan_dir)
     (place.plan_dir / "reward.py").write_text("def score(a, b):\n    return float(a == b)\n")
     sent, script = tmp_path / "sent", place.plan_dir / ENTRY
@@ -23,8 +23,11 @@ def test_a_launch_survives_being_pickled_by_value(tmp_path: Path) -> None:
     for argv in (("send", sent, script), ("run", sent)):
         done = subprocess.run(
             [sys.executable, PROGRAM, *argv],
-            capture_output=True, text=True, check=False, cwd=tmp_path,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         said = done.stdout
     trainer, template, rows, rewards = json.loads(said.rpartition("ANSWER ")[2])

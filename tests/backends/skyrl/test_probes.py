@@ -3,7 +3,7 @@
 import pytest
 
 from backends.skyrl import BACKEND
-from tests.matrix.measured import measured, same_as_committed
+from tests.probes.measured import measured, same_as_committed
 
 pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
 

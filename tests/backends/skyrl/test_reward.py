@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backends.skyrl import BACKEND
-from orchestrator.types import Place
+from orchestrator.records import AttemptPaths
 from tests.backends.shipped import WORTH, rewards
 from tests.backends.skyrl.cells import VERSIONS, changed, onpolicy
 
@@ -24,6 +24,6 @@ print(json.dumps([module.score(text, label) for text in (right, wrong)]))
 def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
     cell = onpolicy(VERSIONS[0])
     data = cell.settings.data.model_copy(update={"reward": rule})
-    place = Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
     plan = BACKEND.translate(changed(cell, data=data), place)
     assert rewards(PROGRAM, plan, place.plan_dir, rule) == WORTH[rule]

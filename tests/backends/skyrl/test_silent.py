@@ -5,7 +5,7 @@ import pytest
 from backends.skyrl import BACKEND
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError
-from orchestrator.types import LaunchPlan
+from orchestrator.records import LaunchPlan
 from tests.backends.skyrl.cells import PLACE, asynchronous, onpolicy
 from tests.backends.skyrl.library import ask
 
@@ -13,10 +13,14 @@ A, ASYNC = "trainer.algorithm", "trainer.fully_async"
 MAIN = "-m skyrl.train.entrypoints.main_base"
 
 ODD = " ".join(
-    ["generator.n_samples_per_prompt=3", "trainer.train_batch_size=12",
-     "trainer.policy_mini_batch_size=12", "trainer.micro_train_batch_size_per_gpu=1",
-     "trainer.micro_forward_batch_size_per_gpu=1"]
-)  # fmt: skip
+    [
+        "generator.n_samples_per_prompt=3",
+        "trainer.train_batch_size=12",
+        "trainer.policy_mini_batch_size=12",
+        "trainer.micro_train_batch_size_per_gpu=1",
+        "trainer.micro_forward_batch_size_per_gpu=1",
+    ]
+)
 """36 rollouts for 8 GPUs."""
 SILENT = (
     (f"{A}.off_policy_correction.tis_ratio_type=token", "no cell has 'token'"),
@@ -27,7 +31,7 @@ SILENT = (
     (f"{ASYNC}.max_staleness_steps=3", "the launch is synchronous"),
     ("trainer.epochs=2", "ends after 58 of 250 rollout batches"),
     (ODD, "do not divide among 8 GPUs"),
-)  # fmt: skip
+)
 
 
 def faults(plan: LaunchPlan, more: str, start: str | None = None) -> list[str]:

@@ -9,8 +9,8 @@ from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
 from backends.skyrl.overrides import read
 from backends.skyrl.topology import micro_batch
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.settings import Resources, Settings
-from orchestrator.types import Cadence, Cell, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 
 A, P, E = "trainer.algorithm", "trainer.placement", "generator.inference_engine"
@@ -188,12 +188,18 @@ def test_data_is_repeated_to_exactly_the_rows_wanted() -> None:
 
 def test_a_launch_somebody_else_wrote_is_read(tmp_path: Path) -> None:
     asked = BACKEND.parse(
-        ["uv", "run", "-m", "skyrl.train.entrypoints.main_base",
-         "data.train_data=['/data/gsm8k/train.parquet']",
-         "trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct",
-         f"{A}.use_kl_loss=True", "trainer.max_training_steps=20"],
+        [
+            "uv",
+            "run",
+            "-m",
+            "skyrl.train.entrypoints.main_base",
+            "data.train_data=['/data/gsm8k/train.parquet']",
+            "trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct",
+            f"{A}.use_kl_loss=True",
+            "trainer.max_training_steps=20",
+        ],
         {},
-    )  # fmt: skip
+    )
     assert asked.kl.label == "k3.loss"
     assert (asked.batch.num_prompts, asked.batch.num_minibatches) == (1024, 4)
     assert asked.num_train_steps == 80

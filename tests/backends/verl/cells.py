@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 
 from backends.verl import BACKEND
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Cadence, Resources, Settings
-from orchestrator.types import Cell, LaunchPlan, Place
 from tests.backends.specs import declared, every
 
-PLACE = Place(Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints"))
-NASTY = Place(*(Path(f'/runs/it\'s "q" = [a, b]\\ ü ${{x}}/{n}') for n in ("p", "a", "c")))
+PLACE = AttemptPaths(
+    Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints")
+)
+NASTY = AttemptPaths(*(Path(f'/runs/it\'s "q" = [a, b]\\ ü ${{x}}/{n}') for n in ("p", "a", "c")))
 
 
 def shipped() -> list[Cell]:
@@ -39,12 +41,17 @@ def cell(
         section[leaf] = value
     settings = Settings.model_validate(plain)
     return Cell(
-        id=fingerprint(settings), slug="x", studies=("s",), axes={}, settings=settings,
-        resources=Resources(num_nodes=nodes, gpus_per_node=gpus), cadence=Cadence(**cadence),
-    )  # fmt: skip
+        id=fingerprint(settings),
+        slug="x",
+        studies=("s",),
+        axes={},
+        settings=settings,
+        resources=Resources(num_nodes=nodes, gpus_per_node=gpus),
+        cadence=Cadence(**cadence),
+    )
 
 
-def translated(cell: Cell, place: Place = PLACE) -> LaunchPlan | None:
+def translated(cell: Cell, place: AttemptPaths = PLACE) -> LaunchPlan | None:
     try:
         return BACKEND.translate(cell, place)
     except UnsupportedSetting:
@@ -66,10 +73,25 @@ def drawn(draw: st.DrawFn) -> Cell:
     """Any cell that the settings allow and a cluster of 8 GPUs could hold."""
     updates = draw(st.sampled_from((1, 2, 4)))
     aggregation = draw(st.sampled_from(("token_mean", "sequence_mean", "constant")))
-    estimator = draw(st.sampled_from((
-        "none", "k1", "k2", "k3", "abs", "rho_k1", "rho_k2", "sg_rho_k2", "rho_k3", "k1+", "k2+",
-        "k3+", "abs+",
-    )))  # fmt: skip
+    estimator = draw(
+        st.sampled_from(
+            (
+                "none",
+                "k1",
+                "k2",
+                "k3",
+                "abs",
+                "rho_k1",
+                "rho_k2",
+                "sg_rho_k2",
+                "rho_k3",
+                "k1+",
+                "k2+",
+                "k3+",
+                "abs+",
+            )
+        )
+    )
     kl: dict[str, Any] = {"estimator": estimator}
     if estimator != "none":
         kl["placement"] = draw(st.sampled_from(("reward", "loss", "reward_and_loss")))

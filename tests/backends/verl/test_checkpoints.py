@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from orchestrator.types import Checkpoint
+from orchestrator.records import Checkpoint
 from tests.backends.verl import library
 from tests.backends.verl.cells import cell, overrides, translated
 
@@ -49,9 +49,7 @@ def test_without_a_tracker_there_is_none(home: Path, tracker: str | None) -> Non
     assert BACKEND.find_checkpoints(home.parent) == []
 
 
-@pytest.mark.parametrize(
-    "lost", ["model_world_size_2_rank_1.pt", "huggingface/config.json"]
-)  # fmt: skip
+@pytest.mark.parametrize("lost", ["model_world_size_2_rank_1.pt", "huggingface/config.json"])
 def test_one_that_lacks_a_file_is_not_whole(home: Path, lost: str) -> None:
     (save(home, 2) / lost).unlink()
     assert BACKEND.find_checkpoints(home.parent) == []

@@ -158,14 +158,21 @@ def test_a_strangers_script_is_read_over_verls_defaults() -> None:
     """Table 2's flags and the least that makes a launch of them."""
     settings = BACKEND.parse(
         [
-            "python3", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=rloo",
-            "algorithm.use_kl_in_reward=True", "algorithm.kl_penalty=kl",
-            "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=5",
-            "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B", "trainer.total_training_steps=250",
-            "data.train_files=$HOME/data/math/train.parquet", "trainer.logger=console",
+            "python3",
+            "-m",
+            "verl.trainer.main_ppo",
+            "algorithm.adv_estimator=rloo",
+            "algorithm.use_kl_in_reward=True",
+            "algorithm.kl_penalty=kl",
+            "actor_rollout_ref.rollout.name=vllm",
+            "actor_rollout_ref.rollout.n=5",
+            "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B",
+            "trainer.total_training_steps=250",
+            "data.train_files=$HOME/data/math/train.parquet",
+            "trainer.logger=console",
         ],
         {},
-    )  # fmt: skip
+    )
     assert settings.kl.label == "k1.reward"
     assert settings.kl.beta == 0.001  # the table gives none
     assert settings.batch.num_minibatches == 4

@@ -8,13 +8,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from backends.verl import BACKEND
 from backends.verl.arguments import DEFAULTS
 from backends.verl.overrides import read
-from orchestrator.fingerprint import fingerprint
-from orchestrator.types import Cell
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell
 from tests.backends.verl import library
 from tests.backends.verl.cells import NASTY, cell, drawn, overrides, shipped, translated
 
-FULLEST = {"loss": {"aggregation": "constant", "constant_tokens": 4096, "clip": None},
-           "model.chat_template": "none", "seed": 7}  # fmt: skip
+FULLEST = {
+    "loss": {"aggregation": "constant", "constant_tokens": 4096, "clip": None},
+    "model.chat_template": "none",
+    "seed": 7,
+}
 
 
 @cache
@@ -22,8 +25,14 @@ def drawn_cells() -> list[Cell]:
     """A few cells that no spec has, the same on every run."""
     found: list[Cell] = []
 
-    @settings(max_examples=24, derandomize=True, database=None, deadline=None,
-              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=24,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(drawn())
     def draw(each: Cell) -> None:
         found.append(each)
@@ -35,14 +44,24 @@ def drawn_cells() -> list[Cell]:
 def covering(version: str) -> list[tuple[Cell, list[str]]]:
     """Cells whose launches hold, together, every argument that any cell of that release has."""
     declared = [
-        *shipped(), cell({"backend.version": "0.8.0"}), cell({**FULLEST}),
-        *(cell({**FULLEST, "kl": {"estimator": name, "placement": place, "beta": 0.1},
-                "backend.version": version})
-          for name in ("k2", "abs", "k1+", "k3+", "rho_k3")
-          for place in ("loss", "reward_and_loss")),
-        cell({"max_staleness_steps": 8, "batch.num_minibatches": 4, "num_train_steps": 40},
-             nodes=1),
-    ]  # fmt: skip
+        *shipped(),
+        cell({"backend.version": "0.8.0"}),
+        cell({**FULLEST}),
+        *(
+            cell(
+                {
+                    **FULLEST,
+                    "kl": {"estimator": name, "placement": place, "beta": 0.1},
+                    "backend.version": version,
+                }
+            )
+            for name in ("k2", "abs", "k1+", "k3+", "rho_k3")
+            for place in ("loss", "reward_and_loss")
+        ),
+        cell(
+            {"max_staleness_steps": 8, "batch.num_minibatches": 4, "num_train_steps": 40}, nodes=1
+        ),
+    ]
     seen: set[str] = set()
     chosen = []
     for each in declared:

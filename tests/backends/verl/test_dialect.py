@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from tests.backends import dialects
 from tests.backends.verl import library
@@ -21,4 +21,4 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 
 def test_a_version_without_facts_is_refused() -> None:
     with pytest.raises(UnsupportedSetting, match=r"0\.7\.1.*Set backend=verl@0\.9\.1"):
-        registry.load("verl").semantics("0.7.1")
+        plugins.load("verl").semantics("0.7.1")

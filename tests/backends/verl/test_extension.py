@@ -1,5 +1,5 @@
 """The library's own arithmetic, run here: its KL, its loss with our module in it, its advantages,
-compared with orchestrator.semantics.estimators. Needs each release's sources, not its dependencies.
+compared with orchestrator.kl.estimators. Needs each release's sources, not its dependencies.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ import torch
 
 from backends.verl import extension
 from backends.verl.arguments import KL_NAMES, WEIGHTED
-from orchestrator.semantics.estimators import UNCLAMPED, VERL_K3, token_kl
+from orchestrator.kl.estimators import UNCLAMPED, VERL_K3, token_kl
 from tests.backends.verl import library
 
 pytestmark = pytest.mark.slow  # makes a library's environment the first time
@@ -46,17 +46,28 @@ def verl(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     """The modules that extension.install is given, made of the release's own functions."""
     version = request.param
     core: dict[str, Any] = {
-        "torch": torch, "np": np, "defaultdict": defaultdict,
+        "torch": torch,
+        "np": np,
+        "defaultdict": defaultdict,
         "AlgoConfig": type("AlgoConfig", (), {}),
         "verl_F": SimpleNamespace(
             masked_sum=lambda x, mask: (x * mask).sum(),
             masked_mean=lambda x, mask: (x * mask).sum() / mask.sum(),
         ),
-    }  # fmt: skip
-    library.functions(version, CORE, [
-        "kl_penalty", "kl_penalty_forward", "agg_loss", "compute_policy_loss_vanilla",
-        "compute_grpo_outcome_advantage", "compute_rloo_outcome_advantage",
-    ], core)  # fmt: skip
+    }
+    library.functions(
+        version,
+        CORE,
+        [
+            "kl_penalty",
+            "kl_penalty_forward",
+            "agg_loss",
+            "compute_policy_loss_vanilla",
+            "compute_grpo_outcome_advantage",
+            "compute_rloo_outcome_advantage",
+        ],
+        core,
+    )
     registered: dict[str, Any] = {}
     core["register_adv_est"] = lambda name: lambda function: registered.setdefault(name, function)
     core["registered"] = registered
@@ -87,11 +98,19 @@ class Config(SimpleNamespace):
 
 def config(kl_loss_type: str, coefficient: float) -> Config:
     return Config(
-        global_batch_info={}, loss_scale_factor=None, policy_loss={"loss_mode": "vanilla"},
-        loss_agg_mode="token-mean", entropy_coeff=0, use_kl_loss=True, kl_loss_type=kl_loss_type,
-        kl_loss_coef=coefficient, clip_ratio=0.2, clip_ratio_low=1.0, clip_ratio_high=1e9,
+        global_batch_info={},
+        loss_scale_factor=None,
+        policy_loss={"loss_mode": "vanilla"},
+        loss_agg_mode="token-mean",
+        entropy_coeff=0,
+        use_kl_loss=True,
+        kl_loss_type=kl_loss_type,
+        kl_loss_coef=coefficient,
+        clip_ratio=0.2,
+        clip_ratio_low=1.0,
+        clip_ratio_high=1e9,
         clip_ratio_c=1e9,
-    )  # fmt: skip
+    )
 
 
 def log_probabilities(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,11 +127,17 @@ def loss_and_gradient(
     losses: Any, kl_loss_type: str, coefficient: float = 0.3
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     policy, reference, rollout = log_probabilities()
-    batch = Batch({
-        "response_mask": MASK, "old_log_probs": rollout, "ref_log_prob": reference, "dp_size": 1,
-        "advantages": torch.linspace(-1, 1, MASK.numel(), dtype=torch.float64).reshape(SHAPE),
-        "batch_num_tokens": MASK.sum(), "global_batch_size": len(MASK),
-    })  # fmt: skip
+    batch = Batch(
+        {
+            "response_mask": MASK,
+            "old_log_probs": rollout,
+            "ref_log_prob": reference,
+            "dp_size": 1,
+            "advantages": torch.linspace(-1, 1, MASK.numel(), dtype=torch.float64).reshape(SHAPE),
+            "batch_num_tokens": MASK.sum(),
+            "global_batch_size": len(MASK),
+        }
+    )
     loss, metrics = losses.ppo_loss(config(kl_loss_type, coefficient), {"log_probs": policy}, batch)
     (gradient,) = torch.autograd.grad(loss, policy)
     return loss.detach(), gradient, metrics
@@ -187,9 +212,7 @@ def test_detached_and_attached_ratios_differ(verl: tuple[Any, Any]) -> None:
     assert not torch.allclose(attached, detached)
 
 
-@pytest.mark.parametrize(
-    ("name", "by_std"), [("grpo", True), ("grpo", False), ("rloo", None)]
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "by_std"), [("grpo", True), ("grpo", False), ("rloo", None)])
 def test_advantages_are_what_we_call_them(
     verl: tuple[Any, Any], name: str, by_std: bool | None
 ) -> None:

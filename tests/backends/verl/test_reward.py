@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from orchestrator.types import LaunchPlan, Place
+from orchestrator.records import AttemptPaths, LaunchPlan
 from tests.backends.shipped import LABELS, RIGHT, WORTH, WRONG, rewards, write
 from tests.backends.verl.cells import cell
 from tests.backends.verl.library import VERSIONS, python, root
@@ -37,7 +37,7 @@ compute_score = utils.load_extern_object(module_path=file, object_name="compute_
 
 
 def planned(rule: str, folder: Path) -> LaunchPlan:
-    place = Place(folder, folder / "attempts" / "1", folder / "checkpoints")
+    place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
     return BACKEND.translate(cell({"data.reward": rule}), place)
 
 
@@ -55,10 +55,20 @@ def test_verl_loads_it_by_the_path_of_the_launch(version: str, tmp_path: Path) -
     (file,) = (a.partition("=")[2] for a in plan.argv if "custom_reward_function.path" in a)
     assert f"+reward.custom_reward_function.reward_kwargs.rule={'countdown'}" in plan.argv
     done = subprocess.run(
-        [python(version), "-c", LOADED + CALL.replace("RULE", "'countdown'"),
-         root(version) / "utils" / "import_utils.py", file,
-         RIGHT["countdown"], WRONG["countdown"], LABELS["countdown"]],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        [
+            python(version),
+            "-c",
+            LOADED + CALL.replace("RULE", "'countdown'"),
+            root(version) / "utils" / "import_utils.py",
+            file,
+            RIGHT["countdown"],
+            WRONG["countdown"],
+            LABELS["countdown"],
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == WORTH["countdown"]

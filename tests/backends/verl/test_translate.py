@@ -8,8 +8,8 @@ import pytest
 from backends.verl import BACKEND
 from backends.verl.overrides import read
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.fingerprint import fingerprint, flatten
-from orchestrator.types import LaunchPlan, LedgerEntry
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.records import LaunchPlan, LedgerEntry
 from tests.backends.verl.cells import NASTY, PLACE, cell, overrides, shipped, translated
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -38,8 +38,10 @@ def test_the_whole_launch_of_the_papers_first_cell() -> None:
     assert "\n".join(map(shlex.quote, plan.argv)) + "\n" == golden
     assert plan.env == {"VERL_FILE_LOGGER_PATH": "/runs/e/attempts/1/verl.x1.k1.jsonl"}
     assert {name for name in plan.files if not name.startswith("orch_scoring/")} == {
-        "data.json", "prompts.json", "reward.py",
-    }  # fmt: skip
+        "data.json",
+        "prompts.json",
+        "reward.py",
+    }
 
 
 def test_table_2_of_the_paper() -> None:
@@ -68,8 +70,9 @@ def test_kl_enters_where_it_is_placed(placement: str, reward: bool, loss: bool) 
 def test_minibatches_count_train_steps_and_verl_counts_batches() -> None:
     plan = launch(
         {"batch": {"num_prompts": 1024, "num_minibatches": 4}, "num_train_steps": 1000},
-        checkpoint_every_steps=200, evaluate_every_steps=40,
-    )  # fmt: skip
+        checkpoint_every_steps=200,
+        evaluate_every_steps=40,
+    )
     found = values(plan)
     assert found["data.train_batch_size"] == 1024
     assert found[f"{ACTOR}.ppo_mini_batch_size"] == 256
@@ -96,10 +99,14 @@ def test_without_a_cadence_the_last_step_is_kept_and_evaluated() -> None:
 
 
 def test_dr_grpo_is_grpo_with_a_mean_and_a_constant() -> None:
-    found = values(launch({
-        "advantage.estimator": "dr_grpo",
-        "loss": {"aggregation": "constant", "constant_tokens": 4096},
-    }))  # fmt: skip
+    found = values(
+        launch(
+            {
+                "advantage.estimator": "dr_grpo",
+                "loss": {"aggregation": "constant", "constant_tokens": 4096},
+            }
+        )
+    )
     assert found["algorithm.adv_estimator"] == "grpo"
     assert found["algorithm.norm_adv_by_std_in_grpo"] is False
     assert found[f"{ACTOR}.loss_agg_mode"] == "seq-mean-token-sum-norm"
@@ -196,18 +203,21 @@ def test_the_older_release_has_its_own_arguments() -> None:
         ({"backend.version": "0.8.0", "max_staleness_steps": 1}, "max_staleness_steps", "0.9.1"),
         (
             {"max_staleness_steps": 3, "batch.num_minibatches": 2},
-            "max_staleness_steps", "num_minibatches",
+            "max_staleness_steps",
+            "num_minibatches",
         ),
         (
             {"optimizer.num_warmup_steps": 3, "batch.num_minibatches": 2},
-            "optimizer.num_warmup_steps", "num_minibatches",
+            "optimizer.num_warmup_steps",
+            "num_minibatches",
         ),
         (
             {**kl("k1", "reward"), "kl.reset_reference_every_steps": 50},
-            "kl.reset_reference_every_steps", "once",
+            "kl.reset_reference_every_steps",
+            "once",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_verl_cannot_do_is_refused_with_field_and_advice(
     changes: dict[str, Any], field: str, advice: str
 ) -> None:

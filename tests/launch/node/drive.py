@@ -5,11 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.launch import node
 from orchestrator.launch.endings import Stopped
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
-    plan = registry.load(cell.settings.backend.name).translate(cell, cell_dir.place(attempt))
+    plan = plugins.load(cell.settings.backend.name).translate(cell, cell_dir.place(attempt))
     cell_dir.write(cell, plan)
 
     def stop(_number: int, _frame: object) -> None:

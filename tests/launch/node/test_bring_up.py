@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator import registry
+from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.expand import expand
-from orchestrator.launch import node, system
+from orchestrator.launch import node, processes
 from orchestrator.launch.endings import Ending, Stopped
-from orchestrator.launch.node import companion
+from orchestrator.launch.node import agent
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.settings import Resources
 from orchestrator.spec import load
-from orchestrator.types import Cell, LaunchPlan, Place
+from orchestrator.spec.expand import expand
 from tests.cluster import wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import carriers, wait_until_gone
@@ -66,17 +66,20 @@ def test_it_prints_into_the_attempt_and_runs_in_the_plans_folder(bring: Bring) -
     assert attempt.stdout.read_text().strip("\n") == str(attempt.path.parents[1] / "plan")
 
 
-@pytest.mark.parametrize(("words", "failure"), [
-    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
-    ("ModuleNotFoundError: No module named 'verl'", "config"),
-    ("train_ppo_ray.py: error: unrecognized arguments: --kl_estimator k1", "config"),
-    ("hydra.errors.ConfigCompositionException: Could not override 'a.b'", "config"),
-    ("OSError: org/nope is not a local folder and is not a valid model identifier", "config"),
-    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "node"),
-    ("ValueError: Total available GPUs 4 is less than total desired GPUs 8", "config"),
-    ("OSError: [Errno 28] No space left on device", "disk"),
-    ("AssertionError: shape mismatch at maxid 7", "error"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "failure"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
+        ("ModuleNotFoundError: No module named 'verl'", "config"),
+        ("train_ppo_ray.py: error: unrecognized arguments: --kl_estimator k1", "config"),
+        ("hydra.errors.ConfigCompositionException: Could not override 'a.b'", "config"),
+        ("OSError: org/nope is not a local folder and is not a valid model identifier", "config"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "node"),
+        ("ValueError: Total available GPUs 4 is less than total desired GPUs 8", "config"),
+        ("OSError: [Errno 28] No space left on device", "disk"),
+        ("AssertionError: shape mismatch at maxid 7", "error"),
+    ],
+)
 def test_the_class_of_a_failure_is_in_its_last_words(
     bring: Bring, words: str, failure: str
 ) -> None:
@@ -160,8 +163,9 @@ def test_a_setup_line_that_fails_ends_the_attempt(bring: Bring) -> None:
     assert (ending.state, ending.failure, ending.code) == ("failed", "config", 127)
 
 
-@pytest.mark.parametrize(("image", "program"), [("/i/verl.sif", "apptainer"),
-                                                ("/i/verl.sqsh", "enroot")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("image", "program"), [("/i/verl.sif", "apptainer"), ("/i/verl.sqsh", "enroot")]
+)
 def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, program: str
 ) -> None:
@@ -171,8 +175,14 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("HELD", SECRET)
     options = {"environments": {"verl": {"image": image, "binds": ["/data"]}}, "secrets": ["HELD"]}
-    ending, attempt = bring("pass", options, backend="verl", version="0.9.1",
-                            argv=("python", "-m", "verl"), env={"MINE": "x"})  # fmt: skip
+    ending, attempt = bring(
+        "pass",
+        options,
+        backend="verl",
+        version="0.9.1",
+        argv=("python", "-m", "verl"),
+        env={"MINE": "x"},
+    )
     assert ending.state == "succeeded", ending
     told = asked.read_text()
     root = str(attempt.path.parents[3])
@@ -185,8 +195,11 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
 
 
 def test_what_the_site_says_wrongly_is_told_at_once(bring: Bring) -> None:
-    options = {"environments": {"verl": {"venv": "/a", "image": "/b"}}, "start_minutes": 0,
-               "secrets": {"A B": None}}  # fmt: skip
+    options = {
+        "environments": {"verl": {"venv": "/a", "image": "/b"}},
+        "start_minutes": 0,
+        "secrets": {"A B": None},
+    }
     ending, _ = bring("pass", options)
     assert ending.failure == "config"
     for field in ("environments.verl", "start_minutes", "secrets"):
@@ -203,8 +216,9 @@ def test_two_nodes_are_refused_where_there_is_one(bring: Bring) -> None:
 def test_a_library_on_ray_without_ray_is_told(bring: Bring, tmp_path: Path) -> None:
     programs(tmp_path / "e" / "bin", "python", "exec sleep 30")
     options = {"environments": {"verl": {"venv": str(tmp_path / "e")}}}
-    ending, _ = bring("", options, backend="verl", version="0.9.1", bring_up="ray",
-                      argv=("python", "x"))  # fmt: skip
+    ending, _ = bring(
+        "", options, backend="verl", version="0.9.1", bring_up="ray", argv=("python", "x")
+    )
     assert (ending.state, ending.failure) == ("failed", "config")
     assert "ray: command not found" in ending.message
 
@@ -229,7 +243,7 @@ def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> No
     scratch, token = tmp_path / "scratch", tokens.token_hex(8)
     code = (
         "import os, sys, time\nfrom pathlib import Path\n"
-        "from orchestrator.launch.node.company import Company\n"
+        "from orchestrator.launch.node.process_group import Company\n"
         f"company = Company({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
         f"company.scratch = Path({str(scratch)!r})\n"
         "company.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
@@ -251,9 +265,13 @@ def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> No
 def test_scratch_of_killed_runs_is_cleared_and_nobody_elses(tmp_path: Path) -> None:
     living, dead, young, other = (
         tmp_path / name
-        for name in ("orch-1111111111111111", "orch-2222222222222222", "orch-3333333333333333",
-                     "orch-not-ours")
-    )  # fmt: skip
+        for name in (
+            "orch-1111111111111111",
+            "orch-2222222222222222",
+            "orch-3333333333333333",
+            "orch-not-ours",
+        )
+    )
     for path in (living, dead, young, other):
         path.mkdir()
         if path != young:
@@ -261,13 +279,15 @@ def test_scratch_of_killed_runs_is_cleared_and_nobody_elses(tmp_path: Path) -> N
     argv = ["sleep", "60"]
     held = subprocess.Popen(argv, env={**os.environ, "ORCH_RANK_TOKEN": "1111111111111111.1"})
     try:
-        companion.clear_orphans(tmp_path)
+        agent.clear_orphans(tmp_path)
     finally:
         held.kill()
         held.wait()
     assert {path for path in (living, dead, young, other) if path.exists()} == {
-        living, young, other
-    }  # fmt: skip
+        living,
+        young,
+        other,
+    }
 
 
 def test_an_environment_that_orch_made_is_found_by_its_release(
@@ -285,23 +305,26 @@ def test_an_environment_that_orch_made_is_found_by_its_release(
     assert attempt.stdout.read_text() == f"{home}|x\n"
 
 
-@pytest.mark.parametrize(("name", "text", "count"), [
-    ("memory.events", "low 0\noom 3\noom_kill 2\n", 2),
-    ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
-    ("memory.events", "nonsense\n", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "count"),
+    [
+        ("memory.events", "low 0\noom 3\noom_kill 2\n", 2),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
+        ("memory.events", "nonsense\n", None),
+    ],
+)
 def test_kills_for_memory_are_counted(
     tmp_path: Path, name: str, text: str, count: int | None
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert system._oom_kills(tmp_path) == count
+    assert processes._oom_kills(tmp_path) == count
 
 
 def test_each_library_says_what_it_needs_of_the_nodes(tmp_path: Path) -> None:
-    place = Place(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
     said = {}
     for cell in expand(load(ROOT / "experiments" / "cross_library.yaml")):
         with suppress(OrchError):
             library = cell.settings.backend.name
-            said[library] = registry.load(library).translate(cell, place).bring_up
+            said[library] = plugins.load(library).translate(cell, place).bring_up
     assert said == {"verl": "ray", "openrlhf": "ray", "skyrl": "ray", "prime_rl": "ranks"}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from backends.prime_rl import BACKEND
-from orchestrator.expand import expand
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.spec import load
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.spec.expand import expand
 from tests.cluster import Cluster, wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import wait_until_gone
@@ -38,7 +38,7 @@ import json, sys
 from pathlib import Path
 from orchestrator.launch import node
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
 order = json.loads(Path(sys.argv[1]).read_text())
 cell, folder = Cell.model_validate(order["cell"]), RunFolder(Path(order["folder"]))
 folder.open()
@@ -57,25 +57,41 @@ def counting() -> Cell:
 
 
 def roles(cell: Cell, how: str) -> LaunchPlan:
-    return LaunchPlan(cell_id=cell.id, backend="fake", version="1", bring_up="ranks",
-                      argv=(sys.executable, "-c", ROLE, how))  # fmt: skip
+    return LaunchPlan(
+        cell_id=cell.id,
+        backend="fake",
+        version="1",
+        bring_up="ranks",
+        argv=(sys.executable, "-c", ROLE, how),
+    )
 
 
 def start(cluster: Cluster, root: Path, cell: Cell, plan: LaunchPlan, **options: object) -> Path:
     """Submits a job of two nodes; the folder of its attempt."""
     root.mkdir(parents=True, exist_ok=True)
-    order = {"cell": cell.model_dump(mode="json"), "folder": str(root / "runs"),
-             "plan": plan.model_dump(mode="json"), "options": {"env": {"MINE": "a b"}, **options}
-             }  # fmt: skip
+    order = {
+        "cell": cell.model_dump(mode="json"),
+        "folder": str(root / "runs"),
+        "plan": plan.model_dump(mode="json"),
+        "options": {"env": {"MINE": "a b"}, **options},
+    }
     (root / "order.json").write_text(json.dumps(order))
     (root / "worker.py").write_text(WORKER)
     (root / "job.sh").write_text(f"#!/bin/bash\nexec {sys.executable} worker.py order.json\n")
     cluster.run(
-        "env", f"PYTHONPATH={HERE.parents[2]}", f"ORCH_TEST={root}",
-        "sbatch", f"--chdir={root}", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
-        "--gres=gpu:a100:4", "--output=/dev/null",
-        f"--error={root}/log", str(root / "job.sh"),
-    )  # fmt: skip
+        "env",
+        f"PYTHONPATH={HERE.parents[2]}",
+        f"ORCH_TEST={root}",
+        "sbatch",
+        f"--chdir={root}",
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--gres=gpu:a100:4",
+        "--output=/dev/null",
+        f"--error={root}/log",
+        str(root / "job.sh"),
+    )
     return root / "runs" / "cells" / cell.directory / "attempts" / "1"
 
 
@@ -127,8 +143,13 @@ def test_prime_rl_serves_on_one_node_and_trains_on_the_other(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cells = expand(load(HERE.parents[2] / "experiments" / "comedy_full.yaml"))
-    cell = next(c for c in cells if c.settings.backend.name == "prime_rl"
-                and c.resources.num_nodes == 2 and c.settings.kl.label == "k1.reward")  # fmt: skip
+    cell = next(
+        c
+        for c in cells
+        if c.settings.backend.name == "prime_rl"
+        and c.resources.num_nodes == 2
+        and c.settings.kl.label == "k1.reward"
+    )
     programs = tmp_path / "prime" / "bin"
     programs.mkdir(parents=True)
     for name in ("rl", "inference"):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from backends.verl import BACKEND
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell
 from tests.backends.environments import library_python
 from tests.backends.verl.cells import cell as verl_cell
 from tests.cluster import Cluster, wait_for
@@ -37,22 +37,35 @@ def submit(
     options = {
         "environments": {"verl@0.9.1": {"venv": str(environment)}},
         "env": {"PYTHONPATH": str(HERE / "standin"), **env},
-        "secrets": ["STANDIN_SECRET"], "ray_object_store_gib": 0.1, "start_minutes": 3,
-    }  # fmt: skip
+        "secrets": ["STANDIN_SECRET"],
+        "ray_object_store_gib": 0.1,
+        "start_minutes": 3,
+    }
     order = folder.path.with_name(f"{folder.path.name}.json")
     order.write_text(
-        json.dumps({"folder": str(folder.path), "cell": cell.model_dump(mode="json"),
-                    "options": options})
-    )  # fmt: skip
+        json.dumps(
+            {"folder": str(folder.path), "cell": cell.model_dump(mode="json"), "options": options}
+        )
+    )
     script = order.with_suffix(".sh")
     script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
     cluster.run(
-        "env", f"STANDIN_SECRET={SECRET}", f"PYTHONPATH={HERE.parents[2]}",
+        "env",
+        f"STANDIN_SECRET={SECRET}",
+        f"PYTHONPATH={HERE.parents[2]}",
         f"ORCH_TEST={folder.path}",
-        "sbatch", "--parsable", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
-        "--gres=gpu:a100:4", "--cpus-per-task=8", "--output=/dev/null",
-        f"--error={order}.log", str(script), str(order),
-    )  # fmt: skip
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--gres=gpu:a100:4",
+        "--cpus-per-task=8",
+        "--output=/dev/null",
+        f"--error={order}.log",
+        str(script),
+        str(order),
+    )
     return AttemptDir(folder.cell(cell).path / "attempts" / "1", 1)
 
 
@@ -109,9 +122,10 @@ def test_two_runs_of_two_nodes_side_by_side(
 def _raylet(folder: RunFolder, rank: int) -> int:
     """The process of one node's Ray; 0 while there is none."""
     found = [
-        pid for pid, variables in carriers(ORCH_TEST=str(folder.path))
+        pid
+        for pid, variables in carriers(ORCH_TEST=str(folder.path))
         if variables["ORCH_RANK_TOKEN"].endswith(f".{rank}") and "raylet/raylet" in command(pid)
-    ]  # fmt: skip
+    ]
     return found[0] if found else 0
 
 

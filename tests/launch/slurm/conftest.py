@@ -9,13 +9,14 @@ from cluster import Cluster
 from cluster.fixture import cluster as cluster
 from cluster.fixture import slurm as slurm
 
-from orchestrator.launch.slurm import poll, words
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm import scheduler as words
 from orchestrator.launch.slurm.submit import Submitted, submit
-from orchestrator.launch.slurm.wait import Request, start, wait
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.state import Look, look
-from orchestrator.types import Cell
+from orchestrator.runs.state import CellState, look
+from orchestrator.runs.wait import Request, start, wait
+from orchestrator.spec.site_options import SlurmOptions
 
 
 class Site:
@@ -42,16 +43,16 @@ class Site:
         """`orch run`."""
         return start(self.request(cells))
 
-    def wait(self, *cells: Cell) -> dict[str, Look]:
+    def wait(self, *cells: Cell) -> dict[str, CellState]:
         """`orch run --wait`, after the first submission."""
         return {cell.id: seen for cell, seen in wait(self.request(cells)).looks}
 
-    def look(self, cell: Cell) -> Look:
+    def look(self, cell: Cell) -> CellState:
         """What the scheduler says at this moment, nothing remembered."""
         poll.forget()
         return look(self.folder.cell(cell))
 
-    def until(self, cell: Cell, state: str, seconds: float = 60) -> Look:
+    def until(self, cell: Cell, state: str, seconds: float = 60) -> CellState:
         deadline = time.monotonic() + seconds
         while (seen := self.look(cell)).state != state:
             assert time.monotonic() < deadline, f"{seen} instead of {state}: {self.words(cell)}"
@@ -74,10 +75,10 @@ class Site:
 
     def job(self, cell: Cell) -> str:
         """`<array>_<index>` of its last submission."""
-        from orchestrator.launch.slurm import book
+        from orchestrator.launch.slurm import submissions
 
         order = self.attempts(cell)[-1].read_order()
-        return f"{book.read(self.folder)[order['submission']].job}_{order['index']}"
+        return f"{submissions.read(self.folder)[order['submission']].job}_{order['index']}"
 
     def words(self, cell: Cell) -> str:
         logs = [*self.folder.path.glob("slurm/*/*.log")]
@@ -92,7 +93,7 @@ def site(
     poll.forget()
     monkeypatch.setattr(poll, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(poll, "LONGEST_SECONDS", 2.0)  # a person would wait up to a minute
-    monkeypatch.setattr("orchestrator.launch.slurm.wait.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("orchestrator.runs.wait.LOOK_SECONDS", 0.5)
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.launch.slurm.options import SlurmOptions
 from orchestrator.launch.slurm.submit import submit
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
+from orchestrator.spec.site_options import SlurmOptions
 
 OPERATIONS = {"open", "os.rename", "os.mkdir", "fcntl.flock", "subprocess.Popen"}
 DELAYS = (0.003, 0.006, 0.012, 0.02, 0.03)

@@ -28,8 +28,8 @@ def environment(folder: Path) -> Path:
 
 def train(told: dict[str, str]) -> None:
     from backends.micro.train import run
-    from orchestrator.scale import rehearse
-    from orchestrator.types import Cell, Place
+    from orchestrator.records import AttemptPaths, Cell
+    from orchestrator.spec.rehearse import rehearse
 
     steps = int(told["trainer.total_training_steps"])
     [cell] = rehearse([Cell.model_validate_json(Path("../cell.json").read_text())])
@@ -37,7 +37,10 @@ def train(told: dict[str, str]) -> None:
     log = Path(os.environ["VERL_FILE_LOGGER_PATH"])
     with tempfile.TemporaryDirectory() as name:
         own = Path(name)
-        run(cell.model_copy(update={"settings": settings}), Place(own, own, own / "checkpoints"))
+        run(
+            cell.model_copy(update={"settings": settings}),
+            AttemptPaths(own, own, own / "checkpoints"),
+        )
         for line in (own / "metrics.jsonl").read_text().splitlines():
             point = json.loads(line)
             held = point["values"]
@@ -47,8 +50,12 @@ def train(told: dict[str, str]) -> None:
             data |= {"training/global_step": point["step"], "timing_s/step": 0.1}
             with log.open("a") as file:
                 file.write(json.dumps({"step": point["step"], "data": data}) + "\n")
-        save(own / "checkpoints" / f"step-{steps}", Path(told["trainer.default_local_dir"]), steps,
-             int(told["trainer.n_gpus_per_node"]) * int(told["trainer.nnodes"]))  # fmt: skip
+        save(
+            own / "checkpoints" / f"step-{steps}",
+            Path(told["trainer.default_local_dir"]),
+            steps,
+            int(told["trainer.n_gpus_per_node"]) * int(told["trainer.nnodes"]),
+        )
 
 
 def save(policy: Path, home: Path, step: int, ranks: int) -> None:

@@ -72,16 +72,27 @@ def test_a_day_on_the_cluster(
 def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     """Submitted on one machine; watched, cancelled and finished on one of another name."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    spec = ["experiments/smoke.yaml", "backend=micro", "+base.num_train_steps=3",
-            "site.kind=slurm", "+site.options={evaluate: false, memory_gib: 1.0}"]  # fmt: skip
+    spec = [
+        "experiments/smoke.yaml",
+        "backend=micro",
+        "+base.num_train_steps=3",
+        "site.kind=slurm",
+        "+site.options={evaluate: false, memory_gib: 1.0}",
+    ]
 
     def elsewhere(*words: str) -> "subprocess.CompletedProcess[str]":
         named = ["unshare", "--uts", "sh", "-c", 'hostname login2 && exec "$@"', "sh"]
         inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         return subprocess.run(
-            [*named, sys.executable, "-m", "orchestrator", *words], cwd=tmp_path, env=inherited,
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
-        )  # fmt: skip
+            [*named, sys.executable, "-m", "orchestrator", *words],
+            cwd=tmp_path,
+            env=inherited,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
 
     if elsewhere("--version").returncode:
         pytest.skip("needs the right to name a machine anew (unshare --uts)")

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import registry
-from orchestrator.budget import scoring
-from orchestrator.launch.slurm import evaluations, words
-from orchestrator.launch.slurm.evaluations import Evaluation
-from orchestrator.launch.slurm.wait import Request, evaluated, start, wait
-from orchestrator.operations import retry
-from orchestrator.rundir import write_text
-from orchestrator.types import Cell, Spec
-from orchestrator.types import Evaluation as Asked
+from orchestrator import plugins
+from orchestrator.files import write_text
+from orchestrator.launch.slurm import scheduler
+from orchestrator.records import Cell, Spec
+from orchestrator.records import EvaluationSpec as Asked
+from orchestrator.runs import evaluation_jobs
+from orchestrator.runs.cost import scoring
+from orchestrator.runs.evaluation_jobs import EvaluationJob
+from orchestrator.runs.operations import retry
+from orchestrator.runs.wait import Request, evaluated, start, wait
 from tests.launch import exporter
 from tests.launch.slurm.conftest import Site
 
@@ -27,7 +28,7 @@ def verl(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     import importlib
 
     monkeypatch.setattr(
-        registry, "load", lambda name: importlib.import_module(f"backends.{name}").BACKEND
+        plugins, "load", lambda name: importlib.import_module(f"backends.{name}").BACKEND
     )
     monkeypatch.delenv("PYTHONPATH", raising=False)
     spec = Spec(name="x", studies=(), evaluation=Asked())
@@ -40,7 +41,7 @@ def request(site: Site, *cells: Cell) -> Request:
     return Request(cells, site.folder, site.options, evaluate=True, tell=site.told.append)
 
 
-def of(site: Site, cell: Cell) -> Evaluation:
+def of(site: Site, cell: Cell) -> EvaluationJob:
     looks = [(cell, site.look(cell))]
     return evaluated(site.folder, looks)[1][site.folder.cell(cell).path.name]
 
@@ -82,7 +83,7 @@ def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_pa
 def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
     verl: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "LATE_SECONDS", 1.0)
+    monkeypatch.setattr(scheduler, "LATE_SECONDS", 1.0)
     place = exporter.environment(tmp_path / "env")
     cell, _ = exporter.trained(verl.folder)
     verl.set(**exporter.options(place, "slow"), retries={"lost": 1})
@@ -101,7 +102,7 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
             time.sleep(0.5)
         assert told.exit is not None, told
         assert (told.state, told.exit.failure) == ("failed", "lost")
-        assert evaluations.goes_again(told, verl.options) == (count == 1)
+        assert evaluation_jobs.goes_again(told, verl.options) == (count == 1)
         start(request(verl, cell))
     assert of(verl, cell).failures == 2
     assert not verl.cluster.run("squeue", "-h"), "twice was enough"
@@ -114,7 +115,7 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
         time.sleep(0.3)
     assert told.exit is not None
     assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
-    assert not evaluations.goes_again(told, verl.options)
+    assert not evaluation_jobs.goes_again(told, verl.options)
 
 
 def test_an_evaluation_waits_for_its_cell_and_dies_with_it(

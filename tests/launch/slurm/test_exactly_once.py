@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from orchestrator.launch.slurm import book
+from orchestrator.launch.slurm import submissions
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
 from tests.launch.kit import HOUSE
 
 HERE = Path(__file__).parent
@@ -29,9 +29,12 @@ def test_each_cell_is_submitted_exactly_once(
     root = tmp_path / "k"
     done = subprocess.run(
         [sys.executable, str(HERE / "kill.py"), str(listed), str(root)],
-        env={**os.environ, "PYTHONPATH": str(HOUSE)}, capture_output=True, text=True, timeout=280,
+        env={**os.environ, "PYTHONPATH": str(HOUSE)},
+        capture_output=True,
+        text=True,
+        timeout=280,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     operations = int(done.stdout.split()[-1])
     assert operations > 30, "the kills did not cover the submission"
@@ -39,8 +42,8 @@ def test_each_cell_is_submitted_exactly_once(
     known: set[str] = set()
     for path in root.iterdir():
         folder = RunFolder(path)
-        sent = [s for s in book.read(folder).values() if s.job]
-        assert not [s for s in book.read(folder).values() if s.open], path.name
+        sent = [s for s in submissions.read(folder).values() if s.job]
+        assert not [s for s in submissions.read(folder).values() if s.open], path.name
         for kind in ("train", "evaluate"):
             of_kind = [s for s in sent if s.kind == kind]
             assert sum(s.cells for s in of_kind) == len(cells), (path.name, kind)

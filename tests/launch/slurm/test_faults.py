@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.slurm import book, stuck
-from orchestrator.operations import cancel, retry
+from orchestrator.launch.slurm import poll, submissions
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe
-from orchestrator.types import Cell
 from tests.launch.kit import HOUSE
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
@@ -75,8 +75,9 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
     assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
     looked = probe(site.options, site.folder.path, ())
     assert (looked.node, looked.shared) == (
-        "a100-0", "this node does not see it: it lies on the login node's own disk"
-    )  # fmt: skip
+        "a100-0",
+        "this node does not see it: it lies on the login node's own disk",
+    )
     assert site.wait(cell)[cell.id].state == "succeeded", "another node sees it"
     assert len(site.attempts(cell)) == 2
     first = site.attempts(cell)[0].read_exit()
@@ -87,10 +88,10 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
 SUBMIT = """
 import json, sys
 from pathlib import Path
-from orchestrator.launch.slurm.options import SlurmOptions
+from orchestrator.spec.site_options import SlurmOptions
 from orchestrator.launch.slurm.submit import submit
 from orchestrator.rundir import RunFolder
-from orchestrator.types import Cell
+from orchestrator.records import Cell
 cells = [Cell.model_validate(c) for c in json.loads(Path(sys.argv[1]).read_text())]
 sent = submit(cells, RunFolder(Path(sys.argv[2])), SlurmOptions(extra=("--hold",)), evaluate=True)
 print(len(sent.cells))
@@ -106,7 +107,7 @@ def test_two_at_once_submit_each_cell_once(site: Site, many: Many, tmp_path: Pat
     both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     counts = [int(each.communicate(timeout=120)[0]) for each in both]
     assert sorted(counts) == [0, 0, 6]
-    sent = [s for s in book.read(site.folder).values() if s.job]
+    sent = [s for s in submissions.read(site.folder).values() if s.job]
     assert Counter(s.kind for s in sent) == {"train": 1, "evaluate": 1}
     assert len(site.cluster.run("squeue", "-h", "-r").splitlines()) == 12
 
@@ -114,7 +115,7 @@ def test_two_at_once_submit_each_cell_once(site: Site, many: Many, tmp_path: Pat
 def test_jobs_that_would_wait_for_ever_say_why(
     site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stuck, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(poll, "PATIENCE_SECONDS", -1.0)
     cells = many(3)
     site.set(partition="short", time_limit_hours=2)
     site.submit(*cells)
@@ -122,10 +123,10 @@ def test_jobs_that_would_wait_for_ever_say_why(
     told: list[str] = []
     for _ in range(60):
         site.look(cells[0])
-        if told := stuck.stuck(site.folder, site.options.model_dump()):
+        if told := poll.stuck(site.folder, site.options.model_dump()):
             break
     (sentence,) = told
     assert sentence.startswith("3 jobs wait: the time limit '2.0' is longer than the partition")
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
-    assert stuck.stuck(site.folder, {}) == []
+    assert poll.stuck(site.folder, {}) == []

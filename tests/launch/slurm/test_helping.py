@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.collect import collect
-from orchestrator.experiment import open_experiment
 from orchestrator.files import read_json
 from orchestrator.launch.local import launch
-from orchestrator.launch.slurm import helping
+from orchestrator.launch.slurm import work_stealing
 from orchestrator.launch.slurm.control import cancel
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.types import Cell
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import open_experiment
 from tests.launch.slurm.conftest import ROOT, Site
 from tests.launch.test_micro import numbers
 
@@ -28,20 +28,20 @@ SMOKE = ROOT / "experiments" / "smoke.yaml"
 
 
 def test_an_element_is_taken_once_and_kept(tmp_path: Path) -> None:
-    assert helping.take(tmp_path, 3, "7_3")
-    assert helping.take(tmp_path, 3, "7_3"), "a job that SLURM starts again still has it"
-    assert not helping.take(tmp_path, 3, "7_0")
+    assert work_stealing.take(tmp_path, 3, "7_3")
+    assert work_stealing.take(tmp_path, 3, "7_3"), "a job that SLURM starts again still has it"
+    assert not work_stealing.take(tmp_path, 3, "7_0")
 
 
 def test_help_comes_from_the_far_end_and_leaves_what_is_taken(tmp_path: Path) -> None:
-    helping.take(tmp_path, 4, "7_4")
-    found = helping.to_help(tmp_path, 1, 6, "7_1", lambda: True)
+    work_stealing.take(tmp_path, 4, "7_4")
+    found = work_stealing.to_help(tmp_path, 1, 6, "7_1", lambda: True)
     assert list(found) == [5, 3, 2]
-    assert list(helping.to_help(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
+    assert list(work_stealing.to_help(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
 
 
 def test_nothing_is_taken_when_the_time_is_over(tmp_path: Path) -> None:
-    assert list(helping.to_help(tmp_path, 0, 6, "7_0", lambda: False)) == []
+    assert list(work_stealing.to_help(tmp_path, 0, 6, "7_0", lambda: False)) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,17 +55,24 @@ def test_a_helper_begins_cells_and_never_takes_one_over(
         attempt = cell_dir.reserve('{"submission": "one", "index": 0}')
         if began:
             (attempt.path / began).write_text("{}")
-        assert helping.may_begin(cell_dir, attempt.number) == (began is None)
-        assert not helping.may_begin(cell_dir, attempt.number + 1), "it is another's"
+        assert work_stealing.may_begin(cell_dir, attempt.number) == (began is None)
+        assert not work_stealing.may_begin(cell_dir, attempt.number + 1), "it is another's"
     assert attempt.path.is_dir()
 
 
 @pytest.mark.parametrize(
     ("own", "more", "code"),
-    [(0, "pass", 0), (3, "raise ValueError", 3), (0, "raise ValueError", 0), (1, "pass", 1),
-     (0, "os.kill(os.getpid(), 9)", 0), ("os.kill(os.getpid(), 9)", "pass", -9),
-     ("os.kill(os.getpid(), 11)", "pass", -11), ("raise ValueError", "pass", 1)],
-)  # fmt: skip
+    [
+        (0, "pass", 0),
+        (3, "raise ValueError", 3),
+        (0, "raise ValueError", 0),
+        (1, "pass", 1),
+        (0, "os.kill(os.getpid(), 9)", 0),
+        ("os.kill(os.getpid(), 9)", "pass", -9),
+        ("os.kill(os.getpid(), 11)", "pass", -11),
+        ("raise ValueError", "pass", 1),
+    ],
+)
 def test_the_code_of_its_own_work_outlives_the_helper(own: int | str, more: str, code: int) -> None:
     program = f"""
 import os, sys
@@ -86,16 +93,16 @@ sys.exit(helping.in_child(own, more, Ask(task.ASKED), task.ASKED))
 
 
 def test_a_silent_helper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helping, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(work_stealing, "SILENT_SECONDS", 0.5)
     attempt = AttemptDir(tmp_path / "1", 1)
     attempt.path.mkdir()
-    helping.take(tmp_path, 0, "7_5")
+    work_stealing.take(tmp_path, 0, "7_5")
     began = time.monotonic()
-    helping.wait_for_helper(tmp_path, 0, attempt, lambda: False)
+    work_stealing.wait_for_helper(tmp_path, 0, attempt, lambda: False)
     assert 0.3 < time.monotonic() - began < 5
     attempt.exit.write_text("{}")
     began = time.monotonic()
-    helping.wait_for_helper(tmp_path, 0, attempt, lambda: False)
+    work_stealing.wait_for_helper(tmp_path, 0, attempt, lambda: False)
     assert time.monotonic() - began < 0.2, "its last word is enough"
 
 
@@ -117,8 +124,12 @@ def cells_of(*steps: int) -> list[Cell]:
     """One cell for each number of train steps; the seed is its place."""
     made = []
     for seed, count in enumerate(steps):
-        asked = ["backend=micro", "site.kind=slurm", f"+base.num_train_steps={count}",
-                 f"seeds=[{seed}]"]  # fmt: skip
+        asked = [
+            "backend=micro",
+            "site.kind=slurm",
+            f"+base.num_train_steps={count}",
+            f"seeds=[{seed}]",
+        ]
         made.append(open_experiment(SMOKE, asked).cells[0])
     return made
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.slurm import book, evaluations, poll
+from orchestrator.launch.slurm import poll, submissions
+from orchestrator.records import ExitRecord
 from orchestrator.rundir import RunFolder
-from orchestrator.types import ExitRecord
+from orchestrator.runs import evaluation_jobs
 
 
 def failed(failure: str) -> ExitRecord:
@@ -19,10 +20,19 @@ def failed(failure: str) -> ExitRecord:
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "ru ns'$x" / "a")
     made.open()
-    book.write_manifest(made, "s1", {"kind": "evaluate", "elements": [["cell", 1]]})
-    book.note(made, book.INTENT, "s1", kind="evaluate", name="n", host="h", pid=1, birth="b",
-              cells=1)  # fmt: skip
-    book.note(made, book.SENT, "s1", job="7")
+    submissions.write_manifest(made, "s1", {"kind": "evaluate", "elements": [["cell", 1]]})
+    submissions.note(
+        made,
+        submissions.INTENT,
+        "s1",
+        kind="evaluate",
+        name="n",
+        host="h",
+        pid=1,
+        birth="b",
+        cells=1,
+    )
+    submissions.note(made, submissions.SENT, "s1", job="7")
     return made
 
 
@@ -32,17 +42,17 @@ def test_an_evaluation_that_ends_while_the_scheduler_is_asked_is_not_lost(
 ) -> None:
     """The scheduler says `ended` of a job whose own word is written after it was looked for."""
 
-    def ended(_folder: RunFolder, sent: book.Submission, index: int) -> poll.Seen:
+    def ended(_folder: RunFolder, sent: submissions.Submission, index: int) -> poll.PolledState:
         if in_time:
-            book.write_end(folder, sent.id, index, failed("export"))
+            submissions.write_end(folder, sent.id, index, failed("export"))
         return "failed", failed(""), ""
 
     monkeypatch.setattr(poll, "seen_job", ended)
-    seen = evaluations.last(folder, {"cell": "succeeded"})["cell"]
+    seen = evaluation_jobs.last(folder, {"cell": "succeeded"})["cell"]
     assert seen.exit is not None
     told = (seen.state, seen.exit.failure, seen.failures, seen.written)
     assert told == ("failed", *(("export", 1, True) if in_time else ("lost", 1, False)))
-    evaluations.settle(folder, {"cell": "succeeded"}, {"cell": seen})
-    again = evaluations.last(folder, {"cell": "succeeded"})["cell"]
+    evaluation_jobs.settle(folder, {"cell": "succeeded"}, {"cell": seen})
+    again = evaluation_jobs.last(folder, {"cell": "succeeded"})["cell"]
     assert again.exit is not None
     assert (again.exit.failure, again.failures, again.written) == (seen.exit.failure, 1, True)

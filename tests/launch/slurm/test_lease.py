@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.launch.slurm import lease
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.types import Cell
 from tests.launch.kit import ended
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.collect import collect
-from orchestrator.experiment import open_experiment
 from orchestrator.launch.local import launch
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import open_experiment
+from orchestrator.settings import Cadence
 from orchestrator.tracking import mirror
 from orchestrator.tracking.store import connected, store_of
-from orchestrator.types import Cadence
 from tests.launch.slurm.conftest import ROOT, Site
 from tests.launch.test_micro import numbers
 
@@ -50,8 +50,9 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     while steps() < 12:
         assert time.monotonic() < deadline, site.words(cells[0])
         time.sleep(0.05)
-    site.cluster.run("sbatch", "-o", "/dev/null", "-p", "urgent", "-w", "a100-0", "--exclusive",
-                     "--wrap=sleep 1")  # fmt: skip
+    site.cluster.run(
+        "sbatch", "-o", "/dev/null", "-p", "urgent", "-w", "a100-0", "--exclusive", "--wrap=sleep 1"
+    )
     while not all(site.attempts(cell)[0].exit.exists() for cell in cells):
         assert time.monotonic() < deadline, site.words(cells[0])
         time.sleep(0.1)

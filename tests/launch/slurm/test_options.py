@@ -5,15 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.options import faults, slurm_options
+from orchestrator.spec.site_options import faults, slurm_options
 
 META = " ;&|$`\"'\\<>\n\t*?~#{}"
 
 
 @given(
     st.sampled_from(["partition", "account", "qos", "reservation", "gres", "exclude", "python"]),
-    st.sampled_from(META), st.integers(0, 3),
-)  # fmt: skip
+    st.sampled_from(META),
+    st.integers(0, 3),
+)
 def test_no_field_takes_what_a_shell_acts_on(field: str, character: str, at: int) -> None:
     plain = "/gpu"[: at + 1] if field == "python" else "gpu"[:at]
     value = f"{plain}{character}x"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.launch.slurm import lease, poll
-from orchestrator.types import Cell
+from orchestrator.records import Cell
 from tests.launch.slurm.conftest import Site
 
 Many = Callable[..., list[Cell]]
@@ -36,7 +36,7 @@ def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> Non
 
 def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:
     """And without a controller it is unknown; what is cancelled ends by itself all the same."""
-    from orchestrator.operations import cancel
+    from orchestrator.runs.operations import cancel
 
     cell, quick = many(1, "slow", 2400)[0], many(2)[1]
     site.cluster.stop_daemon("slurmdbd")

@@ -29,10 +29,24 @@ def test_the_same_day_as_a_plain_user(tmp_path: Path) -> None:
     if who.stdout.strip() != str(NOBODY):
         pytest.skip(f"needs a user namespace to be somebody else: {who.stderr.strip()}")
     done = subprocess.run(
-        [*namespace, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         f"--basetemp={tmp_path / 'there'}", DAY],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
+        [
+            *namespace,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--basetemp={tmp_path / 'there'}",
+            DAY,
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "1 passed" in done.stdout, done.stdout

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from orchestrator.launch.slurm.options import slurm_options
-from orchestrator.launch.slurm.script import Job, Shape, argv, text
+from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, argv, text
+from orchestrator.spec.site_options import slurm_options
 
 
 def flags(script: str) -> dict[str, str]:
@@ -13,33 +13,59 @@ def flags(script: str) -> dict[str, str]:
 
 
 def test_every_option_reaches_sbatch() -> None:
-    options = slurm_options({
-        "partition": "gpu", "account": "lab", "qos": "long", "constraint": "a100&nvlink",
-        "reservation": "may", "gres": "gpu:a100:4", "exclude": "n[1-2]", "time_limit_hours": 1.5,
-        "memory_gib": 100, "cpus_per_gpu": 8, "signal_seconds": 300,
-        "extra": ["--mail-type=END", "--exclusive"],
-    })  # fmt: skip
-    job = Job("orch-x-1", 7, Shape(2, 4), throttle=3, exclude=("bad1",))
+    options = slurm_options(
+        {
+            "partition": "gpu",
+            "account": "lab",
+            "qos": "long",
+            "constraint": "a100&nvlink",
+            "reservation": "may",
+            "gres": "gpu:a100:4",
+            "exclude": "n[1-2]",
+            "time_limit_hours": 1.5,
+            "memory_gib": 100,
+            "cpus_per_gpu": 8,
+            "signal_seconds": 300,
+            "extra": ["--mail-type=END", "--exclusive"],
+        }
+    )
+    job = ArrayJob("orch-x-1", 7, ArrayResources(2, 4), throttle=3, exclude=("bad1",))
     found = flags(text(job, options))
     assert found == {
-        "partition": "gpu", "account": "lab", "qos": "long", "constraint": "'a100&nvlink'",
-        "reservation": "may", "gres": "gpu:a100:4", "exclude": "'n[1-2],bad1'", "time": "90",
-        "mem": "102400M", "cpus-per-task": "32", "signal": "B:USR1@300", "mail-type": "END",
-        "exclusive": "", "array": "0-6%3", "nodes": "2", "ntasks": "2", "ntasks-per-node": "1",
-        "job-name": "orch-x-1", "output": "%A_%a.log", "error": "%A_%a.log", "requeue": "",
+        "partition": "gpu",
+        "account": "lab",
+        "qos": "long",
+        "constraint": "'a100&nvlink'",
+        "reservation": "may",
+        "gres": "gpu:a100:4",
+        "exclude": "'n[1-2],bad1'",
+        "time": "90",
+        "mem": "102400M",
+        "cpus-per-task": "32",
+        "signal": "B:USR1@300",
+        "mail-type": "END",
+        "exclusive": "",
+        "array": "0-6%3",
+        "nodes": "2",
+        "ntasks": "2",
+        "ntasks-per-node": "1",
+        "job-name": "orch-x-1",
+        "output": "%A_%a.log",
+        "error": "%A_%a.log",
+        "requeue": "",
         "open-mode": "append",
-    }  # fmt: skip
+    }
 
 
 def test_an_evaluation_waits_for_its_own_cell_and_dies_with_it() -> None:
-    found = flags(text(Job("x", 2, Shape(), after="17"), slurm_options({})))
+    found = flags(text(ArrayJob("x", 2, ArrayResources(), after="17"), slurm_options({})))
     assert found["dependency"] == "aftercorr:17"
     assert found["kill-on-invalid-dep"] == "yes"
     assert "gres" not in found
 
 
 def test_the_script_is_shell_that_names_no_folder() -> None:
-    script = text(Job("x", 1, Shape()), slurm_options({}))
+    script = text(ArrayJob("x", 1, ArrayResources()), slurm_options({}))
     assert subprocess.run(["/bin/bash", "-n"], input=script, text=True, check=False).returncode == 0
     assert f"exec {sys.executable} -P -m orchestrator.launch.slurm.task" in script
     assert argv("/a b/$c")[2] == "--chdir=/a b/$c", "folders are arguments, never shell"

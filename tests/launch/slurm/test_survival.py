@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.types import Cell
+from orchestrator.records import Cell
 from tests.launch.slurm.conftest import Site
 
 pytestmark = pytest.mark.long
@@ -16,9 +16,12 @@ Many = Callable[..., list[Cell]]
 
 def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) -> None:
     good, bad, refused, fallen, full = (
-        many(1)[0], many(2, "fail")[1], many(3, "config")[2], many(4, "collapse")[3],
+        many(1)[0],
+        many(2, "fail")[1],
+        many(3, "config")[2],
+        many(4, "collapse")[3],
         many(5, "memory")[4],
-    )  # fmt: skip
+    )
     cells = [good, bad, refused, fallen, full]
     sent = site.start(*cells)
     assert len(sent.jobs) == 1
@@ -41,8 +44,9 @@ def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) ->
 def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> None:
     cell = many(1, "slow", 100)[0]
     site.set(gres="gpu:a100:4", exclude="a100-[1-3]")
-    cell = cell.model_copy(update={"resources": cell.resources.model_copy(
-        update={"gpus_per_node": 4})})  # fmt: skip
+    cell = cell.model_copy(
+        update={"resources": cell.resources.model_copy(update={"gpus_per_node": 4})}
+    )
     site.start(cell)
     site.until_units(cell, 5)
     urgent = ["-p", "urgent", "--gres=gpu:a100:4", "-w", "a100-0", "--wrap=sleep 2"]
@@ -121,7 +125,7 @@ def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> Non
 
 
 def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
-    from orchestrator.operations import cancel, retry
+    from orchestrator.runs.operations import cancel, retry
 
     running, waiting = many(2, "slow", 400)
     site.set(max_running=1)
@@ -181,16 +185,21 @@ def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
     assert {s.state for s in seen.values()} == {"succeeded"}
 
 
-@pytest.mark.parametrize(("option", "value", "word"), [
-    ("partition", "nowhere", "partition"), ("account", "others", "account"),
-    ("gres", "gpu:h900:4", "gres"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("partition", "nowhere", "partition"),
+        ("account", "others", "account"),
+        ("gres", "gpu:h900:4", "gres"),
+    ],
+)
 def test_what_the_cluster_refuses_is_a_sentence_with_the_field(
     site: Site, many: Many, option: str, value: str, word: str
 ) -> None:
     (cell,) = many(1)
-    cell = cell.model_copy(update={"resources": cell.resources.model_copy(
-        update={"gpus_per_node": 4})})  # fmt: skip
+    cell = cell.model_copy(
+        update={"resources": cell.resources.model_copy(update={"gpus_per_node": 4})}
+    )
     site.set(**{option: value})
     with pytest.raises(EnvironmentFault, match=word):
         site.submit(cell)

@@ -4,25 +4,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.launch.slurm import words
-from orchestrator.launch.slurm.scheduler import Element, indices
+from orchestrator.launch.slurm import scheduler
+from orchestrator.launch.slurm.scheduler import ArrayElement, indices
 
 
-@pytest.mark.parametrize(("word", "code", "log", "state", "failure"), [
-    ("CANCELLED", "0:0", "", "cancelled", ""),
-    ("TIMEOUT", "0:15", "", "timed_out", ""),
-    ("PREEMPTED", "0:0", "", "preempted", ""),
-    ("NODE_FAIL", "0:0", "", "preempted", "node"),
-    ("BOOT_FAIL", "0:0", "", "preempted", "node"),
-    ("OUT_OF_MEMORY", "0:125", "", "failed", "out_of_memory"),
-    ("FAILED", "0:9", "slurmstepd: error: Exceeded job memory limit", "failed", "out_of_memory"),
-    ("FAILED", "0:9", "", "failed", "lost"),
-    ("COMPLETED", "0:0", "", "failed", "lost"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "code", "log", "state", "failure"),
+    [
+        ("CANCELLED", "0:0", "", "cancelled", ""),
+        ("TIMEOUT", "0:15", "", "timed_out", ""),
+        ("PREEMPTED", "0:0", "", "preempted", ""),
+        ("NODE_FAIL", "0:0", "", "preempted", "node"),
+        ("BOOT_FAIL", "0:0", "", "preempted", "node"),
+        ("OUT_OF_MEMORY", "0:125", "", "failed", "out_of_memory"),
+        (
+            "FAILED",
+            "0:9",
+            "slurmstepd: error: Exceeded job memory limit",
+            "failed",
+            "out_of_memory",
+        ),
+        ("FAILED", "0:9", "", "failed", "lost"),
+        ("COMPLETED", "0:0", "", "failed", "lost"),
+    ],
+)
 def test_an_end_without_a_last_word(
     word: str, code: str, log: str, state: str, failure: str
 ) -> None:
-    ended = words.ending_of(Element(word, code, "n1", "", 10, 20), log, now=1000)
+    ended = scheduler.ending_of(ArrayElement(word, code, "n1", "", 10, 20), log, now=1000)
     assert ended is not None
     assert (ended.state, ended.failure) == (state, failure)
     assert ended.host == "n1"
@@ -30,13 +39,13 @@ def test_an_end_without_a_last_word(
 
 @pytest.mark.parametrize("word", ["COMPLETED", "NODE_FAIL", "PREEMPTED"])
 def test_a_job_that_ended_just_now_may_still_be_heard_or_come_back(word: str) -> None:
-    assert words.ending_of(Element(word, "0:0", "n1", "", 10, 990), "", now=1000) is None
+    assert scheduler.ending_of(ArrayElement(word, "0:0", "n1", "", 10, 990), "", now=1000) is None
 
 
-@pytest.mark.parametrize("word", sorted(words.WAITING | words.AT_WORK))
+@pytest.mark.parametrize("word", sorted(scheduler.WAITING | scheduler.AT_WORK))
 def test_what_is_not_over(word: str) -> None:
-    assert not words.is_over(word)
-    assert words.state_of(Element(word)) in ("pending", "running")
+    assert not scheduler.is_over(word)
+    assert scheduler.state_of(ArrayElement(word)) in ("pending", "running")
 
 
 @given(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 9))

@@ -12,9 +12,13 @@ INSTRUCTION = "Let's think step by step and output the final answer within \\box
 
 
 def dataset(
-    task: str, hub: str, splits: Sequence[str], problem: str | Sequence[str],
-    answer: Sequence[str], **_: object,
-) -> dict[str, task_data.Items]:  # fmt: skip
+    task: str,
+    hub: str,
+    splits: Sequence[str],
+    problem: str | Sequence[str],
+    answer: Sequence[str],
+    **_: object,
+) -> dict[str, task_data.Items]:
     """Problem and answer of each row; the answer is a column, or the last box of a solution."""
     wanted = [problem] if isinstance(problem, str) else list(problem)
     rows = task_data.rows(task, hub, splits, ())

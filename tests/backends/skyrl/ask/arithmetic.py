@@ -17,9 +17,11 @@ torch.set_num_threads(1)
 def ppo_utils(site):
     """skyrl.backends.skyrl_train.utils.ppo_utils, without what its package imports on the way."""
     sys.path.append(str(site))
-    sys.meta_path.append(Absent(
-        {"ray", "jaxtyping", "cloudpickle", "loguru", "omegaconf", "s3fs", "fsspec", "gcsfs"}
-    ))  # fmt: skip
+    sys.meta_path.append(
+        Absent(
+            {"ray", "jaxtyping", "cloudpickle", "loguru", "omegaconf", "s3fs", "fsspec", "gcsfs"}
+        )
+    )
     import skyrl
 
     package = types.ModuleType("skyrl.backends")
@@ -43,9 +45,13 @@ def loss(lib, asked):
     logp = torch.tensor(asked["logp"], requires_grad=True)
     config = lib.AlgorithmConfig(**asked["config"])
     value, metrics = lib.ppo_policy_loss(
-        logp, torch.tensor(asked["old"]), torch.tensor(asked["advantages"]), config,
-        loss_mask=torch.tensor(asked["mask"]), rollout_logprobs=torch.tensor(asked["old"]),
-    )  # fmt: skip
+        logp,
+        torch.tensor(asked["old"]),
+        torch.tensor(asked["advantages"]),
+        config,
+        loss_mask=torch.tensor(asked["mask"]),
+        rollout_logprobs=torch.tensor(asked["old"]),
+    )
     (slope,) = torch.autograd.grad(value, logp)
     return {"value": value.item(), "slope": slope.tolist(), "metrics": metrics}
 
@@ -55,16 +61,20 @@ def advantages(lib, asked):
     value, _ = function(
         token_level_rewards=torch.tensor(asked["rewards"]),
         response_mask=torch.tensor(asked["mask"]),
-        index=asked["groups"], grpo_norm_by_std=asked.get("by_std", True),
-    )  # fmt: skip
+        index=asked["groups"],
+        grpo_norm_by_std=asked.get("by_std", True),
+    )
     return value.tolist()
 
 
 def scaled(lib, asked):
     return lib.apply_loss_reduction_to_advantages_minibatch(
-        torch.tensor(asked["advantages"]), torch.tensor(asked["mask"]), asked["reduction"],
-        micro_batch_size=1, max_seq_len=asked["max_seq_len"],
-    ).tolist()  # fmt: skip
+        torch.tensor(asked["advantages"]),
+        torch.tensor(asked["mask"]),
+        asked["reduction"],
+        micro_batch_size=1,
+        max_seq_len=asked["max_seq_len"],
+    ).tolist()
 
 
 CALLS = {"kl": kl, "loss": loss, "advantages": advantages, "scaled": scaled}

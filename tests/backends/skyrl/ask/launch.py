@@ -41,10 +41,13 @@ class Experiment:
         environment.init([])
         step = environment.step("four")
         seen.update(
-            template=self.tokenizer.chat_template, data=self.train_dataset.dataframe,
-            trainer=type(trainer).__name__, reward=step["reward"], done=step["done"],
+            template=self.tokenizer.chat_template,
+            data=self.train_dataset.dataframe,
+            trainer=type(trainer).__name__,
+            reward=step["reward"],
+            done=step["done"],
             tensorboard=os.environ["TENSORBOARD_DIR"],
-        )  # fmt: skip
+        )
 
 
 def main():
@@ -60,15 +63,18 @@ def main():
         ours = runpy.run_path(sys.argv[0], run_name="__main__")
     (config, options, folder, board), _ = ray.remote.return_value.return_value.remote.call_args
     seen["algorithm"] = [
-        config.trainer.algorithm.use_kl_in_reward, config.trainer.algorithm.use_kl_loss,
-    ]  # fmt: skip
+        config.trainer.algorithm.use_kl_in_reward,
+        config.trainer.algorithm.use_kl_loss,
+    ]
     names = ours["train"].__globals__
     names["repeated"] = lambda rows, count, seed: [rows, count, seed]
     with (
         patch.object(main_base, "BasePPOExp", Experiment),
-        patch("skyrl.train.fully_async_trainer.FullyAsyncRayPPOTrainer.__init__",
-              lambda self, **_: None),
-    ):  # fmt: skip
+        patch(
+            "skyrl.train.fully_async_trainer.FullyAsyncRayPPOTrainer.__init__",
+            lambda self, **_: None,
+        ),
+    ):
         ours["train"](config, options, folder, board)
     print("ANSWER " + json.dumps(seen))
 

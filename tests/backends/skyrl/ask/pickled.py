@@ -42,8 +42,10 @@ class BasePPOExp:
         rows = self.get_train_dataset().dataframe.count
         environment = ENVIRONMENTS["orch"]({"reward_spec": {"ground_truth": "4"}}, other=1)
         rewards = [environment.step(text).reward for text in ("4", "5")]
-        print("ANSWER " + json.dumps([self.get_trainer(), self.tokenizer.chat_template, rows,
-                                      rewards]))  # fmt: skip
+        print(
+            "ANSWER "
+            + json.dumps([self.get_trainer(), self.tokenizer.chat_template, rows, rewards])
+        )
 
 
 class Rows:
@@ -69,27 +71,52 @@ def stand_in(name, **members):
 
 
 def libraries():
-    for name in ("skyrl", "skyrl.train", "skyrl.train.entrypoints", "skyrl.train.utils",
-                 "skyrl.backends", "skyrl.backends.skyrl_train", "skyrl_gym", "skyrl_gym.envs",
-                 "skyrl.backends.skyrl_train.utils"):  # fmt: skip
+    for name in (
+        "skyrl",
+        "skyrl.train",
+        "skyrl.train.entrypoints",
+        "skyrl.train.utils",
+        "skyrl.backends",
+        "skyrl.backends.skyrl_train",
+        "skyrl_gym",
+        "skyrl_gym.envs",
+        "skyrl.backends.skyrl_train.utils",
+    ):
         stand_in(name)
     registry = SimpleNamespace(register=lambda name, function: None)
-    stand_in("skyrl.backends.skyrl_train.utils.ppo_utils", AdvantageEstimatorRegistry=registry,
-             PolicyLossRegistry=registry)  # fmt: skip
-    stand_in("skyrl_gym.envs.base_text_env", BaseTextEnv=BaseTextEnv,
-             BaseTextEnvStepOutput=BaseTextEnvStepOutput)  # fmt: skip
+    stand_in(
+        "skyrl.backends.skyrl_train.utils.ppo_utils",
+        AdvantageEstimatorRegistry=registry,
+        PolicyLossRegistry=registry,
+    )
+    stand_in(
+        "skyrl_gym.envs.base_text_env",
+        BaseTextEnv=BaseTextEnv,
+        BaseTextEnvStepOutput=BaseTextEnvStepOutput,
+    )
 
     def register(**told):
         ENVIRONMENTS[told["id"]] = told["entry_point"]
 
     stand_in("skyrl_gym.envs.registration", register=register)
     stand_in("skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
-    stand_in("skyrl.train.fully_async_trainer",
-             FullyAsyncRayPPOTrainer=lambda *args, **kwargs: "asynchronous")  # fmt: skip
-    stand_in("skyrl.train.config", SkyRLTrainConfig=SimpleNamespace(from_cli_overrides=lambda _: (
-        SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2, seed=0)))))  # fmt: skip
-    stand_in("skyrl.train.utils.utils", initialize_ray=lambda config: None,
-             validate_cfg=lambda config: None)  # fmt: skip
+    stand_in(
+        "skyrl.train.fully_async_trainer",
+        FullyAsyncRayPPOTrainer=lambda *args, **kwargs: "asynchronous",
+    )
+    stand_in(
+        "skyrl.train.config",
+        SkyRLTrainConfig=SimpleNamespace(
+            from_cli_overrides=lambda _: SimpleNamespace(
+                trainer=SimpleNamespace(train_batch_size=2, seed=0)
+            )
+        ),
+    )
+    stand_in(
+        "skyrl.train.utils.utils",
+        initialize_ray=lambda config: None,
+        validate_cfg=lambda config: None,
+    )
     stand_in("datasets", concatenate_datasets=lambda passes: Rows(sum(map(len, passes))))
 
 
@@ -104,8 +131,12 @@ def send(file, script):
         return of
 
     stand_in("ray", remote=remote, get=lambda reference: None)
-    sys.argv = [script, "orch.chat_template=none", "orch.max_training_steps=4",
-                "orch.asynchronous=true"]  # fmt: skip
+    sys.argv = [
+        script,
+        "orch.chat_template=none",
+        "orch.max_training_steps=4",
+        "orch.asynchronous=true",
+    ]
     runpy.run_path(script, run_name="__main__")
 
 

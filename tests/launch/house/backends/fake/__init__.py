@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.audit.types import Launch, Reading
-from orchestrator.dialect import PLAIN, Dialect, Semantics
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.library.launches import Launch, Reading
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-from orchestrator.types import Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint, Place
 
 
 class Fake:
@@ -21,7 +21,7 @@ class Fake:
     capabilities: Mapping[str, Sequence[object]] = {}
     tasks_dir: Path | None = None
 
-    def translate(self, cell: Cell, place: Place) -> LaunchPlan:
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         instruction = cell.settings.data.instruction
         if instruction == "refuse":
             raise UnsupportedSetting("fake", "kl.estimator", "k1", ["k3"], "Choose k3.")

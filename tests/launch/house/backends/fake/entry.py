@@ -23,7 +23,7 @@ import time
 from contextlib import suppress
 
 from orchestrator.errors import OrchError
-from orchestrator.types import Cell, Outcome, Place
+from orchestrator.records import AttemptPaths, Cell, Outcome
 
 NURSERY = os.getpid()
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "fcntl.flock"}
@@ -54,7 +54,7 @@ if "FAKE_KILL" in os.environ:
     _arm(_who, int(_nth))
 
 
-def train(cell: Cell, place: Place) -> Outcome:
+def train(cell: Cell, place: AttemptPaths) -> Outcome:
     words = cell.settings.data.instruction.split()
     place.checkpoints_dir.mkdir(parents=True, exist_ok=True)
     units = place.checkpoints_dir / "units"

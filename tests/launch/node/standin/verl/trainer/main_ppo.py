@@ -19,9 +19,11 @@ class Worker:
 
     def where(self):
         return {
-            "node": os.environ.get("SLURMD_NODENAME"), "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
-            "secret": os.environ.get("STANDIN_SECRET"), "python": sys.executable,
-        }  # fmt: skip
+            "node": os.environ.get("SLURMD_NODENAME"),
+            "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
+            "secret": os.environ.get("STANDIN_SECRET"),
+            "python": sys.executable,
+        }
 
     def save(self, folder, size, rank):
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,8 +42,11 @@ class TaskRunner:
         log = Path(os.environ["VERL_FILE_LOGGER_PATH"])
         steps = int(told["trainer.total_training_steps"])
         for step in range(1, steps + 1):
-            data = {"training/global_step": step, "critic/score/mean": step / 10,
-                    "timing_s/step": 0.1}  # fmt: skip
+            data = {
+                "training/global_step": step,
+                "critic/score/mean": step / 10,
+                "timing_s/step": 0.1,
+            }
             with log.open("a") as file:
                 file.write(json.dumps({"step": step, "data": data}) + "\n")
             if os.environ.get("STANDIN") == "hold":

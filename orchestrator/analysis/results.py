@@ -1,0 +1,173 @@
+"""Everything measured, as plain rows: for notebooks, CSV and Parquet.
+
+    import orchestrator
+    finals = orchestrator.load_results("experiments/comedy_full.yaml")
+    finals[finals.metric == "eval/in_domain/mean"].groupby(["kl", "beta"]).value.mean()
+
+Three tables, one row a value, each with the same columns that say which run it is of:
+
+    finals   metric, value                       after the last train step of runs that ended well
+    curves   metric, step, value                 as far as training came
+    scores   task, domain, metric, step, value, stderr, num_items, repeats, eval_seed
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from orchestrator.analysis.runs import MeasuredRun, measure
+from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.records import Record, Score
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ResultTable = Literal["finals", "curves", "scores"]
+TABLES: tuple[ResultTable, ...] = ("finals", "curves", "scores")
+RUN = (
+    "cell",
+    "study",
+    "scale",
+    "model",
+    "data",
+    "backend",
+    "kl",
+    "estimator",
+    "placement",
+    "beta",
+    "staleness",
+    "seed",
+    "state",
+    "outcome",
+)
+COLUMNS: dict[ResultTable, tuple[str, ...]] = {
+    "finals": (*RUN, "metric", "value"),
+    "curves": (*RUN, "metric", "step", "value"),
+    "scores": (
+        *RUN,
+        "task",
+        "domain",
+        "metric",
+        "step",
+        "value",
+        "stderr",
+        "num_items",
+        "repeats",
+        "eval_seed",
+    ),
+}
+
+
+def load_results(
+    spec: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    table: ResultTable = "finals",
+    where: Sequence[str] = (),
+) -> "pd.DataFrame":
+    """A table of an experiment's results, read from its run directories.
+
+    `overrides` in Hydra's grammar, as on the command line; `where` as `--where`. Raises SpecError,
+    SelectionError. Reading changes nothing.
+    """
+    import pandas as pd
+
+    from orchestrator.evaluate import aggregate, read_scores
+    from orchestrator.runs.collect import collect
+    from orchestrator.runs.experiment import open_experiment
+
+    if table not in TABLES:
+        raise SelectionError(
+            f"no table is called '{table}'{did_you_mean(table, TABLES)} "
+            f"(there are: {', '.join(TABLES)})"
+        )
+    experiment = open_experiment(spec, overrides).chosen(where)
+    records = collect(experiment.cells, experiment.folder)
+    scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
+    made = rows(table, records, [*scores, *aggregate(scores)])
+    return pd.DataFrame.from_records(list(made), columns=list(COLUMNS[table]))
+
+
+def rows(
+    table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table, in the order of COLUMNS."""
+    if table == "scores":
+        named = {record.cell.id: _run(run) for record, run in _measured(records, scores)}
+        for s in scores:
+            if s.cell_id in named:
+                yield (
+                    *named[s.cell_id],
+                    s.task,
+                    s.domain,
+                    s.metric,
+                    s.step,
+                    s.value,
+                    s.stderr,
+                    s.num_items,
+                    s.repeats,
+                    s.eval_seed,
+                )
+        return
+    for _, run in _measured(records, scores):
+        own = _run(run)
+        if table == "finals":
+            yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
+        else:
+            for metric, points in sorted(run.series.items()):
+                yield from ((*own, metric, step, points[step]) for step in sorted(points))
+
+
+def _measured(
+    records: Sequence[Record], scores: Sequence[Score]
+) -> Iterator[tuple[Record, MeasuredRun]]:
+    yield from zip(records, measure(records, scores), strict=True)
+
+
+def _run(run: MeasuredRun) -> tuple[Any, ...]:
+    cell, asked = run.record.cell, run.asked
+    outcome = run.record.outcome
+    return (
+        cell.id,
+        ",".join(cell.studies),
+        cell.scale,
+        asked.model.name,
+        asked.data.name,
+        run.traits.get("backend", asked.backend.name),
+        asked.kl.label,
+        asked.kl.estimator,
+        asked.kl.placement,
+        asked.kl.beta if run.has_kl else None,
+        asked.max_staleness_steps,
+        asked.seed,
+        run.record.state,
+        outcome.kind if outcome else None,
+    )
+
+
+def write(
+    folder: Path,
+    kind: Literal["csv", "parquet"],
+    records: Sequence[Record],
+    scores: Sequence[Score],
+) -> list[Path]:
+    """finals, curves and scores as files in `folder`, each replaced whole; their paths."""
+    import io
+
+    import pandas as pd
+
+    from orchestrator.files import write_bytes
+
+    paths = []
+    for table in TABLES:
+        frame = pd.DataFrame.from_records(
+            list(rows(table, records, scores)), columns=list(COLUMNS[table])
+        )
+        held = io.BytesIO()
+        if kind == "csv":
+            frame.to_csv(held, index=False)
+        else:
+            frame.to_parquet(held, index=False)
+        paths.append(folder / f"{table}.{kind}")
+        write_bytes(paths[-1], held.getvalue())
+    return paths

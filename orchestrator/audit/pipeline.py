@@ -1,0 +1,266 @@
+"""From a text to its launches, and from those to findings."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.audit.bash.interpreter import HINT
+from orchestrator.audit.bash.script import launches as shell_launches
+from orchestrator.audit.bash.values import Budget
+from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
+from orchestrator.audit.judge import judged
+from orchestrator.audit.releases import pins
+from orchestrator.library.launches import (
+    AuditFinding,
+    CommandWord,
+    ConfigDocument,
+    Launch,
+    UnreadableScript,
+)
+
+LARGEST = 200_000
+"""Characters; the largest launch script seen has 60,000."""
+MOST_FINDINGS = 200
+MOST_SCRIPTS = 200
+_YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
+
+
+def findings(
+    text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
+) -> list[AuditFinding]:
+    """See orchestrator.audit.audit."""
+    if not text.strip():
+        raise UnreadableScript("this file is empty")
+    if len(text) > LARGEST:
+        raise UnreadableScript(
+            f"this file has {len(text):,} characters; a launch script has at most {LARGEST:,}"
+        )
+    if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
+        raise UnreadableScript("this file is binary, not a script")
+    text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
+    found = _followed(_launches(text, name, files))
+    told = dict(pins(text)) | dict(versions)
+    answers: list[AuditFinding] = []
+    for launch in found[: 4 * MOST_FINDINGS]:
+        reading = _reading(replace(launch, versions=told))
+        if reading is not None:
+            answers.append(judged(reading, launch, name))
+    merged = _merged(answers)
+    if not merged:
+        raise UnreadableScript(
+            "no launch of verl, OpenRLHF, SkyRL or Prime-RL was found in it"
+            + (" (other commands were)" if found else "")
+        )
+    return merged[:MOST_FINDINGS]
+
+
+def _followed(found: Iterator[Launch]) -> list[Launch]:
+    """Launches up to where the file cannot be followed, if there are any."""
+    launches: list[Launch] = []
+    try:
+        for launch in found:
+            launches.append(launch)  # noqa: PERF402 - what came before an error is kept
+    except UnreadableScript as error:
+        if not launches:
+            raise
+        told = f"what came before was looked at: {error}"
+        launches = [replace(each, caveats=(*each.caveats, told)) for each in launches]
+    return launches
+
+
+def _reading(launch: Launch) -> Any:
+    for library in plugins.names():
+        reading = plugins.load(library).audit(launch)
+        if reading is not None:
+            return reading
+    return None
+
+
+def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    suffix = name.rpartition(".")[2].lower() if "." in name.rpartition("/")[2] else ""
+    if suffix == "toml":
+        yield _alone(_toml(toml_document(text, name), files))
+        return
+    if suffix in ("yaml", "yml") or (
+        suffix not in ("sh", "bash", "slurm", "sbatch", "py")
+        and _starts_as_yaml(text)
+        and "#!" not in text[:2]
+    ):
+        yield from _of_yaml(text, name, files)
+        return
+    if suffix == "py":
+        yield from _of_python(text, name, files)
+        return
+    yield from _shell(text, files, 1, {}, Budget())
+
+
+def _starts_as_yaml(text: str) -> bool:
+    """Whether the first line that says something is one of YAML."""
+    for line in text.splitlines()[:500]:
+        told = line.strip()
+        if told and told != "---" and not told.startswith("#"):
+            return _YAML_FIRST.match(told) is not None
+    return False
+
+
+def _shell(
+    text: str,
+    files: Mapping[str, str],
+    first_line: int,
+    environment: Mapping[str, str],
+    budget: Budget,
+) -> Iterator[Launch]:
+    found, written = shell_launches(
+        text, first_line=first_line, environment=environment, files=files, budget=budget
+    )
+    for launch in found:
+        yield _configured(launch, {**written} if written else {}, files)
+
+
+def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:
+    """With the configuration files the command names, where they can be read."""
+    documents: list[ConfigDocument] = []
+    missing: list[str] = []
+    for path in _named(launch.words):
+        text = written.get(path) or files.get(path)
+        if text is None:
+            missing.append(path)
+            continue
+        try:
+            if path.endswith(".toml"):
+                documents += _toml(toml_document(text, path), files)
+            else:
+                documents += _built(yaml_document(yaml_node(text), path), files)
+        except UnreadableScript:
+            missing.append(path)
+    lines = tuple(_elsewhere(each) for each in documents)
+    shown = [m for m in missing if m.endswith(".toml")]
+    return replace(launch, documents=lines, missing=tuple(shown))
+
+
+def _elsewhere(document: ConfigDocument) -> ConfigDocument:
+    """Lines of other files are not lines of this one."""
+    return replace(document, values={k: replace(g, lines=()) for k, g in document.values.items()})
+
+
+def _named(words: Sequence[CommandWord]) -> Iterator[str]:
+    """TOML files after `@`, Hydra's --config-name in --config-path, and `config=FILE`."""
+    folder = name = ""
+    for i, word in enumerate(words):
+        following = words[i + 1].text if i + 1 < len(words) else ""
+        if word.text == "@" and following:
+            yield following
+        elif word.text.startswith("@") and word.text.endswith(".toml"):
+            yield word.text[1:]
+        key, _, value = word.text.partition("=")
+        if key in ("--config-path", "--config-dir", "-cd", "-cp"):
+            folder = (value or following).strip("'\"")
+        elif key == "config" and value.endswith((".yaml", ".yml")):
+            yield value
+        elif key in ("--config-name", "-cn"):
+            name = (value or following).strip("'\"").removesuffix(".yaml")
+    if name:
+        yield f"{folder or 'config'}/{name}.yaml"
+
+
+def _alone(documents: Sequence[ConfigDocument]) -> Launch:
+    """A configuration on its own; the last document is the file itself."""
+    missing = list(documents[-1].builds_on) if len(documents) == 1 else []
+    others = [_elsewhere(each) for each in documents[:-1]]
+    return Launch(documents=(*others, documents[-1]), missing=tuple(missing))
+
+
+def _toml(
+    document: ConfigDocument, files: Mapping[str, str], depth: int = 0
+) -> list[ConfigDocument]:
+    """A TOML file after those it builds on."""
+    found: list[ConfigDocument] = []
+    for path in document.builds_on:
+        text = files.get(path)
+        if text is not None and depth < 5:
+            found += _toml(toml_document(text, path), files, depth + 1)
+    return [*found, document]
+
+
+def _built(
+    document: ConfigDocument, files: Mapping[str, str], depth: int = 0
+) -> list[ConfigDocument]:
+    """A Hydra configuration after those of its defaults list."""
+    found: list[ConfigDocument] = []
+    for path in document.builds_on:
+        text = files.get(f"{path}.yaml")
+        if text is not None and depth < 5:
+            found += _built(yaml_document(yaml_node(text), path), files, depth + 1)
+    return [*found, document]
+
+
+def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Scripts inside the YAML, else the YAML as a configuration."""
+    node = yaml_node(text)
+    if node is None:
+        return
+    environment: dict[str, str] = {}
+    scripts: list[tuple[str, int]] = []
+    for path, scalar in scalars(node):
+        head, _, rest = path.partition(".")
+        if head in ("envs", "env", "environment") and rest:
+            environment[rest] = scalar.value
+        elif re.search(r"\s", scalar.value) and HINT.search(scalar.value):
+            block = 2 if scalar.style in ("|", ">") else 1
+            scripts.append((scalar.value, scalar.start_mark.line + block))
+    if len(scripts) > MOST_SCRIPTS:
+        raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
+    found: list[Launch] = []
+    budget = Budget()
+    for script, line in scripts:
+        found += _shell(script, files, line, environment, budget)
+    yield from found
+    if not found:
+        yield _alone(_built(yaml_document(node, name), files))
+
+
+def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Commands that a Python file holds as strings or lists, and configurations it holds."""
+    from orchestrator.audit.python import read
+
+    found, budget = read(text, name), Budget()
+    for line, told in found.texts:
+        yield from _shell(told, files, line, {}, budget)
+    for command in found.commands:
+        caveats = (f"{command.open}: none of them changes the KL",) if command.open else ()
+        launch = Launch(command.words, line=command.line, more=command.open, caveats=caveats)
+        yield _configured(launch, {}, files)
+    for line, document in found.documents:
+        yield Launch(documents=(document,), line=line)
+
+
+def _merged(found: Sequence[AuditFinding]) -> list[AuditFinding]:
+    """One finding for what is the same in several cases of one command."""
+    groups: dict[object, list[AuditFinding]] = {}
+    for each in found:
+        core = (
+            each.line,
+            each.library,
+            each.version,
+            each.entry_point,
+            each.kl_in_reward,
+            each.kl_in_loss,
+            each.verdict,
+            each.rollout_kl,
+            each.advantage_estimator,
+        )
+        groups.setdefault(core, []).append(each)
+    lines: dict[int, int] = {}
+    for group in groups.values():
+        lines[group[0].line] = lines.get(group[0].line, 0) + 1
+    merged = []
+    for group in groups.values():
+        first = next((each for each in group if each.usual), group[0])
+        case = first.case if lines[first.line] > 1 or len(group) == 1 else None
+        more = len(group) - 1
+        if case and more and lines[first.line] > 1:
+            case += f" (and {more} more case{'s' if more > 1 else ''})"
+        merged.append(replace(first, case=case, usual=any(each.usual for each in group)))
+    return sorted(merged, key=lambda each: each.line)

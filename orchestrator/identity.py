@@ -1,0 +1,121 @@
+"""A cell's identity: a short hash of canonical JSON over the settings that change the result.
+
+The encoding is ours to keep for ever (a golden test pins it): keys sorted, no spaces, UTF-8,
+floats by their shortest round-trip form with integral floats written as integers (so `1` and
+`1.0` are one value), names for people left out (`NOT_IDENTITY`), and fields added after the first
+release left out while they hold the value that means "as before" (`BIRTH_VALUES`), so that a new
+field renames no old cell.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from orchestrator.settings import Frozen, Settings
+
+SCHEME = "orch-cell/1"
+ID_LENGTH = 12
+
+NOT_IDENTITY = frozenset({"model.name", "data.name", "data.num_prompts"})
+"""What people call a thing (its path says what it is), and the size it is checked against."""
+
+BIRTH_VALUES: Mapping[str, object] = {}
+"""Dotted field -> the value that reproduces what orch did before the field existed."""
+
+
+def fingerprint(settings: Settings) -> str:
+    """12 hexadecimal digits that name these settings, for ever.
+
+    Raises TypeError for a value that has no canonical form (NaN, infinity, an object).
+    """
+    parts = []
+    for name in sorted(type(settings).model_fields):
+        value = getattr(settings, name)
+        if isinstance(value, Frozen):
+            parts.append(f'"{name}":{_encoded(value, f"{name}.")}')
+        elif _counts(name, value):
+            parts.append(f'"{name}":{encode(value)}')
+    return _hash(f"{{{','.join(parts)}}}")
+
+
+def identity(settings: Settings) -> dict[str, object]:
+    """The plain data that is hashed: `digest(identity(s)) == fingerprint(s)`."""
+    return _counted(settings.model_dump(), "")
+
+
+@lru_cache(maxsize=4096)
+def _encoded(section: Frozen, prefix: str) -> str:
+    """A section's canonical JSON. Cells share sections, and equal sections encode alike."""
+    return encode(_counted(section.model_dump(), prefix))
+
+
+def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """The fields that are part of an identity."""
+    return {
+        key: _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in plain.items()
+        if _counts(f"{prefix}{key}", value)
+    }
+
+
+def _counts(field: str, value: object) -> bool:
+    return field not in NOT_IDENTITY and not (
+        field in BIRTH_VALUES and encode(value) == encode(BIRTH_VALUES[field])
+    )
+
+
+def digest(value: object) -> str:
+    """The hash of any plain data in the canonical encoding."""
+    return _hash(encode(value))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(f"{SCHEME}\n{text}".encode()).hexdigest()[:ID_LENGTH]
+
+
+def encode(value: object) -> str:
+    """Canonical JSON. Raises TypeError, naming the path, for what it cannot encode."""
+    return json.dumps(
+        _canonical(value, "$"), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+def _canonical(value: object, path: str) -> object:
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise TypeError(f"{value} has no place in an identity  @ {path}")
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"keys of an identity must be text  @ {path}")
+        return {key: _canonical(value[key], f"{path}.{key}") for key in value}
+    if isinstance(value, list | tuple):
+        return [_canonical(item, f"{path}[{i}]") for i, item in enumerate(value)]
+    raise TypeError(
+        f"{type(value).__name__} cannot be part of an identity; make it text, a number, a list "
+        f"or a mapping  @ {path}"
+    )
+
+
+def flatten(plain: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted leaves of nested data, in order: `kl.beta`, 0.1."""
+    for key, value in plain.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{dotted}.")
+        else:
+            yield dotted, value
+
+
+def drift(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Every dotted field that differs between two identities: field -> (old, new)."""
+    before, after = dict(flatten(old)), dict(flatten(new))
+    return {
+        field: (before.get(field), after.get(field))
+        for field in sorted(before.keys() | after.keys())
+        if encode(before.get(field)) != encode(after.get(field))
+    }

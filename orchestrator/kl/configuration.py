@@ -1,0 +1,99 @@
+"""What the laboratory measures: one way of putting a KL estimate into a policy update."""
+
+from dataclasses import dataclass
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Form, Ratio, shape
+from orchestrator.settings import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class KlConfiguration:
+    """One KL term, as the gradient it adds to a loss (beta = 1, summed over tokens).
+
+    With x_t = log pi/pi_ref, w_t = pi/pi_rollout, s_t = grad log pi of token t:
+    reward: (sum_t KL_t) (sum_t w_t s_t), KL_t without gradient (paper eq. 7, 8);
+    loss: sum_t grad KL_t (paper eq. 9); reward_and_loss: their sum.
+    """
+
+    estimator: Form
+    placement: Placement
+    ratio: Ratio = "token"
+    """Importance ratio of the policy-gradient term of a reward, and of a rho form in a loss."""
+    centring: Centring = "none"
+    """Baseline of the KL in the reward, over a group of `group_size` rollouts."""
+    group_size: int | None = None
+    reward_kl_of: str = "policy"
+    """Whose log-probabilities the KL in the reward is computed from: the `policy` being updated
+    (paper eq. 7) or the `rollout` policy, as libraries do, once per rollout batch."""
+    clamp: Clamp = UNCLAMPED
+
+    def __post_init__(self) -> None:
+        if self.estimator == "none":
+            raise LaboratoryError("estimator 'none' has no gradient to measure; choose another")
+        if self.reward_kl_of not in ("policy", "rollout"):
+            raise LaboratoryError(
+                f"reward_kl_of must be 'policy' or 'rollout', got '{self.reward_kl_of}'"
+            )
+        self._check_ratio()
+        self._check_centring()
+
+    def _check_ratio(self) -> None:
+        weighted = shape(self.estimator).ratio != "none"
+        in_reward = self.placement != "loss"
+        if self.ratio == "sequence" and (
+            self.placement == "reward_and_loss" or weighted == in_reward
+        ):
+            raise LaboratoryError(
+                "ratio 'sequence' is offered for a plain estimator in the reward and for a rho "
+                f"estimator in the loss; got {self.estimator} in {self.placement}: use ratio "
+                "'token', or rho_k1 in loss, which is k1 in both places under the sequence ratio"
+            )
+
+    def _check_centring(self) -> None:
+        if self.centring == "none":
+            return
+        if self.placement == "loss":
+            raise LaboratoryError(
+                f"centring '{self.centring}' applies to a KL in the reward; got placement loss: "
+                "use centring 'none'"
+            )
+        if self.group_size is None or self.group_size < 2:
+            raise LaboratoryError(
+                f"centring '{self.centring}' needs a group of at least 2 rollouts; "
+                f"got group_size {self.group_size}"
+            )
+
+    @property
+    def label(self) -> str:
+        """`k1.reward`, `k3.both`, `rho_k3.loss@sequence`, `k1.reward-leave_one_out(4)`."""
+        text = f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
+        if self.ratio != "token":
+            text += f"@{self.ratio}"
+        if self.reward_kl_of != "policy":
+            text += "@rollout_kl"
+        if self.centring != "none":
+            text += f"-{self.centring}({self.group_size})"
+        return text + ("" if self.clamp == UNCLAMPED else f"-clamped{tuple(self.clamp)}")
+
+
+PLACEMENTS: tuple[Placement, ...] = ("reward", "loss", "reward_and_loss")
+
+FIGURE_1 = (
+    KlConfiguration("k1", "reward"),
+    KlConfiguration("k1", "loss"),
+    KlConfiguration("k3", "reward"),
+    KlConfiguration("k3", "loss"),
+)
+"""The four of the paper's Table 1 and Fig. 1."""
+
+_PLAIN: tuple[Form, ...] = ("k1", "k2", "k3", "abs")
+_WEIGHTED: tuple[Form, ...] = ("rho_k1", "rho_k2", "sg_rho_k2", "rho_k3")
+
+EXTENDED = (
+    *(KlConfiguration(e, p) for e in _PLAIN for p in PLACEMENTS),
+    *(KlConfiguration(e, "loss") for e in _WEIGHTED),
+    KlConfiguration("k1", "reward", ratio="sequence"),
+    *(KlConfiguration(e, "loss", ratio="sequence") for e in _WEIGHTED),
+)
+"""All of orch's distinct estimators, placements and ratios: 21 configurations."""

@@ -1,0 +1,104 @@
+"""Deriving the verdicts: every configuration's exact gradient against every objective.
+
+The result is stored in verdicts.json, so that `orch plan` need not compute it; a test derives it
+again and compares. Write it with `orch lab --verdicts > orchestrator/kl/verdicts.json`.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
+from orchestrator.kl.estimators import Ratio
+from orchestrator.kl.laboratory import FloatTable, LabSetting, ToyPolicy, exact
+from orchestrator.kl.objectives import generic_settings, gradients, name_objective
+from orchestrator.settings import Estimator
+
+NEAR = (ToyPolicy(0.1, 0.005), ToyPolicy(0.0, 0.0), ToyPolicy(0.09, 0.0045))
+"""Policy, reference, rollout policy: early in training, 0.08 nats from the reference."""
+
+FAR = (ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), ToyPolicy(-0.2, -0.07))
+"""The laboratory's default for Fig. 1: 18 nats from the reference."""
+
+NUM_TOKENS = 32
+
+ROUNDING = 1e-9
+"""A relative bias below it is rounding: every exact one is below 1e-12."""
+
+
+def derive() -> list[dict[str, Any]]:
+    """One row per configuration, on- and off-policy: objective, terms, bias, pull, noise."""
+    return [row for on_policy in (True, False) for row in _rows(on_policy)]
+
+
+def as_text(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as JSON, one a line."""
+    return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]"
+
+
+def _rows(on_policy: bool) -> Iterator[dict[str, Any]]:
+    configurations = tuple(_configurations(on_policy))
+    settings = generic_settings(on_policy=on_policy)
+    candidates = [gradients(setting) for setting in settings]
+    generic = [exact(setting, configurations) for setting in settings]
+    at = {name: _at(where, on_policy) for name, where in (("near", NEAR), ("far", FAR))}
+    measured = {name: exact(setting, configurations) for name, setting in at.items()}
+    truth = {name: gradients(setting)["sequence_reverse_kl"] for name, setting in at.items()}
+    for i, configuration in enumerate(configurations):
+        naming = name_objective(
+            np.stack([each.mean[i] for each in generic]),
+            candidates,
+            magnitude=max(float(each.magnitude[i].max()) for each in generic),
+        )
+        yield {
+            "estimator": configuration.estimator,
+            "placement": configuration.placement,
+            "on_policy": on_policy,
+            "ratio": configuration.ratio,
+            "reward_kl_of": configuration.reward_kl_of,
+            "objective": str(naming.kind),
+            "terms": [list(term) for term in naming.terms],
+            **{f"bias_{k}": _bias(measured[k].mean[i], truth[k]) for k in at},
+            **{f"pull_{k}": _pull(measured[k].mean[i], truth[k]) for k in at},
+            "noise_near": _noise(measured["near"].variance[i], truth["near"]),
+        }
+
+
+def _configurations(on_policy: bool) -> Iterator[KlConfiguration]:
+    """Every configuration a spec can ask for, and those with the ratio of the sequence."""
+    ratios: Sequence[Ratio] = ("token", "sequence")
+    estimators = [name for name in get_args(Estimator) if name != "none"]
+    for estimator in estimators:
+        for placement in PLACEMENTS:
+            off_reward = not on_policy and placement != "loss"
+            for of in ("policy", "rollout") if off_reward else ("policy",):
+                for ratio in ratios:
+                    try:
+                        yield KlConfiguration(estimator, placement, ratio, reward_kl_of=of)
+                    except LaboratoryError:
+                        continue
+
+
+def _at(where: tuple[ToyPolicy, ToyPolicy, ToyPolicy], on_policy: bool) -> LabSetting:
+    policy, reference, rollout = where
+    return LabSetting(policy, reference, NUM_TOKENS, None if on_policy else rollout)
+
+
+def _bias(mean: FloatTable, truth: FloatTable) -> float:
+    """|expected gradient - gradient of the sequence reverse KL| / |the latter|."""
+    gap = np.linalg.norm(mean - truth) / np.linalg.norm(truth)
+    return 0.0 if gap < ROUNDING else float(f"{gap:.4g}")
+
+
+def _pull(mean: FloatTable, truth: FloatTable) -> float:
+    """How far the expected gradient goes along the true one: 1 as far, 0 not at all, < 0 away."""
+    pull = mean @ truth / (truth @ truth)
+    return 0.0 if abs(pull) < ROUNDING else float(f"{pull:.4g}")
+
+
+def _noise(variance: FloatTable, truth: FloatTable) -> float:
+    """Standard deviation of one sequence's gradient / |gradient of the sequence reverse KL|."""
+    return float(f"{np.sqrt(variance.sum()) / np.linalg.norm(truth):.4g}")

@@ -1,0 +1,166 @@
+"""The paper's Fig. 1 as plain data, for the report, `orch lab` and its --json."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import EXTENDED, FIGURE_1, KlConfiguration
+from orchestrator.kl.laboratory import (
+    PARAMETERS,
+    Exact,
+    FloatTable,
+    LabSetting,
+    ToyPolicy,
+    estimates,
+    exact,
+)
+from orchestrator.kl.montecarlo import MonteCarloEstimate, monte_carlo
+from orchestrator.kl.objectives import gradients
+
+DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
+"""orch's parameters: with them all that the paper says of its Fig. 1 holds."""
+
+CAVEAT = (
+    "The paper does not state the parameters of its Fig. 1; the defaults are ours. Which one "
+    "has the highest bias or the lowest variance depends on them (orch lab --sweep); that k1 in "
+    "the reward is unbiased does not."
+)
+
+
+def figure1(
+    setting: LabSetting = DEFAULT,
+    *,
+    configurations: Sequence[KlConfiguration] = EXTENDED,
+    trials: int = 200,
+    sequences: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Bias and variance of every configuration's gradient, exact and by Monte-Carlo.
+
+    A bias is |expected gradient - gradient of the sequence reverse KL|; a variance is that of a
+    trial, the mean over `sequences` sequences. Per parameter, a and b of the policy.
+    """
+    truth = gradients(setting)["sequence_reverse_kl"]
+    known = exact(setting, configurations)
+    sampled = monte_carlo(setting, configurations, trials=trials, sequences=sequences, seed=seed)
+    z = sampled.z(known)
+    rows = [
+        {
+            "label": configuration.label,
+            "estimator": configuration.estimator,
+            "placement": configuration.placement,
+            "ratio": configuration.ratio,
+            "in_paper": configuration in FIGURE_1,
+            **{p: _of(known, sampled, z, i, j, truth) for j, p in enumerate(PARAMETERS)},
+        }
+        for i, configuration in enumerate(configurations)
+    ]
+    values = estimates(setting)
+    return {
+        "setting": _plain(setting),
+        "caveat": CAVEAT,
+        "trials": trials,
+        "sequences": sequences,
+        "seed": seed,
+        "reverse_kl": estimates(LabSetting(*_target(setting)))["k1"][0],
+        "estimates": {k: {"mean": m, "variance": v} for k, (m, v) in values.items()},
+        "truth": dict(zip(PARAMETERS, map(float, truth), strict=True)),
+        "configurations": rows,
+    }
+
+
+def _target(setting: LabSetting) -> tuple[ToyPolicy, ToyPolicy, int]:
+    return setting.policy, setting.reference, setting.num_tokens
+
+
+def _of(
+    known: Exact, sampled: MonteCarloEstimate, z: FloatTable, i: int, j: int, truth: FloatTable
+) -> dict[str, float]:
+    noise = 1e-12 * float(known.magnitude[i, j])
+    bias = abs(float(known.mean[i, j] - truth[j]))
+    return {
+        "mean": float(known.mean[i, j]),
+        "bias": bias if bias > noise else 0.0,
+        "variance": float(known.variance[i, j]) / sampled.sequences,
+        "sampled_mean": float(sampled.mean[i, j]),
+        "sampled_bias": float(sampled.bias(truth)[i, j]),
+        "sampled_variance": float(sampled.variance[i, j]),
+        "z": float(z[i, j]),
+    }
+
+
+def _plain(setting: LabSetting) -> dict[str, Any]:
+    rollout = setting.rollout
+    return {
+        "policy": setting.policy._asdict(),
+        "reference": setting.reference._asdict(),
+        "rollout": rollout._asdict() if rollout is not None else None,
+        "num_tokens": setting.num_tokens,
+    }
+
+
+# Drawing the laboratory's data with matplotlib, as PNG, PDF or SVG.
+
+
+FORMATS = (".png", ".pdf", ".svg")
+COLOURS = {"reward": "#0072b2", "loss": "#d55e00", "reward_and_loss": "#009e73"}
+PANELS = (("bias", "a"), ("bias", "b"), ("variance", "a"), ("variance", "b"))
+
+
+def draw(data: dict[str, Any], path: Path) -> None:
+    """Fig. 1 with the paper's four configurations above the extended set; log scales.
+
+    Bars are Monte-Carlo, ticks exact; a bias that is exactly zero has no tick.
+    Raises LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise LaboratoryError(
+            f"a figure is written as {', '.join(FORMATS)}; got '{path.name}': change its ending"
+        )
+    from matplotlib.figure import Figure
+
+    four = [row for row in data["configurations"] if row["in_paper"]]
+    figure = Figure(figsize=(14, 11), layout="constrained")
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 2.6))
+    _panels(halves[0], four, "The paper's four (Fig. 1)")
+    _panels(halves[1], data["configurations"], "All configurations")
+    figure.suptitle(_title(data), fontsize=11)
+    figure.supxlabel(textwrap.fill(data["caveat"], 150), fontsize=9)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise LaboratoryError(f"cannot write the figure to '{path}': {error.strerror}") from error
+
+
+def _panels(figure: Any, rows: Sequence[dict[str, Any]], title: str) -> None:
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(1, len(PANELS), sharey=True)
+    places = range(len(rows))
+    for panel, (statistic, parameter) in zip(axes, PANELS, strict=True):
+        sampled = [row[parameter][f"sampled_{statistic}"] or math.nan for row in rows]
+        exact = [row[parameter][statistic] or math.nan for row in rows]
+        panel.barh(places, sampled, color=[COLOURS[row["placement"]] for row in rows], alpha=0.75)
+        panel.plot(exact, places, "k|", markersize=10, label="exact")
+        panel.set_xscale("log")
+        panel.set_title(f"{statistic} of d/d{parameter}", fontsize=9)
+        panel.set_yticks(places, [row["label"] for row in rows], fontsize=8)
+        panel.tick_params(axis="x", labelsize=8)
+        panel.grid(axis="x", alpha=0.3)
+    axes[0].invert_yaxis()
+    axes[-1].legend(loc="lower right", fontsize=8)
+
+
+def _title(data: dict[str, Any]) -> str:
+    setting = data["setting"]
+    policies = "   ".join(
+        f"{name}: a = {values['a']:g}, b = {values['b']:g}"
+        for name, values in setting.items()
+        if isinstance(values, dict)
+    )
+    return (
+        f"Gradient of the KL term: {data['trials']} trials x {data['sequences']} sequences of "
+        f"T = {setting['num_tokens']}\n{policies}   KL = {data['reverse_kl']:.3g} nats"
+    )

@@ -1,0 +1,412 @@
+"""The parametric autoregressive model of the paper (eq. 17, 18), as tables over its states.
+
+A policy writes T binary tokens; P(y_t = 1) = sigmoid(a + b c) where c counts the ones so far. All
+that happens at a token depends on (c, y) alone, so a table has shape [2, T]: token y, count c.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.catalogue import PLAIN
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.estimators import Array, clamped_value, shape, slope
+from orchestrator.settings import Estimator
+
+FloatTable = np.ndarray[Any, np.dtype[Any]]
+
+MAX_LOGIT = 300.0
+"""Beyond it a token's probability is below 1e-130, and ratios of sequences overflow."""
+
+
+class ToyPolicy(NamedTuple):
+    """sigmoid(a + b c) is the probability of a 1 after c ones."""
+
+    a: float
+    b: float
+
+    def logits(self, num_tokens: int) -> FloatTable:
+        """[T] logits of a 1, by count."""
+        return self.a + self.b * np.arange(num_tokens)
+
+    def logp(self, num_tokens: int) -> FloatTable:
+        """[2, T] log-probability of a 0 and of a 1, by count."""
+        logits = self.logits(num_tokens)
+        return np.stack([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)])
+
+
+@dataclass(frozen=True, slots=True)
+class LabSetting:
+    """Who is trained, towards whom, on whose samples, and for how many tokens.
+
+    Raises LaboratoryError on parameters that are not finite, on less than one token, and on a
+    rollout policy that never writes what the policy writes.
+    """
+
+    policy: ToyPolicy
+    reference: ToyPolicy
+    num_tokens: int
+    rollout: ToyPolicy | None = None
+    """The behaviour model that wrote the samples; None: the policy itself (on-policy)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_tokens, bool) or not isinstance(self.num_tokens, int):
+            raise LaboratoryError(f"num_tokens must be a whole number, got {self.num_tokens!r}")
+        if self.num_tokens < 1:
+            raise LaboratoryError(f"num_tokens must be at least 1, got {self.num_tokens}")
+        for name in ("policy", "reference", "rollout"):
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        given: ToyPolicy | None = getattr(self, name)
+        if given is None:
+            return
+        for parameter, value in zip("ab", given, strict=True):
+            if not math.isfinite(value):
+                raise LaboratoryError(f"{name}.{parameter} must be finite, got {value}")
+        worst = float(np.abs(given.logits(self.num_tokens)).max())
+        if worst > MAX_LOGIT and name == "rollout":
+            raise LaboratoryError(
+                "the rollout policy has no support on tokens the policy writes: its logit reaches "
+                f"{worst:g} within {self.num_tokens} tokens (at most {MAX_LOGIT:g} is "
+                "allowed); bring rollout.a and rollout.b nearer to the policy's"
+            )
+        if worst > MAX_LOGIT:
+            raise LaboratoryError(
+                f"|{name}.a + {name}.b c| must stay below {MAX_LOGIT:g} for counts c up to "
+                f"num_tokens - 1, got {worst:g}; use smaller parameters or fewer tokens"
+            )
+
+    @property
+    def on_policy(self) -> bool:
+        return self.rollout is None or self.rollout == self.policy
+
+    @property
+    def sampler(self) -> ToyPolicy:
+        return self.rollout or self.policy
+
+
+class Tables(NamedTuple):
+    """Everything one token can contribute, [2, T] each; `score` [2 parameters, 2, T]."""
+
+    logp: FloatTable
+    logp_ref: FloatTable
+    logp_rollout: FloatTable
+    score: FloatTable
+    """d log pi / d (a, b) = (y - P(1)) (1, c)."""
+
+    @property
+    def x(self) -> FloatTable:
+        """log pi / pi_ref."""
+        return self.logp - self.logp_ref
+
+    @property
+    def w(self) -> FloatTable:
+        """pi / pi_rollout."""
+        weight: FloatTable = np.exp(self.logp - self.logp_rollout)
+        return weight
+
+
+def tables(setting: LabSetting) -> Tables:
+    """The tables of a setting."""
+    num_tokens = setting.num_tokens
+    logp = setting.policy.logp(num_tokens)
+    residual = np.array([[0.0], [1.0]]) - np.exp(logp[1])
+    return Tables(
+        logp=logp,
+        logp_ref=setting.reference.logp(num_tokens),
+        logp_rollout=setting.sampler.logp(num_tokens),
+        score=np.stack([residual, residual * np.arange(num_tokens)]),
+    )
+
+
+# Exact joint moments of sums along a sequence, by dynamic programming over the count of ones.
+#
+# F, S and L are sums over tokens of tables f, s, l of (y, c). The state after t tokens is the count
+# c; with it travel the unnormalised moments E[F^i S^j L^k; c]. One token costs O(T), so T tokens
+# cost O(T^2), for any number of rows (configurations and parameters) at once.
+
+
+FloatArray = np.ndarray[Any, np.dtype[Any]]
+
+
+class SequenceMoments(NamedTuple):
+    """Moments of (F, S, L) under the measure they were taken with; each ends in [rows]."""
+
+    fs: FloatArray
+    """[3, 3, rows]: E[F^i S^j]."""
+    fsl: FloatArray
+    """[2, 2, rows]: E[F^i S^j L]."""
+    ll: FloatArray
+    """[rows]: E[L^2]."""
+
+
+def moments(measure: FloatArray, f: FloatArray, s: FloatArray, l: FloatArray) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
+    """Moments up to F^2 S^2, F S L and L^2.
+
+    All tables are [2, T, rows]: token, count, row. `measure` is the weight of a token (its
+    probability, times a power of a ratio for moments of a weighted sum); it need not add up to 1.
+    """
+    num_tokens, rows = measure.shape[1:]
+    kind = measure.dtype
+    fs = np.zeros((3, 3, num_tokens + 1, rows), kind)
+    fsl = np.zeros((2, 2, num_tokens + 1, rows), kind)
+    ll = np.zeros((num_tokens + 1, rows), kind)
+    fs[0, 0, 0] = measure[0, 0] * 0 + 1
+    for t in range(num_tokens):
+        reached = slice(0, t + 1)
+        old = SequenceMoments(
+            fs[:, :, reached].copy(), fsl[:, :, reached].copy(), ll[reached].copy()
+        )
+        for part in (fs, fsl):
+            part[:, :, : t + 2] = 0
+        ll[: t + 2] = 0
+        for y in (0, 1):
+            step = _append(old, f[y, reached], s[y, reached], l[y, reached])
+            to, weight = slice(y, t + 1 + y), measure[y, reached]
+            fs[:, :, to] += step.fs * weight
+            fsl[:, :, to] += step.fsl * weight
+            ll[to] += step.ll * weight
+    return SequenceMoments(fs.sum(2), fsl.sum(2), ll.sum(0))
+
+
+def _append(old: SequenceMoments, f: FloatArray, s: FloatArray, l: FloatArray) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
+    """Moments of (F + f, S + s, L + l): (F + f)^2 = F^2 + 2 F f + f^2, and so on."""
+    fs, fsl = old.fs.copy(), old.fsl.copy()
+    ll = old.ll + l * (2 * fsl[0, 0] + l * fs[0, 0])
+    fsl += l * fs[:2, :2]
+    fs[2] += f * (2 * fs[1] + f * fs[0])
+    fs[1] += f * fs[0]
+    fs[:, 2] += s * (2 * fs[:, 1] + s * fs[:, 0])
+    fs[:, 1] += s * fs[:, 0]
+    fsl[1] += f * fsl[0]
+    fsl[:, 1] += s * fsl[:, 0]
+    return SequenceMoments(fs, fsl, ll)
+
+
+# The exact gradient of a KL configuration on the autoregressive model: its mean and variance.
+#
+# Per sequence every configuration's gradient is W (F S + L): F the KL summed over tokens, S the
+# (weighted) score, L the gradient taken inside the sum, W a sequence ratio or 1.
+
+
+PARAMETERS = ("a", "b")
+
+
+class ConfigurationSums(NamedTuple):
+    """The tables of W (F S + L) for one configuration: f, l and s are [2 parameters, 2, T]."""
+
+    f: FloatTable
+    s: FloatTable
+    l: FloatTable  # noqa: E741  (f, s and l: the three tables of a configuration)
+    weighted: bool
+    """Whether W is the ratio of the sequence."""
+
+
+class Exact(NamedTuple):
+    """What the laboratory found, [configurations, 2 parameters], nats per unit of a and b."""
+
+    mean: FloatTable
+    """The expected gradient."""
+    variance: FloatTable
+    """Of one sequence's gradient; with centring, G times the variance of a group's mean."""
+    magnitude: FloatTable
+    """Root mean square of one sequence's gradient: the scale on which a mean is zero."""
+
+
+def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exact:
+    """Expected gradient and variance of every configuration.
+
+    Raises LaboratoryError where the rollout policy is so far off that a variance overflows.
+    """
+    table = tables(setting)
+    sums = [sums_of(configuration, table) for configuration in configurations]
+    with np.errstate(over="ignore", invalid="ignore"):
+        powers = [_moments(sums, table, power) for power in (0, 1, 2)]
+        columns = [_statistics(c, *(p[i] for p in powers)) for i, c in enumerate(configurations)]
+    result = Exact(*(np.array(part) for part in zip(*columns, strict=True)))
+    if not all(np.isfinite(part).all() for part in result):
+        worst = next(
+            c.label
+            for c, v in zip(configurations, result.variance, strict=True)
+            if not np.isfinite(v).all()
+        )
+        raise LaboratoryError(
+            f"the variance of {worst} is not finite: the rollout policy has too little support "
+            "where the policy writes; use nearer parameters or fewer tokens"
+        )
+    return result
+
+
+def estimates(setting: LabSetting) -> dict[Estimator, tuple[float, float]]:
+    """Mean and variance over sequences of each plain KL estimate itself, in nats."""
+    table = tables(setting)
+    f = np.stack([clamped_value(k, table.x) for k in PLAIN], axis=-1)
+    nothing = np.zeros_like(f)
+    measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(PLAIN), axis=-1)
+    found = moments(measure, f, nothing, nothing).fs
+    means, squares = found[1, 0], found[2, 0]
+    return {
+        k: (float(mean), float(square - mean**2))
+        for k, mean, square in zip(PLAIN, means, squares, strict=True)
+    }
+
+
+def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
+    """The tables of a configuration, off-policy in general (w = 1 on-policy)."""
+    plain, weighting, _ = shape(configuration.estimator)
+    x, w, score, clamp = table.x, table.w, table.score, configuration.clamp
+    weighted = configuration.ratio == "sequence"
+    token_w = w if configuration.ratio == "token" else np.ones_like(w)
+    zero = np.zeros_like(score)
+    f, s, inner = zero, zero, zero
+    if configuration.placement != "loss":
+        if configuration.reward_kl_of == "rollout":
+            kl = clamped_value(plain, table.logp_rollout - table.logp_ref, clamp)
+        else:
+            kl = clamped_value(plain, x, clamp) * (1.0 if weighting == "none" else token_w)
+        f, s = kl + zero, token_w * score
+    if configuration.placement != "reward":
+        gradient = slope(configuration.estimator, x, clamp)
+        if weighting == "attached" and weighted:
+            f, s = clamped_value(plain, x, clamp) + zero, score
+        elif weighting == "attached":
+            gradient = gradient + clamped_value(plain, x, clamp)
+        inner = gradient * score * (1.0 if weighting == "none" else token_w)
+    return ConfigurationSums(f, s, inner, weighted)
+
+
+def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
+    """Moments of each configuration's (F, S, L) under sampling times W^power.
+
+    Unweighted configurations have one measure, so their rows are computed once, at power 0.
+    """
+    rows = [i for i, each in enumerate(sums) if each.weighted or power == 0]
+    if not rows:
+        return [_NONE] * len(sums)
+    count = len(rows)
+    probability = np.exp(table.logp_rollout) * table.w**power
+    measure = np.repeat(probability[..., None], 2 * count, axis=-1)
+    stacked = (_stack([sums[i][part] for i in rows]) for part in range(3))
+    whole = moments(measure, *stacked)
+    found: list[SequenceMoments] = [_NONE] * len(sums)
+    for at, i in enumerate(rows):
+        found[i] = SequenceMoments(*(part[..., 2 * at : 2 * at + 2] for part in whole))
+    return found
+
+
+_NONE = SequenceMoments(np.empty(0), np.empty(0), np.empty(0))
+
+
+def _stack(parts: list[Any]) -> FloatTable:
+    """[rows] of [2 parameters, 2, T] -> [2, T, 2 rows], parameters innermost."""
+    stacked = np.stack(parts)
+    return np.ascontiguousarray(
+        np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
+    )
+
+
+def _statistics(
+    configuration: KlConfiguration,
+    at_0: SequenceMoments,
+    at_1: SequenceMoments,
+    at_2: SequenceMoments,
+) -> tuple[FloatTable, FloatTable, FloatTable]:
+    """Mean, variance and root mean square of one configuration's gradient."""
+    if configuration.ratio != "sequence":
+        at_1 = at_2 = at_0
+    mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
+    square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
+    n = configuration.group_size
+    if configuration.centring == "none" or n is None:
+        return mean, square - mean**2, np.sqrt(square)
+    shrink = 1 - 1 / n if configuration.centring == "same_batch_mean" else 1.0
+    covariance, variance, joint = _covariance(at_0, at_1, at_2, n)
+    inner = at_0.fsl[0, 0]
+    mean = shrink * covariance + inner
+    spread = at_0.ll - inner**2
+    return mean, n * shrink**2 * variance + spread + 2 * shrink * joint, np.sqrt(square)
+
+
+def _covariance(
+    at_0: SequenceMoments, at_1: SequenceMoments, at_2: SequenceMoments, n: int
+) -> tuple[FloatTable, FloatTable, FloatTable]:
+    """Leave-one-out centring makes a group's mean of X (F - mean of the others' F), X = W S, the
+    sample covariance of X and F: its mean, its variance over groups of n, and its central third
+    moment with L. Variance of a sample covariance: Kendall and Stuart, vol. 1, §13."""
+    x, y, xy = at_1.fs[0, 1], at_0.fs[1, 0], at_1.fs[1, 1]
+    xx, yy = at_2.fs[0, 2], at_0.fs[2, 0]
+    c11, c20, c02 = xy - x * y, xx - x**2, yy - y**2
+    c22 = (
+        at_2.fs[2, 2]
+        - 2 * y * at_2.fs[1, 2]
+        - 2 * x * at_1.fs[2, 1]
+        + y**2 * xx
+        + x**2 * yy
+        + 4 * x * y * xy
+        - 3 * x**2 * y**2
+    )
+    variance = c22 / n - c11**2 * (n - 2) / (n * (n - 1)) + c20 * c02 / (n * (n - 1))
+    inner = at_0.fsl
+    third = (
+        inner[1, 1] - y * inner[0, 1] - x * inner[1, 0] + x * y * inner[0, 0] - c11 * inner[0, 0]
+    )
+    return c11, variance, third
+
+
+# Every sequence of the autoregressive model, written out as a trainer would see a batch.
+
+
+class Sequences:
+    """Every sequence of a setting, [N = 2^T, T + 1], the last column padding."""
+
+    def __init__(self, setting: LabSetting) -> None:
+        self.setting = setting
+        num_tokens = setting.num_tokens
+        self.tokens = np.array(list(product((0, 1), repeat=num_tokens)))
+        self.counts = np.cumsum(self.tokens, axis=1) - self.tokens
+        self.mask = np.pad(np.ones(self.tokens.shape), ((0, 0), (0, 1)))
+        self.logp_ref = self.logp_of(setting.reference)
+        self.logp_old = self.logp_of(setting.sampler)
+        self.probability = np.exp((self.logp_old * self.mask).sum(1))
+
+    def logp_of(self, policy: ToyPolicy) -> FloatTable:
+        """[N, T + 1]; the padding holds a token's log-probability too, as in a trainer."""
+        table = policy.logp(self.setting.num_tokens)
+        padding = np.full((len(self.tokens), 1), table[0, 0])
+        return np.concatenate([self.taken(table), padding], axis=1)
+
+    def logp_for_autograd(self) -> tuple[Any, Any]:
+        """The policy's parameters and its log-probabilities as torch tensors, connected."""
+        import torch
+
+        theta = torch.tensor(self.setting.policy, dtype=torch.float64, requires_grad=True)
+        logits = theta[0] + theta[1] * torch.arange(self.setting.num_tokens, dtype=torch.float64)
+        log_sigmoid = torch.nn.functional.logsigmoid
+        table = torch.stack([log_sigmoid(-logits), log_sigmoid(logits)])
+        padding = table[0, :1].expand(len(self.tokens), 1)
+        return theta, torch.cat([self.taken(table), padding], dim=1)
+
+    def taken(self, table: Array) -> Array:
+        """[..., N, T] of a table by token and count, for the tokens each sequence wrote."""
+        return table[..., self.tokens, self.counts]
+
+    def per_sequence(self, values: Array) -> Array:
+        """[N]: values per token ([N, T + 1]) summed over the response; [N] as it is."""
+        if values.ndim == 1:
+            return values
+        return values[:, :-1].sum(1)
+
+
+def like(array: Array, values: FloatTable) -> Array:
+    """`values` as the kind `array` is: a NumPy array or a torch tensor."""
+    if not hasattr(array, "detach"):
+        return values
+    import torch
+
+    return torch.as_tensor(values)

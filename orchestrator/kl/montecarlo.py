@@ -1,0 +1,195 @@
+"""The Monte-Carlo estimate of a configuration's gradient, as in the paper's Fig. 1 (§3.3).
+
+A sequence is known by how often each (count, token) occurred: while the count is c, the number of
+zeros before the next one is geometric. So a whole sequence costs T + 1 draws, whatever its order,
+and every sum along it is one row of a matrix product.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
+from orchestrator.kl.laboratory import (
+    Exact,
+    FloatTable,
+    LabSetting,
+    ToyPolicy,
+    exact,
+    sums_of,
+    tables,
+)
+from orchestrator.kl.objectives import gradients
+
+TRIALS_AT_ONCE = 20
+
+
+class MonteCarloEstimate(NamedTuple):
+    """Over trials, [configurations, 2 parameters]; a trial is a mean over its sequences."""
+
+    mean: FloatTable
+    variance: FloatTable
+    """Sample variance of a trial's estimate."""
+    trials: int
+    sequences: int
+
+    def bias(self, truth: FloatTable) -> FloatTable:
+        """|mean over trials - gradient of the sequence reverse KL| (`truth`, [2])."""
+        gap: FloatTable = np.abs(self.mean - truth)
+        return gap
+
+    def z(self, exact: Exact) -> FloatTable:
+        """How many standard errors the mean over trials is from the exact expectation."""
+        spread = np.sqrt(exact.variance / (self.trials * self.sequences))
+        noise = 1e-9 * exact.magnitude
+        score: FloatTable = (self.mean - exact.mean) / np.maximum(spread, noise + 1e-300)
+        return score
+
+
+def monte_carlo(
+    setting: LabSetting,
+    configurations: Sequence[KlConfiguration],
+    *,
+    trials: int = 200,
+    sequences: int = 1000,
+    seed: int = 0,
+) -> MonteCarloEstimate:
+    """Estimate every configuration's gradient from the same `trials` x `sequences` samples.
+
+    Raises LaboratoryError on a centred configuration: its exact variance needs no sampling.
+    """
+    if trials < 2 or sequences < 1:
+        raise LaboratoryError(
+            f"trials must be at least 2 and sequences at least 1, got {trials} and {sequences}"
+        )
+    centred = [c.label for c in configurations if c.centring != "none"]
+    if centred:
+        raise LaboratoryError(f"{centred[0]} is centred over a group; sample it with centring none")
+    estimator = _estimator(setting, configurations)
+    rng = np.random.default_rng(seed)
+    parts = [
+        estimator(visits).reshape(here, sequences, -1).mean(1)
+        for here in _chunks(trials)
+        for visits in [sample_visits(setting.sampler, setting.num_tokens, here * sequences, rng)]
+    ]
+    means = np.concatenate(parts).reshape(trials, len(configurations), 2)
+    return MonteCarloEstimate(means.mean(0), means.var(0, ddof=1), trials, sequences)
+
+
+def sample_visits(
+    policy: ToyPolicy, num_tokens: int, count: int, rng: np.random.Generator
+) -> FloatTable:
+    """[count, 2 T]: how often each sampled sequence wrote a 0, then a 1, at counts 0 .. T - 1."""
+    rate = np.logaddexp(0.0, policy.logits(num_tokens))
+    zeros = np.floor(rng.standard_exponential((count, num_tokens)) / rate)
+    written = np.cumsum(np.minimum(zeros, num_tokens) + 1, axis=1)
+    before = np.concatenate([np.zeros((count, 1)), written[:, :-1]], axis=1)
+    visits = np.empty((count, 2 * num_tokens))
+    visits[:, :num_tokens] = np.clip(num_tokens - before, 0, zeros)
+    visits[:, num_tokens:] = written <= num_tokens
+    return visits
+
+
+def _estimator(
+    setting: LabSetting, configurations: Sequence[KlConfiguration]
+) -> Callable[[FloatTable], FloatTable]:
+    """visits -> [sequences, configurations * 2]: one matrix product, each distinct sum once."""
+    table = tables(setting)
+    columns: dict[bytes, int] = {}
+    weights: list[FloatTable] = []
+
+    def column(values: FloatTable) -> int:
+        flat = np.ascontiguousarray(values).reshape(-1)
+        key = flat.tobytes()
+        if key not in columns:
+            columns[key] = len(weights)
+            weights.append(flat)
+        return columns[key]
+
+    log_ratio = column(table.logp - table.logp_rollout)
+    rows = [
+        (column(sums.f[j]), column(sums.s[j]), column(sums.l[j]), sums.weighted)
+        for sums in (sums_of(configuration, table) for configuration in configurations)
+        for j in range(2)
+    ]
+    matrix = np.stack(weights, axis=1)
+
+    def gradients(visits: FloatTable) -> FloatTable:
+        sums = visits @ matrix
+        out = np.empty((len(visits), len(rows)))
+        ratio = np.exp(sums[:, log_ratio])
+        for i, (f, s, inner, weighted) in enumerate(rows):
+            gradient = sums[:, f] * sums[:, s] + sums[:, inner]
+            out[:, i] = gradient * ratio if weighted else gradient
+        return out
+
+    return gradients
+
+
+def _chunks(trials: int) -> Iterator[int]:
+    for start in range(0, trials, TRIALS_AT_ONCE):
+        yield min(TRIALS_AT_ONCE, trials - start)
+
+
+# How often the orderings of the paper's Fig. 1 hold over random parameters of the model.
+
+
+ORDERINGS = (
+    "k1 in reward is unbiased",
+    "k3 in reward has the highest bias of the four",
+    "k1 in loss has the lowest variance of the four",
+    "k1 in loss has a lower variance than k1 in reward",
+    "k3 in reward has the highest bias and k1 in loss the lowest variance",
+)
+"""Each for both parameters at once. The paper's Fig. 1 shows them all."""
+
+A_RANGE, B_RANGE = 1.5, 0.15
+"""a and b of the policy and of the reference policy are uniform in +- these."""
+
+
+def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str, Any]:
+    """Share of `draws` random settings in which each ordering holds, with 95% intervals."""
+    if draws < 1:
+        raise LaboratoryError(f"draws must be at least 1, got {draws}")
+    rng = np.random.default_rng(seed)
+    spread = np.array([A_RANGE, B_RANGE, A_RANGE, B_RANGE])
+    parameters = rng.uniform(-spread, spread, (draws, 4))
+    held = np.array(
+        [
+            _orderings(
+                LabSetting(ToyPolicy(*map(float, p[:2])), ToyPolicy(*map(float, p[2:])), num_tokens)
+            )
+            for p in parameters
+        ]
+    )
+    return {
+        "draws": draws,
+        "num_tokens": num_tokens,
+        "seed": seed,
+        "ranges": {"a": A_RANGE, "b": B_RANGE},
+        "orderings": [
+            {"ordering": name, "share": float(column.mean()), "interval": wilson(column)}
+            for name, column in zip(ORDERINGS, held.T, strict=True)
+        ],
+    }
+
+
+def _orderings(setting: LabSetting) -> list[bool]:
+    found = exact(setting, FIGURE_1)
+    truth = gradients(setting)["sequence_reverse_kl"]
+    bias, variance = np.abs(found.mean - truth), found.variance
+    unbiased = bool((bias[0] <= 1e-9 * found.magnitude[0]).all())
+    highest = bool((bias.argmax(0) == 2).all())
+    lowest = bool((variance.argmin(0) == 1).all())
+    return [unbiased, highest, lowest, bool((variance[1] < variance[0]).all()), highest and lowest]
+
+
+def wilson(held: "np.ndarray[Any, Any]") -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    n, share, z = len(held), float(held.mean()), 1.959964
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return max(0.0, middle - half), min(1.0, middle + half)

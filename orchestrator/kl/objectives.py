@@ -1,0 +1,190 @@
+"""Exact gradients of the objectives in catalogue.py.
+
+They are computed by occupancies and value functions, not by the moments of laboratory.py, so that
+naming an objective is a comparison of two independent calculations.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+
+import numpy as np
+
+from orchestrator.kl.catalogue import CATALOGUE, PLAIN, SURROGATES, Naming, ObjectiveKind
+from orchestrator.kl.estimators import clamped_value, slope
+from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
+
+
+def gradients(setting: LabSetting) -> dict[str, FloatTable]:
+    """Exact gradient [2] of every candidate that is distinct in this setting, by its key."""
+    table = tables(setting)
+    q, mu = _Walk(setting.policy, table), _Walk(setting.sampler, table)
+    p = _Walk(setting.reference, table)
+    found = {
+        "sequence_reverse_kl": q.policy_gradient(table.x, table.logp),
+        "sequence_forward_kl": -p.direct(np.ones_like(table.x), table.logp_ref),
+    }
+    found |= _token_level(q, table, "")
+    for k in SURROGATES:
+        cost = clamped_value(k, table.x)
+        score = q.policy_gradient(cost, table.logp)
+        found[f"mean_{k}"] = score + q.direct(slope(k, table.x), table.logp)
+    if setting.on_policy:
+        return found
+    found |= _token_level(mu, table, "@rollout")
+    lag = table.logp_rollout - table.logp_ref
+    for k in PLAIN:
+        found[f"sampled_{k}"] = mu.direct(slope(k, table.x), table.logp_rollout)
+        found[f"ppo_{k}"] = mu.policy_gradient(clamped_value(k, table.x), table.logp)
+        found[f"frozen_{k}"] = q.policy_gradient(clamped_value(k, lag), table.logp)
+        found[f"ppo_{k}@rollout_kl"] = mu.policy_gradient(clamped_value(k, lag), table.logp)
+        weighted = table.w * clamped_value(k, table.x)
+        found[f"ppo_rho_{k}"] = mu.policy_gradient(weighted, table.logp)
+    return found
+
+
+def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]:
+    """Objectives that hold the states of `walk` fixed and differentiate the next token only."""
+    found = {
+        f"token_reverse_kl{at}": walk.direct(table.x, table.logp),
+        f"token_forward_kl{at}": -walk.direct(np.ones_like(table.x), table.logp_ref),
+        f"total_variation{at}": walk.direct(np.sign(table.x), table.logp),
+    }
+    for k in SURROGATES:
+        inner = clamped_value(k, table.x) + slope(k, table.x)
+        found[f"token_{k}{at}"] = walk.direct(inner, table.logp)
+    return found
+
+
+class _Walk:
+    """Where one policy goes: its occupancy of (t, c), and its expected future costs."""
+
+    def __init__(self, policy: ToyPolicy, table: Tables) -> None:
+        self.score = table.score
+        num_tokens = table.x.shape[1]
+        self.probability = np.exp(policy.logp(num_tokens))
+        self.occupancy = np.zeros((num_tokens, num_tokens))
+        at = np.eye(1, num_tokens)[0]
+        for t in range(num_tokens):
+            self.occupancy[t] = at
+            stay, move = self.probability * at
+            at = stay + np.concatenate([[0.0], move[:-1]])
+
+    def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
+        """Sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)], [2]."""
+        weight = self.occupancy.sum(0) * np.exp(logp_token)
+        gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
+        return gradient
+
+    def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
+        """Policy gradient of a frozen cost: this policy's states and future, `token`'s next step.
+
+        With the policy's own token distribution it is the gradient of its expected cost; with
+        another's it is that of PPO's surrogate.
+        """
+        num_tokens = cost.shape[1]
+        token = np.exp(logp_token)
+        future = np.zeros(num_tokens + 1)
+        total = np.zeros(2)
+        for t in reversed(range(num_tokens)):
+            to_go = cost + np.stack([future[:-1], future[1:]])
+            total += (self.score * token * to_go * self.occupancy[t]).sum((1, 2))
+            future = np.append((self.probability * to_go).sum(0), 0.0)
+        return total
+
+
+# Naming the objective a gradient belongs to, by exact agreement at several generic settings.
+
+
+TOLERANCE = 1e-9
+"""Relative to the largest gradient compared; the two calculations agree to 1e-13."""
+
+MAX_TERMS = 3
+TINY = 1e-300
+"""Divided by where everything is zero: policy and reference policy are one."""
+
+GENERIC = (
+    (ToyPolicy(0.37, 0.11), ToyPolicy(-0.23, 0.19), ToyPolicy(0.05, 0.23)),
+    (ToyPolicy(-0.61, 0.07), ToyPolicy(0.42, -0.13), ToyPolicy(-0.29, -0.17)),
+    (ToyPolicy(0.83, -0.21), ToyPolicy(0.19, 0.08), ToyPolicy(1.12, -0.05)),
+)
+"""Policy, reference policy, rollout policy: parameters with no symmetry between them."""
+
+
+def generic_settings(*, on_policy: bool, num_tokens: int = 5) -> tuple[LabSetting, ...]:
+    """The settings at which a gradient must agree with an objective to bear its name."""
+    return tuple(
+        LabSetting(policy, reference, num_tokens, None if on_policy else rollout)
+        for policy, reference, rollout in GENERIC
+    )
+
+
+def name_objective(
+    gradient: FloatTable,
+    candidates: Sequence[Mapping[str, FloatTable]],
+    *,
+    magnitude: float,
+    tolerance: float = TOLERANCE,
+) -> Naming:
+    """The shortest signed sum of at most three candidates equal to `gradient` at every setting.
+
+    `gradient` [settings, 2] and `candidates`, one mapping per setting, key -> [2]. `magnitude` is
+    the size of one sequence's gradient: a mean far below it is zero. Where no sum is equal, a
+    single candidate proportional to it, with its scale. Ties go to the order of CATALOGUE.
+    """
+    target = np.asarray(gradient).reshape(-1)
+    if np.abs(target).max() <= tolerance * magnitude:
+        return Naming(ObjectiveKind.ZERO, ())
+    keys = [key for key in CATALOGUE if all(key in each for each in candidates)]
+    matrix = np.stack([np.concatenate([each[key] for each in candidates]) for key in keys])
+    limit = tolerance * max(float(np.abs(matrix).max()), magnitude)
+    for size in range(1, MAX_TERMS + 1):
+        terms = _signed_sum(target, matrix, size, limit)
+        if terms:
+            named = tuple((sign, keys[i]) for sign, i in terms)
+            alone = CATALOGUE[named[0][1]].kind if named[0][0] > 0 else ObjectiveKind.SURROGATE
+            return Naming(alone if size == 1 else ObjectiveKind.MIXTURE, named)
+    return _proportional(target, matrix, keys, tolerance)
+
+
+def _signed_sum(
+    target: FloatTable, matrix: FloatTable, size: int, limit: float
+) -> list[tuple[int, int]] | None:
+    chosen = np.array(list(combinations(range(len(matrix)), size)))
+    for signs in product((1, -1), repeat=size):
+        sums = np.tensordot(np.array(signs), matrix[chosen], axes=([0], [1]))
+        fits = np.flatnonzero(np.abs(sums - target).max(1) <= limit)
+        if len(fits):
+            return list(zip(signs, map(int, chosen[fits[0]]), strict=True))
+    return None
+
+
+def _proportional(
+    target: FloatTable, matrix: FloatTable, keys: list[str], tolerance: float
+) -> Naming:
+    for key, row in zip(keys, matrix, strict=True):
+        scale = float(row @ target / max(row @ row, TINY))
+        if np.abs(target - scale * row).max() <= tolerance * np.abs(target).max():
+            kind = CATALOGUE[key].kind if scale > 0 else ObjectiveKind.SURROGATE
+            return Naming(kind, ((1 if scale > 0 else -1, key),), abs(scale))
+    return Naming(ObjectiveKind.UNKNOWN, ())
+
+
+def distances(
+    gradient: FloatTable, candidates: Sequence[Mapping[str, FloatTable]]
+) -> dict[str, float]:
+    """How far `gradient` is from each candidate, nearest first: |g - c| / max(|g|, |c|).
+
+    Lengths are over all settings and both parameters; 0 is equality. The distance from zero is in
+    lengths of the longest candidate.
+    """
+    others = {
+        key: np.stack([np.asarray(each[key]) for each in candidates])
+        for key in CATALOGUE
+        if all(key in each for each in candidates)
+    }
+    length = float(np.linalg.norm(gradient))
+    lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
+    found = {"zero": length / max(length, *lengths.values(), TINY)}
+    for key, other in others.items():
+        found[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
+    return dict(sorted(found.items(), key=lambda item: item[1]))

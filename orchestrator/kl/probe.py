@@ -1,0 +1,197 @@
+"""Probing somebody else's KL code: which objective does its gradient belong to?
+
+The function is run on every sequence of the autoregressive model, weighted by its probability
+under the rollout policy, so its expected gradient is exact; the objective is then named as for
+our own configurations.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.catalogue import Naming
+from orchestrator.kl.estimators import Array, Ratio, detach
+from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, like, tables
+from orchestrator.kl.objectives import (
+    TOLERANCE,
+    distances,
+    generic_settings,
+    gradients,
+    name_objective,
+)
+
+KlTerm = Callable[[Any, Any, Any, Any], Any]
+"""(logp, logp_ref, logp_old, mask), each [N, T + 1], -> [N, T + 1], [N], or one number.
+
+The last column is padding: mask 0. One number is taken as the mean over what it was given, and
+asked for sequence by sequence.
+"""
+
+ProbeKind = Literal["loss", "reward"]
+Credit = Literal["sequence", "to_go", "token"]
+"""Which tokens' score a token's KL in the reward multiplies: all of its sequence (the paper,
+verl, SkyRL), itself and the earlier ones (OpenRLHF), or its own alone."""
+
+NUM_TOKENS = 4
+STEP = 1e-3
+"""Of the fourth-order differences that give a NumPy loss its gradient: error about 1e-12."""
+DIFFERENCE_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a function's expected gradient turned out to be."""
+
+    naming: Naming
+    gradient: FloatTable
+    """[settings, 2 parameters]."""
+    distances: dict[str, float]
+    """To each candidate of catalogue.py, nearest first; see naming.distances."""
+
+    @property
+    def objective(self) -> str:
+        return str(self.naming.kind)
+
+
+def probe(
+    term: KlTerm,
+    *,
+    kind: ProbeKind,
+    on_policy: bool = True,
+    arrays: Literal["torch", "numpy"] = "torch",
+    ratio: Ratio = "token",
+    credit: Credit = "sequence",
+    settings: Sequence[LabSetting] | None = None,
+) -> Probe:
+    """Name the objective whose gradient `term` is, exactly, on every sequence of the model.
+
+    A `loss` term is differentiated as autograd would (NumPy: by differences in the policy, which
+    cannot see a stop-gradient); a `reward` term is multiplied by the score, with the importance
+    `ratio` and the `credit` given. Raises LaboratoryError, saying which, on a result of the wrong
+    shape, on NaN or infinity, and on a loss without a gradient.
+    """
+    settings = settings or generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
+    gradient = np.stack([_expected(term, each, kind, arrays, ratio, credit) for each in settings])
+    candidates = [gradients(each) for each in settings]
+    size = max(float(np.abs(row).max()) for each in candidates for row in each.values())
+    tolerance = DIFFERENCE_TOLERANCE if (arrays, kind) == ("numpy", "loss") else TOLERANCE
+    naming = name_objective(gradient, candidates, magnitude=size, tolerance=tolerance)
+    return Probe(naming, gradient, distances(gradient, candidates))
+
+
+def _expected(
+    term: KlTerm, setting: LabSetting, kind: ProbeKind, arrays: str, ratio: Ratio, credit: Credit
+) -> FloatTable:
+    batch = Sequences(setting)
+    if kind == "reward":
+        return _reward(term, batch, arrays, ratio, credit)
+    return _torch_loss(term, batch) if arrays == "torch" else _numpy_loss(term, batch)
+
+
+def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
+    import torch
+
+    theta, logp = batch.logp_for_autograd()
+    values = _called(term, batch, logp)
+    if not values.requires_grad:
+        raise LaboratoryError(
+            "the probe's loss term has no gradient with respect to logp: it is detached, or does "
+            "not use logp; a term that is meant for the reward is probed with kind='reward'"
+        )
+    loss = (torch.as_tensor(batch.probability) * batch.per_sequence(values)).sum()
+    (gradient,) = torch.autograd.grad(loss, theta)
+    found: FloatTable = gradient.numpy()
+    _check_finite(found, "gradient")
+    return found
+
+
+def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
+    """Fourth-order differences in the policy; the sampling probabilities stay."""
+    total = np.zeros(2)
+    for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
+        moved = list(batch.setting.policy)
+        moved[j] += factor * STEP
+        values = _called(term, batch, batch.logp_of(ToyPolicy(*moved)))
+        total[j] += weight * float(batch.probability @ batch.per_sequence(values))
+    return total / (12 * STEP)
+
+
+def _reward(
+    term: KlTerm, batch: Sequences, arrays: str, ratio: Ratio, credit: Credit
+) -> FloatTable:
+    logp = batch.logp_of(batch.setting.policy)
+    given = batch.logp_for_autograd()[1] if arrays == "torch" else logp
+    kl = np.asarray(detach(_called(term, batch, given)))
+    log_w = (logp - batch.logp_old)[:, :-1]
+    token_w = np.exp(log_w) if ratio == "token" else np.ones_like(log_w)
+    weight = batch.probability * (np.exp(log_w.sum(1)) if ratio == "sequence" else 1.0)
+    score = batch.taken(tables(batch.setting).score)
+    earned = _earned(kl, batch, credit)
+    gradient: FloatTable = (weight[:, None] * token_w * earned * score).sum((1, 2))
+    return gradient
+
+
+def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
+    """The KL that each token's score is multiplied by, [N, T] or [N, 1]."""
+    if credit == "sequence":
+        whole: FloatTable = batch.per_sequence(kl)[:, None]
+        return whole
+    if kl.ndim < 2:
+        raise LaboratoryError(
+            f"credit '{credit}' needs a KL per token: the probe must return [N, T] values, "
+            f"got shape {list(kl.shape)}"
+        )
+    tokens = kl[:, :-1]
+    return tokens if credit == "token" else np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
+
+
+def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
+    """The term's values, [N, T + 1] or [N], checked."""
+    rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
+    given = (logp, *rest)
+    values = _checked(term(*given), logp)
+    if values.ndim == 0:
+        one_by_one = ([part[i : i + 1] for part in given] for i in range(len(logp)))
+        values = _stacked([_checked(term(*row), logp) for row in one_by_one])
+    per_token, per_sequence = [len(logp), logp.shape[1]], [len(logp)]
+    if list(values.shape) not in (per_token, per_sequence):
+        raise LaboratoryError(
+            f"the probe returned shape {list(values.shape)}; it was given {per_token} "
+            f"log-probabilities and must return {per_token}, {per_sequence} or one number"
+        )
+    plain = np.asarray(detach(values))
+    _check_finite(plain[:, :-1] if plain.ndim == 2 else plain, "value")
+    return values
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    if hasattr(rows[0], "detach"):
+        import torch
+
+        return torch.stack(list(rows))
+    return np.stack(rows)
+
+
+def _checked(values: Any, logp: Any) -> Any:
+    if isinstance(values, float) and isinstance(logp, np.ndarray):
+        return np.asarray(values)
+    if not hasattr(values, "ndim") or hasattr(values, "detach") != hasattr(logp, "detach"):
+        wanted = "a torch tensor" if hasattr(logp, "detach") else "a NumPy array"
+        raise LaboratoryError(
+            f"the probe must return {wanted}, as it was given; got {type(values).__name__}"
+        )
+    return values
+
+
+def _check_finite(values: FloatTable, what: str) -> None:
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        name = "NaN" if np.isnan(values[tuple(bad[0])]) else "infinite"
+        raise LaboratoryError(
+            f"the probe's {what} is {name} at {len(bad)} of {values.size} places, first at index "
+            f"{bad[0].tolist()}, on a model whose log-probabilities are all finite"
+        )

@@ -1,0 +1,117 @@
+"""`python -m orchestrator.launch.node.agent --token T [...] -- ARGV`: one node's part of a run.
+
+Runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
+run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal
+to srun would kill this process instead of telling it.) Then it ends everything that ARGV started,
+keeps the logs of a run that failed (`keep` on stdin), and removes the node's scratch folder.
+"""
+
+import argparse
+import os
+import select
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.launch import processes, program
+from orchestrator.launch.node.sweep import SCRATCH, TOKEN, carriers, sweep
+
+GRACE_SECONDS = 8.0
+STOPPED = 143
+_MOST_LOGS, _MOST_BYTES = 60, 1 << 20
+_ORPHAN_SECONDS = 600
+"""A folder so young may be of a run that is just starting."""
+
+
+class ControlPipe:
+    """The pipe from the first node, on stdin."""
+
+    def __init__(self) -> None:
+        self.said = b""
+        self.open = True
+
+    def listen(self, seconds: float) -> bool:
+        """Whether the run still wants this node, after waiting so long at most."""
+        if self.open and select.select([0], [], [], seconds)[0]:
+            heard = os.read(0, 256)
+            self.said += heard
+            self.open = bool(heard)
+        return self.open
+
+
+def main() -> int:
+    """Exits with ARGV's code; 143 when the run was over first."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--scratch", type=Path)
+    parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
+    parser.add_argument("argv", nargs="+")
+    given = parser.parse_args()
+    line, stop = ControlPipe(), processes.Stop()
+    with stop.listening():
+        if given.scratch:
+            clear_orphans(given.scratch.parent)
+            given.scratch.mkdir(parents=True, exist_ok=True)
+        code = _run(given.argv, given.token, lambda: line.listen(0.3) and not stop.asked)
+        sweep(given.token)
+        if given.scratch:
+            if given.logs and (code != STOPPED or b"keep" in line.said):
+                keep_logs(given.scratch, given.logs)
+            shutil.rmtree(given.scratch, ignore_errors=True)
+    return code
+
+
+def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
+    parent = os.getpid()
+    try:
+        process = subprocess.Popen(
+            argv,
+            env={**os.environ, TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: processes.die_with(parent),
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        sys.stderr.write(f"{argv[0]}: command not found ({error.strerror})\n")
+        return 127
+    while wanted():
+        code = process.poll()
+        if code is not None:
+            return code if code >= 0 else 128 - code
+    program.end(process, GRACE_SECONDS)
+    return STOPPED
+
+
+def clear_orphans(base: Path) -> None:
+    """Removes scratch folders of runs that were killed together with their companion: ours, of a
+    while ago, and with no process left that carries their token."""
+    for path in base.glob(f"{SCRATCH}????????????????"):
+        with suppress(OSError):
+            told = path.lstat()
+            old = time.time() - told.st_mtime > _ORPHAN_SECONDS
+            if told.st_uid == os.getuid() and stat.S_ISDIR(told.st_mode) and old:
+                token = path.name.removeprefix(SCRATCH)
+                if not any(carriers(token)):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def keep_logs(scratch: Path, target: Path) -> None:
+    """The ends of Ray's own logs, newest first, for the reader of a failure."""
+    found = [path for path in scratch.glob("session_2*/logs/*") if path.is_file()]
+    with suppress(OSError):
+        target.mkdir(parents=True, exist_ok=True)
+        for path in sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:_MOST_LOGS]:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _MOST_BYTES))
+                if size:
+                    (target / path.name).write_bytes(file.read())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""The nodes of a job, and how a program is started on one of them."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import read_tail
+from orchestrator.launch.endings import Ending, failure_of
+
+_ASK_SECONDS = 30
+_STEP = (
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_CPU_BIND",
+    "SLURM_CPU_BIND_TYPE",
+    "SLURM_CPU_BIND_LIST",
+    "SLURM_CPU_BIND_VERBOSE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_OPEN_MODE",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_STEP_LAUNCHER_PORT",
+    "SLURM_SRUN_COMM_HOST",
+    "SLURM_SRUN_COMM_PORT",
+)
+"""Variables of the surrounding step that srun would take for options of the next."""
+
+
+def names(num_nodes: int) -> list[str]:
+    """The job's nodes, this one first. Raises EnvironmentFault if it has fewer than that."""
+    here = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    listed = os.environ.get("SLURM_JOB_NODELIST")
+    found = _expanded(listed) if listed else [here]
+    if len(found) < num_nodes:
+        where = "the job has" if listed else "outside a SLURM job there is"
+        raise EnvironmentFault(
+            f"the cell needs {num_nodes} nodes (resources.num_nodes) and {where} {len(found)}"
+        )
+    others = [name for name in found if name != here]
+    return [here, *others][:num_nodes]
+
+
+def _expanded(listed: str) -> list[str]:
+    if not set("[,") & set(listed):
+        return [listed]
+    return _ask("scontrol", "show", "hostnames", listed).split()
+
+
+def address_of(node: str) -> str:
+    """A name or number at which the others reach a node: its name where it resolves."""
+    with suppress(OSError):
+        socket.getaddrinfo(node, None)
+        return node
+    for word in _ask("scontrol", "show", "node", "-o", node).split():
+        if word.startswith("NodeAddr="):
+            return word.partition("=")[2]
+    return node
+
+
+def own_address(interface: str | None, other: str | None) -> str:
+    """The address of this node that the others reach: of an interface, or towards `other`."""
+    if interface is not None:
+        return _address_of_interface(interface)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        for target in (address_of(other) if other else None, "10.255.255.255"):
+            with suppress(OSError):
+                probe.connect((target or "10.255.255.255", 9))
+                found: str = probe.getsockname()[0]
+                if not found.startswith("127."):
+                    return found
+    return "127.0.0.1"
+
+
+def _address_of_interface(name: str) -> str:
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            packed = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            there = ", ".join(each for _, each in socket.if_nameindex())
+            raise EnvironmentFault(
+                f"site.options.network_interface '{name}' has no address on {socket.gethostname()} "
+                f"(there are: {there})"
+            ) from error
+    return socket.inet_ntoa(packed[20:24])
+
+
+def free_port(address: str) -> int:
+    """A port of this node that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def on_node(node: str, command: Sequence[str]) -> list[str]:
+    """argv that runs a command on another node of the job, beside what runs there, with the job's
+    whole share of it."""
+    return [
+        "srun",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--mem=0",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=0",
+        "--export=ALL",
+        "--job-name=orch-node",
+        *command,
+    ]
+
+
+def without_step(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables for srun."""
+    return {name: value for name, value in env.items() if name not in _STEP}
+
+
+def cpus_here() -> int:
+    """CPUs of the job on this node."""
+    plain = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0].partition(",")[0]
+    return int(plain) if plain.isdigit() else len(os.sched_getaffinity(0))
+
+
+def scratch(wanted: str | None, name: str) -> Path:
+    """A folder of this job on each node's own disk; short, because Ray's sockets lie in it."""
+    for base in (wanted, os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108  (sockets need a short path)
+        if base and Path(base).is_dir() and len(base) <= _LONGEST:
+            return Path(base) / name
+    return Path("/tmp") / name  # noqa: S108  (sockets need a short path)
+
+
+_LONGEST = 30
+"""A socket's path has at most 107 bytes, of which Ray takes 62 (2.55)."""
+
+
+def _ask(*argv: str) -> str:
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentFault(f"{argv[0]} is not on PATH of {socket.gethostname()}")
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ASK_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
+    if done.returncode:
+        from orchestrator.launch.slurm.scheduler import told
+
+        raise EnvironmentFault(told(done.stderr, {}).sentence)
+    return done.stdout
+
+
+# The companions of a run: one process a node, started together, watched, and ended together.
+
+
+_MODULE = "orchestrator.launch.node.agent"
+_LAST_LINES = 6
+_GRACE_SECONDS = 20.0
+"""More than a companion gives what it runs."""
+_MEANING = {127: "config"}
+
+
+@dataclass
+class Company:
+    """Companions by node. `folder` gets their output, and Ray's logs of a run that failed."""
+
+    token: str
+    folder: Path
+    scratch: Path | None = None
+    members: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(
+        self, node: str, argv: Sequence[str], env: dict[str, str], cwd: Path, *, here: bool
+    ) -> None:
+        """Starts argv on a node, beside its companion."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        rank = len(self.members)
+        own = ["--token", f"{self.token}.{rank}"]
+        if self.scratch is not None:
+            own += ["--scratch", str(self.scratch), "--logs", str(self.folder / node)]
+        command = [sys.executable, "-P", "-m", _MODULE, *own, "--", *argv]
+        if not here:
+            command, env = on_node(node, command), without_step(env)
+        with self._log(node).open("ab") as log:
+            self.members[node] = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ending(self) -> Ending | None:
+        """The ending that the first companion to end by itself means; None while all are there."""
+        for node, member in self.members.items():
+            code = member.poll()
+            if code is not None:
+                return self._left(node, code)
+        return None
+
+    def _left(self, node: str, code: int) -> Ending:
+        tail = read_tail(self._log(node), 1 << 14).decode(errors="replace")
+        spoken = failure_of(tail)
+        failure = _MEANING.get(code) or (spoken if spoken != "error" else "node")
+        last = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
+        what = f"node {node} left the run: what ran there ended with code {code}\n{last}"
+        return Ending("failed", code=code, failure=failure, message=what.rstrip())
+
+    def stop(self, *, keep_logs: bool) -> None:
+        """Ends all companions, each of which ends what it started. Waits for them."""
+        for member in self.members.values():
+            if member.stdin is not None:
+                with suppress(OSError):
+                    if keep_logs:
+                        member.stdin.write(b"keep\n")
+                        member.stdin.flush()
+                with suppress(OSError):
+                    member.stdin.close()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for member in self.members.values():
+            try:
+                member.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                member.kill()
+                member.wait()
+
+    def _log(self, node: str) -> Path:
+        return self.folder / f"{node}.log"

@@ -1,0 +1,251 @@
+"""What a cluster answers when it is asked what it has: partitions, limits, rights.
+
+Everything is parsed from the `key=value` and `|`-separated output of scontrol and sacctmgr, which
+is the same from SLURM 20.11 to 24.11. Asking changes nothing.
+"""
+
+import getpass
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+DEADLINE_SECONDS = 20.0
+_WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
+_GRES = re.compile(r"([^:(,]+)(?::([^:(,]+))?(?::(\d+))?(?:\([^)]*\))?")
+_DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    name: str
+    partitions: tuple[str, ...]
+    cpus: int
+    memory_mib: int
+    gpus: tuple[tuple[str, int], ...]
+    """(type, how many); the type is empty where the cluster names none."""
+    features: frozenset[str]
+    usable: bool
+    """Neither down nor drained."""
+
+    def gpus_of(self, kind: str) -> int:
+        """GPUs of a type; of any, where the type is empty."""
+        return sum(count for each, count in self.gpus if not kind or each == kind)
+
+
+@dataclass(frozen=True)
+class Partition:
+    name: str
+    up: bool
+    default: bool
+    max_minutes: float | None
+    """None: no limit."""
+    max_nodes: int | None
+    accounts: frozenset[str]
+    """Those allowed; empty: all."""
+    qos: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Rights:
+    """One association of this user: an account, and what it may use."""
+
+    account: str
+    partition: str
+    qos: frozenset[str]
+    max_submit: int | None = None
+    max_minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    name: str
+    version: str
+    max_array_size: int
+    max_jobs: int
+    accounting: bool
+    enforced: frozenset[str]
+    """What accounting enforces: associations, limits, qos, ..."""
+    preempts: bool
+    requeues: bool
+    partitions: tuple[Partition, ...]
+    nodes: tuple[ClusterNode, ...]
+    rights: tuple[Rights, ...] = ()
+    qos: frozenset[str] = frozenset()
+    faults: tuple[str, ...] = field(default=())
+    """What could not be asked, in sentences."""
+
+    def partition(self, name: str | None) -> Partition | None:
+        """The partition of that name; the default one for None."""
+        for each in self.partitions:
+            if each.name == name or (name is None and each.default):
+                return each
+        return None
+
+    def names(self) -> dict[str, list[str]]:
+        """Field of a site file -> the names it may have here, for suggestions."""
+        return {
+            "partition": [each.name for each in self.partitions],
+            "account": sorted({right.account for right in self.rights if right.account}),
+            "qos": sorted(self.qos),
+            "constraint": sorted({name for node in self.nodes for name in node.features}),
+        }
+
+    def nodes_of(self, partition: str) -> list[ClusterNode]:
+        return [node for node in self.nodes if partition in node.partitions]
+
+
+def ask() -> Cluster | None:
+    """The cluster this machine belongs to; None where there is none or it does not answer."""
+    faults: list[str] = []
+    config = _settings(_said(faults, "scontrol", "show", "config"))
+    if not config:
+        return None
+    partitions = _said(faults, "scontrol", "show", "partition", "-o")
+    nodes = _said(faults, "scontrol", "show", "node", "-o")
+    accounting = "none" not in config.get("AccountingStorageType", "none")
+    rights, qos = "", ""
+    if accounting:
+        rights = _said(
+            faults,
+            "sacctmgr",
+            "-nP",
+            "show",
+            "assoc",
+            f"user={getpass.getuser()}",
+            "format=account,partition,qos,maxsubmit,maxwall",
+        )
+        qos = _said(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
+    return read(config, partitions, nodes, rights, qos, faults)
+
+
+def read(
+    config: dict[str, str],
+    partitions: str,
+    nodes: str,
+    rights: str,
+    qos: str,
+    faults: Sequence[str] = (),
+) -> Cluster:
+    """The cluster, from what its commands printed."""
+    return Cluster(
+        name=config.get("ClusterName", "cluster"),
+        version=config.get("SLURM_VERSION", ""),
+        max_array_size=_count(config.get("MaxArraySize")) or 1001,
+        max_jobs=_count(config.get("MaxJobCount")) or 10000,
+        accounting="none" not in config.get("AccountingStorageType", "none"),
+        enforced=_names(config.get("AccountingStorageEnforce", "")),
+        preempts=config.get("PreemptMode", "OFF") not in ("OFF", ""),
+        requeues=config.get("JobRequeue", "0") == "1",
+        partitions=tuple(_partition(_words(line)) for line in partitions.splitlines() if line),
+        nodes=tuple(_node(_words(line)) for line in nodes.splitlines() if line),
+        rights=tuple(_rights(line) for line in rights.splitlines() if line.count("|") >= 4),
+        qos=frozenset(filter(None, qos.split())),
+        faults=tuple(faults),
+    )
+
+
+def minutes(text: str | None) -> float | None:
+    """SLURM's `days-hours:minutes:seconds`, in any of its shortened forms; None for no limit."""
+    if text is None or not re.fullmatch(r"[\d:-]+", text):
+        return None
+    days, dash, rest = text.rpartition("-")
+    parts = [float(part) for part in rest.split(":") if part]
+    if dash:
+        parts += [0.0] * (3 - len(parts))
+    elif len(parts) == 1:
+        parts = [0.0, parts[0], 0.0]
+    elif len(parts) == 2:
+        parts = [0.0, *parts]
+    hours, mins, seconds = parts[:3]
+    return float(days or 0) * 1440 + hours * 60 + mins + seconds / 60
+
+
+def gpus(gres: str) -> tuple[tuple[str, int], ...]:
+    """(type, how many) of each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
+    found = []
+    for name, kind, count in _GRES.findall(gres):
+        if name.strip() == "gpu":
+            if kind.isdigit() and not count:
+                kind, count = "", kind
+            found.append((kind, int(count or 1)))
+    return tuple(found)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """`Key = value` lines."""
+    pairs = (line.partition(" = ") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+
+
+def _words(line: str) -> dict[str, str]:
+    """`Key=value` words of one line; a value may have blanks."""
+    return {name: held.strip() for name, held in _WORD.findall(line)}
+
+
+def _partition(told: dict[str, str]) -> Partition:
+    return Partition(
+        name=told.get("PartitionName", ""),
+        up=told.get("State", "UP") == "UP",
+        default=told.get("Default") == "YES",
+        max_minutes=minutes(told.get("MaxTime")),
+        max_nodes=_count(told.get("MaxNodes")),
+        accounts=_allowed(told.get("AllowAccounts")),
+        qos=_allowed(told.get("AllowQos")),
+    )
+
+
+def _node(told: dict[str, str]) -> ClusterNode:
+    state = told.get("State", "")
+    return ClusterNode(
+        name=told.get("NodeName", ""),
+        partitions=tuple(told.get("Partitions", "").split(",")),
+        cpus=_count(told.get("CPUEfctv")) or _count(told.get("CPUTot")) or 0,
+        memory_mib=_count(told.get("RealMemory")) or 0,
+        gpus=gpus(told.get("Gres", "")),
+        features=_names(told.get("AvailableFeatures", "")),
+        usable=not any(word in state for word in _DOWN),
+    )
+
+
+def _rights(line: str) -> Rights:
+    account, partition, qos, submit, wall = line.split("|")[:5]
+    return Rights(account, partition, _names(qos), _count(submit), minutes(wall or None))
+
+
+def _allowed(text: str | None) -> frozenset[str]:
+    return frozenset() if text in (None, "ALL") else _names(text or "")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for name in text.split(",") if name and name != "(null)")
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _said(faults: list[str], *argv: str) -> str:
+    """What a command prints; nothing, and a sentence in faults, where it fails."""
+    from orchestrator.launch.slurm.scheduler import told
+
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_SECONDS,
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+        )
+    except FileNotFoundError:
+        faults.append(f"{argv[0]} is not on PATH")
+        return ""
+    except subprocess.TimeoutExpired:
+        faults.append(f"`{' '.join(argv[:3])}` did not answer in {DEADLINE_SECONDS:.0f} s")
+        return ""
+    if done.returncode:
+        faults.append(f"`{' '.join(argv[:3])}`: {told(done.stderr, {}).sentence}")
+        return ""
+    return done.stdout

@@ -1,0 +1,175 @@
+"""The capability matrix: what each backend makes of each KL term, and what was measured of it.
+
+Nothing heavy is imported: evidence is read, and cells are translated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.errors import SelectionError, UnsupportedSetting, did_you_mean
+from orchestrator.kl.catalogue import Naming, ObjectiveKind
+from orchestrator.probes import evidence
+from orchestrator.probes.cells import libraries, settings, terms, translated
+from orchestrator.settings import Kl
+
+Release = tuple[str, str]
+RANK = ("exact", "approximated", "extension")
+"""From the best; an entry's status is the worst of its fields'."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityRow:
+    """One KL term in one release of a library."""
+
+    library: str
+    version: str
+    estimator: str
+    placement: str
+    label: str
+    status: str
+    """exact, approximated, extension, or refused."""
+    notes: tuple[Mapping[str, str], ...]
+    """What the ledger says of its KL: field, key, value, note."""
+    reason: str
+    """Why it is refused."""
+    on_policy: Mapping[str, Any] | None
+    """The measurement; None where there is none."""
+    off_policy: Mapping[str, Any] | None
+
+    @property
+    def release(self) -> str:
+        return f"{self.library}@{self.version}"
+
+
+def releases(wanted: Sequence[str] = ()) -> list[Release]:
+    """The releases named (`verl`, `verl@0.9.1`), or all of them. Raises SelectionError."""
+    known = libraries()
+    everything = [(name, version) for name, versions in known.items() for version in versions]
+    if not wanted:
+        return everything
+    chosen: list[Release] = []
+    for text in wanted:
+        library, _, version = text.partition("@")
+        if library not in known:
+            raise SelectionError(
+                f"there is no library '{library}' to measure{did_you_mean(library, known)} "
+                f"(there are: {', '.join(known)})"
+            )
+        if version and version not in known[library]:
+            raise SelectionError(
+                f"orch does not drive {library} {version} (it drives: {', '.join(known[library])})"
+            )
+        chosen += [(library, each) for each in known[library] if not version or each == version]
+    return list(dict.fromkeys(chosen))
+
+
+def matrix(chosen: Sequence[Release]) -> list[CapabilityRow]:
+    """Every KL term in every release chosen."""
+    return [row(library, version, kl) for kl in terms() for library, version in chosen]
+
+
+def row(library: str, version: str, kl: Kl) -> CapabilityRow:
+    """One KL term in one release."""
+    status, notes, reason = _accounted(library, version, kl)
+    on, off = (measurement(library, version, kl, on_policy) for on_policy in (True, False))
+    return CapabilityRow(
+        library, version, kl.estimator, str(kl.placement), kl.label, status, notes, reason, on, off
+    )
+
+
+def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
+    """What was measured of a term: objective, terms, scale, agrees, deviation; or `refused`, or
+    `error`."""
+    return _measured(library, version).get((kl.estimator, kl.placement, on_policy))
+
+
+_KEPT: dict[Release, tuple[Any, Mapping[tuple[Any, ...], Mapping[str, Any]]]] = {}
+
+
+def _measured(library: str, version: str) -> Mapping[tuple[Any, ...], Mapping[str, Any]]:
+    found = evidence.read(library, version)
+    if found is None:
+        return {}
+    kept = _KEPT.get((library, version))
+    if kept is None or kept[0] is not found:
+        rows = {(c["estimator"], c["placement"], c["on_policy"]): c for c in found["cells"]}
+        kept = _KEPT[library, version] = (found, rows)
+    return kept[1]
+
+
+def _accounted(
+    library: str, version: str, kl: Kl
+) -> tuple[str, tuple[Mapping[str, str], ...], str]:
+    """Status, what the ledger says of the KL, why it is refused."""
+    try:
+        plan = translated(settings(library, version, kl))
+    except UnsupportedSetting as error:
+        return "refused", (), str(error)
+    entries = [each for each in plan.ledger if each.field.startswith("kl.")]
+    status = max((RANK.index(each.status) for each in entries), default=0)
+    notes = tuple(
+        {"field": e.field, "status": e.status, "key": e.key, "value": e.value, "note": e.note}
+        for e in entries
+        if e.key or e.note
+    )
+    return RANK[status], notes, ""
+
+
+def words(measured: Mapping[str, Any] | None) -> str:
+    """The objective measured, in words: `token-level reverse KL`."""
+    if measured is None:
+        return "not measured"
+    if "refused" in measured:
+        return "refused"
+    if "error" in measured:
+        return f"raises {measured['error'].partition(':')[0]}"
+    if measured["objective"] == ObjectiveKind.ZERO:
+        return "nothing: zero-mean noise"
+    terms = tuple((sign, key) for sign, key in measured["terms"])
+    naming = Naming(ObjectiveKind(measured["objective"]), terms, measured["scale"])
+    text = naming.words
+    if measured.get("towards") == "rollout":
+        return f"{text}, with the rollout policy in the place of the reference policy"
+    return text
+
+
+_SHORT = {
+    "sequence_reverse_kl": "sequence reverse KL",
+    "token_reverse_kl": "token reverse KL",
+    "token_forward_kl": "token forward KL",
+    "sequence_forward_kl": "sequence forward KL",
+    "zero": "noise",
+    "surrogate": "surrogate",
+    "mixture": "mixture",
+    "unknown": "unknown",
+}
+_MARKS = {"exact": "", "approximated": " ~", "extension": " +"}
+
+
+def short(row: CapabilityRow, off_policy: bool) -> str:
+    """A row's objective in one or two words, with its marks."""
+    if row.status == "refused":
+        return "-"
+    found = row.off_policy if off_policy else row.on_policy
+    if found is None:
+        return "?" + _MARKS[row.status]
+    if "refused" in found:
+        return "-"
+    told = found["error"].partition(":")[0] if "error" in found else _SHORT[found["objective"]]
+    return told + _MARKS[row.status] + ("" if found.get("agrees") else " !")
+
+
+def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:
+    """Everything as one JSON document: the rows, and the evidence they rest on."""
+    return {
+        "rows": [asdict(each) for each in rows],
+        "evidence": {
+            f"{library}@{version}": {
+                key: value
+                for key, value in (evidence.read(library, version) or {}).items()
+                if key != "cells"
+            }
+            for library, version in chosen
+        },
+    }

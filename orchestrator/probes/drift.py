@@ -1,0 +1,309 @@
+"""What moving a cell from one release of a library to another changes: its launch, its mathematics.
+
+Pure: both releases' launches are translations, both releases' mathematics is evidence.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.probes import evidence
+from orchestrator.probes.capability import Release, measurement, words
+from orchestrator.probes.evidence import EstimatorCurve, told
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import BackendRef, Kl
+
+Translate = Callable[[Cell, AttemptPaths], LaunchPlan]
+ChangeKind = Literal["renamed", "argument", "file", "refused", "offered", "objective", "ledger"]
+"""renamed: the value is the same; objective: what was measured in the releases' own code."""
+
+_PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseChange:
+    """One difference between the releases."""
+
+    kind: ChangeKind
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What changes for some cells: all those for which the very same changes."""
+
+    cells: tuple[Cell, ...]
+    changes: tuple[ReleaseChange, ...]
+
+
+def drift(
+    cells: Sequence[Cell], before: Release, after: Release, translate: Translate
+) -> list[Drift]:
+    """Cells grouped by what changes for them, whatever the values; those without changes are left
+    out."""
+    groups: dict[tuple[object, ...], list[tuple[Cell, tuple[ReleaseChange, ...]]]] = {}
+    for cell in cells:
+        found = tuple(changes(cell, before, after, translate))
+        if found:
+            key = tuple(_kind_of(change) for change in found)
+            groups.setdefault(key, []).append((cell, found))
+    return [
+        Drift(
+            tuple(cell for cell, _ in members),
+            tuple(map(_merged, zip(*(found for _, found in members), strict=True))),
+        )
+        for members in groups.values()
+    ]
+
+
+def _kind_of(change: ReleaseChange) -> object:
+    """What makes two cells' changes alike: values of arguments may differ, as seeds do."""
+    if change.kind in ("renamed", "argument", "file"):
+        return change.kind, change.what
+    return change
+
+
+MOST_VALUES = 3
+
+
+def _merged(same: Sequence[ReleaseChange]) -> ReleaseChange:
+    """One change of several cells, with the values it has there."""
+    before, after = (
+        list(dict.fromkeys(getattr(change, side) for change in same))
+        for side in ("before", "after")
+    )
+    return ReleaseChange(same[0].kind, same[0].what, _some(before), _some(after))
+
+
+def _some(values: Sequence[str]) -> str:
+    more = len(values) - MOST_VALUES
+    return " | ".join(values[:MOST_VALUES]) + (f" | {more} more" if more > 0 else "")
+
+
+def changes(
+    cell: Cell, before: Release, after: Release, translate: Translate
+) -> Iterator[ReleaseChange]:
+    """Every difference for one cell."""
+    old, new = (_plan(cell, release, translate) for release in (before, after))
+    if isinstance(old, str) and isinstance(new, str):
+        return
+    if isinstance(new, str):
+        yield ReleaseChange("refused", "the cell", "accepted", new)
+    elif isinstance(old, str):
+        yield ReleaseChange("offered", "the cell", old, "accepted")
+    else:
+        texts = [_unversioned(plan, release) for plan, release in ((old, before), (new, after))]
+        (argv, env, files), (argv_, env_, files_) = texts
+        yield from _moved(argv, argv_)
+        yield from _differing("argument", env, env_)
+        yield from _differing("file", files, files_)
+        yield from _differing("ledger", _ledger(old), _ledger(new))
+        yield from _objectives(cell, before, after)
+        yield from _mathematics(cell, before, after)
+
+
+def code_changes(before: Release, after: Release) -> list[str]:
+    """Functions the measurements rest on whose text differs between the releases."""
+    old, new = (evidence.read(*release) or {"sources": {}} for release in (before, after))
+    shared = [name for name in old["sources"] if name in new["sources"]]
+    return [
+        name for name in shared if old["sources"][name]["sha256"] != new["sources"][name]["sha256"]
+    ]
+
+
+def _plan(cell: Cell, release: Release, translate: Translate) -> LaunchPlan | str:
+    library, version = release
+    backend = BackendRef(name=library, version=version)
+    # The id stays: it names folders in the launch, and would differ by the version alone.
+    moved = cell.model_copy(
+        update={"settings": cell.settings.model_copy(update={"backend": backend})}
+    )
+    try:
+        return translate(moved, _PLACE)
+    except UnsupportedSetting as error:
+        return str(error)
+
+
+def _unversioned(plan: LaunchPlan, release: Release) -> list[dict[str, str]]:
+    """Arguments, environment and files; where they name the release, they say `VERSION`."""
+    version = release[1]
+    return [
+        {key: value.replace(version, "VERSION") for key, value in each.items()}
+        for each in (arguments(plan.argv), dict(plan.env), _files(plan))
+    ]
+
+
+def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseChange]:
+    """Changed arguments, those first that only have another name: the same value, and the name most
+    like it."""
+    gone = {key: value for key, value in old.items() if key not in new}
+    come = {key: value for key, value in new.items() if key not in old}
+    renamed: dict[str, str] = {}
+    pairs = [
+        (_likeness(key, other, gone, come), key, other)
+        for key, value in gone.items()
+        for other, there in come.items()
+        if value == there
+    ]
+    for likeness, key, other in sorted(pairs, reverse=True):
+        if likeness > LIKE and key not in renamed and other not in renamed.values():
+            renamed[key] = other
+    for key in sorted(renamed):
+        yield ReleaseChange("renamed", f"{key} -> {renamed[key]}", _told(old[key]), _told(old[key]))
+    kept = {key: value for key, value in old.items() if key not in renamed}
+    rest = {key: value for key, value in new.items() if key not in renamed.values()}
+    yield from _differing("argument", kept, rest)
+
+
+LIKE = 0.4
+"""Names less alike than this are two settings that happen to have the same value."""
+
+
+def _likeness(key: str, other: str, gone: Mapping[str, str], come: Mapping[str, str]) -> float:
+    """Of two names of one value, 0 to 1; 1 where nothing else has a value so particular."""
+    value = gone[key]
+    alone = [list(each.values()).count(value) for each in (gone, come)] == [1, 1]
+    return 1.0 if alone and len(value) > 3 else SequenceMatcher(None, key, other).ratio()
+
+
+def arguments(argv: Sequence[str]) -> dict[str, str]:
+    """key=value and `--flag value ...` by key; what has none, by its place."""
+    found: dict[str, str] = {}
+    flag = ""
+    for index, word in enumerate(argv):
+        if word.startswith("--"):
+            flag, _, value = word.partition("=")
+            found[flag] = value
+        elif flag:
+            found[flag] = f"{found[flag]} {word}".strip()
+        elif "=" in word:
+            key, _, value = word.partition("=")
+            found[key.lstrip("+")] = value
+        else:
+            found[f"word {index + 1}"] = word
+    return found
+
+
+def _files(plan: LaunchPlan) -> dict[str, str]:
+    """Every file's settings by key, where it has keys; else its text."""
+    found: dict[str, str] = {}
+    for name, text in plan.files.items():
+        tree = _tree(name, text)
+        if tree is None:
+            found[name] = text
+        else:
+            found.update((f"{name}: {key}", value) for key, value in _leaves(tree))
+    return found
+
+
+def _tree(name: str, text: str) -> Mapping[str, Any] | None:
+    try:
+        if name.endswith(".toml"):
+            return tomllib.loads(text)
+        found = json.loads(text) if name.endswith(".json") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        where = f"{at}.{key}".lstrip(".")
+        if isinstance(value, dict):
+            yield from _leaves(value, where)
+        else:
+            yield where, json.dumps(value)
+
+
+def _ledger(plan: LaunchPlan) -> dict[str, str]:
+    """Status and note of each field, the version's own aside."""
+    return {
+        entry.field: entry.status + (f": {entry.note}" if entry.note else "")
+        for entry in plan.ledger
+        if not entry.field.startswith("backend.")
+    }
+
+
+def _differing(
+    kind: ChangeKind, old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[ReleaseChange]:
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield ReleaseChange(kind, key, _told(old.get(key)), _told(new.get(key)))
+
+
+def _told(value: str | None) -> str:
+    if value is None:
+        return "(absent)"
+    return value if len(value) <= 200 else f"{len(value)} characters"
+
+
+def _objectives(cell: Cell, before: Release, after: Release) -> Iterator[ReleaseChange]:
+    """Whether the measured objective of the cell's KL term differs."""
+    kl = cell.settings.kl
+    if kl.placement is None:
+        return
+    old, new = (measurement(*release, kl, on_policy(cell)) for release in (before, after))
+    a, b = words(old), words(new)
+    if a != b:
+        yield ReleaseChange("objective", "what its KL term optimises", a, b)
+
+
+def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[ReleaseChange]:
+    """How the KL enters, its bounds and its weights, as measured."""
+    kl, settings = cell.settings.kl, cell.settings
+    if kl.placement is None:
+        return
+    old, new = (evidence.read(*release) for release in (before, after))
+    if old is None or new is None:
+        return
+    asked: list[tuple[str, str, str]] = [
+        ("loss", settings.loss.aggregation, "how the loss is averaged")
+    ]
+    if kl.placement != "loss":
+        asked.append(("reward", settings.advantage.estimator, "how its KL enters the advantage"))
+    for part, name, what in asked:
+        a, b = (_plain(each[part].get(name, {})) for each in (old, new))
+        if a != b:
+            yield ReleaseChange("objective", what, a, b)
+    shared = set(_curves(old, kl)) & set(_curves(new, kl))
+    for name in sorted(shared):
+        a, b = _curves(old, kl)[name], _curves(new, kl)[name]
+        if a != b:
+            yield ReleaseChange("objective", f"value, gradient and bounds of {name}", a, b)
+    a, b = (str(each["ratio"]["flat_above"]) for each in (old, new))
+    if a != b and not on_policy(cell):
+        yield ReleaseChange(
+            "objective", "log-ratio from which the policy loss has no gradient", a, b
+        )
+
+
+def _plain(found: Mapping[str, Any]) -> str:
+    kept = {k: v for k, v in found.items() if k not in evidence.VOLATILE and k != "refused"}
+    return ", ".join(f"{key}={value}" for key, value in kept.items()) or "refused"
+
+
+def _curves(found: Mapping[str, Any], kl: Kl) -> dict[str, str]:
+    """In words, every name with the value of the cell's estimator, in the places it uses."""
+    plain = kl.estimator.removesuffix("+").rpartition("rho_")[2]
+    return {
+        f"{each['name']} in the {each['place']}": told(EstimatorCurve(**_fields(each)))
+        for each in found["names"]
+        if each.get("value") == plain and each["place"] in str(kl.placement)
+    }
+
+
+def _fields(name: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in name.items() if key not in ("place", "name")}
+
+
+def on_policy(cell: Cell) -> bool:
+    """One minibatch a batch, and no staleness."""
+    return cell.settings.batch.num_minibatches == 1 and not cell.settings.max_staleness_steps

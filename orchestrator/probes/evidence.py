@@ -1,0 +1,125 @@
+"""Evidence: backends/<library>/evidence/<version>.json, written by `orch matrix --measure`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import write_text
+from orchestrator.kl.catalogue import PLAIN
+
+ReleaseEvidence = Mapping[str, Any]
+
+VOLATILE = ("gradient", "deviation", "moved", "policy_weights", "kl_weights")
+"""Numbers whose last digits depend on the machine; compared within CLOSE."""
+CLOSE = 1e-6
+
+
+def path(library: str, version: str) -> Path:
+    """Where the evidence on a release lies."""
+    return plugins.evidence_dir(library) / f"{version}.json"
+
+
+@cache
+def read(library: str, version: str) -> ReleaseEvidence | None:
+    """The evidence on a release, or None where nothing was measured."""
+    file = path(library, version)
+    if not file.exists():
+        return None
+    try:
+        found: ReleaseEvidence = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EnvironmentFault(
+            f"{file} is not JSON ({error}): measure again with "
+            f"`orch matrix --measure --library {library}@{version}`"
+        ) from error
+    return found
+
+
+def write(evidence: ReleaseEvidence) -> Path:
+    """Store it, one entry a line where entries are many, so that versions can be compared."""
+    file = path(evidence["library"], evidence["version"])
+    file.parent.mkdir(exist_ok=True)
+    write_text(file, as_text(evidence))
+    read.cache_clear()
+    return file
+
+
+def as_text(evidence: ReleaseEvidence) -> str:
+    """The evidence as JSON; long lists have one entry a line."""
+    parts = []
+    for key, value in evidence.items():
+        if isinstance(value, list) and value:
+            lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in value)
+            parts.append(f" {json.dumps(key)}: [\n{lines}\n ]")
+        elif isinstance(value, dict) and value:
+            lines = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}"
+                for name, each in value.items()
+            )
+            parts.append(f" {json.dumps(key)}: {{\n{lines}\n }}")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def differences(one: Any, other: Any, at: str = "") -> list[str]:
+    """Where two documents of evidence differ, numbers of VOLATILE fields taken as equal within
+    CLOSE: `cells[3].objective: 'zero' -> 'surrogate'`."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = list(dict.fromkeys([*one, *other]))
+        inner = [(f"{at}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys]
+        return [line for where, a, b in inner for line in differences(a, b, where)]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{at}[{i}]")]
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    if numbers and any(f".{name}" in f".{at}" for name in VOLATILE):
+        return [] if abs(one - other) <= CLOSE else [f"{at}: {one!r} -> {other!r}"]
+    return [] if one == other else [f"{at}: {one!r} -> {other!r}"]
+
+
+# What one name of a library computes for one token, as measured. Plain data without NumPy.
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorCurve:
+    """What one name of a library computes for one token."""
+
+    value: str
+    """Whose value it has; `?` if nobody's."""
+    gradient: str
+    """Whose gradient it has; `sg_rho_k2` for w k1 with the weight held fixed."""
+    straight_through: bool
+    """The gradient is not the value's own."""
+    value_bound: float | None
+    """The value stays within plus and minus this."""
+    flat_below: float | None
+    """For log pi / pi_ref below this there is no gradient."""
+    flat_above: float | None
+    """... and above this."""
+    weight_bound: float | None
+    """The importance weight is at most this."""
+    deviation: float
+    """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
+
+
+def told(curve: EstimatorCurve) -> str:
+    """The curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
+    names = PLAIN.get(curve.value, curve.value)  # type: ignore[call-overload]
+    words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
+    if curve.value_bound is not None:
+        words.append(f"held within ±{curve.value_bound:g}")
+    if curve.flat_below is not None or curve.flat_above is not None:
+        ends = [
+            f"x < {curve.flat_below:g}" if curve.flat_below is not None else "",
+            f"x > {curve.flat_above:g}" if curve.flat_above is not None else "",
+        ]
+        words.append(f"no gradient for {' or '.join(filter(None, ends))}")
+    if curve.weight_bound is not None:
+        words.append(f"weight at most {curve.weight_bound:g}")
+    return ", ".join(words)

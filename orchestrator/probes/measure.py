@@ -1,0 +1,635 @@
+"""Which estimator a library's per-token KL is: its value, its gradient, its bounds, its weight."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.kl.catalogue import PLAIN, ObjectiveKind
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.estimators import clamped_value, shape, slope
+from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
+from orchestrator.kl.objectives import generic_settings, gradients, name_objective
+from orchestrator.kl.verdicts import verdict
+from orchestrator.probes.cells import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    BETA,
+    CONSTANT_TOKENS,
+    settings,
+    term,
+    terms,
+    translated,
+)
+from orchestrator.probes.evidence import EstimatorCurve
+from orchestrator.probes.protocol import (
+    AT,
+    CURVE,
+    GROUP,
+    LENGTHS,
+    NEAR,
+    SIZE,
+    STEP,
+    Inquiry,
+    ProbeBatch,
+    ProbeTarget,
+    as_array,
+    curve,
+    every_group,
+    expected_gradient,
+    ragged,
+    ratios,
+    scaled,
+    two_groups,
+)
+from orchestrator.records import LaunchPlan
+from orchestrator.settings import Estimator, Kl, Placement, Settings
+
+WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
+"""log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
+_AMONG = np.isin(CURVE, NEAR)
+CLOSE = 1e-6
+"""Agreement of two numbers of the size of 1: libraries round some steps to float32."""
+
+FORMS: tuple[str, ...] = (
+    *(e for e in get_args(Estimator) if e != "none" and not e.endswith("+")),
+    "sg_rho_k1",
+    "sg_rho_k3",
+)
+
+
+def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
+    """From the answers to `kl` on curve(WEIGHTS[name])."""
+    value = {name: as_array(each, "value")[0] for name, each in answers.items()}
+    gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
+    bound_of, (below, above) = value["on"], flat(gradient["on"])
+    value["on"], gradient["on"] = value["on"][_AMONG], gradient["on"][_AMONG]
+    whose, off = _nearest(value, _values)
+    whose_gradient, off_gradient = _nearest(gradient, _gradients)
+    weight = _bound_of_weight(gradient) if "rho" in whose_gradient else None
+    return EstimatorCurve(
+        value=whose,
+        gradient=whose_gradient,
+        straight_through=_through(value, gradient, whose),
+        value_bound=_bound(bound_of, whose),
+        flat_below=below,
+        flat_above=above,
+        weight_bound=None if weight is None else float(f"{weight:.4g}"),
+        deviation=float(f"{max(off, off_gradient):.2g}"),
+    )
+
+
+def _values(form: str, x: FloatTable, weight: float) -> FloatTable:
+    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
+    found: FloatTable = clamped_value(plain, x) * (1.0 if weighting == "none" else weight)
+    return found
+
+
+def _gradients(form: str, x: FloatTable, weight: float) -> FloatTable:
+    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
+    found = slope(form, x)  # type: ignore[arg-type]
+    if weighting == "attached":
+        found = found + clamped_value(plain, x)
+    result: FloatTable = found * (1.0 if weighting == "none" else weight)
+    return result
+
+
+def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]:
+    """The form that fits where weights are 1 and where they are moderate, and how well."""
+    best = ("?", float("inf"))
+    for form in FORMS:
+        off = max(
+            float(np.abs(curves[at] - closed(form, NEAR, float(np.exp(WEIGHTS[at] or 0.0)))).max())
+            for at in ("on", "off")
+        )
+        if off < best[1] * 0.5:
+            best = (form, off)
+    return best if best[1] <= CLOSE * 10 else ("?", best[1])
+
+
+def _through(
+    value: Mapping[str, FloatTable], gradient: Mapping[str, FloatTable], whose: str
+) -> bool:
+    """Whether the gradient differs from the value's own, by central differences. The weight is the
+    same along a curve; where it is part of the value, its own gradient is the value again."""
+    step = NEAR[1] - NEAR[0]
+    own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
+    given = gradient["off"][1:-1]
+    inner = np.abs(NEAR[1:-1]) > 2 * step
+    plain = float(np.abs(own - given)[inner].max())
+    attached = float(np.abs(own + value["off"][1:-1] - given)[inner].max())
+    return plain > 1e-3 and (attached > 1e-3 or "rho" not in whose)
+
+
+def _bound_of_weight(gradient: Mapping[str, FloatTable]) -> float | None:
+    """The weight of the gradient where pi / pi_rollout is large, if it is not that ratio."""
+    on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
+    found = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
+    return None if found > 0.9 * largest else found
+
+
+def _bound(value: FloatTable, whose: str) -> float | None:
+    if whose == "?":
+        return None
+    free = _values(whose, CURVE, 1.0)
+    held = np.abs(value) < np.abs(free) * (1 - 1e-6) - 1e-6
+    return float(f"{np.abs(value[held]).max():.4g}") if held.any() else None
+
+
+def flat(gradient: FloatTable) -> tuple[float | None, float | None]:
+    """Where the gradient stops, going away from 0 in both directions."""
+    zero = np.abs(gradient) <= 1e-12
+    zero |= ~np.isfinite(gradient)
+    below = np.flatnonzero(~zero & (CURVE < -0.5))
+    above = np.flatnonzero(~zero & (CURVE > 0.5))
+    low = None if zero[0] is np.False_ or not len(below) else float(CURVE[below[0]])
+    high = None if zero[-1] is np.False_ or not len(above) else float(CURVE[above[-1]])
+    return (low if zero[0] else None), (high if zero[-1] else None)
+
+
+# How a KL term enters a library's update: which tokens and rollouts it moves, by what weight.
+
+
+CLOSE_WEIGHTS = 1e-4
+_PLACES: tuple[Placement | None, ...] = ("loss", None)
+BATCHES = {
+    "as it is": two_groups(),
+    "raised": two_groups(STEP),
+    "lowered": two_groups(-STEP),
+    "ten times": scaled(two_groups(), 10.0, 10.0),
+}
+
+
+def prepare(inquiry: Inquiry) -> dict[str, str]:
+    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation; the
+    fields that a backend refuses in some."""
+    for name, batch in BATCHES.items():
+        inquiry.batch(name, batch)
+    inquiry.batch("ragged", ragged())
+    inquiry.batch("ratios", ratios())
+    refused: dict[str, str] = {}
+    for advantage in ADVANTAGES:
+        kl = term("k1", "reward")
+        wanted = settings(
+            inquiry.library, inquiry.version, kl, advantage=advantage, group_size=SIZE
+        )
+        plan = _plan(wanted, advantage, refused)
+        if plan:
+            ask_about(inquiry, ("advantage", advantage), inquiry.launch(plan))
+    for aggregation in AGGREGATIONS:
+        for placement in _PLACES:
+            kl = term("k1", placement)
+            wanted = settings(
+                inquiry.library,
+                inquiry.version,
+                kl,
+                advantage="dr_grpo",
+                aggregation=aggregation,
+                group_size=GROUP,
+            )
+            plan = _plan(wanted, aggregation, refused)
+            if plan:
+                key = ("aggregation", aggregation, placement)
+                what = "update" if placement else "loss"
+                launch = inquiry.launch(plan)
+                inquiry.question(key, what, launch, "ragged")
+                if key == ("aggregation", "token_mean", None):
+                    inquiry.question(("ratios",), "loss", launch, "ratios")
+    return refused
+
+
+def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
+    """Ask how a KL in the reward of a launch enters."""
+    for batch in BATCHES:
+        inquiry.question((*key, batch), "update", launch, batch)
+
+
+def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
+    """The launch; of a library that is never on-policy, with a staleness of one step."""
+    try:
+        return translated(wanted)
+    except UnsupportedSetting as error:
+        if error.field == "max_staleness_steps" and not wanted.max_staleness_steps:
+            return _plan(wanted.model_copy(update={"max_staleness_steps": 1}), what, refused)
+        refused[what] = error.field
+        return None
+
+
+def reward(
+    answers: Mapping[Any, Mapping[str, Any]], key: tuple[Any, ...], beta: float = BETA
+) -> dict[str, Any]:
+    """How a KL in the reward enters: `within` its rollout, and what of `others` it moves.
+
+    within: response (each token of the response), to_go (its token and those before it), token
+    (itself), none. others: leave_one_out or group_mean (inside such a baseline), batch (whitening),
+    none (outside).
+    """
+    error = next((answers[(*key, b)]["error"] for b in BATCHES if "error" in answers[(*key, b)]), 0)
+    if error:
+        return {"error": error}
+    raised, lowered = (_advantages(answers[(*key, name)]) for name in ("raised", "lowered"))
+    moved = -(raised - lowered) / (2 * STEP * beta)
+    plain, large = (_advantages(answers[(*key, name)]) for name in ("as it is", "ten times"))
+    bounded = bool(np.abs(large).max() < 5 * np.abs(plain).max())
+    own, group = moved[AT[0]], moved[1:SIZE]
+    return {
+        "within": _within(own),
+        "others": _others(own, group, moved[SIZE:]),
+        "divided_by_deviation": bounded,
+        "moved": [[float(f"{x:.4g}") for x in row] for row in moved[:SIZE]],
+    }
+
+
+def _advantages(answer: Mapping[str, Any]) -> FloatTable:
+    """[N, T] what multiplies each token's score, on-policy; the loss is a mean over tokens."""
+    return -as_array(answer, "gradient") * sum(LENGTHS)
+
+
+def _within(own: FloatTable) -> str:
+    strongest = np.abs(own).max()
+    if strongest < CLOSE_WEIGHTS:
+        return "none"
+    same = np.abs(own / strongest - 1) < CLOSE_WEIGHTS
+    shapes = {
+        (True, True, True): "response",
+        (True, True, False): "to_go",
+        (False, True, False): "token",
+    }
+    a, b, c = map(bool, same)
+    return shapes.get((a, b, c), "other")
+
+
+def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
+    if np.abs(elsewhere).max() > CLOSE_WEIGHTS:
+        return "batch"
+    strongest = float(np.abs(own).max())
+    if strongest < CLOSE_WEIGHTS or np.abs(group).max() < CLOSE_WEIGHTS:
+        return "none"
+    share = float(group[0, 0]) / strongest
+    names = {
+        -1 / (SIZE - 1): "leave_one_out" if abs(strongest - 1) < CLOSE_WEIGHTS else "group_mean"
+    }
+    return next(
+        (name for value, name in names.items() if abs(share - value) < CLOSE_WEIGHTS), "group"
+    )
+
+
+def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
+    """Which weights tokens have, in the policy loss and in a KL in the loss, of two responses of 3
+    and 1 tokens."""
+    told = {
+        "policy": answers[("aggregation", aggregation, None)],
+        "kl": answers.get(("aggregation", aggregation, "loss")),
+    }
+    found: dict[str, Any] = {}
+    for what, answer in told.items():
+        if answer is None:
+            found[what] = "refused"
+            continue
+        if "error" in answer:
+            return {"error": answer["error"]}
+        weights = as_array(answer, "gradient") / (BETA if what == "kl" else -1.0)
+        found[what] = _aggregation(weights)
+        found[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
+    return found
+
+
+def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """The log-ratio to the rollout policy above which the policy loss, without a clip, has no
+    gradient (None: there is none up to 30)."""
+    gradient = as_array(answers[("ratios",)], "gradient")[0]
+    return {"flat_above": flat(gradient)[1]}
+
+
+def _aggregation(weights: FloatTable) -> str:
+    known = {
+        "token_mean": (1 / 4, 1 / 4),
+        "sequence_mean": (1 / 6, 1 / 2),
+        "constant": (1 / (2 * CONSTANT_TOKENS),) * 2,
+    }
+    for name, (long, short) in known.items():
+        expected = np.array([[long] * 3, [short, 0.0, 0.0]])
+        if np.abs(weights - expected).max() < CLOSE_WEIGHTS:
+            return name
+    return "other"
+
+
+# Which objective a library's whole update optimises, by its exact expected gradient.
+
+
+NUM_TOKENS = 3
+TOLERANCE = 1e-6
+"""Relative; libraries add 1e-8 to a divisor here and there, and round a ratio to float32."""
+
+Key = tuple[Any, ...]
+
+
+def models(on_policy: bool) -> Sequence[LabSetting]:
+    """The policies at which a gradient must agree with an objective to bear its name."""
+    return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
+
+
+def name(on_policy: bool, index: int) -> str:
+    """Of a model's batch."""
+    return f"{'on' if on_policy else 'off'}-policy {index}"
+
+
+def prepare_objectives(inquiry: Inquiry) -> None:
+    """The batches of every model."""
+    for on_policy in (True, False):
+        for index, setting in enumerate(models(on_policy)):
+            inquiry.batch(name(on_policy, index), every_group(setting))
+
+
+def enquire(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
+    """Ask for the update of a launch at every model."""
+    for index in range(len(models(on_policy))):
+        inquiry.question((*key, index), "update", launch, name(on_policy, index), only="gradient")
+
+
+def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
+    """Ask about every KL term, on- and off-policy: its key, or the field the backend refuses."""
+    for kl in terms():
+        for on_policy in (True, False):
+            found = launch_of(inquiry.library, inquiry.version, kl, on_policy)
+            if isinstance(found, str):
+                yield kl, on_policy, found
+                continue
+            key = ("cell", kl.label, on_policy)
+            enquire(inquiry, key, inquiry.launch(translated(found)), on_policy)
+            yield kl, on_policy, key
+
+
+def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
+    """A cell with that KL term, or the field the backend refuses. Off-policy it has minibatches, or
+    staleness where the library has no minibatches."""
+    wanted = settings(library, version, kl, on_policy=on_policy)
+    try:
+        translated(wanted)
+    except UnsupportedSetting as error:
+        if on_policy or error.field != "batch.num_minibatches":
+            return error.field
+    else:
+        return wanted
+    stale = settings(library, version, kl, on_policy=False, num_minibatches=1)
+    try:
+        translated(stale)
+    except UnsupportedSetting as error:
+        return error.field
+    return stale
+
+
+def measured(
+    answers: Mapping[Any, Mapping[str, Any]], key: Key, on_policy: bool, beta: float = BETA
+) -> dict[str, Any]:
+    """The objective whose gradient the library's update has, or what the library raised."""
+    settings_ = models(on_policy)
+    told = [answers[(*key, index)] for index in range(len(settings_))]
+    failed = next((each["error"] for each in told if "error" in each), None)
+    if failed:
+        return {"error": failed}
+    gradient = np.stack(
+        [
+            expected_gradient(setting, each["gradient"], beta)
+            for setting, each in zip(settings_, told, strict=True)
+        ]
+    )
+    candidates = [gradients(each) for each in settings_]
+    size = max(float(np.abs(row).max()) for each in candidates for row in each.values())
+    naming = name_objective(gradient, candidates, magnitude=size, tolerance=TOLERANCE)
+    towards = {}
+    if naming.kind is ObjectiveKind.UNKNOWN and not on_policy:
+        lagging = [gradients(_towards_rollout(each)) for each in settings_]
+        naming = name_objective(gradient, lagging, magnitude=size, tolerance=TOLERANCE)
+        towards = {} if naming.kind is ObjectiveKind.UNKNOWN else {"towards": "rollout"}
+    return {
+        **towards,
+        "objective": str(naming.kind),
+        "terms": [[sign, name] for sign, name in naming.terms],
+        "scale": float(f"{naming.scale:.6g}"),
+        "gradient": gradient.tolist(),
+    }
+
+
+def _towards_rollout(setting: LabSetting) -> LabSetting:
+    """The same, regularised towards the rollout policy instead of the reference policy."""
+    return replace(setting, reference=setting.sampler)
+
+
+def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What orch says of such a term, whether the measurement agrees, and how far it is off: max
+    |measured - closed form|, in units of one sequence's gradient.
+
+    Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
+    policy being updated: `reward_kl_of` is whichever the library has.
+    """
+    told: dict[str, Any] = {}
+    for of in _whose(kl, on_policy):
+        says = verdict(kl, on_policy=on_policy, reward_kl_of=of)
+        expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
+        agrees = found.get("terms") == expected["terms"] and found.get("scale") == 1
+        if told and not agrees:
+            continue
+        told = {"verdict": expected, "agrees": agrees}
+        if len(_whose(kl, on_policy)) > 1:
+            told["reward_kl_of"] = of if agrees else None
+        if "gradient" in found:
+            off = _deviation(kl, on_policy, of, np.asarray(found["gradient"]))
+            told["deviation"] = off
+    return told
+
+
+def _whose(kl: Kl, on_policy: bool) -> tuple[str, ...]:
+    return ("rollout", "policy") if not on_policy and kl.placement != "loss" else ("policy",)
+
+
+def _deviation(kl: Kl, on_policy: bool, of: str, gradient: FloatTable) -> float | None:
+    if kl.placement is None:
+        return None
+    configuration = KlConfiguration(kl.estimator, kl.placement, reward_kl_of=of)
+    rows = [exact(setting, [configuration]) for setting in models(on_policy)]
+    closed = np.stack([row.mean[0] for row in rows])
+    size = max(float(row.magnitude.max()) for row in rows)
+    return float(f"{np.abs(gradient - closed).max() / size:.1g}")
+
+
+# What a library does about KL when a launch says nothing about it.
+
+
+SILENCE_CLOSE = 1e-6
+
+
+def _batches() -> dict[str, ProbeBatch]:
+    """Rollouts with a KL to the reference policy, with none, and with one to the rollout policy
+    instead; task rewards and advantages are 0."""
+    some = ProbeBatch(**{**two_groups(), "rewards": [0.0] * 8})
+    some["mask"] = [[1.0] * 3] * 8
+    some["advantages"] = [[0.0] * 3] * 8
+    none = ProbeBatch(**{**some, "ref": some["logp"]})
+    old = (np.asarray(some["ref"]) * 0.6 + np.asarray(some["logp"]) * 0.4).tolist()
+    return {
+        "silent": some,
+        "silent, none": none,
+        "silent, stale": ProbeBatch(**{**none, "old": old}),
+    }
+
+
+def silence_enquire(inquiry: Inquiry, launch: int) -> None:
+    """Ask about a launch that says nothing about KL."""
+    for name, batch in _batches().items():
+        inquiry.batch(name, batch)
+        inquiry.question(("silent", "reward", name), "advantages", launch, name)
+        inquiry.question(("silent", "loss", name), "loss", launch, name)
+
+
+def silence_told(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """The KL terms that are on: in the `reward`, in the `loss`, and in the loss to the rollout
+    policy (`proximal`); each an estimator and its beta, or None."""
+    batches = _batches()
+    some, stale = batches["silent"], batches["silent, stale"]
+    x = np.asarray(some["logp"]) - np.asarray(some["ref"])
+    lag = np.asarray(stale["logp"]) - np.asarray(stale["old"])
+    rewards = {name: answers[("silent", "reward", name)] for name in ("silent", "silent, none")}
+    penalty = as_array(rewards["silent, none"], "rewards") - as_array(rewards["silent"], "rewards")
+    size = x.size
+    return {
+        "reward": _fitted(penalty, x, clamped_value),
+        "loss": _fitted(_gradient(answers, "silent") * size, x, slope),
+        "proximal": _fitted(_gradient(answers, "silent, stale") * size, lag, slope),
+    }
+
+
+def _gradient(answers: Mapping[Any, Mapping[str, Any]], name: str) -> FloatTable:
+    return as_array(answers[("silent", "loss", name)], "gradient")
+
+
+def _fitted(found: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
+    """The estimator and beta whose value or gradient at x was found."""
+    if np.abs(found).max() <= SILENCE_CLOSE * 1e-2:
+        return None
+    for form in PLAIN:
+        shape = closed(form, x)
+        beta = float((found * shape).sum() / (shape * shape).sum())
+        if np.abs(found - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):
+            return {"estimator": form, "beta": float(f"{beta:.6g}")}
+    return {"estimator": "?", "beta": None}
+
+
+# Measuring one release of a library: everything the matrix says about it, as one document.
+
+
+Answered = Mapping[Any, Mapping[str, Any]]
+
+
+def measure(library: str, version: str, where: ProbeTarget, commit: str = "") -> dict[str, Any]:
+    """The evidence on a release. Raises EnvironmentFault if its functions cannot be run.
+
+    `commit`: of the source, where a release is not a published package.
+    """
+    probes = plugins.probes(library)
+    inquiry = Inquiry(library, version)
+    prepare_objectives(inquiry)
+    cells = list(every_cell(inquiry))
+    refused = prepare(inquiry)
+    names = _names(inquiry, probes)
+    natives = _natives(inquiry, probes)
+    silence_enquire(inquiry, inquiry.raw(probes.silent(version)))
+    answers, told = inquiry.put(where)
+    return {
+        "library": library,
+        "version": version,
+        **({"commit": commit} if commit else {}),
+        "arithmetic": "float64, CPU",
+        "stood_in": probes.STOOD_IN,
+        "sources": {key: dict(value) for key, value in sorted(told.sources.items())},
+        "silent": silence_told(answers),
+        "names": [_name(each, answers) for each in names],
+        "reward": {
+            advantage: {"refused": refused[advantage]}
+            if advantage in refused
+            else reward(answers, ("advantage", advantage))
+            for advantage in ADVANTAGES
+        },
+        "loss": {
+            aggregation: {"refused": refused[aggregation]}
+            if ("aggregation", aggregation, None) not in answers
+            else loss(answers, aggregation)
+            for aggregation in AGGREGATIONS
+        },
+        "ratio": ratio(answers),
+        "natives": [_native(each, answers) for each in natives],
+        "cells": list(_cells(cells, answers)),
+    }
+
+
+def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
+    """Ask for the curve of every name the library has for an estimator, in each place."""
+    for at, weight in WEIGHTS.items():
+        inquiry.batch(f"curve {at}", curve(weight))
+    asked = []
+    for place, name, more in probes.names(inquiry.version):
+        plan = translated(
+            settings(inquiry.library, inquiry.version, term(probes.TYPICAL[place], place))
+        )
+        launch = inquiry.launch(plan, *more)
+        for at in WEIGHTS:
+            inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
+        asked.append((place, name))
+    return asked
+
+
+def _name(asked: tuple[str, str], answers: Answered) -> dict[str, Any]:
+    place, name = asked
+    told = {at: answers[("name", place, name, at)] for at in WEIGHTS}
+    error = next((each["error"] for each in told.values() if "error" in each), None)
+    found = {"error": error} if error else asdict(classify(told))
+    return {"place": place, "name": name, **found}
+
+
+def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Ask about launches of the library's own that no cell is translated into."""
+    found = []
+    for label, native in probes.natives(inquiry.version).items():
+        launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
+        for on_policy in (True, False):
+            enquire(inquiry, ("native", label, on_policy), launch, on_policy)
+        larger = native.get("groups_of_four", native)
+        launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
+        ask_about(inquiry, ("native reward", label), launch)
+        found.append((label, native))
+    return found
+
+
+def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
+    label, native = asked
+    return {
+        "name": label,
+        "reward": reward(answers, ("native reward", label), native["beta"]),
+        **{
+            name: _rounded(measured(answers, ("native", label, on), on, native["beta"]))
+            for name, on in (("on_policy", True), ("off_policy", False))
+        },
+    }
+
+
+def _cells(asked: list[tuple[Kl, bool, Key | str]], answers: Answered) -> Iterator[dict[str, Any]]:
+    """One entry for every KL term, on- and off-policy."""
+    for kl, on_policy, key in asked:
+        entry = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": on_policy}
+        if isinstance(key, str):
+            yield {**entry, "refused": key}
+            continue
+        found = measured(answers, key, on_policy)
+        told = compared(kl, on_policy, found)
+        yield {**entry, **_rounded(found), **told}
+
+
+def _rounded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """With as many digits of its gradient as machines agree on."""
+    if "gradient" not in found:
+        return dict(found)
+    rows = [[float(f"{x:.8g}") for x in row] for row in found["gradient"]]
+    return {**found, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}

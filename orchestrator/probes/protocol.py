@@ -1,0 +1,387 @@
+"""Asking a library's own functions what they compute: one process of its Python, many questions.
+
+The protocol (JSON; runner.py answers it with a backend's probes.py):
+
+asked
+    launches   [{"argv": [...], "files": {name: text}}]: launches as `translate` makes them. What is
+               measured is what a launch asks for: names and defaults are the library's own.
+    batches    {name: Batch}
+    questions  [{"ask", "launch": index, "batch": name, "dtype": "float64" | "float32",
+               "more": arrays that replace the batch's, "place": only for kl,
+               "only": the parts of the answer that are wanted}]
+answers, one a question, in order
+    kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
+                `loss`: the function and the estimator that the launch uses there. No mask applied.
+    advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the
+                reward was taken off (as the library keeps them), and what comes of them. The KL is
+                of `old`.
+    loss        {"loss": number, "gradient": [N, T] = d loss / d logp}: policy loss, and a KL in the
+                loss, of the batch as one micro-batch on one device.
+    update      all of advantages, then all of loss, with those advantages. The rewards' KL is of
+                `old`, the loss's of `logp`.
+    any         {"error": "Kind: sentence"}: what the library raised.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from orchestrator import plugins
+from orchestrator.environments import find, lock_of
+from orchestrator.errors import EnvironmentFault
+from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, tables
+from orchestrator.records import LaunchPlan
+
+NumberRows = Sequence[Sequence[float]]
+
+
+class ProbeBatch(TypedDict, total=False):
+    """Arrays of N rollouts of at most T tokens; [N, T] unless said."""
+
+    logp: NumberRows
+    """log pi of the policy being trained, of the sampled tokens."""
+    ref: NumberRows
+    """log pi of the reference policy."""
+    old: NumberRows
+    """log pi of the rollout policy, as the trainer has it: constant."""
+    mask: NumberRows
+    """1 for tokens of the response, 0 for padding at the end."""
+    rewards: Sequence[float]
+    """[N] the task's reward of each response."""
+    groups: Sequence[int]
+    """[N] which prompt a rollout answers; the rollouts of a group stand together."""
+    advantages: NumberRows
+    """Only for `loss`."""
+
+
+class ProbeQuestion(TypedDict, total=False):
+    """One question; see the protocol above."""
+
+    ask: str
+    launch: int
+    batch: str
+    dtype: str
+    more: Mapping[str, Any]
+    place: str
+    only: Sequence[str]
+
+
+class ProbeLaunch(TypedDict):
+    """What starts a library: its arguments and the files beside them."""
+
+    argv: Sequence[str]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a library said, and which of its definitions said it."""
+
+    answers: Sequence[Mapping[str, Any]]
+    sources: Mapping[str, Mapping[str, Any]]
+    """`file:definition` -> line, sha256 of its text."""
+    torch: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """Where a library's code is run: a Python that has torch, and the folder of the package
+    (None: where that Python finds it)."""
+
+    python: Path
+    folder: Path | None = None
+
+
+def ask(
+    library: str,
+    version: str,
+    where: ProbeTarget,
+    *,
+    launches: Sequence[ProbeLaunch],
+    batches: Mapping[str, ProbeBatch],
+    questions: Sequence[ProbeQuestion],
+) -> Answers:
+    """Ask a library's own functions. Raises EnvironmentFault if it cannot be run there."""
+    from orchestrator.plugins import probes_file
+
+    asked = {"launches": launches, "batches": batches, "questions": questions}
+    folder = [str(where.folder)] if where.folder else []
+    runner = Path(__file__).with_name("runner.py")
+    done = subprocess.run(
+        [str(where.python), str(runner), str(probes_file(library)), version, *folder],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise EnvironmentFault(
+            f"{library} {version} cannot be asked with {where.python}: it needs torch and NumPy, "
+            f"and the library's installed source. It said: {done.stderr.strip()[-600:]}"
+        )
+    told = json.loads(done.stdout)
+    return Answers(told["answers"], told["sources"], told["torch"])
+
+
+# Many questions to one release of a library, asked in one process and found again by name.
+
+
+class Inquiry:
+    """Collects questions; `put` asks them all."""
+
+    def __init__(self, library: str, version: str) -> None:
+        self.library, self.version = library, version
+        self._launches: list[ProbeLaunch] = []
+        self._batches: dict[str, ProbeBatch] = {}
+        self._questions: dict[Hashable, ProbeQuestion] = {}
+
+    def launch(self, plan: LaunchPlan, *more: str) -> int:
+        """A launch to ask about, with further arguments; returns its number."""
+        return self.raw({"argv": [*plan.argv, *more], "files": dict(plan.files)})
+
+    def raw(self, launch: ProbeLaunch) -> int:
+        """The same, of arguments and files as they are."""
+        self._launches.append(launch)
+        return len(self._launches) - 1
+
+    def batch(self, name: str, batch: ProbeBatch) -> None:
+        """A batch that questions name."""
+        self._batches[name] = batch
+
+    def question(
+        self,
+        key: Hashable,
+        what: str,
+        launch: int,
+        batch: str,
+        *,
+        place: str = "",
+        only: str = "",
+    ) -> None:
+        """A question, to be found again under `key`; `only` one part of its answer is wanted."""
+        asked: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
+        if only:
+            asked["only"] = [only]
+        self._questions[key] = asked
+
+    def put(self, where: ProbeTarget) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
+        """Ask; answers by key, and what else was said."""
+        told = ask(
+            self.library,
+            self.version,
+            where,
+            launches=self._launches,
+            batches=self._batches,
+            questions=list(self._questions.values()),
+        )
+        return dict(zip(self._questions, told.answers, strict=True)), told
+
+
+# Where a release's source lies: in an environment of `orch env`, or in a checkout.
+
+
+class ProbeSource(NamedTuple):
+    """Where to ask, and the commit of the source, if it is a checkout."""
+
+    where: ProbeTarget
+    commit: str
+
+
+@contextlib.contextmanager
+def sources(
+    library: str,
+    version: str,
+    *,
+    python: Path | None = None,
+    source: Path | None = None,
+    within: Path | None = None,
+) -> Iterator[ProbeSource]:
+    """Where a release can be asked, for as long as it is needed.
+
+    `python`: has torch (default: this one). `source`: the folder of the library's package; else it
+    is taken from the contract environment (in `within`, or where environments lie), or from the
+    repository that the library's variable names. Raises EnvironmentFault if it is nowhere.
+    """
+    with_torch = python or Path(sys.executable)
+    if source:
+        if not source.is_dir():
+            raise EnvironmentFault(f"--source {source} is not a folder")
+        yield ProbeSource(ProbeTarget(with_torch, source.resolve()), "")
+        return
+    package = plugins.probes(library).PACKAGE
+    there = find(library, version, "contract", within)
+    inside = sorted(there.path.glob(f"lib/python*/site-packages/{package}")) if there else []
+    if inside:
+        yield ProbeSource(ProbeTarget(with_torch, inside[0]), "")
+        return
+    commits = lock_of(library, version, "gpu").words("checkout")
+    if not commits:
+        raise EnvironmentFault(
+            f"the source of {library} {version} is not here: make its environment with "
+            f"`orch env create {library}@{version} --contract`, or give the folder of its package "
+            "with --source"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = _extracted(library, version, commits[0], Path(folder))
+        yield ProbeSource(ProbeTarget(with_torch, checkout / package), commits[0])
+
+
+def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
+    """The sources of a commit, out of the repository pointed to: the folder above the package."""
+    (variable, *_) = lock_of(library, version, "gpu").words("variable")
+    repository = os.environ.get(variable)
+    if not repository:
+        raise EnvironmentFault(
+            f"{library} is on no registry: point {variable} to a git repository of it that has "
+            f"commit {commit[:9]}, or give the folder of its package with --source"
+        )
+    package = plugins.probes(library).PACKAGE
+    archive = folder / "source.tar"
+    git = [str(shutil.which("git")), "-C", repository, "archive", "-o", str(archive), commit]
+    done = subprocess.run([*git, f"src/{package}"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EnvironmentFault(f"{variable}={repository}: {done.stderr.strip()[-300:]}")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "src"
+
+
+# What libraries are asked about: batches, and what is read from their answers about them.
+
+
+GROUP = 2
+
+
+def every_group(setting: LabSetting) -> ProbeBatch:
+    """Every group of two rollouts that a policy can write, once; task rewards are 0."""
+    batch = Sequences(setting)
+    rows = _rows(len(batch.tokens))
+    old = batch.logp_old[:, :-1]
+    return ProbeBatch(
+        logp=_listed(batch.logp_of(setting.policy)[:, :-1][rows]),
+        ref=_listed(batch.logp_ref[:, :-1][rows]),
+        old=_listed(old[rows]),
+        mask=_listed(np.ones_like(old)[rows]),
+        rewards=[0.0] * len(rows),
+        groups=[i // GROUP for i in range(len(rows))],
+    )
+
+
+def expected_gradient(
+    setting: LabSetting, gradient: Sequence[Sequence[float]], beta: float
+) -> FloatTable:
+    """[2 parameters]: a loss's gradient in every_group's log-probabilities, expected over rollouts,
+    per sequence and unit of beta. Takes the loss for a mean over tokens."""
+    batch = Sequences(setting)
+    rows = _rows(len(batch.tokens))
+    probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
+    score = batch.taken(tables(setting).score)[:, rows]
+    per_token = np.asarray(gradient) * len(rows) * setting.num_tokens
+    found: FloatTable = (score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta
+    return found
+
+
+def _rows(count: int) -> FloatTable:
+    """Which sequence each row holds: all pairs, one after the other."""
+    return np.array(list(product(range(count), repeat=GROUP))).reshape(-1)
+
+
+def _listed(table: FloatTable) -> list[list[float]]:
+    listed: list[list[float]] = table.tolist()
+    return listed
+
+
+CURVE = np.round(np.arange(-3000, 3001) / 100, 2)
+"""log pi / pi_ref of tokens, past every bound."""
+
+
+NEAR = CURVE[np.abs(CURVE) <= 1.5]
+"""... within every bound of k1, k2, k3 and abs at 10."""
+
+
+def curve(log_weight: float | None = None) -> ProbeBatch:
+    """One rollout with a token at each point of CURVE, on-policy; with `log_weight`, at each point
+    of NEAR, with that log pi / pi_rollout."""
+    points = CURVE if log_weight is None else NEAR
+    old = points - (log_weight or 0.0)
+    one = [1.0] * len(points)
+    return ProbeBatch(
+        logp=[points.tolist()],
+        ref=[[0.0] * len(points)],
+        old=[old.tolist()],
+        mask=[one],
+        rewards=[0.0],
+        groups=[0],
+    )
+
+
+def ratios() -> ProbeBatch:
+    """One rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
+    whole = curve()
+    old = [[0.0] * len(CURVE)]
+    return ProbeBatch(**{**whole, "old": old, "ref": whole["logp"], "advantages": whole["mask"]})
+
+
+SIZE = 4
+LENGTHS = (3, 3, 1, 2, 3, 2, 3, 3)
+AT = (0, 1)
+"""Row and token whose KL is changed."""
+STEP = 1e-3
+
+
+def two_groups(changed: float = 0.0) -> ProbeBatch:
+    """Two groups of four rollouts, on-policy; the KL (k1) of token AT raised by `changed`."""
+    rng = np.random.default_rng(5)
+    logp = -rng.uniform(0.2, 2.0, (len(LENGTHS), max(LENGTHS)))
+    ref = logp - rng.uniform(-0.5, 0.5, logp.shape)
+    ref[AT] -= changed
+    mask = np.array([[float(t < n) for t in range(max(LENGTHS))] for n in LENGTHS])
+    return ProbeBatch(
+        logp=_listed(logp),
+        ref=_listed(ref),
+        old=_listed(logp),
+        mask=_listed(mask),
+        rewards=[1.0, 0.0, 0.5, 0.0, 1.0, 1.0, 0.0, 0.25],
+        groups=[i // SIZE for i in range(len(LENGTHS))],
+    )
+
+
+def scaled(batch: ProbeBatch, reward: float, kl: float) -> ProbeBatch:
+    """The same rollouts with all rewards and all KLs (k1) so many times as large."""
+    ref = np.asarray(batch["logp"]) + kl * (np.asarray(batch["ref"]) - np.asarray(batch["logp"]))
+    rewards = [reward * each for each in batch["rewards"]]
+    return ProbeBatch(**{**batch, "ref": _listed(ref), "rewards": rewards})
+
+
+def ragged() -> ProbeBatch:
+    """Two rollouts of 3 and 1 tokens, on-policy, advantages 1, task rewards 0."""
+    logp = [[-1.0, -0.5, -2.0], [-0.7, -1.0, -1.0]]
+    ref = [[-1.2, -0.9, -1.5], [-0.9, -1.0, -1.0]]
+    return ProbeBatch(
+        logp=logp,
+        ref=ref,
+        old=logp,
+        mask=[[1.0] * 3, [1.0, 0.0, 0.0]],
+        rewards=[0.0, 0.0],
+        groups=[0, 0],
+        advantages=[[1.0] * 3, [1.0, 0.0, 0.0]],
+    )
+
+
+def as_array(answer: Mapping[str, Any], key: str) -> FloatTable:
+    """An array of an answer. Raises EnvironmentFault if the library raised instead."""
+    if "error" in answer:
+        raise EnvironmentFault(f"the library's own functions raised {answer['error']}")
+    return np.asarray(answer[key], dtype=float)

@@ -1,0 +1,263 @@
+"""Asking a library's own functions: runs under any Python with torch, never imported by orch.
+
+    python runner.py PROBES VERSION [FOLDER] < asked.json
+
+PROBES is a backend's probes.py; FOLDER holds the library's package (default: where this Python
+finds it). The protocol is in asking.py. Nothing of the library is imported: what is asked for is
+executed from its installed source files, with stand-ins for what those import and torch arithmetic
+does not need (Ray, vLLM, DeepSpeed, ...).
+"""
+
+import __future__
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import json
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
+"""Packages that a library's file may really import."""
+
+
+class _Kind(type):
+    """Gives a class every attribute it is asked for, and any subscript."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn
+
+    def __getitem__(cls, _: object) -> Any:
+        return cls
+
+
+class StandIn(metaclass=_Kind):
+    """A module, class, function or decorator that the arithmetic does not need."""
+
+    def __new__(cls, *given: Any, **_: Any) -> Any:
+        bare = len(given) == 1 and callable(given[0])
+        return given[0] if bare else object.__new__(cls)  # as a decorator it changes nothing
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn
+
+    def __call__(self, *given: Any, **_: Any) -> Any:
+        return given[0] if given and callable(given[0]) else StandIn()
+
+
+class Sources:
+    """A library's installed files, and what has been used of them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.used: dict[str, dict[str, Any]] = {}
+        """`file:function` -> its first line and the hash of its text."""
+        self._texts: dict[str, str] = {}
+        self._trees: dict[str, ast.Module] = {}
+        self._code: dict[tuple[object, ...], tuple[types.CodeType, list[str]]] = {}
+
+    def load(
+        self, file: str, only: Sequence[str] | None = None, *, as_main: bool = False, **within: Any
+    ) -> types.ModuleType:
+        """A module made of a file, or of some of its definitions (`f`, `Class`, `Class.method`).
+
+        `within` gives it names it would import, or replaces functions of its own. Annotations are
+        not evaluated. Raises LookupError if the file has no such definition.
+        """
+        module = types.ModuleType(Path(file).stem)
+        sys.modules[f"_asked.{id(module)}"] = module
+        module.__name__ = f"_asked.{id(module)}"  # dataclasses look their module up
+        module.__dict__.update(within, **({"__name__": "__main__"} if as_main else {}))
+        code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
+        module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
+        exec(code, module.__dict__)  # noqa: S102  (the installed library)
+        for name in only or ():
+            self.uses(file, name)
+        return module
+
+    def _compiled(
+        self, file: str, only: tuple[str, ...], given: frozenset[str]
+    ) -> tuple[types.CodeType, list[str]]:
+        """What is to be executed, and the names it would import in vain."""
+        key = (file, only, given)
+        if key not in self._code:
+            tree = self._tree(file)
+            body = [_find(tree, name, file) for name in only] if only else tree.body
+            kept: list[ast.stmt] = []
+            absent: list[str] = []
+            for node in body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    kept += _real_imports(node, given, absent)
+                elif getattr(node, "name", None) not in given:
+                    kept.append(node)
+            flags = __future__.annotations.compiler_flag
+            made = ast.Module(body=kept, type_ignores=[])
+            self._code[key] = (compile(made, str(self.folder / file), "exec", flags=flags), absent)
+        return self._code[key]
+
+    def _tree(self, file: str) -> ast.Module:
+        if file not in self._trees:
+            self._texts[file] = (self.folder / file).read_text(encoding="utf-8")
+            self._trees[file] = ast.parse(self._texts[file])
+        return self._trees[file]
+
+    def assigned(self, file: str, method: str, attribute: str, within: Mapping[str, Any]) -> Any:
+        """What `self.attribute = ...` in a method evaluates to."""
+        for node in ast.walk(_find(self._tree(file), method, file)):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
+                code = compile(ast.Expression(node.value), file, "eval")
+                return eval(code, dict(within))  # noqa: S307  (the installed library)
+        raise LookupError(f"{file}: {method} assigns no self.{attribute}")
+
+    def uses(self, file: str, name: str) -> None:
+        """Put a definition on record as one that answers came from."""
+        if f"{file}:{name}" in self.used:
+            return
+        node = _find(self._tree(file), name, file)
+        segment = ast.get_source_segment(self._texts[file], node) or ""
+        digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
+        self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
+
+
+def _find(tree: ast.Module, name: str, file: str) -> Any:
+    first, _, method = name.partition(".")
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found: Any = next((n for n in tree.body if isinstance(n, kinds) and n.name == first), None)
+    if found is not None and method:
+        found = next((n for n in found.body if isinstance(n, kinds) and n.name == method), None)
+    if found is None:
+        raise LookupError(f"{file} has no {name}")
+    return found
+
+
+def _real_imports(
+    node: ast.Import | ast.ImportFrom, given: frozenset[str], absent: list[str]
+) -> Iterator[ast.stmt]:
+    """The imports that can be had; other names that are not given are added to `absent`."""
+    module = node.module if isinstance(node, ast.ImportFrom) else None
+    relative = isinstance(node, ast.ImportFrom) and node.level
+    for alias in node.names:
+        package = (module or alias.name).split(".")[0]
+        bound = alias.asname or (alias.name if module or relative else package)
+        if bound in given:
+            continue
+        if package in KNOWN and not relative:
+            one = ast.ImportFrom(module, [alias], 0) if module else ast.Import([alias])
+            yield ast.fix_missing_locations(ast.copy_location(one, node))
+        else:
+            absent.append(bound)
+
+
+def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any]) -> Iterator[Any]:
+    """One answer a question, in order; what a library raises is its answer."""
+    import torch
+
+    own_float = torch.Tensor.float
+    library = probes.open_library(sources, version)
+    read: dict[int, Any] = {}
+    batches = {
+        (name, kind): {key: _tensor(key, value, kind) for key, value in batch.items()}
+        for name, batch in asked["batches"].items()
+        for kind in {each.get("dtype", "float64") for each in asked["questions"]}
+    }
+    for each in asked["questions"]:
+        kind = each.get("dtype", "float64")
+        # Libraries cast to float32 here and there: in double precision nothing is rounded so.
+        to = (lambda self: self.double()) if kind == "float64" else own_float
+        setattr(torch.Tensor, "float", to)  # noqa: B010  (mypy: no method is assigned to)
+        batch = dict(batches[each["batch"], kind])
+        batch.update(
+            (key, _tensor(key, value, kind)) for key, value in each.get("more", {}).items()
+        )
+        torch.set_default_dtype(getattr(torch, kind))
+        try:
+            at = each["launch"]
+            if at not in read:
+                launch = asked["launches"][at]
+                read[at] = library.read(launch["argv"], launch["files"])
+            found = _answer(library, each, read[at], batch)
+            found = {key: found[key] for key in each.get("only", found)}
+        except Exception as error:  # the library's, which is what was asked for
+            found = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
+        yield found
+    setattr(torch.Tensor, "float", own_float)  # noqa: B010  (mypy: no method is assigned to)
+
+
+def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str, Any]) -> Any:
+    import torch
+
+    what = each["ask"]
+    if what == "kl":
+        logp = batch["logp"].clone().requires_grad_()
+        value = library.kl(config, each["place"], {**batch, "logp": logp})
+        slope = _gradient(value.sum(), logp)
+        return {"value": value.tolist(), "slope": slope.tolist()}
+    told: dict[str, Any] = {}
+    if what in ("advantages", "update"):
+        with torch.no_grad():
+            rewards, advantages = library.advantages(config, batch)
+        told = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        batch = {**batch, "advantages": advantages}
+    if what in ("loss", "update"):
+        logp = batch["logp"].clone().requires_grad_()
+        value = library.loss(config, {**batch, "logp": logp})
+        told |= {"loss": value.item(), "gradient": _gradient(value, logp).tolist()}
+    return told
+
+
+def _gradient(value: Any, logp: Any) -> Any:
+    """d value / d logp, in the batch's shape; zero where nothing depends on it."""
+    import torch
+
+    if not value.requires_grad:
+        return torch.zeros_like(logp)
+    (found,) = torch.autograd.grad(value, logp, allow_unused=True)
+    return torch.zeros_like(logp) if found is None else found
+
+
+def _tensor(key: str, value: Any, kind: str) -> Any:
+    import torch
+
+    if key == "groups":
+        return list(value)
+    return torch.tensor(value, dtype=getattr(torch, kind))
+
+
+def main() -> None:
+    """Answers standard input; what libraries print goes to standard error."""
+    import torch
+
+    torch.set_num_threads(1)
+    file, version, *folder = sys.argv[1:]
+    spec = importlib.util.spec_from_file_location("probes", file)
+    if spec is None or spec.loader is None:
+        sys.exit(f"{file} is not a Python file")
+    probes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(probes)
+    sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
+    asked = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):
+        found = list(answers(probes, sources, version, asked))
+    told = {"answers": found, "sources": sources.used, "torch": torch.__version__}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+def _installed(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit(f"{package} is not installed for {sys.executable}, and no folder was given")
+    return Path(spec.submodule_search_locations[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Which source of orch is running: the commit it was installed from or is checked out at."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+DISTRIBUTION = "orch-rl"
+CHANGED = "+changes"
+"""Stands after the commit of a checkout in which orch's code was changed."""
+_PACKAGES = ("orchestrator", "backends")
+_COMPUTING = ("torch", "transformers", "numpy")
+_SECONDS = 20
+
+
+@cache
+def commit() -> str:
+    """`<40 digits>`, `<40 digits>+changes` of a checkout that was changed, or nothing where orch
+    was installed from a package. Files that git does not know count as changes."""
+    root = Path(__file__).resolve().parent.parent
+    return _checked_out(root) if (root / ".git").exists() else _installed()
+
+
+def versions() -> dict[str, str]:
+    """Python and, of what computes, what this process has imported."""
+    found = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
+    return {"python": platform.python_version()} | {n: str(v) for n, v in found.items() if v}
+
+
+def _checked_out(root: Path) -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+    answers = []
+    for arguments in asked:
+        try:
+            done = subprocess.run(
+                [git, "-C", str(root), *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_SECONDS,
+                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        if done.returncode != 0:
+            return ""
+        answers.append(done.stdout.strip())
+    return answers[0] + (CHANGED if answers[1] else "")
+
+
+def _installed() -> str:
+    """What pip wrote down of an installation from a repository (PEP 610)."""
+    try:
+        told = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        return str(told.get("vcs_info", {}).get("commit_id", ""))
+    except (PackageNotFoundError, ValueError, AttributeError):
+        return ""

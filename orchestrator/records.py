@@ -1,0 +1,376 @@
+"""What a spec asks of checkpoints: tasks, baselines, sampling, divergences, the engine; and what is
+published about them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from orchestrator.settings import (
+    Cadence,
+    Frozen,
+    Name,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Resources,
+    Settings,
+)
+
+
+class Sampling(Frozen):
+    """How evaluation samples. `min_p` 1.0 keeps only the likeliest token: greedy decoding."""
+
+    temperature: NonNegativeFloat = 1.0
+    top_p: Probability = 1.0
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    max_response_tokens: PositiveInt = 1024
+
+
+class EvalTask(Frozen):
+    """One evaluation task: `repeats` responses per item (the k of mean@k and pass@k)."""
+
+    name: Name
+    domain: Literal["in", "out"]
+    """`in`: the domain trained on; `out`: abilities that training could cost."""
+    repeats: PositiveInt = 1
+    max_items: PositiveInt | None = None
+    """None: the whole task."""
+    chat_template: Literal["default", "none"] = "default"
+
+
+class Baseline(Frozen):
+    """A model evaluated as it is before training, with or without its chat template."""
+
+    model: Name
+    """Name of a model of the spec."""
+    chat_template: Literal["default", "none"] = "default"
+
+
+class DivergenceTask(Frozen):
+    """Prompts on which the policy is compared with its reference policy."""
+
+    name: Name
+    domain: Literal["in", "out"]
+    chat_template: Literal["default", "none"] = "default"
+
+
+class DivergenceRequest(Frozen):
+    """Both KL divergences to the reference policy and the entropy, exact over the vocabulary at
+    every position of sampled responses (paper, Fig. 12)."""
+
+    tasks: tuple[DivergenceTask, ...] = Field(strict=False)
+    max_items: PositiveInt = 256
+    """The first so many prompts of each task, one response each."""
+    max_response_tokens: PositiveInt = 1024
+    checkpoints: Literal["last", "all"] = "all"
+    """Of a rehearsal the last only, unless `evaluation.checkpoints` is `all` as well: the embedded
+    trainer logs the curves itself, exactly."""
+
+
+class Engine(Frozen):
+    """What generates responses, as lm-eval's model. `auto`: vllm for a cell at full scale, hf for
+    the embedded policies."""
+
+    name: Literal["auto", "hf", "vllm", "completions", "chat"] = "auto"
+    """hf: transformers; vllm: in this process; completions, chat: an OpenAI-compatible server."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """hf only."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    tensor_parallel_size: PositiveInt | None = None
+    """vllm; None: the GPUs of a node of the site."""
+    gpu_memory_utilization: Probability = 0.9
+    max_model_len: PositiveInt | None = None
+    """Prompt and response in tokens; None: 4096 and the longest response."""
+    base_url: str | None = None
+    """Servers: all of the address, such as http://node7:8000/v1/completions."""
+    model: str | None = None
+    """Servers: the model's name there; None: the checkpoint's path, as vLLM serves it."""
+    extensions: bool = True
+    """Servers: send what OpenAI's API lacks and vLLM, SGLang and llama.cpp take (top_k, min_p,
+    repetition_penalty, special tokens). A server that refuses them samples by its own defaults."""
+    num_concurrent: PositiveInt = 32
+    timeout_seconds: PositiveInt = 1800
+    python: str | None = None
+    """Interpreter of an environment with lm-eval (and vLLM); None: orch's own."""
+
+    @model_validator(mode="after")
+    def _server_has_address(self) -> Self:
+        if (self.name in ("completions", "chat")) != (self.base_url is not None):
+            raise ValueError(
+                "base_url is needed with name 'completions' or 'chat', and only then; "
+                f"got name '{self.name}' and base_url {self.base_url}"
+            )
+        return self
+
+
+class EvaluationSpec(Frozen):
+    """What is asked of each checkpoint."""
+
+    tasks: tuple[EvalTask, ...] = Field(default=(), strict=False)
+    baselines: tuple[Baseline, ...] = Field(default=(), strict=False)
+    sampling: Sampling = Sampling()
+    seeds: tuple[int, ...] = Field(default=(0,), strict=False)
+    checkpoints: Literal["last", "all"] = "last"
+    divergence: DivergenceRequest | None = None
+    engine: Engine = Engine()
+
+
+class PublishedNumber(Frozen):
+    """A number somebody printed about a claim: how much higher left is than right."""
+
+    name: Name
+    claim: str
+    """In the grammar of orchestrator/spec/claims.py, both sides of one metric."""
+    relative_improvement: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
+    """left / right - 1, averaged over tasks."""
+    where: str = ""
+    """Section, figure or table."""
+
+
+class Published(Frozen):
+    """Published numbers that ours are set beside, never merged with."""
+
+    source: str = ""
+    numbers: tuple[PublishedNumber, ...] = Field(default=(), strict=False)
+
+
+# The nouns of the line: Spec, Cell, LaunchPlan, Record, Score. All frozen; all plain data.
+#
+# load: Path -> Spec    expand: Spec -> Cells    translate: Cell -> LaunchPlan
+# launch: LaunchPlan -> attempts on disk    collect: run directory -> Records
+# evaluate: Record -> Scores    compare: Records, Scores -> Comparison
+
+
+# ---------------------------------------------------------------- what a person declares
+
+
+class Site(Frozen):
+    """Where cells run. Never part of a cell's identity."""
+
+    kind: Literal["auto", "local", "slurm"] = "auto"
+    workers: PositiveInt | None = None
+    """Cells at the same time on this machine; None: one per core."""
+    runs_dir: str = "runs"
+    tracking_uri: str | None = None
+    """MLflow store; None: $MLFLOW_TRACKING_URI, else SQLite in the runs folder."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Cluster settings (partition, account, gres, ...), read by launch/slurm."""
+
+
+class Study(Frozen):
+    """A named sub-grid: one figure of the paper, one question. Composed, not yet expanded."""
+
+    name: Name
+    title: str = ""
+    figure: str = ""
+    base: dict[str, Any]
+    """Settings, resources and cadence shared by its cells, as plain data."""
+    axes: dict[str, Any]
+    """The axes as written: lists, product, zip, when (see orchestrator/spec/expand.py)."""
+    exclude: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
+    include: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
+    seeds: tuple[int, ...] = Field(strict=False)
+
+
+class Spec(Frozen):
+    """One experiment file, composed and checked."""
+
+    name: Name
+    question: str = ""
+    description: str = ""
+    studies: tuple[Study, ...] = Field(strict=False)
+    claims: dict[str, str] = Field(default_factory=dict)
+    """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
+    evaluation: EvaluationSpec = EvaluationSpec()
+    published: Published = Published()
+    site: Site = Site()
+    tune: dict[str, Any] | None = None
+    groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Config group -> entry -> plain data, for the groups an axis may name (model, data, ...)."""
+    source: str = ""
+    """The file it was read from."""
+
+
+# ---------------------------------------------------------------- what orch makes of it
+
+
+class Cell(Frozen):
+    """One training run, fully resolved. `id` names the settings and nothing else."""
+
+    id: str
+    slug: str
+    """Readable and safe as a file name: `onpolicy-qwen2.5-7b-k1.reward-b0.05-s0`."""
+    studies: tuple[str, ...] = Field(strict=False)
+    """Every study it belongs to; it is trained once."""
+    axes: dict[str, str]
+    """What it is called on each axis: model, data, kl, beta, seed, backend, ... For display,
+    grouping and tags; of the declared cell, so a rehearsed cell keeps the paper's names."""
+    settings: Settings
+    resources: Resources = Resources()
+    cadence: Cadence = Cadence()
+    declared: Settings | None = None
+    """What the spec asked for, where this cell is its rehearsal at micro scale."""
+
+    @property
+    def scale(self) -> Literal["micro", "full"]:
+        return "micro" if self.settings.backend.name == "micro" else "full"
+
+    @property
+    def directory(self) -> str:
+        return f"{self.slug}-{self.id}"
+
+
+class LedgerEntry(Frozen):
+    """How one field of a cell reached the library: `exact`, `approximated` (note says what
+    differs and why) or through an `extension` module of ours."""
+
+    field: str
+    status: Literal["exact", "approximated", "extension"]
+    key: str
+    """The library's own name for it; empty where the field needs no key."""
+    value: str
+    note: str = ""
+
+
+class AttemptPaths(NamedTuple):
+    """Where one attempt of a cell reads and writes. All absolute."""
+
+    plan_dir: Path
+    attempt_dir: Path
+    checkpoints_dir: Path
+
+
+class LaunchPlan(Frozen):
+    """Everything a launcher needs, and what a person would paste."""
+
+    cell_id: str
+    backend: str
+    version: str
+    argv: tuple[str, ...] = Field(strict=False)
+    files: dict[str, str] = Field(default_factory=dict)
+    """Path relative to plan_dir -> text."""
+    env: dict[str, str] = Field(default_factory=dict)
+    ledger: tuple[LedgerEntry, ...] = Field(default=(), strict=False)
+    entry: str | None = None
+    """`module:function(cell, place)`: lets the local launcher fork instead of starting argv."""
+    bring_up: Literal["program", "ray", "ranks"] = "program"
+    """What the nodes need before argv: nothing; a Ray cluster of all nodes, argv on the first; or
+    argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
+
+
+# ---------------------------------------------------------------- what came of it
+
+State = Literal[
+    "planned",
+    "submitted",
+    "pending",
+    "running",
+    "succeeded",
+    "failed",
+    "timed_out",
+    "preempted",
+    "cancelled",
+    "unknown",
+]
+ENDED: frozenset[str] = frozenset({"succeeded", "failed", "timed_out", "preempted", "cancelled"})
+
+
+class Outcome(Frozen):
+    """What training did, as a result of the experiment. A collapse is never a failed job."""
+
+    kind: Literal["trained", "collapsed"]
+    cause: Literal["reward", "nan", "length", "entropy", ""] = ""
+    step: int | None = None
+    """First train step at which it was seen."""
+    detail: str = ""
+
+
+class ExitRecord(Frozen):
+    """attempts/N/exit.json: how an attempt ended, written by the worker, once."""
+
+    state: State
+    code: int | None = None
+    failure: str = ""
+    """Class of a failure: config, out_of_memory, lost, error, ..."""
+    message: str = ""
+    outcome: Outcome | None = None
+    started: float
+    ended: float
+    cpu_seconds: NonNegativeFloat = 0.0
+    gpu_hours: NonNegativeFloat = 0.0
+    host: str = ""
+
+
+class Checkpoint(NamedTuple):
+    """A policy saved after `step` train steps, in Hugging Face format unless `needs_export`."""
+
+    step: int
+    path: Path
+    needs_export: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """The metrics of one train step. `time` in Unix seconds; names from "
+    "orchestrator/metrics/names.py."""
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A cell and all its run directory says of it."""
+
+    cell: Cell
+    state: State
+    attempts: tuple[ExitRecord | None, ...] = ()
+    """One per attempt; None for one that has not ended."""
+    outcome: Outcome | None = None
+    metrics: tuple[MetricPoint, ...] = ()
+    """By step, each step once: the latest attempt that reached it."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    directory: Path = Path()
+    faults: tuple[str, ...] = ()
+    """What could not be read, in sentences (a torn line, a cut checkpoint)."""
+
+    @property
+    def last(self) -> ExitRecord | None:
+        return self.attempts[-1] if self.attempts else None
+
+
+class Score(Frozen):
+    """One metric of one task at one checkpoint, over `num_items` items with `repeats` each."""
+
+    cell_id: str
+    step: int
+    task: str
+    domain: Literal["in", "out"]
+    metric: str
+    """`mean@4`, `pass@4`, ...; without the task: canonical name is eval/<task>/<metric>."""
+    value: float
+    stderr: float | None = None
+    """Standard error over items."""
+    num_items: PositiveInt
+    repeats: PositiveInt
+    eval_seed: int = 0
+    sampling: Sampling = Sampling()
+    task_version: str = ""
+    harness: str = ""
+    """Name and version of what computed it."""
+    seconds: PositiveFloat | None = None
+    items_path: str = ""
+    """Per-item results, relative to the cell's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A parsed `--where`: every term must hold. See orchestrator/spec/select.py."""
+
+    terms: tuple[str, ...] = field(default=())

@@ -1,0 +1,156 @@
+"""Reads run directories into Records. Writes nothing, and one broken file costs only itself."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator import plugins
+from orchestrator.errors import LogFault, RunFolderError
+from orchestrator.files import read_lines, telling
+from orchestrator.library.protocol import Backend
+from orchestrator.metrics.points import tight
+from orchestrator.records import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.runs.state import look
+
+
+def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
+    """One Record a cell, in order; a cell that was never launched is `planned`.
+
+    What cannot be read is told in `Record.faults` and left out, the rest is kept. Raises
+    RunFolderError only for a folder that is not ours or is of a newer format.
+    """
+    folder.check()
+    return [_record(cell, folder.cell(cell)) for cell in cells]
+
+
+def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
+    """The metrics of a cell over its attempts, oldest attempt first: by step, each step once.
+
+    A resumed attempt starts over at its checkpoint, so from its first step on it replaces what
+    earlier attempts said. Points of one step within an attempt are one point.
+    """
+    merged: dict[int, MetricPoint] = {}
+    for points in attempts:
+        first = min((point.step for point in points), default=None)
+        if first is None:
+            continue
+        merged = {step: point for step, point in merged.items() if step < first}
+        for point in points:
+            twin = merged.get(point.step)
+            merged[point.step] = point if twin is None else _joined(twin, point)
+    return tuple(tight(merged[step]) for step in sorted(merged))
+
+
+def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
+    return MetricPoint(one.step, one.time, {**one.values, **other.values})
+
+
+def _record(cell: Cell, cell_dir: CellDir) -> Record:
+    seen = look(cell_dir)
+    faults = [seen.fault] if seen.fault else []
+    attempts = _attempts(cell_dir, faults)
+    if not attempts:
+        return Record(cell, seen.state, directory=cell_dir.path, faults=tuple(faults))
+    backend = plugins.load(cell.settings.backend.name)
+    exits = tuple(_exit(attempt, faults) for attempt in attempts)
+    return Record(
+        cell,
+        seen.state,
+        attempts=exits,
+        outcome=_outcome(exits),
+        metrics=merge(
+            _points(backend, attempt, seen.state, ended, faults)
+            for attempt, ended in zip(attempts, exits, strict=True)
+        ),
+        checkpoints=_checkpoints(backend, cell_dir, seen.state, faults),
+        directory=cell_dir.path,
+        faults=tuple(dict.fromkeys(faults)),
+    )
+
+
+def _attempts(cell_dir: CellDir, faults: list[str]) -> list[AttemptDir]:
+    try:
+        return cell_dir.attempts()
+    except RunFolderError as error:
+        faults.append(str(error))
+        return []
+
+
+def _exit(attempt: AttemptDir, faults: list[str]) -> ExitRecord | None:
+    try:
+        return attempt.read_exit()
+    except RunFolderError as error:
+        faults.append(str(error))
+        return None
+
+
+def _outcome(exits: Sequence[ExitRecord | None]) -> Outcome | None:
+    """What the latest attempt that got far enough to say it found."""
+    for ended in reversed(exits):
+        if ended is not None and ended.outcome is not None:
+            return ended.outcome
+    return None
+
+
+def _points(
+    backend: Backend,
+    attempt: AttemptDir,
+    state: State,
+    ended: ExitRecord | None,
+    faults: list[str],
+) -> list[MetricPoint]:
+    points: list[MetricPoint] = []
+    try:
+        for point in backend.read_metrics(attempt.path):
+            if not isinstance(point.step, int) or not isinstance(point.values, Mapping):
+                raise TypeError("a step is a whole number and values are a mapping")
+            points.append(point)
+    except LogFault as fault:
+        faults.append(str(fault))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        faults.append(
+            f"the log of {attempt.path} is not what backend '{backend.name}' writes "
+            f"({type(error).__name__}: {error}); the {len(points)} points before that are kept"
+        )
+    else:
+        if state != "running":  # its last line may just be being written
+            faults.extend(_lost_lines(attempt.metrics, len(points)))
+        if not points and ended is not None and ended.state == "succeeded":
+            faults.append(
+                f"{attempt.path} ended well, and there is no metric in it where backend "
+                f"'{backend.name}' looks for its log"
+            )
+    return points
+
+
+def _lost_lines(path: Path, num_points: int) -> list[str]:
+    """Sentences about lines that gave no point; parses only a file that has such lines."""
+    faults: list[str] = []
+    try:
+        with telling(path):
+            num_lines = sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
+        if num_lines > num_points:
+            num_objects = sum(1 for _ in read_lines(path, faults))
+            if num_objects > num_points:
+                faults.append(
+                    f"{path}: {num_lines} lines gave {num_points} points; the others are left out"
+                )
+    except FileNotFoundError:
+        pass
+    except RunFolderError as error:
+        faults.append(str(error))
+    return faults
+
+
+def _checkpoints(
+    backend: Backend, cell_dir: CellDir, state: State, faults: list[str]
+) -> tuple[Checkpoint, ...]:
+    found = backend.find_checkpoints(cell_dir.checkpoints)
+    if state != "running":  # one may just be being written
+        whole = {part for point in found for part in (point.path, *point.path.parents)}
+        faults.extend(
+            f"{path} is not a whole checkpoint (cut off?); it is left out, and the others are kept"
+            for path in backend.begun_checkpoints(cell_dir.checkpoints)
+            if path not in whole
+        )
+    return tuple(found)

@@ -1,0 +1,332 @@
+"""What a cell costs: measured where cells of its shape have run, else a stated model.
+
+On GPUs, hours = FLOPs / (peak x utilisation), with, per token of prompt and response,
+
+    2N to generate + 2N for the rollout policy's log-probabilities
+    + 2N for the reference policy's, where there is a KL term + 6N to train
+
+for a model of N parameters. Responses are assumed to fill half of max_response_tokens, prompts to
+have 200 tokens. Peaks are the vendor's for dense bf16. The utilisation of a whole RL loop, waiting
+included, is an ASSUMPTION between 0.1 and 0.4; the point value is their geometric mean. Embedded
+cells are counted in CPU seconds of one core.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from orchestrator.errors import RunFolderError
+from orchestrator.files import read_json
+from orchestrator.launch.slurm import submissions
+from orchestrator.records import Cell
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.runs.plan import Plan, PlanRow
+from orchestrator.runs.watch import now_of
+
+ASSUMED_UTILISATION = (0.1, 0.4)
+ASSUMED_PROMPT_TOKENS = 200
+ASSUMED_RESPONSE_SHARE = 0.5
+PEAK_FLOPS: Mapping[str, float] = {
+    "a100": 312e12,
+    "h100": 989e12,
+    "h200": 989e12,
+    "b200": 2250e12,
+    "l40s": 362e12,
+    "a10": 125e12,
+}
+"""FLOP/s of one GPU, dense bf16, from the vendor's data sheets, by the start of its name."""
+CPU_SECONDS_PER_UPDATE = 0.016
+"""One train step of the embedded trainer with its share of start and evaluations, on one core:
+101.8 CPU seconds over the 6,300 train steps of the comedy grid's 61 cells (benchmarks/grid.py).
+Only for cells of shapes not run yet."""
+
+Basis = Literal["measured", "declared", "model", "unknown"]
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
+
+CellShape = tuple[object, ...]
+
+
+class Cost(NamedTuple):
+    """What one cell is expected to take; `low` and `high` bound gpu_hours under the model."""
+
+    gpu_hours: float = 0.0
+    cpu_seconds: float = 0.0
+    basis: Basis = "model"
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Means over the succeeded cells of a folder, per train step and shape."""
+
+    gpu_hours: Mapping[CellShape, float]
+    cpu_seconds: Mapping[CellShape, float]
+    num_cells: int = 0
+
+
+class Bill(NamedTuple):
+    """The sum over cells."""
+
+    gpu_hours: float
+    low: float
+    high: float
+    cpu_seconds: float
+    cells: Mapping[Basis, int]
+    """How many cells were priced in which way; `unknown` ones count as nothing."""
+
+    def __str__(self) -> str:
+        parts = []
+        if self.gpu_hours:
+            span = f" ({_told(self.low)} to {_told(self.high)})" if self.low < self.high else ""
+            parts.append(f"{_told(self.gpu_hours)} GPU-hours{span}")
+        if self.cpu_seconds or not parts:
+            parts.append(f"{_told(self.cpu_seconds)} CPU-seconds")
+        words = {
+            "measured": "measured here",
+            "declared": "declared",
+            "model": "by the cost model",
+            "unknown": "of unknown size, left out",
+        }
+        how = ", ".join(f"{count} {words[basis]}" for basis, count in self.cells.items())
+        return f"{' + '.join(parts)} [{how}]" if how else parts[0]
+
+
+def shape_of(cell: Cell) -> CellShape:
+    """What decides the cost of a train step; cells of one shape are priced alike."""
+    s = cell.settings
+    return (
+        s.backend.name,
+        s.model.path,
+        s.data.path,
+        s.batch,
+        s.rollout.group_size,
+        s.rollout.max_response_tokens,
+        s.kl.estimator == "none",
+    )
+
+
+def measure(rows: Iterable[PlanRow]) -> Measured:
+    """Costs of the cells that succeeded in one attempt; the rest paid for something else."""
+    gpu: dict[CellShape, list[float]] = {}
+    cpu: dict[CellShape, list[float]] = {}
+    count = 0
+    for row in rows:
+        if row.cell is None or row.exit is None or row.exit.state != "succeeded":
+            continue
+        if row.attempts != 1 or (row.exit.outcome and row.exit.outcome.kind != "trained"):
+            continue
+        steps, shape = row.cell.settings.num_train_steps, shape_of(row.cell)
+        gpu.setdefault(shape, []).append(row.exit.gpu_hours / steps)
+        cpu.setdefault(shape, []).append(row.exit.cpu_seconds / steps)
+        count += 1
+    return Measured(_means(gpu), _means(cpu), count)
+
+
+def cost(cell: Cell, measured: Measured | None = None) -> Cost:
+    """The cost of training a cell from its first step to its last."""
+    steps, shape = cell.settings.num_train_steps, shape_of(cell)
+    if measured is not None and shape in measured.cpu_seconds:
+        hours = measured.gpu_hours[shape] * steps
+        return Cost(hours, measured.cpu_seconds[shape] * steps, "measured", hours, hours)
+    if cell.scale == "micro":
+        return Cost(cpu_seconds=CPU_SECONDS_PER_UPDATE * steps)
+    resources = cell.resources
+    if resources.hours is not None:
+        hours = resources.hours * resources.num_nodes * resources.gpus_per_node
+        return Cost(hours, basis="declared", low=hours, high=hours)
+    return _modelled(cell)
+
+
+def gpu_hours(cell: Cell, measured: Measured | None = None) -> float:
+    """GPU-hours of a cell; NaN where the size of its model or its GPU is not known."""
+    priced = cost(cell, measured)
+    return math.nan if priced.basis == "unknown" else priced.gpu_hours
+
+
+def bill(cells: Iterable[Cell], measured: Measured | None = None) -> Bill:
+    """What these cells cost together."""
+    costs = [cost(cell, measured) for cell in cells]
+    counts: dict[Basis, int] = {}
+    for priced in costs:
+        counts[priced.basis] = counts.get(priced.basis, 0) + 1
+    return Bill(
+        sum(c.gpu_hours for c in costs),
+        sum(c.low for c in costs),
+        sum(c.high for c in costs),
+        sum(c.cpu_seconds for c in costs),
+        counts,
+    )
+
+
+def num_parameters(cell: Cell) -> float | None:
+    """Parameters of the policy, read from its name or path (`Qwen2.5-7B`); None if unsaid."""
+    for text in (cell.settings.model.path, cell.settings.model.name):
+        if found := _SIZE.search(text):
+            return float(found[1]) * 1e9
+    return None
+
+
+def _told(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
+
+
+def _modelled(cell: Cell) -> Cost:
+    size = num_parameters(cell)
+    gpu = cell.resources.gpu.lower()
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
+    if size is None or peak is None:
+        return Cost(basis="unknown")
+    low, high = ASSUMED_UTILISATION
+    exact = _flops(cell, size) / peak / 3600
+    return Cost(exact / math.sqrt(low * high), low=exact / high, high=exact / low)
+
+
+def _flops(cell: Cell, size: float) -> float:
+    s = cell.settings
+    prompt = min(ASSUMED_PROMPT_TOKENS, s.data.max_prompt_tokens)
+    tokens = prompt + ASSUMED_RESPONSE_SHARE * s.rollout.max_response_tokens
+    per_token = (2 + 2 + (0 if s.kl.estimator == "none" else 2) + 6) * size
+    rollout_batches = s.num_train_steps / s.batch.num_minibatches
+    return rollout_batches * s.batch.num_prompts * s.rollout.group_size * tokens * per_token
+
+
+def _means(values: Mapping[CellShape, list[float]]) -> dict[CellShape, float]:
+    return {shape: sum(costs) / len(costs) for shape, costs in values.items()}
+
+
+# GPU-hours of an experiment: used, committed, left; and which cells a budget still pays. Pure but
+# for reading attempts.
+
+
+BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
+
+
+class EvaluationSpending(NamedTuple):
+    """What evaluation jobs have taken."""
+
+    used: float = 0.0
+    """GPU-hours of those that ended."""
+    each: float = 0.0
+    """GPU-hours that another is expected to take; 0 before the first has ended."""
+    cells: int = 0
+    """Cells that are scored."""
+
+
+NO_SCORING = EvaluationSpending()
+
+
+def scoring(folder: RunFolder) -> EvaluationSpending:
+    """Of every evaluation job of an experiment that has ended."""
+    hours, cells = [], set()
+    for place in folder.path.glob("slurm/*/ends"):
+        elements = submissions.read_manifest(folder, place.parent.name).get("elements", ())
+        for path in place.glob("*.json"):
+            with suppress(RunFolderError):  # cut: it tells nothing
+                end = submissions.read_end(path)
+                hours += [end.gpu_hours] if end and end.gpu_hours else []
+            index, _, state = path.stem.partition(".")
+            if state == "succeeded" and index.isdigit() and int(index) < len(elements):
+                cells.add(elements[int(index)][0])
+    return EvaluationSpending(sum(hours), sum(hours) / max(1, len(hours)), len(cells))
+
+
+class Afforded(NamedTuple):
+    """Which of the cells that are to be trained a budget pays, in the order of the spec."""
+
+    paid: tuple[Cell, ...]
+    unpaid: tuple[Cell, ...]
+    told: str
+    """What is used, and what is left: of the budget, or of the cells."""
+
+
+def used(rows: Iterable[PlanRow]) -> float:
+    """GPU-hours that every attempt of these cells has taken, also those that left no word."""
+    return sum(
+        _hours(attempt, row.cell)
+        for row in rows
+        if row.cell is not None and _gpus(row.cell)
+        for attempt in row.directory.attempts()
+    )
+
+
+def remaining(cell: Cell, directory: CellDir, measured: Measured | None) -> float:
+    """GPU-hours from where the cell's last attempt is to its end; NaN if its size is unknown."""
+    whole = gpu_hours(cell, measured)
+    step = max((now_of(a.path).step for a in directory.attempts()), default=0)
+    return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
+
+
+def afford(
+    wanted: Plan, budget: float, whole: Plan, scored: EvaluationSpending = NO_SCORING
+) -> Afforded:
+    """The cells of `wanted` that fit into a budget for the whole experiment, after what is used and
+    what is with the scheduler. A cell of unknown size is never paid: its size would be a guess.
+
+    wanted: what is to be trained, or tried again; rows at work or over are left out. scored:
+    evaluations that have ended; each cell is expected to want another like them.
+    """
+    measured = measure(whole.rows)
+    spent = used(whole.rows) + scored.used
+    committed = _sum(
+        remaining(row.cell, row.directory, measured)
+        for row in whole.rows
+        if row.cell is not None and row.state in BUSY
+    )
+    trained = sum(row.state in BUSY or row.state == "succeeded" for row in whole.rows)
+    committed += scored.each * max(0, trained - scored.cells)
+    room = budget - spent - committed
+    paid: list[Cell] = []
+    unpaid: list[Cell] = []
+    more: list[float] = []
+    for row in wanted.rows:
+        if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
+            continue
+        hours = remaining(row.cell, row.directory, measured) + scored.each
+        if not unpaid and hours <= room:
+            paid.append(row.cell)
+            room -= hours
+        else:
+            unpaid.append(row.cell)
+            more.append(hours)
+    by_jobs = f" ({scored.used:.3g} by evaluations)" if scored.used else ""
+    known = f"{spent:.3g} used{by_jobs}, {committed:.3g} with the scheduler, "
+    known += f"{budget - spent - committed - room:.3g} to be submitted"
+    if not unpaid:
+        return Afforded(
+            tuple(paid), (), f"budget of {budget:g} GPU-hours: {known}, {room:.3g} left"
+        )
+    wants = "an unknown number of" if math.isnan(sum(more)) else f"{sum(more):.3g}"
+    told = (
+        f"the budget of {budget:g} GPU-hours is reached: {known}; {_cells(len(unpaid))} left, "
+        f"which want{'s' if len(unpaid) == 1 else ''} {wants} GPU-hours more"
+    )
+    return Afforded(tuple(paid), tuple(unpaid), told)
+
+
+def _sum(hours: Iterable[float]) -> float:
+    """Their sum; those of unknown size count as nothing."""
+    return sum((each for each in hours if not math.isnan(each)), start=0.0)
+
+
+def _cells(count: int) -> str:
+    return "1 cell is" if count == 1 else f"{count} cells are"
+
+
+def _gpus(cell: Cell) -> int:
+    return cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
+
+
+def _hours(attempt: AttemptDir, cell: Cell) -> float:
+    ended = attempt.read_exit()
+    if ended is not None:
+        return ended.gpu_hours
+    job = read_json(attempt.job) or {}
+    try:
+        last = attempt.beat.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    return max(0.0, last - float(job.get("started", last))) * _gpus(cell) / 3600

@@ -1,0 +1,150 @@
+"""One experiment as a command sees it: the spec, its cells at the site's scale, their folder."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.errors import RunFolderError, SelectionError
+from orchestrator.files import parsed, read_json
+from orchestrator.records import Cell, Spec
+from orchestrator.rundir import RunFolder
+
+LaunchKind = Literal["local", "slurm"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What `load` and `expand` give, at the scale of the site."""
+
+    spec: Spec
+    declared: tuple[Cell, ...]
+    """Cells as the spec declares them, fewer may be left once they are rehearsed; empty after a
+    selection."""
+    cells: tuple[Cell, ...]
+    where: LaunchKind
+    folder: RunFolder
+
+    @property
+    def scale(self) -> Literal["micro", "full"]:
+        return "micro" if self.where == "local" else "full"
+
+    def chosen(self, terms: Sequence[str]) -> "Experiment":
+        """The same experiment with the cells that `--where` selects; state terms are read from
+        the run directory. Raises SelectionError if none is left."""
+        if not terms:
+            return self
+        from orchestrator.runs.state import state_of
+        from orchestrator.spec.select import matches, parse
+
+        selection = parse(terms)
+        needs_state = any("state" in term for term in terms)
+        cells = tuple(
+            cell
+            for cell in self.cells
+            if matches(
+                selection, cell, state_of(self.folder.cell(cell))[0] if needs_state else None
+            )
+        )
+        if not cells:
+            raise SelectionError(
+                f"--where {' '.join(terms)} selects none of the {len(self.cells)} cells of "
+                f"{self.spec.name}; `orch plan {self.spec.source}` lists them"
+            )
+        return replace(self, cells=cells, declared=())
+
+
+def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads a spec and expands it for the place it runs at. Writes nothing."""
+    from orchestrator.spec import load
+    from orchestrator.spec.expand import expand
+
+    spec = load(Path(path), overrides)
+    declared = expand(spec)
+    where = site_of(spec)
+    cells = at_scale(declared, where)
+    folder = RunFolder.of(spec.site.runs_dir, spec.name, "micro" if where == "local" else "full")
+    folder.check()
+    return Experiment(spec, tuple(declared), tuple(cells), where, folder)
+
+
+def at_scale(cells: Sequence[Cell], where: LaunchKind) -> Sequence[Cell]:
+    """This machine rehearses every cell; a cluster runs it as declared, save those declared for
+    the embedded trainer, which are rehearsals anywhere."""
+    from orchestrator.spec.rehearse import rehearse
+
+    if where == "local":
+        return rehearse(cells)
+    declared = [cell for cell in cells if cell.scale == "full"]
+    return declared + rehearse(cell for cell in cells if cell.scale == "micro")
+
+
+def site_of(spec: Spec) -> LaunchKind:
+    """Where the spec's cells run: `auto` is SLURM where its controller answers, else this machine.
+
+    Raises EnvironmentFault for `auto` where a cluster is configured and does not answer.
+    """
+    kind = spec.site.kind
+    if kind == "auto":
+        from orchestrator.launch.slurm.presence import is_here
+
+        kind = "slurm" if is_here() else "local"
+    return kind
+
+
+def saved_experiments(runs_dir: Path) -> list[Experiment]:
+    """Every experiment with a folder below `runs_dir`, as it was when it last ran."""
+    _check_readable(runs_dir)
+    found = []
+    for marker in sorted(runs_dir.glob("*/spec.json")):
+        plain = read_json(marker)
+        if plain is None:
+            continue
+        folder = RunFolder(marker.parent.absolute())
+        folder.check()
+        spec = parsed(Spec, plain, marker)
+        cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
+        where: LaunchKind = "local" if folder.experiment.endswith(".micro") else "slurm"
+        found.append(Experiment(spec, cells, cells, where, folder))
+    return found
+
+
+def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
+    """A launched cell by its id (or the start of it) or its slug, in any experiment."""
+    _check_readable(runs_dir)
+    hits = [
+        (RunFolder(cell_dir.parent.parent.absolute()), cell_dir)
+        for cell_dir in sorted(runs_dir.glob("*/cells/*"))
+        if cell_dir.name.rpartition("-")[2].startswith(name)
+        or name in (cell_dir.name, cell_dir.name.rpartition("-")[0])
+    ]
+    if not hits:
+        raise SelectionError(
+            f"no launched cell is called '{name}' below {runs_dir}; `orch status` lists them, and "
+            "`orch show SPEC CELL` shows one that is not launched yet"
+        )
+    if len(hits) > 1:
+        listed = "\n".join(f"  {path.name}  ({folder.experiment})" for folder, path in hits[:10])
+        raise SelectionError(f"'{name}' names {len(hits)} cells; give more of the id:\n{listed}")
+    folder, path = hits[0]
+    return folder, next(c for c in folder.cells() if c.path.name == path.name).read_cell()
+
+
+def _check_readable(runs_dir: Path) -> None:
+    """Raises RunFolderError for a folder that may not be looked into: it would seem empty."""
+    if runs_dir.is_dir() and not os.access(runs_dir, os.R_OK | os.X_OK):
+        raise RunFolderError(
+            f"{runs_dir}: permission denied: make it readable, or name another with --runs-dir"
+        )
+
+
+def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
+    """One of these cells by its id (or the start of it) or its slug."""
+    hits = [c for c in cells if c.id.startswith(name) or name in (c.slug, c.directory)]
+    if len(hits) != 1:
+        alike = hits or [c for c in cells if name in c.directory] or list(cells)
+        some = ", ".join(f"{c.slug} ({c.id})" for c in alike[:5])
+        what = "is no cell" if not hits else f"names {len(hits)} cells"
+        raise SelectionError(f"'{name}' {what} of this spec; for instance: {some}")
+    return hits[0]

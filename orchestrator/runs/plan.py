@@ -1,0 +1,207 @@
+"""Cells that searches have launched: in the experiment's folder, in no spec, and no orphans.
+
+runs/<experiment>/tune/cells.jsonl      one line for each, written before it is launched
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import RunFolderError
+from orchestrator.files import append_line, read_lines
+from orchestrator.identity import drift, identity
+from orchestrator.records import Cell, ExitRecord, State
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.state import CellState, look
+
+_NAME = "tune/cells.jsonl"
+
+
+def note_tuned(folder: RunFolder, cell_id: str, search: str, trial: int) -> None:
+    """Says that a cell is a trial's, so that `prune` keeps it."""
+    line = {"cell": cell_id, "search": search, "trial": trial}
+    append_line(folder.path / _NAME, json.dumps(line))
+
+
+def tuned_ids(folder: RunFolder) -> set[str]:
+    """Ids of all of them."""
+    return {str(line.get("cell")) for line in read_lines(folder.path / _NAME)}
+
+
+# What would run, and why: the cells of a spec against the run directories. Changes nothing.
+
+
+Reason = Literal[
+    "new",
+    "changed",
+    "interrupted",
+    "running",
+    "unchanged",
+    "failed",
+    "cancelled",
+    "unreadable",
+    "orphan",
+]
+PENDING: frozenset[str] = frozenset({"new", "changed", "interrupted"})
+"""Reasons for which `orch run` trains a cell. `failed` and `cancelled` wait for `retry`."""
+
+
+class FieldChange(NamedTuple):
+    """A field that differs from an earlier version of the cell on disk."""
+
+    field: str
+    old: object
+    new: object
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_plain(self.old)} -> {_plain(self.new)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One cell of the spec, or one directory that left it (`cell` None)."""
+
+    directory: CellDir
+    state: State
+    reason: Reason
+    cell: Cell | None = None
+    detail: str = ""
+    changes: tuple[FieldChange, ...] = ()
+    exit: ExitRecord | None = None
+    """How the last attempt ended."""
+    attempts: int = 0
+
+    @property
+    def pending(self) -> bool:
+        return self.reason in PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows in the order of the spec, then what left it."""
+
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def pending(self) -> tuple[PlanRow, ...]:
+        """What `orch run` would train; not empty means exit code 2."""
+        return tuple(row for row in self.rows if row.pending)
+
+    @property
+    def orphans(self) -> tuple[PlanRow, ...]:
+        """Directories whose cell left the spec: what `prune` would remove."""
+        return tuple(row for row in self.rows if row.reason == "orphan")
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Directories that cannot be read, in sentences. Run leaves their cells alone."""
+        return tuple(row.detail for row in self.rows if row.reason == "unreadable")
+
+    def only(self, ids: Collection[str]) -> "Plan":
+        """The rows of these cells alone."""
+        return Plan(tuple(row for row in self.rows if row.cell and row.cell.id in ids))
+
+    def counts(self) -> dict[Reason, int]:
+        """Rows by reason, in the order of Reason; reasons with none are left out."""
+        order = Reason.__args__  # type: ignore[attr-defined]
+        counted = {reason: sum(row.reason == reason for row in self.rows) for reason in order}
+        return {reason: count for reason, count in counted.items() if count}
+
+
+def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
+    """Every cell with its state and the reason why it would run or not, then the orphans.
+
+    cells: all of the spec, since what is on disk and not among them is an orphan; `Plan.only`
+    selects afterwards. A cell whose directory is missing but whose slug is on disk with other
+    settings, in a study it shares, is `changed`. Raises RunFolderError for a folder not ours.
+    """
+    folder.check()
+    wanted = {cell.id: cell for cell in cells}
+    on_disk = folder.directories()
+    known = wanted.keys() | tuned_ids(folder)
+    orphans = [
+        CellDir(folder.cells_path / name) for id_, name in on_disk.items() if id_ not in known
+    ]
+    earlier: dict[str, list[CellDir]] = {}
+    for orphan in orphans:
+        earlier.setdefault(orphan.slug, []).append(orphan)
+    rows, replaced = [], {}
+    for cell in wanted.values():
+        if cell.id in on_disk:
+            rows.append(_known(cell, folder.cell(cell)))
+            continue
+        row = _unknown(cell, folder.cell(cell), earlier.get(cell.slug, ()))
+        rows.append(row)
+        if row.reason == "changed":
+            replaced[cell.slug] = cell.id
+    rows += [_orphan(orphan, replaced) for orphan in orphans]
+    return Plan(tuple(rows))
+
+
+def _known(cell: Cell, directory: CellDir) -> PlanRow:
+    seen = look(directory)
+    reason, detail = _why(cell, directory, seen)
+    return PlanRow(directory, seen.state, reason, cell, detail, (), seen.exit, seen.attempts)
+
+
+def _why(cell: Cell, directory: CellDir, seen: CellState) -> tuple[Reason, str]:
+    match seen.state:
+        case "succeeded":
+            outcome = seen.exit.outcome if seen.exit else None
+            return "unchanged", outcome.kind if outcome else "trained"
+        case "failed":
+            ended = seen.exit
+            return "failed", f"{ended.failure}: {ended.message.strip()}" if ended else ""
+        case "cancelled":
+            return "cancelled", "waits for `orch retry`"
+        case "unknown":
+            return "unreadable", seen.fault
+        case "preempted" | "timed_out":
+            return "interrupted", _resumption(cell, directory)
+        case "planned":
+            return "new", "to be tried again" if seen.attempts > 1 else ""
+        case _:
+            return "running", ""
+
+
+def _resumption(cell: Cell, directory: CellDir) -> str:
+    backend = plugins.load(cell.settings.backend.name)
+    checkpoints = backend.find_checkpoints(directory.checkpoints)
+    if not checkpoints:
+        return "starts again: it has no checkpoint yet"
+    return f"goes on from step {checkpoints[-1].step} of {cell.settings.num_train_steps}"
+
+
+def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> PlanRow:
+    """A cell without a directory: new, or a changed version of one that has."""
+    for candidate in earlier:
+        try:
+            old = candidate.read_cell()
+        except RunFolderError:
+            continue  # it is an orphan that says nothing; its own row stays
+        if set(old.studies) & set(cell.studies):
+            changes = tuple(
+                FieldChange(field, before, after)
+                for field, (before, after) in drift(
+                    identity(old.settings), identity(cell.settings)
+                ).items()
+            )
+            return PlanRow(
+                directory, "planned", "changed", cell, "; ".join(map(str, changes)), changes
+            )
+    return PlanRow(directory, "planned", "new", cell)
+
+
+def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
+    seen = look(directory)
+    newer = replaced.get(directory.slug)
+    detail = f"replaced by {newer}" if newer else "no longer in the spec"
+    return PlanRow(
+        directory, seen.state, "orphan", None, seen.fault or detail, (), seen.exit, seen.attempts
+    )
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

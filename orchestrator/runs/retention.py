@@ -1,0 +1,195 @@
+"""Which checkpoints may go: those before a cell's last whose scores are all on disk.
+
+Libraries keep every checkpoint, because nothing may be deleted before it is evaluated. What goes is
+all that a step left: the checkpoint, the Hugging Face directory made of it, and a library's own
+state of that step. Scores and their items stay. Nothing here deletes by itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import plugins
+from orchestrator.errors import OrchError
+from orchestrator.evaluate.scores import Result, Stamp, current, stamp
+from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
+from orchestrator.files import read_json, remove_tree
+from orchestrator.records import Cell, Checkpoint, EvaluationSpec
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.state import look
+
+WORKING = frozenset({"running", "submitted", "pending", "unknown"})
+REMOVED = ".removed-*"
+"""What a removal that was killed leaves."""
+
+
+@dataclass(frozen=True)
+class RetentionDecision:
+    """What becomes of one checkpoint: it is `kept` for a reason, or may go."""
+
+    cell: Cell
+    directory: CellDir
+    step: int
+    paths: tuple[Path, ...]
+    """Everything on disk that is only of this step."""
+    kept: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        files = (file for path in self.paths for file in _files(path))
+        return sum(file.lstat().st_size for file in files)
+
+
+def verdicts(
+    cells: Iterable[Cell], evaluation: EvaluationSpec, folder: RunFolder
+) -> Iterator[RetentionDecision]:
+    """Every checkpoint of these cells, by cell and step; and removals that were cut short."""
+    for cell in cells:
+        directory = folder.cell(cell)
+        state = look(directory).state
+        yield from (
+            RetentionDecision(
+                cell, directory, 0, (path,), f"the cell is {state}" if state in WORKING else ""
+            )
+            for path in _leftovers(directory)
+        )
+        yield from _of_cell(cell, directory, evaluation, state)
+
+
+def _of_cell(
+    cell: Cell, directory: CellDir, evaluation: EvaluationSpec, state: str
+) -> Iterator[RetentionDecision]:
+    found = plugins.load(cell.settings.backend.name).find_checkpoints(directory.checkpoints)
+    results = current(directory) if len(found) > 1 else []
+    for checkpoint in found:
+        policy = _policy(directory, checkpoint)
+        kept = ""
+        if checkpoint.step == found[-1].step:
+            kept = "the cell's last"
+        elif state in WORKING:
+            kept = f"the cell is {state}"
+        elif policy is None:
+            kept = "not exported, so never evaluated"
+        elif missing := _missing(cell, evaluation, checkpoint.step, policy, results):
+            kept = f"no scores of it for {missing[0]}" + (
+                f" and {len(missing) - 1} more" if missing[1:] else ""
+            )
+        yield RetentionDecision(
+            cell, directory, checkpoint.step, tuple(_belongings(cell, directory, checkpoint)), kept
+        )
+
+
+def free(
+    found: Sequence[RetentionDecision], evaluation: EvaluationSpec, folder: RunFolder
+) -> list[RetentionDecision]:
+    """Removes what may go, and gives back what was removed. Each cell is looked at again, under its
+    claim: what has changed meanwhile is kept."""
+    done: list[RetentionDecision] = []
+    for cell in {each.cell.id: each.cell for each in found if not each.kept}.values():
+        directory = folder.cell(cell)
+        claim = directory.take_claim()
+        if claim is None:
+            continue
+        with claim:
+            wanted = {each.paths for each in found if each.cell.id == cell.id and not each.kept}
+            state = look(directory, mine=True).state
+            now = [
+                *(RetentionDecision(cell, directory, 0, (path,)) for path in _leftovers(directory)),
+                *_of_cell(cell, directory, evaluation, state),
+            ]
+            if state in WORKING:
+                continue
+            for each in now:
+                if not each.kept and each.paths in wanted:
+                    folder.append("freed", cell.id, step=each.step)
+                    _remove(each)
+                    done.append(each)
+    return done
+
+
+def _remove(one: RetentionDecision) -> None:
+    """The policy first: a checkpoint cut short is no checkpoint."""
+    home = one.directory.path
+    for path in one.paths:
+        if not path.is_relative_to(home):
+            raise OrchError(f"{path} does not lie in {home}; nothing more was removed")
+        if path.exists():
+            remove_tree(path)
+        parent = path.parent
+        while parent not in (home, one.directory.checkpoints) and not any(parent.iterdir()):
+            parent.rmdir()
+            parent = parent.parent
+
+
+def _belongings(cell: Cell, directory: CellDir, checkpoint: Checkpoint) -> Iterator[Path]:
+    """The folder of the checkpoint, what its library keeps beside it, and its export."""
+    backend = plugins.load(cell.settings.backend.name)
+    begun = backend.begun_checkpoints(directory.checkpoints)
+    yield next(path for path in begun if checkpoint.path.is_relative_to(path))
+    beside: Callable[[Path, Checkpoint], list[Path]] | None = getattr(backend, "beside", None)
+    if beside is not None:
+        yield from beside(directory.checkpoints, checkpoint)
+    if checkpoint.needs_export:
+        yield from sorted(directory.exports.glob(f"step{checkpoint.step}-*"))
+
+
+def _policy(directory: CellDir, checkpoint: Checkpoint) -> Stamp | None:
+    """The files that evaluation reads of a checkpoint; None if they were never made."""
+    path = checkpoint.path
+    if checkpoint.needs_export:
+        made = [
+            each.parent / "huggingface"
+            for each in directory.exports.glob(f"step{checkpoint.step}-*/export.json")
+            if (read_json(each) or {}).get("checkpoint") == str(checkpoint.path)
+        ]
+        if not made:
+            return None
+        path = made[-1]
+    try:
+        return stamp(path)
+    except OrchError:
+        return None
+
+
+def _missing(
+    cell: Cell, evaluation: EvaluationSpec, step: int, policy: Stamp, results: Sequence[Result]
+) -> list[str]:
+    """What the spec would ask of the checkpoint and has no result of these very files for."""
+    there = {
+        (one.asked.kind, one.asked.task.name, one.asked.seed)
+        for one in results
+        if one.asked.step == step
+        and one.files == policy
+        and (one.asked.kind == "divergence" or one.asked.sampling == evaluation.sampling)
+    }
+    asked = [
+        ("accuracy", task.name, seed)
+        for task in tasks_of(cell, evaluation)
+        for seed in seeds_of(evaluation)
+    ]
+    declared = evaluation.divergence
+    if declared is not None and declared.checkpoints != "last":
+        tasks = divergence_tasks(cell, evaluation)
+        asked += [("divergence", task.name, evaluation.seeds[0]) for task in tasks]
+    return [
+        name if kind == "accuracy" else f"the divergence on {name}"
+        for kind, name, seed in asked
+        if (kind, name, seed) not in there
+    ]
+
+
+def _leftovers(directory: CellDir) -> list[Path]:
+    places = (directory.checkpoints, directory.exports)
+    return sorted(
+        path
+        for place in places
+        for pattern in (REMOVED, f"*/{REMOVED}", f"*/*/{REMOVED}")
+        for path in place.glob(pattern)
+    )
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_dir() and not path.is_symlink():
+        yield from (each for each in path.rglob("*") if not each.is_dir() or each.is_symlink())
+    elif path.is_symlink() or path.exists():
+        yield path

@@ -1,0 +1,170 @@
+"""`orch run --wait`: until every cell has ended; what may be tried again is submitted again."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from orchestrator.launch import LaunchEvent, processes
+from orchestrator.launch.local import Launched
+from orchestrator.launch.slurm.script import ArrayResources, shape_of
+from orchestrator.launch.slurm.submit import Submitted, evaluate_alone, submit
+from orchestrator.records import Cell, State
+from orchestrator.rundir import RunFolder
+from orchestrator.runs import evaluation_jobs
+from orchestrator.runs.evaluation_jobs import EvaluationJob
+from orchestrator.runs.operations import ON_CLUSTER
+from orchestrator.runs.retries import goes_again
+from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.spec.site_options import SlurmOptions
+
+LOOK_SECONDS = 2.0
+_BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
+
+
+class Request(NamedTuple):
+    """What `run` asks for."""
+
+    cells: Sequence[Cell]
+    folder: RunFolder
+    options: SlurmOptions
+    evaluate: bool
+    tell: Callable[[str], None]
+    on_event: Callable[[LaunchEvent], None] = lambda _event: None
+    admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
+    """Ids of those cells, of all that would be submitted, that may be: a budget."""
+
+
+def start(request: Request) -> Submitted:
+    """Submits what is to be trained; failed cells too, where their class of failure allows it."""
+    folder, options = request.folder, request.options
+    folder.open()
+    busy, wanted = [], []
+    for cell in request.cells:
+        cell_dir = folder.cell(cell)
+        seen = look(cell_dir)
+        if seen.state in RESUMABLE or seen.state == "failed":
+            if goes_again(cell_dir, seen, options):
+                wanted.append((cell, seen))
+            elif seen.state in RESUMABLE:
+                request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
+        elif seen.state in _BUSY:
+            busy.append(cell)  # an intent that was cut short is among these
+    paid, unpaid = _admitted(request, wanted)
+    sent = submit([*busy, *paid], folder, options, evaluate=request.evaluate, tell=request.tell)
+    _evaluate_again(request, {c.id for c in sent.cells})
+    return sent._replace(unpaid=unpaid)
+
+
+def _admitted(
+    request: Request, wanted: Sequence[tuple[Cell, CellState]]
+) -> tuple[list[Cell], tuple[Cell, ...]]:
+    """The cells that may be submitted, those that failed with a new attempt; and the others."""
+    may = {cell.id for cell, _ in wanted}
+    if request.admit is not None and wanted:
+        may &= set(request.admit([cell for cell, _ in wanted]))
+    for cell, seen in wanted:
+        if cell.id in may and seen.state == "failed":
+            cell_dir = request.folder.cell(cell)
+            last = cell_dir.attempts()[-1]
+            if seen.exit is not None and last.read_exit() is None:
+                last.write_exit(seen.exit)  # only the scheduler knew: it counts as a try
+            cell_dir.new_attempt()
+            request.folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
+    paid = [cell for cell, _ in wanted if cell.id in may]
+    return paid, tuple(cell for cell, _ in wanted if cell.id not in may)
+
+
+def _evaluate_again(request: Request, sent: Collection[str]) -> None:
+    """Submits evaluations that failed and may be tried again, or that never were."""
+    if not request.evaluate:
+        return
+    looks = [(c, look(request.folder.cell(c))) for c in request.cells if c.id not in sent]
+    states, known = evaluated(request.folder, looks)
+    evaluation_jobs.settle(request.folder, states, known)
+    again = []
+    for cell, seen in looks:
+        mine = known.get(request.folder.cell(cell).path.name)
+        never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
+        repeat = mine is not None and evaluation_jobs.goes_again(mine, request.options)
+        if seen.state == "succeeded" and (never or repeat):
+            again.append(cell)
+    for shape, cells in _by_shape(again).items():
+        array = evaluate_alone(cells, request.folder, request.options, request.tell)
+        why = f", on {shape.gpus_per_node} GPUs" if shape.gpus_per_node else ""
+        request.tell(
+            f"submitted the evaluation of {len(cells)} trained cells as job array {array}{why}"
+        )
+
+
+def _by_shape(cells: Sequence[Cell]) -> dict[ArrayResources, list[Cell]]:
+    groups: dict[ArrayResources, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(shape_of(cell), []).append(cell)
+    return groups
+
+
+def evaluated(
+    folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
+) -> tuple[dict[str, State], dict[str, EvaluationJob]]:
+    """States of these cells by directory, and how their evaluation jobs stand."""
+    states = {folder.cell(cell).path.name: seen.state for cell, seen in looks}
+    return states, evaluation_jobs.last(folder, states)
+
+
+def wait(request: Request) -> Launched:
+    """Until no cell is with the scheduler and none may be tried again. Ctrl-C ends the waiting
+    only: jobs go on."""
+    seen_before: dict[str, str] = {}
+    unpaid: set[str] = set()
+    with processes.Stop().listening() as stop:
+        while True:
+            looks = [(cell, look(request.folder.cell(cell))) for cell in request.cells]
+            for cell, seen in looks:
+                if seen_before.get(cell.id) != seen.state:
+                    unpaid.clear()  # what has ended may have taken less than was thought
+                    _tell_change(request, cell, seen)
+                    seen_before[cell.id] = seen.state
+            if stop.asked:
+                return Launched(tuple(looks), interrupted=True)
+            states, scores = evaluated(request.folder, looks)
+            evaluation_jobs.settle(request.folder, states, scores)
+            if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
+                request.evaluate
+                and any(
+                    evaluation_jobs.goes_again(each, request.options) for each in scores.values()
+                )
+            ):
+                unpaid |= {cell.id for cell in start(request).unpaid}
+            elif not (any(s.state in _BUSY for _, s in looks) or waiting(scores)):
+                return Launched(tuple(looks))
+            _pause(request, stop)
+
+
+def waiting(scores: Mapping[str, EvaluationJob]) -> int:
+    """How many evaluations are with the scheduler, or cannot be told."""
+    return sum(each.state in ("pending", "unknown") for each in scores.values())
+
+
+def _goes_again(request: Request, cell: Cell, seen: CellState, unpaid: Collection[str]) -> bool:
+    if cell.id in unpaid or (seen.state not in RESUMABLE and seen.state != "failed"):
+        return False
+    return goes_again(request.folder.cell(cell), seen, request.options)
+
+
+def _tell_change(request: Request, cell: Cell, seen: CellState) -> None:
+    attempts = request.folder.cell(cell).attempts()
+    last = attempts[-1].path if attempts else None
+    if seen.state == "running" and last is not None:
+        request.on_event(LaunchEvent("started", cell, last))
+    elif seen.state == "failed" and _goes_again(request, cell, seen, ()):
+        why = f"{seen.exit.failure}: {seen.exit.message}".partition("\n")[0] if seen.exit else ""
+        request.tell(f"{cell.slug}: failed ({why}); it is tried again")
+    elif seen.state not in _BUSY | RESUMABLE:
+        request.on_event(LaunchEvent("ended", cell, last, seen.exit))
+
+
+def _pause(request: Request, stop: processes.Stop) -> None:
+    deadline = time.monotonic() + LOOK_SECONDS
+    while time.monotonic() < deadline and not stop.asked:
+        time.sleep(0.25)
+        request.on_event(LaunchEvent("tick"))

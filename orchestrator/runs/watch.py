@@ -1,0 +1,429 @@
+"""Where cells are, looked at again and again: only what was written since the last look is read.
+
+tails = Tails()
+while not (seen := look(experiment.cells, experiment.folder, tails)).over: ...
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from orchestrator import plugins
+from orchestrator.files import read_tail, telling
+from orchestrator.identity import digest
+from orchestrator.launch import LaunchEvent
+from orchestrator.records import Cell, State
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.state import look as look_at
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
+"""The first that a cell measures is the one shown."""
+
+MOVING: frozenset[str] = frozenset({"submitted", "pending", "running"})
+_FIRST_BYTES = 8 << 20
+"""Of a file that is longer, what stands before its end by this much is not looked at."""
+_FOREIGN_SECONDS = 30.0
+"""Metrics that are not in metrics.jsonl are read whole, by the backend, and no oftener."""
+
+
+@dataclass
+class AttemptCurve:
+    """What is known of one attempt's metrics."""
+
+    step: int = 0
+    points: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Main metric -> step -> value."""
+    position: int = 0
+    read_at: float = float("-inf")
+
+    @property
+    def main(self) -> str:
+        return next((name for name in MAIN_METRICS if self.points.get(name)), "")
+
+    def values(self) -> list[float]:
+        """The main metric by step."""
+        found = self.points.get(self.main, {})
+        return [found[step] for step in sorted(found)]
+
+    def take(self, step: object, values: object) -> None:
+        """One point; what is not one is left out."""
+        if not isinstance(step, int) or not isinstance(values, dict):
+            return
+        self.step = max(self.step, step)
+        for name in MAIN_METRICS:
+            if isinstance(value := values.get(name), int | float):
+                self.points.setdefault(name, {})[step] = float(value)
+
+
+class CurveTails:
+    """Curves of attempts, read on from where they were."""
+
+    def __init__(self) -> None:
+        self._curves: dict[Path, AttemptCurve] = {}
+        self.bytes_read = 0
+
+    def curve(self, cell: Cell, attempt: AttemptDir, *, moving: bool) -> AttemptCurve:
+        """The attempt's curve as far as it is written."""
+        known = self._curves.get(attempt.path)
+        curve = known or self._curves.setdefault(attempt.path, AttemptCurve())
+        if not attempt.metrics.exists():
+            now = time.monotonic()
+            if known is None or (moving and now - curve.read_at > _FOREIGN_SECONDS):
+                curve.read_at = now
+                self._ask(cell, attempt, curve)
+            return curve
+        with telling(attempt.metrics), attempt.metrics.open("rb") as file:
+            end = file.seek(0, 2)
+            if end < curve.position:  # begun anew
+                curve.position, curve.step = 0, 0
+                curve.points.clear()
+            start = max(curve.position, end - _FIRST_BYTES)
+            if start == end:
+                return curve
+            file.seek(start)
+            raw = file.read(end - start)
+        whole, newline, _ = raw.rpartition(b"\n")  # the last line may just be being written
+        self.bytes_read += len(raw)
+        curve.position = start + len(whole) + len(newline)
+        for line in whole.splitlines():
+            try:
+                plain = json.loads(line)
+                curve.take(plain["step"], plain["values"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        return curve
+
+    def _ask(self, cell: Cell, attempt: AttemptDir, curve: AttemptCurve) -> None:
+        backend = plugins.load(cell.settings.backend.name)
+        try:
+            for point in backend.read_metrics(attempt.path):
+                curve.take(point.step, dict(point.values))
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # `collect` tells what is wrong with it
+
+
+@dataclass(frozen=True)
+class CellLine:
+    """One cell at one moment."""
+
+    cell: Cell
+    state: State
+    step: int
+    values: tuple[float, ...] = ()
+    metric: str = ""
+    outcome: str = ""
+    detail: str = ""
+    trace: str = ""
+    """Differs when anything about it did."""
+
+    @property
+    def total(self) -> int:
+        return self.cell.settings.num_train_steps
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All cells at one moment."""
+
+    lines: tuple[CellLine, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        states = [line.state for line in self.lines]
+        return {state: states.count(state) for state in dict.fromkeys(states)}
+
+    @property
+    def steps(self) -> int:
+        return sum(min(line.step, line.total) for line in self.lines)
+
+    @property
+    def steps_total(self) -> int:
+        return sum(line.total for line in self.lines)
+
+    @property
+    def steps_left(self) -> int:
+        """Of cells that will go on by themselves."""
+        ended = ("succeeded", "failed", "cancelled")
+        return sum(max(0, line.total - line.step) for line in self.lines if line.state not in ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether every cell has ended for good."""
+        return all(line.state in ("succeeded", "failed", "cancelled") for line in self.lines)
+
+    @property
+    def live(self) -> bool:
+        return any(line.state in MOVING for line in self.lines)
+
+    @property
+    def digest(self) -> str:
+        return digest([[line.cell.id, line.state, line.trace] for line in self.lines])
+
+
+def look(cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None) -> Snapshot:
+    """Every cell now. Without `tails` no metrics are read, only how long their files are."""
+    lines = []
+    for cell in cells:
+        cell_dir = folder.cell(cell)
+        seen = look_at(cell_dir)
+        attempts = cell_dir.attempts() if seen.attempts else []
+        outcome = seen.exit.outcome if seen.exit else None
+        curve = AttemptCurve()
+        if tails is not None:
+            started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
+            for attempt in started[-1:]:
+                curve = tails.curve(cell, attempt, moving=seen.state in MOVING)
+        step = cell.settings.num_train_steps if seen.state == "succeeded" else curve.step
+        message = seen.exit.message if seen.exit and seen.state != "succeeded" else seen.fault
+        lines.append(
+            CellLine(
+                cell,
+                seen.state,
+                step,
+                tuple(curve.values()),
+                curve.main,
+                outcome.kind if outcome else "",
+                message.strip().partition("\n")[0],
+                _trace(attempts, cell_dir.evaluations),
+            )
+        )
+    return Snapshot(tuple(lines))
+
+
+def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
+    """Sizes and times of what the report of a cell is made from; reads none of it."""
+    seen: list[object] = [len(attempts)]
+    files = [f for a in attempts[-1:] for f in (a.metrics, a.stdout, a.exit, a.path / "logs")]
+    for path in (*files, evaluations):
+        try:
+            found = path.stat()
+            seen += [found.st_size, found.st_mtime_ns]
+        except OSError:
+            seen.append(0)
+    return ",".join(map(str, seen))
+
+
+class Speed:
+    """Steps a second since the watch began."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+
+    def seconds_left(self, seen: Snapshot, now: float) -> float | None:
+        """None before anything has moved."""
+        if self._began is None:
+            self._began = (now, seen.steps)
+        spent, gained = now - self._began[0], seen.steps - self._began[1]
+        return spent * seen.steps_left / gained if gained > 0 and spent > 2 and seen.live else None
+
+
+def progress_line(seen: Snapshot) -> str:
+    """`3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
+    counts = seen.counts
+    done = counts.pop("succeeded", 0)
+    parts = [f"{done} of {len(seen.lines)} cells done"]
+    parts += [f"{count} {state}" for state, count in counts.items()]
+    collapsed = sum(line.outcome == "collapsed" for line in seen.lines)
+    if collapsed:
+        parts.append(f"{collapsed} collapsed")
+    return f"{', '.join(parts)}; {seen.steps / max(1, seen.steps_total):.0%} of steps"
+
+
+# What a person sees while cells train: a live table on a terminal, plain lines elsewhere.
+#
+# with watch(cells) as display:
+#     launch(cells, folder, on_event=display.show)
+
+
+_HEARTBEAT_SECONDS = 30.0
+_TAIL_BYTES = 4096
+
+
+class Now(NamedTuple):
+    """Where a running cell is: the last line of its metrics."""
+
+    step: int = 0
+    reward: float | None = None
+
+
+class LaunchProgress:
+    """Counts what `launch` tells of the cells it has to train."""
+
+    def __init__(self, cells: Iterable[Cell], clock: Callable[[], float] = time.monotonic):
+        self.cells = list(cells)
+        self.running: dict[str, tuple[Cell, Path]] = {}
+        self.done = self.failed = self.collapsed = 0
+        self._clock, self._began = clock, clock()
+        self._known = {cell.id for cell in self.cells}
+        self._steps_total = sum(cell.settings.num_train_steps for cell in self.cells)
+        self._steps_done = 0
+        self._steps_found: dict[str, int] = {}
+        """Steps of resumed cells that were there when they started: not this run's speed."""
+
+    def take(self, event: LaunchEvent) -> str:
+        """Notes an event; the line to print for it, or nothing."""
+        cell = event.cell
+        if cell is None:
+            return ""
+        if cell.id not in self._known:  # another orch was at it when this one began
+            self._known.add(cell.id)
+            self.cells.append(cell)
+            self._steps_total += cell.settings.num_train_steps
+        if event.kind == "started" and event.attempt_dir is not None:
+            self.running[cell.id] = (cell, event.attempt_dir)
+            earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
+            found = max(now_of(earlier).step, now_of(event.attempt_dir).step)
+            self._steps_found.setdefault(cell.id, found)
+            return ""
+        self.running.pop(cell.id, None)
+        if event.kind == "lost":
+            what = "it is started again" if event.again else "it is left for the next run"
+            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint"
+        if event.kind == "elsewhere":
+            return f"{cell.slug}: another orch is training it"
+        return self._ended(cell, event)
+
+    def _ended(self, cell: Cell, event: LaunchEvent) -> str:
+        ended = event.exit
+        if ended is None or ended.state == "preempted":
+            return f"{cell.slug}: stopped; it goes on from its last checkpoint when run again"
+        self.done += 1
+        self._steps_done += cell.settings.num_train_steps
+        head = f"[{self.done}/{len(self.cells)}] {cell.slug}"
+        if ended.state != "succeeded":
+            self.failed += ended.state == "failed"
+            kind = f"({ended.failure}) " if ended.failure else ""
+            return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
+        outcome, reward = ended.outcome, None
+        if event.attempt_dir is not None:
+            reward = now_of(event.attempt_dir).reward
+        if outcome is not None and outcome.kind == "collapsed":
+            self.collapsed += 1
+            return f"{head}: collapsed ({outcome.cause}) at step {outcome.step}"
+        seconds = ended.ended - ended.started
+        return f"{head}: trained in {seconds:.1f} s{_reward(reward)}"
+
+    def steps(self) -> int:
+        """Train steps that are done, of all these cells together."""
+        reached = (
+            max(now_of(path).step, self._steps_found.get(id_, 0))
+            for id_, (_, path) in self.running.items()
+        )
+        return min(self._steps_total, self._steps_done + sum(reached))
+
+    def fraction(self) -> float:
+        """Train steps done, over all that were to be done; between 0 and 1."""
+        return self.steps() / max(1, self._steps_total)
+
+    def seconds_left(self) -> float | None:
+        """At the speed of this run so far; None before there is one."""
+        done, spent = self.steps(), self._clock() - self._began
+        gained = done - sum(self._steps_found.values())
+        return spent * (self._steps_total - done) / gained if gained > 0 and spent > 1 else None
+
+    def summary(self) -> str:
+        """One line: how many cells are done, running, collapsed and failed, and the time left."""
+        parts = [f"{self.done} of {len(self.cells)} cells done", f"{len(self.running)} running"]
+        parts += [
+            f"{n} {word}"
+            for n, word in ((self.collapsed, "collapsed"), (self.failed, "failed"))
+            if n
+        ]
+        left = self.seconds_left()
+        if left is not None and self.running:
+            parts.append(f"about {duration(left)} left")
+        return ", ".join(parts)
+
+
+class Watch(NamedTuple):
+    """A display in use: `show` is launch's on_event."""
+
+    show: Callable[[LaunchEvent], None]
+
+
+@contextmanager
+def watch(cells: Iterable[Cell], stream: TextIO | None = None) -> Iterator[Watch]:
+    """Shows on `stream` (None: stderr) what becomes of the cells that are to be trained."""
+    stream = stream or sys.stderr
+    count = LaunchProgress(cells)
+    if not (stream.isatty() and count.cells):
+        yield Watch(_plain(count, stream))
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=stream)
+
+    def show(event: LaunchEvent) -> None:
+        if line := count.take(event):
+            console.print(line, markup=False, highlight=False)
+        live.update(_table(count), refresh=True)
+
+    # no refresh thread: launch ticks often enough
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield Watch(show)
+
+
+def _plain(count: LaunchProgress, stream: TextIO) -> Callable[[LaunchEvent], None]:
+    last = time.monotonic()
+
+    def show(event: LaunchEvent) -> None:
+        nonlocal last
+        line = count.take(event)
+        if not line and time.monotonic() - last >= _HEARTBEAT_SECONDS:
+            line = count.summary()
+        if line:
+            last = time.monotonic()
+            print(line, file=stream, flush=True)
+
+    return show
+
+
+def _table(count: LaunchProgress) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for cell, attempt_dir in count.running.values():
+        now, total = now_of(attempt_dir), cell.settings.num_train_steps
+        table.add_row(Text(cell.slug), f"step {now.step}/{total}", _reward(now.reward).strip(", "))
+    bar = ProgressBar(total=1.0, completed=count.fraction(), width=40)
+    return Group(table, bar, Text(count.summary()))
+
+
+def now_of(attempt_dir: Path) -> Now:
+    """The last whole line of an attempt's metrics."""
+    for line in reversed(read_tail(attempt_dir / "metrics.jsonl", _TAIL_BYTES).splitlines()):
+        try:
+            point = json.loads(line)
+            return Now(int(point["step"]), point["values"].get("train/reward_mean"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # torn, or not a metric: the line before it is as good
+    return Now()
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 5 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _reward(reward: float | None) -> str:
+    return "" if reward is None else f", reward {reward:.3f}"
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]

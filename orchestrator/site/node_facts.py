@@ -1,0 +1,81 @@
+"""`python -m orchestrator.site.node_facts JSON`: a node seen from the inside, as one line of JSON.
+
+JSON: {folder, token, environments: [[library, version], ...], options}. Run by `srun` on a node.
+"""
+
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MARK = "ORCH-LOOKED "
+_IMPORT_SECONDS = 120
+
+
+def main() -> int:
+    """Prints what it sees; never fails."""
+    asked = json.loads(sys.argv[1])
+    told = {
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "python": platform.python_version(),
+        "shared": _shared(Path(asked["folder"]), asked["token"]),
+        "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "0"),
+        "environments": _environments(asked["environments"], asked["options"]),
+    }
+    sys.stdout.write(f"\n{MARK}{json.dumps(told)}\n")
+    return 0
+
+
+def _shared(folder: Path, token: str) -> str:
+    """What keeps this node from the runs folder; empty where nothing does."""
+    try:
+        found = (folder / token).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return "this node does not see it: it lies on the login node's own disk"
+    except OSError as error:
+        return f"this node cannot read it: {error.strerror}"
+    if found != token:
+        return "this node sees another folder of that name"
+    try:
+        (folder / f"{token}.answer").write_text(socket.gethostname(), encoding="utf-8")
+    except OSError as error:
+        return f"this node cannot write to it: {error.strerror}"
+    return ""
+
+
+def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str, str]:
+    """Release -> what is wrong with its environment on this node; empty where nothing is."""
+    from orchestrator.launch.node.environment import ground_of, missing
+    from orchestrator.spec.site_options import node_options
+
+    chosen, found = node_options(options), {}
+    for library, version in wanted:
+        name = f"{library}@{version}"
+        found[name] = missing(library, version, chosen)
+        ground = ground_of(library, version, chosen)
+        if found[name] or ground is None:
+            continue
+        argv = ground.command(["python", "-c", "pass"], Path.cwd(), (), ())
+        try:
+            done = subprocess.run(
+                argv,
+                env=ground.variables({}),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_IMPORT_SECONDS,
+                stdin=subprocess.DEVNULL,
+            )
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            found[name] = f"its Python does not run: {last}" if done.returncode else ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            found[name] = f"its Python does not run: {error}"
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

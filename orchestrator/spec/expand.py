@@ -1,0 +1,1035 @@
+"""Assignments: `field = value`, where the value was written, and the short forms of values."""
+
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell, Spec, Study
+from orchestrator.settings import Estimator, Frozen, Kl, Placement, Settings
+from orchestrator.spec.fields import DEFAULTS, FIELDS, WHOLE, label_of, text_of, unknown
+from orchestrator.spec.select import OF_A_CELL, FilterTerm, term
+from orchestrator.spec.sentences import sentence, shown
+
+Pointer = tuple[str | int, ...]
+"""Where something was written: keys and indices from the root of the spec. A first key
+`@model` means the config group entry that the second key names."""
+
+Lookup = Callable[[str, str], Mapping[str, Any]]
+"""(group, entry) -> its plain data. Raises LookupError with a sentence."""
+
+PLACEMENTS = {**{word: word for word in get_args(Placement)}, "both": "reward_and_loss"}
+
+
+class Assignment(NamedTuple):
+    """A leaf or a whole section gets a value."""
+
+    field: str
+    value: Any
+    pointer: Pointer
+
+    @property
+    def section(self) -> str:
+        """The top-level field it changes."""
+        return self.field.partition(".")[0]
+
+
+class SpecProblem(NamedTuple):
+    """A fault, before it is known in which file and line its pointer lies."""
+
+    message: str
+    pointer: Pointer
+
+
+class ToldError(Exception):
+    """A value that cannot be read; carries the sentence."""
+
+
+def read(
+    field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
+) -> Iterator[Assignment]:
+    """What writing `field: value` assigns. `field` may be empty: the value then holds fields."""
+    try:
+        yield from _read(field, value, pointer, lookup, problems)
+    except ToldError as told:
+        problems.append(SpecProblem(str(told), pointer))
+
+
+def _read(
+    field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
+) -> Iterator[Assignment]:
+    if field and field not in FIELDS:
+        parent = field.rpartition(".")[0]
+        known = parent in FIELDS and FIELDS[parent].section is not None
+        raise ToldError(unknown(field[len(parent) + 1 :], parent) if known else unknown(field))
+    if field in WHOLE:
+        yield _whole(field, value, pointer, lookup)
+    elif field == "kl" and isinstance(value, str):
+        yield from _kl(value, pointer)
+    elif isinstance(value, Mapping):
+        if field and FIELDS[field].section is None:
+            raise ToldError(f"{field} is one value, not a mapping; got {shown(dict(value))}")
+        for key, item in value.items():
+            child = f"{field}.{key}" if field else str(key)
+            yield from read(child, item, (*pointer, key), lookup, problems)
+    elif not field or (FIELDS[field].section is not None and not _clears(field, value)):
+        raise ToldError(f"{field or 'this'} is a mapping of fields; got {shown(value)}")
+    else:
+        yield Assignment(field, value, pointer)
+
+
+def _clears(field: str, value: object) -> bool:
+    return value is None and FIELDS[field].nullable
+
+
+def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assignment:
+    """A model, data set or backend: an entry's name, `name@version`, or its content."""
+    if not isinstance(value, str | Mapping):
+        raise ToldError(f"{field} is a name or a mapping; got {shown(value)}")
+    try:
+        if isinstance(value, str) and field != "backend":
+            return Assignment(field, {"name": value, **lookup(field, value)}, (f"@{field}", value))
+        if isinstance(value, str):
+            name, _, version = value.partition("@")
+            value = {"name": name, "version": version or None}
+        if field == "backend" and "name" in value:
+            lookup(field, str(value["name"]))
+    except LookupError as error:
+        raise ToldError(str(error.args[0])) from None
+    return Assignment(field, dict(value), pointer)
+
+
+def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
+    """`none`, `k1.reward`, `k3.both`."""
+    estimator, dot, placement = label.partition(".")
+    known = get_args(Estimator)
+    if estimator not in known:
+        raise ToldError(
+            f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "
+            f"(there are: {', '.join(known)})"
+        )
+    yield Assignment("kl.estimator", estimator, pointer)
+    if dot:
+        if placement not in PLACEMENTS:
+            raise ToldError(
+                f"'{label}' names no placement{did_you_mean(placement, PLACEMENTS)} "
+                "(there are: reward, loss, both)"
+            )
+        yield Assignment("kl.placement", PLACEMENTS[placement], pointer)
+
+
+def put(tree: dict[str, Any], assignment: Assignment) -> None:
+    """Carries out an assignment on nested plain data."""
+    *parents, leaf = assignment.field.split(".")
+    node = tree
+    for parent in parents:
+        below = node.get(parent)
+        if not isinstance(below, dict):
+            below = node[parent] = {}
+        node = below
+    node[leaf] = assignment.value
+    if assignment.field == "kl.estimator" and assignment.value == "none":
+        node.pop("placement", None)  # what the base says of a KL that is taken away
+        node.pop("beta", None)
+
+
+def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
+    """Dotted leaf -> value, for conditions to look at."""
+    leaves: dict[str, object] = {}
+    for field, value, _ in assignments:
+        if isinstance(value, Mapping):
+            leaves |= {f"{field}.{key}": item for key, item in value.items()}
+        else:
+            leaves[field] = value
+        if field == "kl.estimator" and value == "none":
+            leaves |= {"kl.placement": None, "kl.beta": 0.0}
+    return leaves
+
+
+def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
+    """How conditions look up a leaf: as assigned, else its default."""
+    return lambda name: leaves.get(name, DEFAULTS.get(name))
+
+
+def spelled(pointer: Pointer) -> str:
+    """A pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
+    text = "$"
+    for key in pointer:
+        plain = isinstance(key, str) and key.replace("_", "a").replace("-", "a").isalnum()
+        text += f".{key}" if plain else f"[{key!r}]"
+    return text
+
+
+# Axes as written, read into choices: lists, `product`, `zip`, `values` and `when`.
+
+
+MAX_CELLS = 100_000
+GRID_KEYS = frozenset({"product", "zip", "values"})
+
+
+class Choice(NamedTuple):
+    """One alternative of an axis: what it assigns, and on what condition it is there."""
+
+    assign: tuple[Assignment, ...]
+    when: tuple[FilterTerm, ...] = ()
+
+
+class Alternatives(NamedTuple):
+    """The choices of an axis, and how their number comes about: `1 + 2 estimator x 4 beta`."""
+
+    choices: tuple[Choice, ...]
+    formula: str
+
+
+class Axis(NamedTuple):
+    name: str
+    alternatives: Alternatives
+
+    @property
+    def conditional(self) -> bool:
+        return any(choice.when for choice in self.alternatives.choices)
+
+
+class TooLargeError(Exception):
+    """An expansion that would not fit."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads axes and conditions of one study; what is wrong goes to `problems`."""
+
+    lookup: Lookup
+    problems: list[SpecProblem]
+
+    def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
+        """One entry of `axes`. None if it cannot be read."""
+        before = len(self.problems)
+        field = name if name in FIELDS else ""
+        if name == "seed":
+            self._tell("seeds are an axis of their own: write `seeds: [...]`", pointer)
+        elif not field and not _couples(items):
+            hint = did_you_mean(name, FIELDS)
+            rule = "an axis under a name of its own is a zip, a product or a list of mappings"
+            self._tell(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
+        else:
+            found = self._alternatives(field, items, pointer)
+            if len(self.problems) == before and found is not None:
+                return Axis(name, found)
+        return None
+
+    def conditions(self, written: object, pointer: Pointer) -> tuple[FilterTerm, ...]:
+        """`{field: value | [values] | "!value" | ">=number"}`."""
+        if not isinstance(written, Mapping) or not written:
+            self._tell(f"a condition is a mapping of fields; got {shown(written)}", pointer)
+            return ()
+        terms = []
+        for field, value in written.items():
+            try:
+                if field in OF_A_CELL:
+                    raise ValueError(f"a condition of a spec cannot ask for '{field}'")
+                terms.append(_condition(str(field), value))
+            except ValueError as error:
+                self._tell(str(error), (*pointer, field))
+        return tuple(terms)
+
+    def _alternatives(self, field: str, items: object, pointer: Pointer) -> Alternatives | None:
+        if isinstance(items, dict):
+            if items.keys() & GRID_KEYS:
+                return self._grid(field, items, pointer)
+            if field and FIELDS[field].section is not None:
+                return self._product(field, items, pointer)
+        if not isinstance(items, list):
+            self._tell(
+                f"an axis is a list of values; got {shown(items)}: write "
+                f"[{text_of(items)}], or put it in `base`",
+                pointer,
+            )
+            return None
+        if not items:
+            self._tell("an axis needs at least one value; it is empty", pointer)
+            return None
+        parts = [self._item(field, item, (*pointer, i)) for i, item in enumerate(items)]
+        self._tell_twins(items, pointer)
+        choices = tuple(choice for part in parts if part for choice in part.choices)
+        single = sum(1 for part in parts if part and not part.formula)
+        sums = [str(single)] if single else []
+        sums += [part.formula for part in parts if part and part.formula]
+        return Alternatives(choices, " + ".join(sums))
+
+    def _item(self, field: str, item: object, pointer: Pointer) -> Alternatives | None:
+        """One element of a list: a value, or a sub-grid."""
+        if isinstance(item, dict):
+            if item.keys() & GRID_KEYS:
+                return self._grid(field, item, pointer)
+            if "when" in item:
+                value = {key: part for key, part in item.items() if key != "when"}
+                when = self.conditions(item["when"], (*pointer, "when"))
+                return Alternatives((Choice(self._read(field, value, pointer), when),), "")
+        if isinstance(item, list):
+            self._tell(
+                f"a list in a list; got {shown(item)}: write its values one by one, or a zip",
+                pointer,
+            )
+            return None
+        return Alternatives((Choice(self._read(field, item, pointer)),), "")
+
+    def _grid(self, field: str, grid: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+        kinds = grid.keys() & GRID_KEYS
+        for extra in grid.keys() - GRID_KEYS - {"when"}:
+            hint = did_you_mean(str(extra), [*GRID_KEYS, "when"])
+            self._tell(
+                f"'{extra}' beside {min(kinds)}{hint or ': only `when` can stand there'}",
+                (*pointer, extra),
+            )
+        if len(kinds) > 1:
+            self._tell(f"{' and '.join(sorted(kinds))} exclude each other; nest them", pointer)
+            return None
+        (kind,) = kinds
+        body, at = grid[kind], (*pointer, kind)
+        if kind == "values":
+            found = self._alternatives(field, body, at)
+        elif not isinstance(body, dict) or not body:
+            self._tell(f"{kind} holds axes (a mapping of lists); got {shown(body)}", at)
+            return None
+        else:
+            found = (self._product if kind == "product" else self._zip)(field, body, at)
+        if found is None or "when" not in grid:
+            return found
+        when = self.conditions(grid["when"], (*pointer, "when"))
+        return Alternatives(
+            tuple(Choice(c.assign, c.when + when) for c in found.choices), found.formula
+        )
+
+    def _below(self, field: str, body: dict[str, Any], pointer: Pointer) -> list[Axis] | None:
+        """The axes inside a product or a zip, named within the axis' own section or in full."""
+        axes = []
+        for name, items in body.items():
+            relative = f"{field}.{name}" if field else str(name)
+            full = str(name) if relative not in FIELDS and name in FIELDS else relative
+            if full not in FIELDS and field:
+                self._tell(unknown(str(name), field), (*pointer, name))
+            else:
+                axes.append(self.axis(full, items, (*pointer, name)))
+        whole = [axis for axis in axes if axis is not None]
+        return whole if len(whole) == len(body) else None
+
+    def _product(self, field: str, body: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+        axes = self._below(field, body, pointer)
+        if axes is None:
+            return None
+        if prod(len(axis.alternatives.choices) for axis in axes) > MAX_CELLS:
+            raise TooLargeError
+        choices = [
+            Choice(
+                tuple(a for c in combination for a in c.assign),
+                tuple(w for c in combination for w in c.when),
+            )
+            for combination in product(*(axis.alternatives.choices for axis in axes))
+        ]
+        return Alternatives(tuple(choices), formula(axes))
+
+    def _zip(self, field: str, body: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+        axes = self._below(field, body, pointer)
+        if axes is None:
+            return None
+        lengths = {axis.name: len(axis.alternatives.choices) for axis in axes}
+        if len(set(lengths.values())) > 1:
+            counted = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+            self._tell(f"zip couples lists of one length; {counted}", pointer)
+            return None
+        choices = [
+            Choice(tuple(a for c in row for a in c.assign), tuple(w for c in row for w in c.when))
+            for row in zip(*(axis.alternatives.choices for axis in axes), strict=True)
+        ]
+        return Alternatives(tuple(choices), f"{len(choices)} zipped")
+
+    def _read(self, field: str, value: object, pointer: Pointer) -> tuple[Assignment, ...]:
+        return tuple(read(field, value, pointer, self.lookup, self.problems))
+
+    def _tell_twins(self, items: Sequence[object], pointer: Pointer) -> None:
+        seen: list[object] = []
+        for i, item in enumerate(items):
+            if item in seen:
+                self._tell(f"{shown(item)} is in this axis twice", (*pointer, i))
+            seen.append(item)
+
+    def _tell(self, message: str, pointer: Pointer) -> None:
+        self.problems.append(SpecProblem(message, pointer))
+
+
+def formula(axes: Sequence[Axis]) -> str:
+    """`2 model x (1 + 2 estimator x 4 beta) kl`; axes of one value go without saying."""
+    parts = []
+    for axis in axes:
+        inner = axis.alternatives.formula
+        if inner != "1":
+            inner = inner if inner.replace(" zipped", "").isdigit() else f"({inner})"
+            parts.append(f"{inner} {axis.name.rpartition('.')[2]}")
+    return " x ".join(parts) or "1"
+
+
+def _couples(items: object) -> bool:
+    """Whether these can be alternatives of an axis that is no field itself."""
+    if isinstance(items, dict):
+        return bool(items.keys() & GRID_KEYS)
+    return isinstance(items, list) and all(isinstance(item, dict) for item in items)
+
+
+def _condition(field: str, value: object) -> FilterTerm:
+    if isinstance(value, list):
+        return term(field, "=", [text_of(item) for item in value] or [""])
+    if isinstance(value, Mapping):
+        raise ValueError(f"{field} is compared with a value or a list; got {shown(dict(value))}")
+    text = text_of(value)
+    for op in (">=", "<=", "!=", ">", "<", "!"):
+        if isinstance(value, str) and text.startswith(op):
+            return term(field, "!=" if op == "!" else op, [text.removeprefix(op)])
+    return term(field, "=", [text])
+
+
+# The rows of a study's grid: one choice from each axis, before seeds and before validation.
+#
+# Axes without conditions are multiplied in the order written. Then each conditional axis, in the
+# order written, adds the alternatives whose conditions hold for what is assigned so far; where none
+# holds, the axis is not there and the base keeps its value.
+
+
+GridRow = tuple[Choice, ...]
+
+
+class GridRows(NamedTuple):
+    """The rows left after exclusions, those included by hand, and how their number comes about."""
+
+    product: tuple[GridRow, ...]
+    included: tuple[tuple[GridRow, tuple[int, ...] | None], ...]
+    """With the seeds of their own, where they name one."""
+    formula: str
+    axes: tuple[Axis, ...]
+    broken: bool = False
+    """Something could not be read: there are no rows, and `axes` has those that could."""
+
+
+def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
+    """Reads and multiplies the axes of a study; broken, with problems told, if it cannot.
+
+    `strict`: an exclusion or a condition that never holds is a fault. It is not once overrides
+    have narrowed the grid.
+    """
+    at: Pointer = ("studies", study.name)
+    before = len(reader.problems)
+    axes = _axes(study, reader, at)
+    excluded = [
+        (reader.conditions(written, (*at, "exclude", i)), (*at, "exclude", i))
+        for i, written in enumerate(study.exclude)
+    ]
+    included = tuple(
+        _included(written, (*at, "include", i), reader) for i, written in enumerate(study.include)
+    )
+    if len(reader.problems) > before:
+        return GridRows((), (), "", tuple(axes), broken=True)
+    if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
+        raise TooLargeError
+    base = dict(_leaves(study.base))
+    found = list(_multiplied(axes, base, reader, at))
+    kept, dropped = _without(found, base, [terms for terms, _ in excluded])
+    if strict:
+        _tell_idle(excluded, dropped, axes, found, reader, at)
+    text = _told(axes, len(found) - len(kept), len(included), len(kept), study.seeds)
+    return GridRows(tuple(kept), included, text, tuple(axes))
+
+
+def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
+    axes = []
+    for name, items in study.axes.items():
+        axis = reader.axis(name, items, (*at, "axes", name))
+        if axis is not None:
+            axes.append(axis)
+    free = [(axis, _fields(axis)) for axis in axes if not axis.conditional]
+    for i, (one, ones) in enumerate(free):
+        for other, others in free[:i]:
+            for field in sorted(f for f in ones if any(_clash(f, g) for g in others)):
+                reader.problems.append(
+                    SpecProblem(
+                        f"the axes '{other.name}' and '{one.name}' both set {field}",
+                        (*at, "axes", one.name),
+                    )
+                )
+    return axes
+
+
+def _fields(axis: Axis) -> set[str]:
+    return {a.field for choice in axis.alternatives.choices for a in choice.assign}
+
+
+def _clash(one: str, other: str) -> bool:
+    if one in WHOLE or other in WHOLE:
+        return one == other
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _multiplied(
+    axes: Sequence[Axis], base: dict[str, object], reader: Reader, at: Pointer
+) -> Iterator[GridRow]:
+    free = [axis.alternatives.choices for axis in axes if not axis.conditional]
+    bound = [axis for axis in axes if axis.conditional]
+    leaves = {
+        id(choice): flat(choice.assign) for axis in axes for choice in axis.alternatives.choices
+    }
+    clashes: set[str] = set()
+
+    def extended(row: GridRow, rest: Sequence[Axis], known: dict[str, object]) -> Iterator[GridRow]:
+        if not rest:
+            yield row
+            return
+        axis, left = rest[0], rest[1:]
+        there = [c for c in axis.alternatives.choices if _holds(c.when, known)]
+        if not there:
+            yield from extended(row, left, known)
+        for choice in there:
+            news = leaves[id(choice)]
+            clashes.update(
+                f"{field} is set by '{axis.name}' and by another axis for the same cells"
+                for earlier in row
+                for field in news.keys() & leaves[id(earlier)].keys()
+            )
+            yield from extended((*row, choice), left, known | news)
+
+    for combination in product(*free):
+        if not bound:
+            yield combination
+            continue
+        known = dict(base)
+        for choice in combination:
+            known |= leaves[id(choice)]
+        yield from extended(combination, bound, known)
+    reader.problems.extend(SpecProblem(message, (*at, "axes")) for message in sorted(clashes))
+
+
+def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
+    leaf = leaf_in(leaves)
+    return all(term.holds((label_of(term.field, leaf),)) for term in terms)
+
+
+def _without(
+    found: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
+) -> tuple[list[GridRow], set[int]]:
+    """The rows that no exclusion names, and which exclusions named one."""
+    if not exclusions:
+        return found, set()
+    kept, used = [], set()
+    for row in found:
+        known = dict(base)
+        for choice in row:
+            known |= flat(choice.assign)
+        hits = {i for i, terms in enumerate(exclusions) if _holds(terms, known)}
+        used |= hits
+        if not hits:
+            kept.append(row)
+    return kept, used
+
+
+def _tell_idle(
+    excluded: list[tuple[tuple[FilterTerm, ...], Pointer]],
+    dropped: set[int],
+    axes: Sequence[Axis],
+    found: list[GridRow],
+    reader: Reader,
+    at: Pointer,
+) -> None:
+    """A condition that never holds is most likely a slip, and would cost GPU-hours."""
+    for i, (_, pointer) in enumerate(excluded):
+        if i not in dropped:
+            reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
+    used = {id(choice) for row in found for choice in row}
+    for axis in axes:
+        if axis.conditional and not any(id(c) in used for c in axis.alternatives.choices):
+            reader.problems.append(
+                SpecProblem(
+                    f"the conditions of '{axis.name}' hold for no cell", (*at, "axes", axis.name)
+                )
+            )
+
+
+def _included(
+    written: Mapping[str, Any], pointer: Pointer, reader: Reader
+) -> tuple[GridRow, tuple[int, ...] | None]:
+    settings = {key: value for key, value in written.items() if key != "seed"}
+    assigned = tuple(read("", settings, pointer, reader.lookup, reader.problems))
+    if not written:
+        reader.problems.append(SpecProblem("an included cell names at least one field", pointer))
+    if "seed" not in written:
+        return (Choice(assigned),), None
+    seed = written["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        reader.problems.append(
+            SpecProblem(f"seed must be a whole number >= 0, got {seed!r}", (*pointer, "seed"))
+        )
+        return (), None
+    return (Choice(assigned),), (seed,)
+
+
+def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in base.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _told(
+    axes: Sequence[Axis], excluded: int, included: int, left: int, seeds: Sequence[int]
+) -> str:
+    """`2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
+    parts = [formula([a for a in axes if not a.conditional])]
+    parts += [f"up to {len(a.alternatives.choices)} {a.name}" for a in axes if a.conditional]
+    text = " x ".join(part for part in parts if part != "1") or "1"
+    text += f" - {excluded} excluded" if excluded else ""
+    text += f" + {included} included" if included else ""
+    count = left + included
+    plain = not excluded and not included and not any(a.conditional for a in axes)
+    if not plain:
+        text += f" = {count}"
+    return f"{text} x {len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
+
+
+# Rows become settings. Each distinct section is validated once and shared by its cells.
+
+
+SECTIONS: dict[str, type[Frozen]] = {
+    name: field.section
+    for name, field in FIELDS.items()
+    if field.section is not None and "." not in name
+}
+OUTSIDE = ("resources", "cadence")
+"""Sections that are no part of the settings."""
+SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
+
+
+class Builder:
+    """Builds the settings of one study's rows, and tells each fault once."""
+
+    def __init__(
+        self,
+        name: str,
+        base: Mapping[str, Any],
+        origins: Mapping[str, Pointer],
+        problems: list[SpecProblem],
+    ) -> None:
+        self.at: Pointer = ("studies", name)
+        self.base, self.origins, self.problems = base, origins, problems
+        self._sections: dict[tuple[object, ...], Frozen | None] = {}
+        self._told: set[tuple[str, Pointer]] = set()
+
+    def parts(self, row: GridRow) -> dict[str, Any]:
+        """Validated sections and raw scalars of a row. A section at fault is left out."""
+        touched: dict[str, list[int]] = {}
+        scalars: dict[str, object] = {}
+        for choice in row:
+            for assignment in choice.assign:
+                if assignment.field in SCALARS:
+                    scalars[assignment.field] = assignment.value
+                else:
+                    touched.setdefault(assignment.section, []).append(id(choice))
+        parts: dict[str, Any] = {}
+        for name in SECTIONS:
+            key = (name, *touched.get(name, ()))
+            if key not in self._sections:
+                self._sections[key] = self._section(name, row)
+            section = self._sections[key]
+            if section is not None:
+                parts[name] = section
+        for name in SCALARS:
+            if name in scalars or name in self.base:
+                parts[name] = scalars.get(name, self.base.get(name))
+        return parts
+
+    def settings(self, parts: Mapping[str, Any], seed: int, row: GridRow) -> Settings | None:
+        """The settings of a row and a seed; None, with its problems told, if they cannot be."""
+        inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
+        if any(name not in parts for name in SECTIONS):
+            self._scalars(parts, row)
+            return None
+        try:
+            return Settings.model_validate({**inside, "seed": seed})
+        except ValidationError as error:
+            self._tell(error, "", row)
+            return None
+
+    def alone(self, choices: Iterable[Choice]) -> None:
+        """Checks the base, and each choice by itself, for a study whose axes cannot be read."""
+        for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
+            self._section(name, ())
+        self._scalars(self.base, ())
+        for choice in choices:
+            own = {assignment.field for assignment in choice.assign}
+            for name in {a.section for a in choice.assign} & SECTIONS.keys():
+                self._section(name, (choice,), own)
+            scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
+            self._scalars(scalars, (choice,))
+
+    def _scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
+        """Checks the scalars of settings whose sections are at fault already."""
+        for name in SCALARS:
+            if name in parts:
+                try:
+                    TypeAdapter(FIELDS[name].annotation).validate_python(parts[name], strict=True)
+                except ValidationError as error:
+                    self._tell(error, name, row)
+
+    def _section(self, name: str, row: GridRow, own: Set[str] = frozenset()) -> Frozen | None:
+        """A validated section; None, with its problems told. `own`: tell only of these fields,
+        for the rest may have been meant to come from an axis that cannot be read."""
+        tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
+        assigned = [a for choice in row for a in choice.assign if a.section == name]
+        for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
+            put(tree, assignment)
+        if name in OUTSIDE:
+            tree.setdefault(name, {})
+        if name not in tree:
+            if own:
+                return None
+            self._add(f"{name} is missing: give it in the recipe, in `base` or as an axis", self.at)
+            return None
+        try:
+            section = SECTIONS[name].model_validate(tree[name])
+        except ValidationError as error:
+            self._tell(error, name, row, own)
+            return None
+        if own:
+            return section
+        if isinstance(section, Kl) and section.estimator != "none":
+            if "beta" in section.model_fields_set:
+                return section
+            self._add(
+                f"kl.beta is missing: estimator '{section.estimator}' needs one "
+                "(write 0 for a control without KL)",
+                self._origin("kl", row),
+            )
+            return None
+        return section
+
+    def _tell(
+        self, error: ValidationError, within: str, row: GridRow, own: Set[str] = frozenset()
+    ) -> None:
+        for detail in error.errors():
+            field = ".".join(str(key) for key in (within, *detail["loc"]) if key != "")
+            if own and (detail["type"] == "missing" or own.isdisjoint(_widening(field))):
+                continue
+            parent = field.rpartition(".")[0]
+            known = [
+                other.removeprefix(f"{parent}.")
+                for other in FIELDS
+                if other.rpartition(".")[0] == parent
+            ]
+            message = sentence(detail, field, known)
+            if detail["type"] == "missing":
+                message += ": give it in the recipe, in `base` or as an axis"
+            self._add(message, self._origin(field or self._mentioned(message, row), row))
+
+    def _origin(self, field: str, row: GridRow) -> Pointer:
+        """Where the value of a field was written: by the last axis that set it, else the base."""
+        assigned = [a for choice in row for a in choice.assign]
+        for near in _widening(field):
+            for assignment in reversed(assigned):
+                if assignment.field == near or (
+                    near == field and assignment.field.startswith(f"{field}.")
+                ):
+                    return (*assignment.pointer, *_rest(field, near))
+            if near in self.origins:
+                return self.origins[near] + _rest(field, near)
+        inside = [at for other, at in self.origins.items() if other.startswith(f"{field}.")]
+        return inside[-1] if inside and field else self.at
+
+    def _mentioned(self, message: str, row: GridRow) -> str:
+        """The field that a rule between fields is about: one that an axis sets, else the first."""
+        words = [word.strip(".") for word in re.findall(r"[a-z_.]+", message)]
+        fields = [word for word in words if word in FIELDS]
+        assigned = {a.field for choice in row for a in choice.assign}
+        return next((f for f in fields if f in assigned), fields[0] if fields else "")
+
+    def _add(self, message: str, pointer: Pointer) -> None:
+        if (message, pointer) not in self._told:
+            self._told.add((message, pointer))
+            self.problems.append(SpecProblem(message, pointer))
+
+
+def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
+    """Assignments, later ones over earlier ones, as nested data and where each field came from."""
+    tree: dict[str, Any] = {}
+    origins: dict[str, Pointer] = {}
+    for assignment in assignments:
+        put(tree, assignment)
+        if assignment.field in WHOLE:
+            for field in [f for f in origins if f.startswith(f"{assignment.field}.")]:
+                del origins[field]
+        origins[assignment.field] = assignment.pointer
+    return tree, origins
+
+
+def _widening(field: str) -> Iterator[str]:
+    """`loss.clip.low`, `loss.clip`, `loss`."""
+    while field:
+        yield field
+        field = field.rpartition(".")[0]
+
+
+def _rest(field: str, near: str) -> Pointer:
+    return tuple(key for key in field.removeprefix(near).split(".") if key)
+
+
+# Settings become cells: id, slug, and what each is called on every axis.
+
+
+MAX_SLUG = 96
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+_LABELLED = (
+    "model",
+    "data",
+    "kl.estimator",
+    "kl.placement",
+    "kl.beta",
+    "backend",
+    "max_staleness_steps",
+    "resources",
+    "cadence",
+)
+"""Fields that a standard label shows, or that change no result."""
+
+
+def cells_of(
+    study: Study, found: GridRows, builder: Builder, slugs: dict[str, str]
+) -> dict[str, Cell]:
+    """The cells of one study. Two rows that are one cell are a problem."""
+    extras = _extra_labels(found)
+    planned = [(row, seed) for seed in study.seeds for row in found.product]
+    planned += [
+        (row, seed) for row, own in found.included for seed in (study.seeds if own is None else own)
+    ]
+    parts_of: dict[int, dict[str, Any]] = {}
+    cells: dict[str, Cell] = {}
+    for row, seed in planned:
+        parts = parts_of.get(id(row))
+        if parts is None:
+            parts = parts_of[id(row)] = builder.parts(row)
+        settings = builder.settings(parts, seed, row)
+        if settings is None:
+            continue
+        cell = _cell(study, settings, parts, extras, slugs)
+        if cell.id in cells:
+            _tell_twins(cell, cells[cell.id], row, builder)
+        cells.setdefault(cell.id, cell)
+    return cells
+
+
+def _tell_twins(cell: Cell, twin: Cell, row: GridRow, builder: Builder) -> None:
+    last = row[-1].assign[-1].pointer if row and row[-1].assign else builder.at
+    builder.problems.append(
+        SpecProblem(
+            f"two rows of study '{cell.studies[0]}' are the same cell, {twin.slug}: drop one "
+            "with `exclude`, or keep an axis away from it with `when`",
+            last,
+        )
+    )
+
+
+def _extra_labels(found: GridRows) -> list[str]:
+    """The fields this study varies that no standard label shows."""
+    choices = [c for axis in found.axes for c in axis.alternatives.choices]
+    choices += [c for row, _ in found.included for c in row]
+    fields: dict[str, None] = {}
+    for choice in choices:
+        for a in choice.assign:
+            if a.field == "backend" and a.value.get("version"):
+                fields["backend.version"] = None
+            if not any(
+                a.field == shown
+                or (a.field.startswith(f"{shown}.") and shown not in ("model", "data", "backend"))
+                for shown in _LABELLED
+            ):
+                fields[a.field] = None
+    sections = {f for f in fields if any(other.startswith(f"{f}.") for other in fields)}
+    covered = {f for f in fields if any(f.startswith(f"{s}.") for s in sections)}
+    return [f for f in fields if f not in covered]
+
+
+def _cell(
+    study: Study,
+    settings: Settings,
+    parts: Mapping[str, Any],
+    extras: list[str],
+    slugs: dict[str, str],
+) -> Cell:
+    kl = settings.kl
+    axes = {
+        "model": settings.model.name,
+        "data": settings.data.name,
+        "kl": kl.label,
+        "beta": text_of(kl.beta),
+        "backend": settings.backend.name,
+        "async": str(settings.max_staleness_steps),
+        "seed": str(settings.seed),
+    }
+    for field in extras:
+        try:
+            axes[field] = text_of(attrgetter(field)(settings))
+        except AttributeError:  # below a section that is not set, as loss.clip.low with no clip
+            axes[field] = text_of(None)
+    name = fingerprint(settings)
+    slug = _slug(settings, axes, extras)
+    if slugs.setdefault(slug, name) != name:
+        slug = f"{slug}-{name[:6]}"
+    return Cell(
+        id=name,
+        slug=slug,
+        studies=(study.name,),
+        axes=axes,
+        settings=settings,
+        resources=parts["resources"],
+        cadence=parts["cadence"],
+    )
+
+
+def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str:
+    """Readable, safe as a file name, and the same whatever else the spec declares."""
+    words = [axes["model"], axes["data"], axes["kl"]]
+    if settings.kl.estimator != "none":
+        words.append(f"b{axes['beta']}")
+    if settings.batch.num_minibatches > 1 and "batch.num_minibatches" not in extras:
+        words.append(f"m{settings.batch.num_minibatches}")
+    if settings.max_staleness_steps:
+        words.append(f"a{axes['async']}")
+    words.append(axes["backend"])
+    words += [f"{field.rpartition('.')[2]}{axes[field]}" for field in extras]
+    return _UNSAFE.sub("_", "-".join(words))[:MAX_SLUG] + f"-s{axes['seed']}"
+
+
+def merged(one: Cell, other: Cell) -> Cell:
+    return one.model_copy(
+        update={"studies": one.studies + other.studies, "axes": {**other.axes, **one.axes}}
+    )
+
+
+# Spec -> Cells. Pure: reads no file, imports no backend, works on plain data.
+#
+# A study is its base (recipe, the spec's base, the study's own) and its axes:
+#
+#     axes:
+#       model: [qwen2.5-7b, llama-3.1-8b-instruct]          two values; names of a config group
+#       kl:                                                  1 + 2 x 2 x 2 alternatives
+#         - none
+#         - product: {estimator: [k1, k3], placement: [reward, loss], beta: [0.1, 1.0]}
+#       task: {zip: {model: [a, b], data: [math, countdown]}}   coupled; any name will do
+#       loss.clip: [null, {low: 0.2, high: 0.28}]            any dotted field
+#       batch.num_minibatches: {values: [1, 4], when: {kl: k1.loss}}   elsewhere as in the base
+#     exclude: [{model: qwen2.5-7b, kl.beta: ">=1"}]         rows for which all of it holds
+#     include: [{kl: k2.loss, kl.beta: 0.1}]                 one more row each, on the base
+#
+# Axes multiply, in the order written; conditional ones come after the others (see rows.py); then
+# exclusions, inclusions, and the seeds. A value that is a mapping changes the fields it names and
+# no other; `model`, `data` and `backend` are replaced whole; `none` takes the base's placement and
+# beta with it. A cell that several studies ask for is one cell, in all of them.
+
+
+class Expansion(NamedTuple):
+    """The cells of a spec, how each study's number comes about, and what is wrong."""
+
+    cells: tuple[Cell, ...]
+    formulas: dict[str, str]
+    problems: tuple[SpecProblem, ...]
+
+
+_latest: list[tuple[weakref.ref[Spec], Expansion]] = []
+"""The last expansion: `load` checks every cell, and whoever loads a spec expands it next."""
+
+
+def expand(spec: Spec) -> list[Cell]:
+    """The declared cells, each once, by study and seed, in the order written.
+
+    Raises SpecError with every cell that cannot be.
+    """
+    return list(_expansion_of(spec).cells)
+
+
+def how(spec: Spec) -> dict[str, str]:
+    """Study -> how its cells come about: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
+    return dict(_expansion_of(spec).formulas)
+
+
+def _expansion_of(spec: Spec) -> Expansion:
+    found = next((done for owner, done in _latest if owner() is spec), None)
+    if found is None:
+        found = expansion(spec.studies, _entries(spec))
+        keep(spec, found)
+    if found.problems:
+        source = Path(spec.source) if spec.source else None
+        faults = [Fault(p.message, spelled(p.pointer), source) for p in found.problems]
+        raise SpecError(spec.source or spec.name, faults)
+    return found
+
+
+def keep(spec: Spec, done: Expansion) -> None:
+    """Remembers the expansion of a spec until another is kept."""
+    _latest[:] = [(weakref.ref(spec), done)]
+
+
+def expansion(
+    studies: Sequence[Study],
+    lookup: Lookup,
+    origins: Mapping[str, Mapping[str, Pointer]] | None = None,
+    *,
+    strict: bool = False,
+) -> Expansion:
+    """Expands studies and collects all problems.
+
+    `origins`: study -> field -> where it was written. `strict`: see rows.py.
+    """
+    problems: list[SpecProblem] = []
+    cells: dict[str, Cell] = {}
+    slugs: dict[str, str] = {}
+    formulas: dict[str, str] = {}
+    for study in studies:
+        own: Mapping[str, Pointer] = (origins or {}).get(study.name, {})
+        try:
+            found = rows(study, Reader(lookup, problems), strict=strict)
+        except TooLargeError:
+            problems.append(
+                SpecProblem(
+                    f"study '{study.name}' expands to more than {MAX_CELLS:,} cells; split it into "
+                    "studies or files that are run one by one",
+                    ("studies", study.name),
+                )
+            )
+            continue
+        builder = Builder(study.name, study.base, own, problems)
+        if found.broken:
+            builder.alone(c for axis in found.axes for c in axis.alternatives.choices)
+            continue
+        added = cells_of(study, found, builder, slugs)
+        formulas[study.name] = f"{found.formula} = {len(added)}"
+        for cell in added.values():
+            twin = cells.get(cell.id)
+            cells[cell.id] = cell if twin is None else merged(twin, cell)
+    return Expansion(tuple(cells.values()), formulas, tuple(problems))
+
+
+def _entries(spec: Spec) -> Lookup:
+    def lookup(group: str, name: str) -> Mapping[str, Any]:
+        entries = spec.groups.get(group, {})
+        if group == "backend":
+            return {}  # `load` has checked it
+        if name not in entries:
+            raise LookupError(f"no {group} is called '{name}'{did_you_mean(name, entries)}")
+        entry: Mapping[str, Any] = entries[name]
+        return entry
+
+    return lookup

@@ -1,0 +1,147 @@
+"""Filters over cells: the `--where` of every command, and the conditions of a spec.
+
+    term = ["!"] field ("=" | "!=" | ">=" | "<=" | ">" | "<") value {"," value}
+
+A field is `state`, `study`, `id` (its first digits), `slug`, a label (`model`, `kl`, `beta`,
+`async`, ...) or a dotted settings field. Several values mean any of them; several terms mean all.
+Numbers compare as numbers; `none` is what is not set.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import attrgetter, ge, gt, le, lt
+from typing import NamedTuple, get_args
+
+from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.records import Cell, Selection, State
+from orchestrator.spec.fields import FIELDS, LABELS, label_of, text_of, unknown
+from orchestrator.spec.sentences import choices
+
+OF_A_CELL = ("state", "study", "id", "slug")
+"""What a filter may ask of a cell beyond its labels and settings."""
+
+_TERM = re.compile(r"(?P<not>!?)\s*(?P<field>[\w.]+)\s*(?P<op>!=|>=|<=|=|>|<)(?P<values>.*)", re.S)
+_ORDER = {">": gt, "<": lt, ">=": ge, "<=": le}
+
+
+class FilterTerm(NamedTuple):
+    """`field op values`, as read."""
+
+    field: str
+    op: str
+    values: tuple[str, ...]
+
+    def holds(self, found: Sequence[str]) -> bool:
+        """Whether it holds for something that has these values of the field."""
+        if self.op in _ORDER:
+            return any(_ordered(self.op, text, self.values[0]) for text in found)
+        hit = any(_same(text, value, self.field) for text in found for value in self.values)
+        return hit if self.op == "=" else not hit
+
+
+def parse(terms: Sequence[str]) -> Selection:
+    """Reads `--where` terms. Raises SelectionError for a field or a form there is not."""
+    for text in terms:
+        _parsed(text)
+    return Selection(tuple(terms))
+
+
+def matches(selection: Selection, cell: Cell, state: str | None = None) -> bool:
+    """Whether every term holds for the cell; `state` is needed by terms that ask for it."""
+    return all(
+        _parsed(text).holds(_found(_parsed(text).field, cell, state)) for text in selection.terms
+    )
+
+
+@cache
+def _parsed(text: str) -> FilterTerm:
+    read = _TERM.fullmatch(text.strip())
+    if read is None:
+        raise SelectionError(
+            f"--where {text!r} is not FIELD=VALUE; for instance kl.estimator=k3, '!kl.beta=0', "
+            "'kl.beta>=0.1', state=failed, study=onpolicy"
+        )
+    try:
+        return term(read["field"], read["op"], read["values"].split(","), read["not"] == "!")
+    except ValueError as error:
+        raise SelectionError(f"--where {text!r}: {error}") from None
+
+
+def term(field: str, op: str, values: Sequence[str], negated: bool = False) -> FilterTerm:
+    """A checked term. Raises ValueError, a sentence, for a field, form or word there is not."""
+    if field not in FIELDS and field not in LABELS and field not in OF_A_CELL:
+        hint = did_you_mean(field, [*OF_A_CELL, *LABELS, *FIELDS])
+        raise ValueError(f"unknown field '{field}'{hint}" if hint else unknown(field))
+    cleaned = tuple(value.strip() for value in values)
+    if not all(cleaned):
+        raise ValueError(f"{field} is compared with nothing; write '{field}{op}VALUE'")
+    words = get_args(State) if field == "state" else _words(field)
+    for value in cleaned if op in ("=", "!=") and words else ():
+        if value not in words:
+            raise ValueError(
+                f"{field} is never '{value}'{did_you_mean(value, words)} "
+                f"(it is one of {', '.join(words)})"
+            )
+    if op in _ORDER and (len(cleaned) > 1 or _number(cleaned[0]) is None):
+        raise ValueError(f"'{op}' compares {field} with one number; got {', '.join(cleaned)}")
+    if negated:
+        op = {"=": "!=", "!=": "=", ">": "<=", "<": ">=", ">=": "<", "<=": ">"}[op]
+    return FilterTerm(field, op, cleaned)
+
+
+def _words(field: str) -> tuple[str, ...]:
+    """The words a settings field can hold, if it is one of a few."""
+    if field not in FIELDS or FIELDS[field].section is not None:
+        return ()
+    words = choices(FIELDS[field].annotation)
+    return (*words, "none") if words and FIELDS[field].nullable else words
+
+
+def _found(field: str, cell: Cell, state: str | None) -> Sequence[str]:
+    if field == "state":
+        return (state,) if state is not None else ()
+    if field == "study":
+        return cell.studies
+    if field in ("id", "slug"):
+        return (getattr(cell, field),)
+    if field in LABELS:  # a rehearsed cell keeps every name it was declared under
+        return (
+            cell.axes[field].split(" | ")
+            if field in cell.axes
+            else (label_of(field, leaf_of(cell)),)
+        )
+    return (text_of(leaf_of(cell)(field)),)
+
+
+def leaf_of(cell: Cell) -> Callable[[str], object]:
+    """How to look up a field of what the spec declared."""
+    settings = cell.declared or cell.settings
+
+    def leaf(name: str) -> object:
+        owner = cell if name.startswith(("resources", "cadence")) else settings
+        try:
+            return attrgetter(name)(owner)
+        except AttributeError:
+            return None  # below a section that is not set, as loss.clip.low of an unclipped loss
+
+    return leaf
+
+
+def _same(found: str, value: str, field: str) -> bool:
+    if field == "id":
+        return found.startswith(value)
+    one, other = _number(found), _number(value)
+    return found == value if one is None or other is None else one == other
+
+
+def _ordered(op: str, found: str, value: str) -> bool:
+    one, other = _number(found), _number(value)
+    return one is not None and other is not None and bool(_ORDER[op](one, other))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

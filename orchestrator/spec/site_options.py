@@ -1,0 +1,268 @@
+"""What a site says of its nodes: environments of the trainers, variables, patience.
+
+These are fields of `site.options`; the launcher's own (partition, account, ...) stand beside them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.settings import (
+    Frozen,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from orchestrator.spec.sentences import sentence
+
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class EnvironmentEntry(Frozen):
+    """Where one release of a library is installed: an environment, or lines of shell, or an image.
+
+    `setup` lines run first, in a login shell (`module load cuda/12.4`).
+    """
+
+    venv: str | None = None
+    """A virtual environment: the folder that holds bin/python."""
+    python: str | None = None
+    """A Python whose folder has the library's programs, where it is no virtual environment."""
+    image: str | None = None
+    """An Apptainer image (.sif, docker://...) or an enroot image (.sqsh)."""
+    binds: tuple[str, ...] = Field(default=(), strict=False)
+    """Folders an image sees, beside the runs folder: `/data` or `/host:/inside`."""
+    setup: tuple[str, ...] = Field(default=(), strict=False)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "EnvironmentEntry":
+        given = [name for name in ("venv", "python", "image") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"an environment is one of venv, python, image; got {given}")
+        if not given and not self.setup:
+            raise ValueError("an environment needs venv, python, image or setup")
+        return self
+
+
+class SecretFile(Frozen):
+    file: str
+
+
+class NodeOptions(Frozen):
+    """The part of `site.options` that the node's side reads."""
+
+    environments: dict[str, EnvironmentEntry] = Field(default_factory=dict)
+    """`verl@0.9.1`, or `verl` for all its releases."""
+    environments_dir: str | None = None
+    """Holds <library>-<version>/; None: where `orch env create` puts them."""
+    env: dict[VariableName, str] = Field(default_factory=dict)
+    """Exported on every node before anything starts. Not for secrets: it is kept in files."""
+    secrets: dict[VariableName, SecretFile | None] = Field(default_factory=dict)
+    """Names only: a variable of the submitting shell, or a file that the node reads."""
+    hung_after_minutes: NonNegativeFloat = 60.0
+    """A trainer that writes nothing for so long is ended; 0: never."""
+    start_minutes: PositiveFloat = 10.0
+    """How long the nodes may take to come together."""
+    network_interface: str | None = None
+    """For Ray, NCCL and Gloo, where a node has several (`ib0`)."""
+    scratch_dir: str | None = None
+    """A folder of each node's own for Ray's sockets; None: $SLURM_TMPDIR, $TMPDIR or /tmp."""
+    ray_cpus_per_node: PositiveInt | None = None
+    """What Ray may count on; None: the job's CPUs, and at least 4 a GPU and 4 more."""
+    ray_object_store_gib: PositiveFloat | None = None
+    """None: Ray's own choice."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_alone(cls, plain: Any) -> Any:
+        if isinstance(plain, Mapping) and isinstance(plain.get("secrets"), list | tuple):
+            return {**plain, "secrets": dict.fromkeys(plain["secrets"])}
+        return plain
+
+
+def node_options(options: Mapping[str, object]) -> NodeOptions:
+    """Reads those fields and leaves the others. Raises EnvironmentFault with every fault."""
+    mine = {name: options[name] for name in NodeOptions.model_fields if name in options}
+    try:
+        return NodeOptions.model_validate(mine)
+    except ValidationError as error:
+        told = []
+        for each in error.errors():
+            at = ".".join(map(str, each["loc"]))
+            told.append(f"  {sentence(each, f'site.options.{at}')}  @ $.site.options.{at}")
+        raise EnvironmentFault("\n".join(["the site cannot be used", *told])) from error
+
+
+# What a site file says of its cluster: `site.options`, checked before anything is submitted.
+
+
+Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export"]
+
+# Values are plain: no blank, quote, dollar, semicolon or backslash, so that none means anything
+# to a shell, whoever pastes it. A constraint has SLURM's own grammar.
+_NAMES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$", max_length=256)]
+_GRES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:,/-]*$", max_length=256)]
+_CONSTRAINT = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,&|*()\[\]!:@+-]*$", max_length=256)
+]
+_HOSTS = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$", max_length=4096)]
+_FILE = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]+$", max_length=1024)]
+_OURS = frozenset(
+    {
+        "array",
+        "job-name",
+        "output",
+        "error",
+        "input",
+        "dependency",
+        "kill-on-invalid-dep",
+        "chdir",
+        "parsable",
+        "wrap",
+        "open-mode",
+        "signal",
+        "export",
+        "no-requeue",
+        "test-only",
+        "wait",
+        "nodes",
+        "ntasks",
+        "ntasks-per-node",
+        "time",
+    }
+)
+"""Flags that orch sets itself."""
+
+
+def _not_ours(flag: str) -> str:
+    if flag.removeprefix("--").partition("=")[0] in _OURS:
+        raise ValueError(f"{flag} is set by orch itself; leave it out")
+    return flag
+
+
+_FLAG = Annotated[
+    str, Field(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.:,/@+\[\]-]+)?$"), AfterValidator(_not_ours)
+]
+
+_RULES: Mapping[str, str] = {
+    "partition": "names are letters, digits and '_.,@+-'",
+    "account": "names are letters, digits and '_.,@+-'",
+    "qos": "names are letters, digits and '_.,@+-'",
+    "reservation": "names are letters, digits and '_.,@+-'",
+    "gres": "such as gpu:a100:4: letters, digits and '_.:,/-'",
+    "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
+    "exclude": "node names such as node[1-3],node7",
+    "python": "an absolute path of letters, digits and '_./+@-'",
+    "extra": "flags such as --mail-type=END, with a plain value",
+}
+
+
+class EvaluationJob(Frozen):
+    """The job that scores one cell, on one node: what is not said is as in training."""
+
+    partition: _NAMES | None = None
+    gpus: NonNegativeInt | None = None
+    """None: as many as training takes of a node. vLLM spreads the weights over all of them."""
+    cpus: PositiveInt | None = None
+    memory_gib: PositiveFloat | None = None
+    """Exporting a checkpoint takes about three times its size. Never less than 2 at micro scale."""
+    time_limit_hours: PositiveFloat | None = None
+
+
+SMALL_GIB = 2.0
+"""What the evaluation harness takes with an embedded policy, and room to spare."""
+
+
+class SlurmOptions(NodeOptions):
+    """All fields of `site.options`: the launcher's here, the node's in NodeOptions."""
+
+    partition: _NAMES | None = None
+    account: _NAMES | None = None
+    qos: _NAMES | None = None
+    constraint: _CONSTRAINT | None = None
+    reservation: _NAMES | None = None
+    gres: _GRES | None = None
+    """Per node, for cells that want GPUs; None: `gpu:<gpus_per_node>`."""
+    exclude: _HOSTS | None = None
+    """Nodes that are never used."""
+    time_limit_hours: PositiveFloat = 24.0
+    """Of one job. A cell that needs longer checkpoints, is requeued and goes on."""
+    memory_gib: PositiveFloat | None = None
+    """Per node."""
+    cpus_per_task: PositiveInt | None = None
+    cpus_per_gpu: PositiveInt | None = None
+    extra: tuple[_FLAG, ...] = Field(default=(), strict=False)
+    """Further flags of sbatch."""
+    max_running: PositiveInt | None = None
+    """Cells at the same time."""
+    max_array_size: PositiveInt | None = None
+    """Elements of one job array; never more than the cluster's MaxArraySize."""
+    max_submit_jobs: PositiveInt | None = None
+    """Jobs in the queue at the same time: the MaxSubmitJobs of your account or QOS."""
+    signal_seconds: PositiveInt = 90
+    """How long before its time limit a job is told, to write a checkpoint."""
+    max_requeues: NonNegativeInt = 20
+    """How often one job is put back into the queue at its time limit or on preemption."""
+    retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
+    """How often a cell that failed in this way is tried again by itself."""
+    help_seconds: NonNegativeFloat = 300.0
+    """How long after its start a job of an embedded cell, its own done, goes on with cells of its
+    array that have not begun. 0: never."""
+    evaluate: bool = True
+    """Whether each cell's evaluation is a job that starts when the cell is done."""
+    evaluation: EvaluationJob = EvaluationJob()
+    python: _FILE | None = None
+    """The Python of orch's environment on the nodes; None: the one that submits."""
+
+
+RETRIES: Mapping[str, int] = {
+    "error": 1,
+    "out_of_memory": 0,
+    "hung": 2,
+    "lost": 2,
+    "node": 5,
+    "disk": 0,
+    "export": 1,
+}
+"""Where the site file says nothing. A failure of class `config` is never tried again."""
+
+
+def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """Every fault of `site.options`, as a sentence and where in them it is."""
+    try:
+        SlurmOptions.model_validate(dict(options))
+    except ValidationError as error:
+        for each in error.errors():
+            field = str(each["loc"][0]) if each["loc"] else ""
+            name = f"site.options.{'.'.join(map(str, each['loc']))}"
+            if each["type"] == "string_pattern_mismatch" and field in _RULES:
+                yield f"{name}: {_RULES[field]}; got {each['input']!r}", each["loc"]
+            else:
+                yield sentence(each, name, tuple(SlurmOptions.model_fields)), each["loc"]
+
+
+def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
+    """The options of evaluation jobs that take so many GPUs; small: of embedded policies."""
+    own = options.evaluation
+    memory = own.memory_gib or options.memory_gib
+    changes: dict[str, object] = {
+        "partition": own.partition or options.partition,
+        "memory_gib": max(memory or 0.0, SMALL_GIB) if small else memory,
+        "cpus_per_task": own.cpus or options.cpus_per_task,
+        "time_limit_hours": own.time_limit_hours or options.time_limit_hours,
+    }
+    if own.gpus and options.gres:
+        name = options.gres.partition(",")[0].split(":")
+        kind = [word for word in name[1:] if not word.isdigit()]
+        changes["gres"] = ":".join(["gpu", *kind, str(gpus)])
+    return options.model_copy(update=changes)
+
+
+def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
+    """The options, typed. Raises EnvironmentFault with every fault."""
+    if told := [text for text, _ in faults(options)]:
+        raise EnvironmentFault("\n".join(["the site cannot be used", *(f"  {t}" for t in told)]))
+    return SlurmOptions.model_validate(dict(options))

@@ -1,0 +1,145 @@
+"""Means, curves and differences of configurations."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.analysis.compare import by, compare, versus_none
+from orchestrator.analysis.runs import MAX_POINTS, curve
+
+METRIC = "eval/in_domain/mean"
+
+
+def compared(synthetic: Any, done: Any) -> Any:
+    return compare(synthetic.spec(), done.records, done.scores)
+
+
+def test_seeds_make_one_configuration(synthetic: Any) -> None:
+    found = compared(synthetic, synthetic.grid({"k1.reward": [0.7, 0.8, 0.9], "none": [0.5]}))
+    reward, none = found.configurations
+    assert (reward.kl, reward.beta, reward.name) == ("k1.reward", 0.1, "k1.reward β=0.1")
+    assert (none.kl, none.beta, none.name) == ("none", None, "none")
+    assert reward.finals[METRIC].n == 3
+    assert reward.finals[METRIC].mean == pytest.approx(0.8)
+    assert reward.by_seed(METRIC) == pytest.approx({0: 0.7, 1: 0.8, 2: 0.9})
+    assert none.finals[METRIC].low is None
+    assert (found.in_domain, found.out_of_domain) == (METRIC, "eval/out_of_domain/mean")
+
+
+def test_a_cell_of_two_studies_is_shown_in_both(synthetic: Any) -> None:
+    found = compared(synthetic, synthetic.run(study=("onpolicy", "async10")))
+    assert [c.study for c in found.configurations] == ["onpolicy", "async10"]
+
+
+def test_without_scores_the_trainers_own_accuracy_is_the_result(synthetic: Any) -> None:
+    found = compared(synthetic, synthetic.grid({"k1.reward": [0.7, 0.8]}, scored=False))
+    assert found.in_domain == "eval/accuracy_in_domain"
+    assert compared(synthetic, synthetic.run(state="planned")).in_domain is None
+
+
+def test_an_unfinished_run_has_a_curve_and_no_final_value(synthetic: Any) -> None:
+    done = synthetic.run(seed=0) + synthetic.run(seed=1, state="running", progress=0.5)
+    found = compared(synthetic, done).configurations[0]
+    assert (found.num_finished, found.finals[METRIC].n, found.collapse.n) == (1, 1, 1)
+    shown = found.curves["train/reward_mean"]
+    assert set(shown.seeds) == {0, 1}
+    assert shown.steps[-1] == 50, "cut to the progress both seeds have in common"
+
+
+def test_staleness_is_what_was_observed(synthetic: Any) -> None:
+    found = compared(synthetic, synthetic.grid({"k1.reward": [0.7, 0.8]}, staleness=10))
+    assert found.configurations[0].staleness.mean == pytest.approx(9.0)
+    assert found.configurations[0].max_staleness == 10
+
+
+def test_a_configuration_is_set_against_the_run_without_kl(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.9, 0.8, 0.7], "k1.reward": [0.8, 0.72]})
+    found = versus_none(compared(synthetic, done).configurations, METRIC)
+    assert list(found) == [1]
+    assert found[1].mean == pytest.approx(-0.09), "on the two seeds both have"
+    elsewhere = synthetic.grid({"none": [0.9]}) + synthetic.grid(
+        {"k1.reward": [0.8]}, model="other"
+    )
+    assert versus_none(compared(synthetic, elsewhere).configurations, METRIC) == {}
+
+
+def test_values_of_an_axis_are_set_against_each_other_in_equal_settings(synthetic: Any) -> None:
+    done = synthetic.none
+    for backend, shift in (("verl", 0.0), ("openrlhf", 0.1)):
+        for beta in (0.1, 1.0):
+            done += synthetic.grid(
+                {"k1.reward": [0.5 + shift, 0.52 + shift, 0.51 + 0.98 * shift]},
+                beta=beta,
+                backend=backend,
+                micro=False,
+            )
+    done += synthetic.grid({"k1.reward": [0.0] * 3}, beta=3.0, backend="verl", micro=False)
+    (found,) = by(compared(synthetic, done).configurations, "backend", METRIC)
+    assert (found.left, found.right) == ("verl", "openrlhf")
+    assert found.effect.mean == pytest.approx(-0.1, abs=0.001)
+    assert len(found.settings) == 2, "beta 3 ran in one library only"
+    assert found.verdict == "differs"
+
+
+def test_by_kl_sets_no_kl_against_every_beta(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.8]})
+    done += synthetic.grid({"k1.reward": [0.6, 0.6]}, beta=1.0)
+    (found,) = by(compared(synthetic, done).configurations, "kl", METRIC)
+    assert found.effect.mean == pytest.approx(0.2)
+    betas = by(compared(synthetic, done).configurations, "beta", METRIC)
+    assert [(d.left, d.right) for d in betas] == [("0.1", "1")]
+    with pytest.raises(KeyError):
+        by(compared(synthetic, done).configurations, "colour", METRIC)
+
+
+def test_differences_of_an_axis_are_corrected_for_their_number(synthetic: Any) -> None:
+    done = synthetic.grid(
+        {"k1.reward": [0.8, 0.81, 0.83], "k3.loss": [0.7, 0.7, 0.75], "k1.loss": [0.6, 0.7, 0.5]}
+    )
+    found = by(compared(synthetic, done).configurations, "kl", METRIC)
+    assert len(found) == 3
+    assert all(d.p_corrected >= d.p for d in found)
+    assert max(d.p_corrected / d.p for d in found) == pytest.approx(3)
+
+
+# ---------------------------------------------------------------- curves
+
+points = st.dictionaries(st.integers(0, 500), st.floats(-5, 5), min_size=1, max_size=300)
+
+
+@given(st.lists(points, min_size=1, max_size=3))
+def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
+    found = curve(dict(enumerate(series)))
+    common = sorted(set.intersection(*(set(s) for s in series)))
+    if not common:
+        assert found is None
+        return
+    assert found is not None
+    assert set(found.steps) <= set(common)
+    assert (found.steps[0], found.steps[-1]) == (common[0], common[-1])
+    assert len(found.steps) <= MAX_POINTS
+    assert list(found.steps) == sorted(set(found.steps))
+    for i, step in enumerate(found.steps):
+        assert found.mean[i] == pytest.approx(sum(s[step] for s in series) / len(series))
+        if len(series) > 1:
+            assert found.low[i] <= found.mean[i] + 1e-9
+            assert found.mean[i] <= found.high[i] + 1e-9
+        else:
+            assert not found.low
+
+
+def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> None:
+    found = curve({0: {1: 1.0, 2: math.nan, 3: 3.0}, 1: {1: 3.0, 2: 2.0, 3: 5.0}})
+    assert found is not None
+    assert found.mean[0] == 2.0
+    assert math.isnan(found.mean[1])
+    assert found.mean[2] == 4.0
+
+
+def test_bands_end_where_the_metric_does() -> None:
+    found = curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
+    assert found is not None
+    assert (list(found.low), list(found.high)) == ([0.0], [1.0])

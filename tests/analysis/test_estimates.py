@@ -1,0 +1,153 @@
+"""Intervals and tests, against scipy.stats, known values and their own definitions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from orchestrator.analysis.estimates import (
+    estimate,
+    holm,
+    p_fisher,
+    p_share_above,
+    rate,
+    seeds_needed,
+    tails,
+)
+
+values = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=2, max_size=12)
+counts = st.tuples(st.integers(0, 30), st.integers(1, 30)).map(lambda t: (min(t), t[1]))
+
+
+@given(values)
+def test_the_interval_of_a_mean_is_students(x: list[float]) -> None:
+    found = estimate(x)
+    assert found.low is not None
+    assert found.high is not None
+    if len(set(x)) == 1:
+        assert (found.low, found.high) == pytest.approx((x[0], x[0]))
+        return
+    low, high = stats.t.interval(0.95, len(x) - 1, np.mean(x), stats.sem(x))
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-8, abs=1e-8)
+
+
+@given(values, st.randoms())
+def test_the_order_of_seeds_does_not_matter(x: list[float], random: object) -> None:
+    shuffled = list(x)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert estimate(shuffled) == estimate(x)
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    assert (estimate([0.5]).low, estimate([0.5]).high, estimate([0.5]).half_width) == (None,) * 3
+    with pytest.raises(ValueError, match="at least one"):
+        estimate([])
+
+
+def test_the_interval_covers_the_truth_at_its_rate() -> None:
+    rng = np.random.default_rng(7)
+    found = [estimate(row) for row in rng.normal(0.3, 0.1, (4000, 3))]
+    covered = np.mean([f.low <= 0.3 <= f.high for f in found if f.low is not None])  # type: ignore[operator]
+    assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)
+
+
+def test_an_interval_is_cut_to_what_an_accuracy_can_be() -> None:
+    found = estimate([0.0, 0.9, 0.9]).within(0.0, 1.0)
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert found.mean == pytest.approx(0.6)
+
+
+@given(counts)
+def test_the_interval_of_a_share_is_clopper_pearsons(pair: tuple[int, int]) -> None:
+    count, n = pair
+    expected = stats.binomtest(count, n).proportion_ci(0.95, "exact")
+    assert (rate(count, n).low, rate(count, n).high) == pytest.approx(
+        (expected.low, expected.high), abs=1e-9
+    )
+
+
+def test_no_run_says_nothing_of_a_share() -> None:
+    assert (rate(0, 0).low, rate(0, 0).high) == (0.0, 1.0)
+
+
+@given(values, st.floats(-100, 100))
+def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
+    above, below = tails(estimate(x), bound)
+    if np.std(x) > 1e-6 and abs(np.mean(x) - bound) > 1e-6:
+        expected = stats.ttest_1samp(x, bound, alternative="greater").pvalue
+        assert above == pytest.approx(expected, rel=1e-6, abs=1e-12)
+        assert below == pytest.approx(1 - expected, rel=1e-6, abs=1e-12)
+
+
+def test_without_spread_the_signs_are_tested_and_with_one_seed_nothing_is_known() -> None:
+    assert tails(estimate([1.0, 1.0]), 0.5) == (0.25, 0.75)
+    assert tails(estimate([0.0] * 3), 0.5) == (0.875, 0.125)
+    expected = stats.binomtest(6, 6, 0.5, "greater").pvalue
+    assert tails(estimate([0.1] * 6), 0.0)[0] == pytest.approx(expected)
+    for alpha in (0.05, 0.01):
+        n = seeds_needed(0.1, 0.0, alpha)
+        assert n is not None
+        assert 2 * tails(estimate([0.1] * n), 0.0)[0] < alpha <= 4 * 0.5**n
+    assert tails(estimate([0.5, 0.5]), 0.5) == (0.5, 0.5)
+    assert tails(estimate([9.0]), 0.5) == (0.5, 0.5)
+
+
+@given(counts, counts)
+def test_two_shares_are_compared_by_fisher(one: tuple[int, int], other: tuple[int, int]) -> None:
+    table = [[one[0], one[1] - one[0]], [other[0], other[1] - other[0]]]
+    expected = stats.fisher_exact(table, "greater").pvalue
+    assert p_fisher(*one, *other) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+@given(counts, st.floats(0.01, 0.99))
+def test_a_share_is_compared_with_a_number_by_the_binomial(
+    pair: tuple[int, int], bound: float
+) -> None:
+    expected = stats.binomtest(*pair, bound, "greater").pvalue
+    assert p_share_above(*pair, bound) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_a_share_is_surely_above_less_than_nothing_and_never_above_all() -> None:
+    assert p_share_above(0, 5, -0.1) == 0.0
+    assert p_share_above(5, 5, 1.1) == 1.0
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_keeps_the_order_and_lowers_nothing(p: list[float]) -> None:
+    corrected = holm(p)
+    assert all(c >= q for c, q in zip(corrected, p, strict=True))
+    assert max(corrected) <= 1
+    ranked = sorted(range(len(p)), key=p.__getitem__)
+    assert [corrected[i] for i in ranked] == sorted(corrected)
+    assert holm([min(p)]) == [min(p)]
+
+
+def test_seeds_needed_have_the_power_they_promise() -> None:
+    n = seeds_needed(0.05, 0.06)
+    assert n is not None
+    rng = np.random.default_rng(3)
+
+    def power(seeds: int) -> float:
+        x = rng.normal(0.05, 0.06, (4000, seeds))
+        return float(np.mean(stats.ttest_1samp(x, 0, axis=1).pvalue < 0.05))
+
+    assert power(n) > 0.77
+    assert power(n - 2) < 0.80
+
+
+def test_more_noise_a_smaller_effect_or_a_stricter_level_need_more_seeds() -> None:
+    base = seeds_needed(0.1, 0.1)
+    assert base is not None
+    for other in (seeds_needed(0.1, 0.2), seeds_needed(0.05, 0.1), seeds_needed(0.1, 0.1, 0.01)):
+        assert other is not None
+        assert other > base
+    assert seeds_needed(0.0, 0.1) is None
+    assert seeds_needed(1e-6, 1.0) is None

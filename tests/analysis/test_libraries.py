@@ -1,0 +1,230 @@
+"""One cell in several libraries: questions, differences, verdicts, and what keeps them apart."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.analysis.libraries import (
+    AskedCell,
+    Gap,
+    LibraryQuestion,
+    finals,
+    label,
+    ledger_gaps,
+    library_gaps,
+    meanings,
+    missing,
+    not_compared,
+    omitted,
+    overall,
+    questions,
+    refused,
+)
+from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.records import Cell
+from orchestrator.settings import BackendRef, Loss
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.rehearse import rehearse
+
+SPEC = Path(__file__).parents[2] / "experiments" / "cross_library.yaml"
+VERL, OPENRLHF, SKYRL, PRIME = "verl@0.9.1", "openrlhf@0.11.2", "skyrl@0.3.0", "prime_rl@0.5.0"
+
+
+@pytest.fixture(scope="module")
+def declared() -> list[Cell]:
+    return expand(load(SPEC))
+
+
+@pytest.fixture(scope="module")
+def asked(declared: list[Cell]) -> list[AskedCell]:
+    return [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
+
+
+@pytest.fixture(scope="module")
+def found(asked: list[AskedCell]) -> list[LibraryQuestion]:
+    return questions(asked)
+
+
+def named(found: list[LibraryQuestion], name: str) -> LibraryQuestion:
+    return next(q for q in found if q.name == name)
+
+
+def test_the_grid_of_the_spec(declared: list[Cell], found: list[LibraryQuestion]) -> None:
+    assert len(declared) == 5 * 9 * 3
+    assert len(found) == 9
+    assert all(len(q.asked) == 5 and all(len(s) == 3 for s in q.asked.values()) for q in found)
+    assert {q.name for q in found} >= {"none", "k1.reward β=0.05", "k3.loss β=0.3"}
+
+
+def test_libraries_share_a_run_where_they_mean_the_same(found: list[LibraryQuestion]) -> None:
+    k1 = named(found, "k1.reward β=0.3").asked
+    assert k1[VERL][0].id == k1[SKYRL][0].id == k1["micro"][0].id
+    assert len({k1[name][0].id for name in (VERL, OPENRLHF, PRIME)}) == 3
+    k3 = named(found, "k3.loss β=0.3").asked
+    assert k3[PRIME][0].id == k3["micro"][0].id
+    assert len({k3[name][0].id for name in (VERL, SKYRL, OPENRLHF, "micro")}) == 4
+
+
+def spread(found: list[LibraryQuestion], by: dict[str, list[float]]) -> dict[str, float]:
+    """Values by cell id: the same for every question, one a seed."""
+    return {
+        each.id: by[library][seed]
+        for q in found
+        for library, seeds in q.asked.items()
+        if library in by
+        for seed, each in seeds.items()
+    }
+
+
+def test_verdicts(found: list[LibraryQuestion]) -> None:
+    only = [named(found, "k3.reward β=0.3")]
+    values = spread(
+        only,
+        {
+            VERL: [0.80, 0.81, 0.82],
+            OPENRLHF: [0.60, 0.61, 0.625],
+            PRIME: [0.805, 0.812, 0.824],
+            "micro": [0.7, 0.9, 0.75],
+        },
+    )
+    told = {gap.right: gap for gap in library_gaps(only, VERL, values.get)}
+    assert told[OPENRLHF].verdict == "differs"
+    assert told[OPENRLHF].effect is not None
+    assert told[OPENRLHF].effect.mean == pytest.approx(-0.198, abs=1e-3)
+    assert told[PRIME].verdict == "indistinguishable"
+    assert told["micro"].verdict.startswith("underpowered (about ")
+    assert told[SKYRL].verdict == "same mathematics"
+    assert told[SKYRL].effect is not None
+    assert (told[SKYRL].effect.mean, told[SKYRL].p_corrected) == (0.0, 1.0)
+
+
+def test_p_values_are_corrected_over_what_was_measured(found: list[LibraryQuestion]) -> None:
+    values = spread(
+        found,
+        {
+            VERL: [0.80, 0.81, 0.82],
+            OPENRLHF: [0.78, 0.80, 0.79],
+            SKYRL: [0.80, 0.81, 0.82],
+            PRIME: [0.80, 0.81, 0.82],
+            "micro": [0.80, 0.81, 0.82],
+        },
+    )
+    listed = library_gaps(found, VERL, values.get)
+    measured = [gap for gap in listed if not gap.same]
+    assert len(measured) == len([q for q in found if q.asked[VERL][0].id]) * 4 - sum(
+        g.same for g in listed
+    )
+    assert all(gap.p_corrected >= gap.p for gap in measured)
+
+
+def test_one_seed_has_no_verdict(found: list[LibraryQuestion]) -> None:
+    values = spread(found, {VERL: [0.8] * 3, OPENRLHF: [0.1] * 3})
+    kept = {q.asked[name][0].id for q in found for name in (VERL, OPENRLHF)}
+    (gap, *_) = [
+        g
+        for g in library_gaps(found, VERL, lambda i: values.get(i) if i in kept else None)
+        if g.right == OPENRLHF
+    ]
+    assert gap.verdict == "underpowered (2 seeds or more are needed)"
+
+
+def test_over_all_questions_every_pair_is_set_against_each_other(
+    found: list[LibraryQuestion],
+) -> None:
+    values = spread(found, {name: [0.8, 0.81, 0.82] for name in (VERL, PRIME, "micro")})
+    values |= spread(found, {OPENRLHF: [0.5, 0.51, 0.522], SKYRL: [0.801, 0.81, 0.822]})
+    told = {(g.left, g.right): g for g in overall(found, values.get)}
+    assert len(told) == 10
+    assert told[VERL, OPENRLHF].verdict == "differs"
+    assert told[VERL, SKYRL].verdict == "indistinguishable"
+    assert not told[VERL, SKYRL].same, "they part in some questions"
+
+
+def test_a_missing_seed_is_told_with_what_to_run(found: list[LibraryQuestion]) -> None:
+    only = [named(found, "k3.loss β=0.3")]
+    values = spread(only, {name: [0.8, 0.81, 0.82] for name in (VERL, OPENRLHF, PRIME, "micro")})
+    values |= {only[0].asked[SKYRL][0].id: 0.8, only[0].asked[SKYRL][1].id: 0.8}
+    (sentence,) = missing(only, values.get, "spec.yaml")
+    assert "skyrl@0.3.0 has no result for seed 2" in sentence
+    assert "`orch run spec.yaml -w backend=skyrl -w seed=2`" in sentence
+    (gap,) = [g for g in library_gaps(only, VERL, values.get) if g.right == SKYRL]
+    assert gap.effect is not None
+    assert gap.effect.n == 2, "the seeds both have"
+
+
+def test_a_seed_that_is_not_declared_is_told(asked: list[AskedCell]) -> None:
+    fewer = [a for a in asked if not (a.library == PRIME and a.seed == 2)]
+    values = dict.fromkeys((a.id for a in asked), 0.8)
+    (sentence,) = missing(questions(fewer), values.get, "spec.yaml")
+    assert "prime_rl@0.5.0 declares no seed 2" in sentence
+
+
+def test_nothing_finished_is_no_difference(found: list[LibraryQuestion]) -> None:
+    listed = library_gaps(found, VERL, {}.get)
+    assert {gap.verdict for gap in listed} == {"not comparable yet", "same mathematics"}
+    assert finals(found[0], VERL, {}.get) is None
+
+
+def test_cells_that_are_not_the_same_are_refused_with_what_they_differ_in(
+    asked: list[AskedCell],
+) -> None:
+    def other(each: AskedCell) -> AskedCell:
+        settings = each.cell.settings.model_copy(update={"loss": Loss(clip=None)})
+        return AskedCell(each.cell.model_copy(update={"settings": settings}), each.id + "x")
+
+    mixed = [a if a.library == VERL else other(a) for a in asked if a.library in (VERL, SKYRL)]
+    with pytest.raises(SelectionError, match=r"differ in loss\.clip.*make `backend` an axis"):
+        questions(mixed)
+    with pytest.raises(SelectionError, match="name two libraries"):
+        questions([a for a in asked if a.library == VERL])
+
+
+def test_a_release_without_facts_is_refused(declared: list[Cell]) -> None:
+    settings = declared[0].settings.model_copy(
+        update={"backend": BackendRef(name="verl", version="0.6.1")}
+    )
+    with pytest.raises(UnsupportedSetting, match=r"no facts of its mathematics.*verl@0\.9\.1"):
+        rehearse([declared[0].model_copy(update={"settings": settings})])
+
+
+def test_what_they_mean_differently(found: list[LibraryQuestion]) -> None:
+    told = {(m.cause, q) for m in meanings(found, VERL, OPENRLHF) for q in m.questions}
+    assert ("kl_reward", "k1.reward β=0.05") in told
+    assert ("kl_reward", "k1.loss β=0.05") not in told
+    assert not [cause for cause, q in told if q == "none" and cause.startswith("kl_")]
+    (mean,) = meanings(found, VERL, SKYRL)
+    assert mean.cause == "kl_loss_mean"
+    assert mean.other == "over each response, then over responses, always"
+    assert all("loss" in q for q in mean.questions)
+    assert omitted(found, PRIME)
+
+
+def test_what_was_only_read_is_told_where_it_matters(declared: list[Cell]) -> None:
+    """All libraries bound the lag alike, so no difference between two of them would say so."""
+    asked = [cell for cell in declared if cell.settings.backend.name in ("verl", "skyrl")]
+    late = [
+        cell.model_copy(
+            update={"settings": cell.settings.model_copy(update={"max_staleness_steps": 4})}
+        )
+        for cell in asked
+    ]
+    assert not_compared(questions([AskedCell(cell, cell.id) for cell in asked])) == []
+    (told,) = not_compared(questions([AskedCell(cell, cell.id) for cell in late]))
+    assert told.startswith(f"lag of {VERL}, {SKYRL}, not compared: how old a batch really is")
+
+
+def test_ledgers_are_told_where_one_is_not_exact(found: list[LibraryQuestion]) -> None:
+    listed = ledger_gaps(found, VERL, OPENRLHF)
+    fields = {gap.field for gap in listed}
+    assert "kl.placement" in fields
+    assert all(gap.base != "exact" or gap.other != "exact" for gap in listed)
+    (placement,) = [g for g in listed if g.field == "kl.placement"]
+    assert "reward to go" in placement.other
+    assert not refused(found, OPENRLHF)
+
+
+def test_labels() -> None:
+    assert label(BackendRef(name="verl")) == "verl"
+    assert label(BackendRef(name="verl", version="0.9.1")) == VERL
+    assert Gap("q", "a", "b", None, same=False).verdict == "not comparable yet"

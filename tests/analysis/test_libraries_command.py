@@ -1,0 +1,212 @@
+"""`orch compare --by backend` and `--configs`, as a person uses them."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import ROOT, orch
+
+from orchestrator.records import ExitRecord, Outcome
+from orchestrator.rundir import RunFolder
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+
+SMALL = """\
+defaults: [recipe: onpolicy_math, site: local, _self_]
+name: small
+question: Do two libraries agree?
+seeds: [0, 1]
+model: qwen2.5-7b
+studies:
+  libraries:
+    base: {num_train_steps: 10, batch.num_prompts: 8}
+    axes:
+      backend: [verl@0.9.1, verl@0.8.0, openrlhf@0.11.2]
+      kl: [k1.reward]
+      kl.beta: [0.3]
+"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("libraries") / "a 'b' é"
+    folder.mkdir()
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    (folder / "experiments" / "small.yaml").write_text(SMALL)
+    done = orch(folder, "run", "experiments/small.yaml", "--train-only")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def compare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return orch(folder, "compare", "experiments/small.yaml", "--by", "backend", *more)
+
+
+def page(folder: Path, *more: str) -> Any:
+    done = compare(folder, "--json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_page_has_every_part(folder: Path) -> None:
+    found = page(folder)
+    assert found["base"] == "verl@0.9.1"
+    told = {each["library"]: each for each in found["meaning"]}
+    assert not told["verl@0.8.0"]["differs"]
+    assert {m["cause"] for m in told["openrlhf@0.11.2"]["differs"]} == {
+        "kl_clamp",
+        "kl_reward",
+        "decay_of",
+    }
+    predicted = found["predicted"]
+    verdicts = {d["right"]: d["verdict"] for d in predicted["differences"]}
+    assert verdicts["verl@0.8.0"] == "same mathematics"
+    assert verdicts["openrlhf@0.11.2"].startswith(("underpowered", "indistinguishable", "differs"))
+    assert all(
+        s["beta_effective"]["mean"] == pytest.approx(0.3, rel=0.01) for s in predicted["scores"]
+    )
+    (curve,) = predicted["curves"]
+    assert curve["samples"][0] == 0
+    assert curve["samples"][-1] == 4 * 80, "rollouts seen, not steps"
+    assert len({len(values) for values in curve["curves"].values()}) == 1
+    assert predicted["missing"] == []
+    assert "observed" not in found
+
+
+def test_the_page_in_words(folder: Path) -> None:
+    done = compare(folder, "--against", "openrlhf")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "What they mean differently by equal settings, against openrlhf@0.11.2",
+        "each token with those after it",
+        "What the ledgers say differently",
+        "one run with verl@0.8.0",
+        "predicted (micro scale)",
+        "by rollouts seen",
+    ):
+        assert words in done.stdout, words
+    assert "observed (the libraries)" not in done.stdout
+    assert "only predicted here" in done.stderr
+
+
+def test_an_ablation_trains_what_is_missing_once(folder: Path) -> None:
+    found = page(folder, "--ablate")
+    (step,) = [a for a in found["ablation"] if a["right"] == "openrlhf@0.11.2"]
+    (question,) = step["questions"]
+    assert {c["cause"] for c in question["causes"]} == {"kl_clamp", "kl_reward", "decay_of"}
+    total = sum(c["effect"]["mean"] for c in question["causes"]) + question["rest"]["mean"]
+    assert total == pytest.approx(question["gap"]["mean"])
+    cells = folder / "runs" / "small-ablation.micro" / "cells"
+    assert len(list(cells.iterdir())) == 3 * 2, "causes x seeds; the ends are the experiment's own"
+    assert all(len(list((c / "attempts").iterdir())) == 1 for c in cells.iterdir())
+    again = page(folder, "--ablate")
+    assert again == found
+    assert all(len(list((c / "attempts").iterdir())) == 1 for c in cells.iterdir())
+
+
+def test_predicted_and_observed_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
+    """Records of the libraries themselves, in their own logs, beside the rehearsals."""
+    home = tmp_path / "home"
+    shutil.copytree(folder, home)
+    spec = load(home / "experiments" / "small.yaml")
+    runs = RunFolder.of(home / "runs", spec.name, "full")
+    runs.open()
+    for cell in expand(spec):
+        settings = cell.settings
+        if settings.backend.name != "verl":
+            continue
+        made = runs.cell(cell)
+        made.make(cell)
+        attempt = made.path / "attempts" / "1"
+        attempt.mkdir(parents=True)
+        last = 0.9 if settings.backend.version == "0.9.1" else 0.4 + settings.seed / 1000
+        (attempt / "stdout").write_text(
+            "".join(
+                f"step:{step} - critic/score/mean:{last * step / 10}\n" for step in range(1, 11)
+            )
+        )
+        ended = ExitRecord(state="succeeded", outcome=Outcome(kind="trained"), started=1, ended=2)
+        (attempt / "exit.json").write_text(ended.model_dump_json())
+    found = page(home)
+    assert found["predicted"]["metric"] == "eval/accuracy_in_domain"
+    assert found["observed"]["metric"] == "train/reward_mean"
+    observed = {d["right"]: d for d in found["observed"]["differences"]}
+    assert observed["verl@0.8.0"]["verdict"] == "differs"
+    assert observed["verl@0.8.0"]["difference"]["mean"] == pytest.approx(-0.4995)
+    predicted = {d["right"]: d["verdict"] for d in found["predicted"]["differences"]}
+    assert predicted["verl@0.8.0"] == "same mathematics"
+    assert any(
+        "openrlhf@0.11.2 has no result for seed 0 and 1" in x for x in found["observed"]["missing"]
+    )
+    done = compare(home)
+    assert "Predicted and observed differences, side by side" in done.stdout
+
+
+def test_mistakes_are_sentences(folder: Path) -> None:
+    refusals = [
+        (("--by", "backend", "-w", "backend.version=0.9.1"), "name two libraries"),
+        (("--by", "backend", "--against", "skyrl"), "names no library of this comparison"),
+        (("--by", "backend", "--metric", "eval/nothing"), "no run measured eval/nothing"),
+        (("--by", "backend", "-w", "state=failed"), "not by state"),
+        (("--ablate",), "need --by backend"),
+    ]
+    for arguments, words in refusals:
+        done = orch(folder, "compare", "experiments/small.yaml", *arguments)
+        assert done.returncode == 1, arguments
+        assert words in done.stderr, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+    unknown = SMALL.replace("verl@0.8.0", "verl@0.7.0").replace("name: small", "name: unknown")
+    (folder / "experiments" / "unknown.yaml").write_text(unknown)
+    done = orch(folder, "compare", "experiments/unknown.yaml", "--by", "backend")
+    assert done.returncode == 1
+    assert "no facts of its mathematics" in done.stderr
+
+
+VERL = """#!/bin/bash
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo algorithm.use_kl_in_reward=True \\
+  algorithm.kl_penalty=k1 algorithm.kl_ctrl.kl_coef=0.3 actor_rollout_ref.rollout.n=5
+"""
+OPENRLHF = """#!/bin/bash
+python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo --algo.kl.estimator k1 \\
+  --algo.kl.init_coef 0.3 --rollout.n_samples_per_prompt 5 --actor.model_name_or_path x
+"""
+
+
+@pytest.fixture
+def scripts(folder: Path) -> Path:
+    (folder / "a.sh").write_text(VERL)
+    (folder / "b.sh").write_text(OPENRLHF)
+    (folder / "c.sh").write_text("echo nothing\n")
+    (folder / "d.sh").write_text(VERL.replace("rloo", "gae"))
+    return folder
+
+
+def test_two_scripts_in_one_table(scripts: Path) -> None:
+    done = orch(scripts, "compare", "--configs", "a.sh", "b.sh", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    told = {row["what"]: row for row in found["differences"]}
+    assert told["library"]["left"].startswith("verl")
+    assert "inside the group's baseline" in told["KL in the reward"]["left"]
+    assert "each token with those after it" in told["KL in the reward"]["right"]
+    assert "KL in the reward, as asked" not in told, "both ask for k1 at 0.3"
+    same = orch(scripts, "compare", "--configs", "a.sh", "a.sh")
+    assert same.returncode == 0
+    assert "Both ask for the same KL" in same.stdout
+
+
+def test_scripts_that_cannot_be_compared_are_told(scripts: Path) -> None:
+    for arguments, words in (
+        (("a.sh",), "takes two launch scripts, got 1"),
+        (("a.sh", "c.sh"), "c.sh"),
+        (("a.sh", "nowhere.sh"), "nowhere.sh cannot be read"),
+        (("a.sh", "d.sh", "--ablate"), "cannot be rehearsed: advantage gae"),
+    ):
+        done = orch(scripts, "compare", "--configs", *arguments)
+        assert done.returncode == 1, arguments
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

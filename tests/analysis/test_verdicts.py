@@ -1,0 +1,330 @@
+"""What the runs say of a claim."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.analysis.compare import JudgedClaim, compare, reason, statement
+from orchestrator.errors import SpecError
+
+HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+
+
+def judged(synthetic: Any, done: Any, claims: Mapping[str, str] | str) -> Any:
+    """Findings by name; the one finding if one claim is given."""
+    named = {"claim": claims} if isinstance(claims, str) else claims
+    found = compare(synthetic.spec(named), done.records, done.scores).findings
+    return found[0] if isinstance(claims, str) else {f.name: f for f in found}
+
+
+def both(synthetic: Any, one: list[float], other: list[float], **more: Any) -> Any:
+    return synthetic.grid({"k1.reward": one, "k3.loss": other}, **more)
+
+
+def test_a_clear_difference_is_supported_and_its_reverse_contradicted(synthetic: Any) -> None:
+    done = both(synthetic, [0.80, 0.82, 0.81], [0.70, 0.71, 0.72])
+    found = judged(synthetic, done, {"claim": HIGHER})["claim"]
+    assert found.verdict == "supported"
+    assert found.evidence.effect.mean == pytest.approx(0.1)
+    assert found.num_seeds == 3
+    assert judged(synthetic, done, HIGHER.replace(">", "<")).verdict == "contradicted"
+    flipped = both(synthetic, [0.70, 0.71, 0.72], [0.80, 0.82, 0.81])
+    assert judged(synthetic, flipped, HIGHER).verdict == "contradicted"
+
+
+def test_a_difference_within_the_noise_is_underpowered_and_says_how_much(synthetic: Any) -> None:
+    found = judged(synthetic, both(synthetic, [0.8, 0.7, 0.9], [0.75, 0.8, 0.72]), HIGHER)
+    assert found.verdict == "underpowered"
+    assert found.more_seeds > 3
+    assert f"About {found.more_seeds} more seeds" in reason(found)
+
+
+def test_one_seed_says_nothing_and_says_so(synthetic: Any) -> None:
+    found = judged(synthetic, both(synthetic, [0.9], [0.1]), HIGHER)
+    assert (found.verdict, found.more_seeds) == ("underpowered", 1)
+    assert "One seed has no interval: at least 1 more" in reason(found)
+
+
+def test_pairing_on_seeds_sees_what_unpaired_seeds_hide(synthetic: Any) -> None:
+    found = judged(synthetic, both(synthetic, [0.50, 0.70, 0.90], [0.47, 0.668, 0.869]), HIGHER)
+    assert found.verdict == "supported"
+    mixed = judged(synthetic, both(synthetic, [0.50, 0.70, 0.90], [0.869, 0.47, 0.668]), HIGHER)
+    assert mixed.verdict == "underpowered"
+
+
+def test_claims_are_corrected_for_their_number(synthetic: Any) -> None:
+    done = both(synthetic, [0.80, 0.84, 0.82], [0.77, 0.78, 0.77])
+    alone = judged(synthetic, done, HIGHER)
+    assert alone.verdict == "supported"
+    idle = {f"idle{i}": HIGHER.replace("in_domain/mean", "in_domain/pass@4") for i in range(5)}
+    among = judged(synthetic, done, {"claim": HIGHER, **idle})["claim"]
+    assert among.evidence.p == alone.evidence.p
+    assert among.p_corrected > alone.p_corrected
+    assert among.verdict == "underpowered"
+    lost = {f"lost{i}": "eval/math500/mean > 0.5" for i in range(5)}
+    untested = judged(synthetic, done, {"claim": HIGHER, **lost})["claim"]
+    assert (untested.family, untested.verdict) == (1, "supported")
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.6 +- 0.05", "contradicted"),
+        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.01", "underpowered"),
+        ("eval/accuracy_in_domain[kl=k1.reward] >= 0.81 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] >= 0.95 +- 0.05", "contradicted"),
+        ("eval/accuracy_in_domain[kl=k1.reward] <= 0.79 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] < 0.7", "contradicted"),
+        ("eval/accuracy_in_domain[kl=k1.reward] > 0.7", "supported"),
+    ],
+)
+def test_regions(synthetic: Any, text: str, verdict: str) -> None:
+    done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.80]})
+    assert judged(synthetic, done, text).verdict == verdict
+
+
+def test_a_prediction_is_the_runs_own_closed_form(synthetic: Any) -> None:
+    text = "eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05"
+    known = {"eval/accuracy_predicted": 0.8}
+    done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.80]}, metrics=known)
+    assert judged(synthetic, done, text).verdict == "supported"
+    far = synthetic.grid({"k1.reward": [0.5, 0.51, 0.5]}, metrics=known)
+    assert judged(synthetic, far, text).verdict == "contradicted"
+    without = judged(synthetic, synthetic.grid({"k1.reward": [0.8, 0.8]}), text)
+    assert without.verdict == "not testable"
+    assert "no closed form predicts qwen2.5-7b-k1.reward" in reason(without)
+
+
+def test_settings_are_averaged_within_a_seed(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.8], [0.7, 0.7], beta=0.1)
+    done += both(synthetic, [0.6, 0.62], [0.2, 0.2], beta=1.0)
+    found = judged(synthetic, done, f"{HIGHER} at beta in [0.1, 1]")
+    assert len(found.evidence.contrast.settings) == 2
+    assert found.evidence.effect.mean == pytest.approx((0.1 + 0.1 + 0.4 + 0.42) / 4)
+    only = judged(synthetic, done, f"{HIGHER} at beta=1")
+    assert only.evidence.effect.mean == pytest.approx(0.41)
+
+
+def test_no_kl_stands_beside_every_beta(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.9, 0.92]}) + synthetic.grid({"k1.reward": [0.8, 0.8]})
+    done += synthetic.grid({"k1.reward": [0.6, 0.6]}, beta=1.0)
+    text = "eval/in_domain/mean[kl=none] > eval/in_domain/mean[kl=k1.reward]"
+    assert judged(synthetic, done, text).evidence.effect.mean == pytest.approx(0.21)
+    at = judged(synthetic, done, f"{text} at beta=1")
+    assert at.evidence.effect.mean == pytest.approx(0.31)
+
+
+def test_a_cell_in_two_studies_counts_once(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.8, 0.81], [0.7, 0.71, 0.7], study=("onpolicy", "async10"))
+    found = judged(synthetic, done, HIGHER)
+    assert len(found.evidence.contrast.settings) == 1
+    assert len(found.evidence.contrast.cells) == 6
+    named = judged(synthetic, done, f"{HIGHER} in study async10")
+    assert named.evidence.contrast.settings[0].study == "async10"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("eval/math500/mean@32[kl=k1.reward] > 0.5", "no finished run measured eval/math500/m"),
+        ("eval/in_domain/mean@32[kl=k1.reward] > 0.5", "eval/in_domain/mean or eval/out_of_domain"),
+        ("eval/in_domain/mean[kl=k2.loss] > 0.5", "no run has kl=k2.loss (there are: k1.reward,"),
+        ("eval/in_domain/mean[kl=k1.reward] > 0.5 at beta in [0.1, 3]", "no run has beta=3"),
+        (f"{HIGHER} in study onpolcy", "no study is called 'onpolcy', did you mean 'onpolicy'"),
+        ("eval/accuracy_out_of_domain ~ predicted +- 0.1", "no closed form predicts eval/acc"),
+    ],
+)
+def test_what_is_missing_is_named(synthetic: Any, text: str, sentence: str) -> None:
+    found = judged(synthetic, both(synthetic, [0.8, 0.8], [0.7, 0.7]), text)
+    assert found.verdict == "not testable"
+    assert sentence in reason(found)
+
+
+def test_a_setting_that_has_not_finished_is_not_averaged_away(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.8], [0.7, 0.7]) + both(
+        synthetic, [0.8, 0.8], [0.7, 0.7], beta=1.0, state="running", progress=0.5
+    )
+    found = judged(synthetic, done, HIGHER)
+    assert found.verdict == "not testable"
+    assert "no finished run of onpolicy (beta=1" in reason(found)
+
+
+def test_a_seed_that_failed_somewhere_is_left_out_everywhere(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.81], [0.7, 0.7])
+    done += synthetic.run("k1.reward", seed=2, accuracy=0.1)
+    done += synthetic.run("k3.loss", seed=2, state="failed")
+    found = judged(synthetic, done, HIGHER)
+    assert found.evidence.contrast.seeds == (0, 1)
+    assert found.evidence.effect.mean == pytest.approx(0.105)
+    assert "Left out seed 2" in reason(found)
+
+
+def test_a_seed_that_one_of_several_settings_lacks_is_left_out_of_all(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.81, 0.1], [0.7, 0.7, 0.9])
+    done += both(synthetic, [0.8, 0.81], [0.7, 0.7], beta=1.0)
+    done += synthetic.run("k1.reward", beta=1.0, seed=2, state="failed")
+    done += synthetic.run("k3.loss", beta=1.0, seed=2, accuracy=0.9)
+    found = judged(synthetic, done, HIGHER)
+    assert found.evidence.contrast.seeds == (0, 1)
+    assert found.evidence.effect.mean == pytest.approx(0.105)
+
+
+def test_a_partner_that_was_not_declared_is_told(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.81], [0.7, 0.7])
+    done += synthetic.grid({"k1.reward": [0.1, 0.1]}, beta=1.0)
+    found = judged(synthetic, done, HIGHER)
+    assert found.evidence.effect.mean == pytest.approx(0.105)
+    assert "Left out onpolicy (beta=1), which has no kl=k3.loss" in reason(found)
+    listed = judged(synthetic, done, f"{HIGHER} at beta in [0.1, 1]")
+    assert listed.verdict == "not testable"
+
+
+def test_a_run_is_never_compared_with_itself(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.81]}, axes={"backend": "verl | openrlhf"})
+    text = "eval/in_domain/mean[backend=verl] ~ eval/in_domain/mean[backend=openrlhf] +- 0.05"
+    found = judged(synthetic, done, text)
+    assert found.verdict == "not testable"
+    assert "the same run stands on both sides" in reason(found)
+
+
+def test_steps_and_protocols_are_never_mixed(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.8]}) + synthetic.grid(
+        {"k3.loss": [0.7, 0.7]}, steps=50
+    )
+    assert "50 and 100 train steps" in reason(judged(synthetic, done, HIGHER))
+    done = synthetic.grid({"k1.reward": [0.8, 0.8]}) + synthetic.grid(
+        {"k3.loss": [0.7, 0.7]}, repeats=8
+    )
+    assert "not measured the same way" in reason(judged(synthetic, done, HIGHER))
+
+
+def test_a_stale_score_is_no_final_value(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.8], [0.7, 0.7])
+    scores = [score.model_copy(update={"step": 50}) for score in done.scores]
+    found = compare(synthetic.spec({"claim": HIGHER}), done.records, scores).findings[0]
+    assert found.verdict == "not testable"
+
+
+def test_means_over_the_tasks_of_a_domain(synthetic: Any) -> None:
+    done = synthetic.run("k1.reward", accuracy=0.8)
+    found = compare(synthetic.spec(), done.records, done.scores).configurations[0]
+    assert found.finals["eval/in_domain/mean"].mean == pytest.approx(0.8)
+    assert found.finals["eval/out_of_domain/mean"].mean == pytest.approx(0.4)
+    assert found.finals["eval/out_of_domain/pass@4"].mean == pytest.approx(0.45)
+    mean = done.scores[0].model_copy(update={"task": "in_domain", "value": 0.0})
+    again = compare(synthetic.spec(), done.records, [*done.scores, mean]).configurations[0]
+    assert again.finals == found.finals, "means handed in beside their tasks count for nothing"
+    partial = [s for s in done.scores if (s.task, s.metric) != ("micro_copy", "mean@4")]
+    finals = compare(synthetic.spec(), done.records, partial).configurations[0].finals
+    assert "eval/out_of_domain/mean@4" not in finals
+    assert "eval/out_of_domain/mean" not in finals
+
+
+# ---------------------------------------------------------------- collapse
+
+UNSTABLE = "collapse[kl=k1.loss] > collapse[kl=k1.reward]"
+
+
+def collapses(synthetic: Any, kl: str, count: int, seeds: int, **more: Any) -> Any:
+    done = synthetic.none
+    for seed in range(seeds):
+        outcome = synthetic.collapsed if seed < count else None
+        done += synthetic.run(kl, seed=seed, outcome=outcome, **more)
+    return done
+
+
+def test_shares_of_collapsed_runs_are_compared_exactly(synthetic: Any) -> None:
+    done = collapses(synthetic, "k1.loss", 7, 8) + collapses(synthetic, "k1.reward", 0, 8)
+    found = judged(synthetic, done, UNSTABLE)
+    assert found.verdict == "supported"
+    assert (found.evidence.left.count, found.evidence.right.count) == (7, 0)
+    assert found.evidence.p == pytest.approx(2 * 0.0006993, rel=1e-3)
+    assert "7 of 8 runs" in reason(found)
+    assert judged(synthetic, done, UNSTABLE.replace(">", "<")).verdict == "contradicted"
+
+
+def test_few_runs_cannot_decide_on_collapse(synthetic: Any) -> None:
+    done = collapses(synthetic, "k1.loss", 2, 2) + collapses(synthetic, "k1.reward", 0, 2)
+    found = judged(synthetic, done, UNSTABLE)
+    assert found.verdict == "underpowered"
+    assert 1 <= found.more_seeds <= 4
+    enough = 2 + found.more_seeds
+    done = collapses(synthetic, "k1.loss", enough, enough)
+    done += collapses(synthetic, "k1.reward", 0, enough)
+    assert judged(synthetic, done, UNSTABLE).verdict == "supported"
+
+
+def test_collapse_against_a_number(synthetic: Any) -> None:
+    stable = collapses(synthetic, "k1.reward", 0, 40)
+    assert judged(synthetic, stable, "collapse[kl=k1.reward] <= 0.1").verdict == "supported"
+    few = collapses(synthetic, "k1.reward", 0, 3)
+    assert judged(synthetic, few, "collapse[kl=k1.reward] <= 0.1").verdict == "underpowered"
+    wild = collapses(synthetic, "k1.reward", 10, 12)
+    assert judged(synthetic, wild, "collapse[kl=k1.reward] <= 0.1").verdict == "contradicted"
+
+
+def test_a_run_that_became_nan_scores_nothing(synthetic: Any) -> None:
+    diverged = synthetic.collapsed.model_copy(update={"cause": "nan"})
+    done = synthetic.run("k1.loss", accuracy=0.9, outcome=diverged, progress=0.6)
+    finals = compare(synthetic.spec(), done.records, done.scores).configurations[0].finals
+    assert finals["eval/in_domain/mean"].mean == 0.0
+    assert finals["eval/accuracy_in_domain"].mean == 0.0
+
+
+def test_what_is_no_number_is_no_value(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.8], [0.7, 0.7], metrics={"eval/kl_reverse": float("nan")})
+    text = "eval/kl_reverse[kl=k1.reward] < eval/kl_reverse[kl=k3.loss]"
+    assert judged(synthetic, done, text).verdict == "not testable"
+
+
+# ---------------------------------------------------------------- properties, words
+
+shares = st.lists(st.floats(0.05, 0.95).map(lambda x: round(x, 2)), min_size=2, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(one=shares, other=shares, random=st.randoms())
+def test_verdicts_do_not_depend_on_the_order_of_records_or_sides(
+    synthetic: Any, one: list[float], other: list[float], random: Any
+) -> None:
+    done = both(synthetic, one, other)
+    found = judged(synthetic, done, HIGHER)
+    mirrored = judged(
+        synthetic, done, "eval/in_domain/mean[kl=k3.loss] < eval/in_domain/mean[kl=k1.reward]"
+    )
+    assert mirrored.verdict == found.verdict
+    assert mirrored.evidence.effect.mean == pytest.approx(-found.evidence.effect.mean)
+    random.shuffle(done.records)
+    random.shuffle(done.scores)
+    again = judged(synthetic, done, HIGHER)
+    assert (again.verdict, again.evidence.effect) == (found.verdict, found.evidence.effect)
+
+
+def test_claims_are_told_as_sentences(synthetic: Any) -> None:
+    done = both(synthetic, [0.8, 0.81], [0.7, 0.7])
+    claims = {
+        f"{HIGHER} at beta in [0.1, 1] in study onpolicy": "In-domain accuracy is higher with "
+        "k1.reward than with k3.loss, at β 0.1 or 1, "
+        "in study onpolicy.",
+        "eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05": "Exact in-domain accuracy "
+        "is the closed form's prediction with k1.reward, within 0.05.",
+        "collapse[kl=k1.loss] > collapse[kl=none]": "The share of collapsed runs is higher with "
+        "k1.loss than with no KL term.",
+        "eval/math500/mean@32 > 0.5": "Accuracy on math500 (mean@32) is above 0.5 with all runs.",
+    }
+    found: dict[str, JudgedClaim] = judged(synthetic, done, {text: text for text in claims})
+    assert {name: statement(f.claim) for name, f in found.items()} == claims
+
+
+def test_a_claim_that_cannot_be_read_is_the_users_mistake(synthetic: Any) -> None:
+    with pytest.raises(SpecError, match=r"expected a relation.*@ \$\.claims\.wrong"):
+        compare(synthetic.spec({"wrong": "collapse"}), [], [])
+
+
+def test_nothing_ran(synthetic: Any) -> None:
+    found = judged(synthetic, synthetic.none, HIGHER)
+    assert found.verdict == "not testable"

@@ -1,0 +1,120 @@
+"""orch explain and orch lab, as a person calls them."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli.explain import command as explain
+from orchestrator.cli.lab import command as lab
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.verdicts import table
+from orchestrator.settings import Estimator
+
+QUICK = ("--trials", "3", "--sequences", "20")
+
+
+def run(command: Any, *words: str) -> Result:
+    return CliRunner().invoke(command, list(words), catch_exceptions=False)
+
+
+def test_explain_one() -> None:
+    found = run(explain, "k3", "loss")
+    assert found.exit_code == 0
+    for part in ("token_forward_kl", "paper eq. 16, 41", "§4.1", "k1 in the reward", "0.87%"):
+        assert part in found.output
+    assert max(map(len, found.output.split("\n")[2:-3])) <= 100
+
+
+def test_explain_options_change_the_answer() -> None:
+    on = json.loads(run(explain, "k1", "reward", "--json").stdout)
+    off = json.loads(run(explain, "k1", "reward", "--off-policy", "--json").stdout)
+    assert (on["objective"], off["objective"]) == ("sequence_reverse_kl", "surrogate")
+    whole = ("--ratio", "sequence", "--reward-kl-of", "policy")
+    exact = json.loads(run(explain, "k1", "reward", "--off-policy", *whole, "--json").stdout)
+    assert exact["objective"] == "sequence_reverse_kl"
+    assert exact["notes"] == []
+    assert off["terms"] == [[1, "ppo_k1@rollout_kl"]]
+    paper = run(explain, "k1", "reward", "--off-policy", "--reward-kl-of", "policy", "--json")
+    assert json.loads(paper.stdout)["terms"] == [[1, "ppo_k1"]]
+    grpo = run(explain, "k1", "reward", "--advantage", "grpo", "--group-size", "8")
+    assert "1 - 1/8 = 0.875" in " ".join(grpo.output.split())
+    assert run(explain, "k3", "both").output == run(explain, "k3", "reward_and_loss").output
+
+
+def test_explain_none() -> None:
+    found = run(explain, "none", "--off-policy")
+    assert "no KL term" in found.output
+    assert "§4.2, Fig. 7" in found.output
+
+
+def test_explain_all_extends_table_1() -> None:
+    found = run(explain, "--all")
+    rows = [line for line in found.output.split("\n") if line.startswith(get_args(Estimator))]
+    assert len(rows) == 2 * (12 * 3 + 1)
+    assert len(json.loads(run(explain, "--all", "--off-policy", "--json").stdout)) == 12 * 3 + 1
+
+
+@pytest.mark.parametrize(
+    "words", [("k3",), (), ("k4", "loss"), ("k3", "middle"), ("--all", "--ratio", "sequence")]
+)
+def test_explain_refuses_with_a_usage_error(words: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(explain, list(words))
+    assert found.exit_code == 2
+    assert "Error:" in found.output
+    assert "Traceback" not in found.output
+
+
+def test_lab_prints_both_estimates_and_the_caveat() -> None:
+    found = run(lab, *QUICK)
+    assert "rho_k3.loss@sequence" in found.output
+    assert "does not state the parameters" in found.output
+    data = json.loads(run(lab, *QUICK, "--json").stdout)
+    assert (data["trials"], data["sequences"]) == (3, 20)
+
+
+def test_lab_takes_the_model_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "fig ü.pdf"
+    words = ["--policy", "-.5", "0", "--reference", ".5", "0", "--rollout", "-.4", "0"]
+    found = run(lab, *words, "--tokens", "6", *QUICK, "--out", str(path), "--json")
+    data = json.loads(found.stdout)
+    assert data["setting"] == {
+        "policy": {"a": -0.5, "b": 0.0},
+        "reference": {"a": 0.5, "b": 0.0},
+        "rollout": {"a": -0.4, "b": 0.0},
+        "num_tokens": 6,
+    }
+    assert path.read_bytes().startswith(b"%PDF")
+    assert str(path) in found.stderr
+
+
+def test_lab_sweeps() -> None:
+    found = run(lab, "--sweep", "--draws", "20", "--seed", "5", "--tokens", "8")
+    assert "k1 in reward is unbiased" in found.output
+    assert "20 settings (seed 5), T = 8" in found.output
+    data = json.loads(run(lab, "--sweep", "--draws", "20", "--json").stdout)
+    assert data["num_tokens"] == 32
+
+
+def test_lab_derives_the_stored_verdicts() -> None:
+    names = [(row["estimator"], row["placement"], row["objective"]) for row in table()]
+    derived = json.loads(run(lab, "--verdicts").stdout)
+    assert [(row["estimator"], row["placement"], row["objective"]) for row in derived] == names
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--policy", "nan", "0"), "policy.a must be finite"),
+        (("--reference", "0", "inf"), "reference.b must be finite"),
+        (("--tokens", "0"), "num_tokens must be at least 1"),
+        (("--rollout", "1000", "0"), "no support"),
+        (("--trials", "1"), "trials must be at least 2"),
+        (("--sweep", "--draws", "0"), "draws must be at least 1"),
+    ],
+)
+def test_lab_says_no_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(LaboratoryError, match=sentence):
+        run(lab, *words)

@@ -1,0 +1,111 @@
+"""One definition for NumPy and torch, with the gradient its name promises."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from orchestrator.kl.estimators import (
+    OPENRLHF,
+    UNCLAMPED,
+    VERL_K3,
+    Clamp,
+    centre,
+    importance_ratio,
+    slope,
+    token_kl,
+)
+from orchestrator.settings import Estimator
+
+FORMS: tuple[Any, ...] = (*get_args(Estimator), "sg_rho_k1", "sg_rho_k3")
+RNG = np.random.default_rng(3)
+LOGP, LOGP_REF, LOGP_OLD = -RNG.exponential(1.5, (3, 4, 6))
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+@pytest.mark.parametrize("clamp", [UNCLAMPED, VERL_K3, OPENRLHF, Clamp(0.8, 0.5)])
+@pytest.mark.parametrize("form", FORMS)
+def test_numpy_and_torch_agree(form: Any, clamp: Clamp, ratio: Any) -> None:
+    rest = {"ratio": ratio, "clamp": clamp}
+    ours = token_kl(form, LOGP, LOGP_REF, LOGP_OLD, mask=MASK, **rest)
+    tensors = (torch.as_tensor(each) for each in (LOGP, LOGP_REF, LOGP_OLD))
+    theirs = token_kl(form, *tensors, mask=torch.as_tensor(MASK), **rest)
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-14, atol=1e-15)
+    assert ours.shape == LOGP.shape
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "none"])
+def test_autograd_gives_the_promised_gradient(form: Any) -> None:
+    """w (slope + value) where the ratio is attached, w slope where it is not."""
+    logp = torch.tensor(LOGP, requires_grad=True)
+    token_kl(form, logp, torch.as_tensor(LOGP_REF), torch.as_tensor(LOGP_OLD)).sum().backward()
+    x, w = LOGP - LOGP_REF, np.exp(LOGP - LOGP_OLD)
+    wanted = slope(form, x)
+    if form.startswith("rho"):
+        wanted = wanted + token_kl(form.removeprefix("rho_"), LOGP, LOGP_REF)
+    if "rho" in form:
+        wanted = w * wanted
+    assert logp.grad is not None
+    np.testing.assert_allclose(logp.grad.numpy(), wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("plain", ["k1", "k2", "k3", "abs"])
+def test_straight_through_has_the_value_of_x_and_the_gradient_of_k2(plain: Any) -> None:
+    logp = torch.tensor(LOGP, requires_grad=True)
+    value = token_kl(f"{plain}+", logp, torch.as_tensor(LOGP_REF))  # type: ignore[arg-type]
+    value.sum().backward()
+    np.testing.assert_allclose(value.detach(), token_kl(plain, LOGP, LOGP_REF), atol=1e-15)
+    assert logp.grad is not None
+    np.testing.assert_allclose(logp.grad, LOGP - LOGP_REF, atol=1e-15)
+
+
+def test_the_weighted_k2_and_k3_of_the_blog_have_one_gradient() -> None:
+    found = []
+    for form in ("sg_rho_k2", "rho_k3"):
+        logp = torch.tensor(LOGP, requires_grad=True)
+        token_kl(form, logp, torch.as_tensor(LOGP_REF), torch.as_tensor(LOGP_OLD)).sum().backward()
+        found.append(logp.grad)
+    assert found[0] is not None
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+
+
+def test_a_sequence_ratio_stops_at_the_mask_and_gives_the_past_its_gradient() -> None:
+    logp = torch.tensor(LOGP, requires_grad=True)
+    old, mask = torch.as_tensor(LOGP_OLD), torch.as_tensor(MASK)
+    ratio = importance_ratio(logp, old, "sequence", mask)
+    wanted = np.exp(((LOGP - LOGP_OLD) * MASK).sum(1, keepdims=True))
+    np.testing.assert_allclose(ratio.detach(), wanted, rtol=1e-13)
+    ratio.sum().backward()
+    assert logp.grad is not None
+    np.testing.assert_allclose(logp.grad, wanted * MASK, rtol=1e-13)
+
+
+def test_small_log_ratios_keep_their_digits() -> None:
+    """k3 of x is x^2 / 2 to first order; computed as exp(-x) - 1 + x it would be rounding."""
+    x = torch.tensor([1e-3, -1e-3], dtype=torch.float32)
+    found = token_kl("k3", x, torch.zeros(2))
+    np.testing.assert_allclose(found, [5e-7, 5e-7], rtol=1e-3)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match=r"rho_k1.*rollout policy"):
+        token_kl("rho_k1", LOGP, LOGP_REF)
+    with pytest.raises(ValueError, match="'k4'"):
+        token_kl("k4", LOGP, LOGP_REF)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 2"):
+        centre(np.ones((3, 1)), "leave_one_out")
+
+
+@given(hnp.arrays(float, (3, 5), elements=st.floats(-50, 50)))
+def test_centring(kl: np.ndarray) -> None:
+    left, same = centre(kl, "leave_one_out"), centre(kl, "same_batch_mean")
+    np.testing.assert_allclose(same, (1 - 1 / 5) * left, atol=1e-12)
+    others = [np.delete(kl, i, axis=1).mean(1) for i in range(5)]
+    np.testing.assert_allclose(left, kl - np.stack(others, axis=1), atol=1e-12)
+    assert centre(kl, "none") is kl
+    np.testing.assert_allclose(centre(torch.as_tensor(kl), "leave_one_out"), left, atol=1e-12)

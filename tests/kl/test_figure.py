@@ -1,0 +1,106 @@
+"""Fig. 1 as data, as a drawing, and over random parameters."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import EXTENDED
+from orchestrator.kl.figures import DEFAULT, draw, figure1
+from orchestrator.kl.laboratory import LabSetting, ToyPolicy
+from orchestrator.kl.montecarlo import ORDERINGS, sweep, wilson
+
+DATA = figure1(trials=20, sequences=100)
+
+
+def test_the_data_is_plain_and_says_what_is_not_known() -> None:
+    assert json.loads(json.dumps(DATA)) == DATA
+    assert "does not state the parameters" in DATA["caveat"]
+    assert [row["label"] for row in DATA["configurations"]] == [c.label for c in EXTENDED]
+    assert sum(row["in_paper"] for row in DATA["configurations"]) == 4
+
+
+def test_at_the_default_parameters_the_papers_sentences_hold() -> None:
+    """Only k1 in the reward is unbiased; k3 there has the highest bias; k1 in the loss the lowest
+    variance, and a high bias."""
+    rows = {row["label"]: row for row in DATA["configurations"] if row["in_paper"]}
+    for parameter in "ab":
+        bias = {label: row[parameter]["bias"] for label, row in rows.items()}
+        variance = {label: row[parameter]["variance"] for label, row in rows.items()}
+        assert [label for label, value in bias.items() if value == 0] == ["k1.reward"]
+        assert max(bias, key=lambda label: bias[label]) == "k3.reward"
+        assert min(variance, key=lambda label: variance[label]) == "k1.loss"
+        assert bias["k1.loss"] == pytest.approx(abs(DATA["truth"][parameter]), rel=1e-9)
+
+
+def test_all_estimators_but_k2_and_abs_are_unbiased_for_the_value() -> None:
+    means = {name: each["mean"] for name, each in DATA["estimates"].items()}
+    assert means["k1"] == pytest.approx(DATA["reverse_kl"], rel=1e-12)
+    assert means["k3"] == pytest.approx(DATA["reverse_kl"], rel=1e-12)
+    assert abs(means["k2"] - means["k1"]) > 1
+    assert DATA["estimates"]["k3"]["variance"] < DATA["estimates"]["k1"]["variance"]
+
+
+def test_off_policy_the_target_is_still_the_policys_kl() -> None:
+    off = figure1(
+        LabSetting(DEFAULT.policy, DEFAULT.reference, 32, ToyPolicy(-0.2, -0.07)),
+        trials=2,
+        sequences=2,
+    )
+    assert off["reverse_kl"] == DATA["reverse_kl"]
+    assert off["truth"] == DATA["truth"]
+    assert off["setting"]["rollout"] == {"a": -0.2, "b": -0.07}
+    rows = {row["label"]: row["a"]["bias"] for row in off["configurations"]}
+    assert rows["k1.reward"] > 0
+    assert rows["k1.reward@sequence"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("fig 1.png", b"\x89PNG"), ("füg.pdf", b"%PDF"), ("a'b.SVG", b"<?xml")]
+)
+def test_it_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
+    path = tmp_path / "with space" / name
+    path.parent.mkdir()
+    draw(DATA, path)
+    assert path.read_bytes().startswith(magic)
+
+
+def test_one_token_has_no_gradient_in_b_and_is_drawn_all_the_same(tmp_path: Path) -> None:
+    data = figure1(LabSetting(DEFAULT.policy, DEFAULT.reference, 1), trials=5, sequences=10)
+    assert all(row["b"]["variance"] == 0 for row in data["configurations"])
+    draw(data, tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 1000
+
+
+def test_a_figure_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LaboratoryError, match=r"\.png, \.pdf, \.svg; got 'x\.gif'"):
+        draw(DATA, tmp_path / "x.gif")
+    with pytest.raises(LaboratoryError, match="cannot write the figure"):
+        draw(DATA, tmp_path / "absent" / "x.png")
+
+
+def test_the_orderings_of_figure_1_are_no_theorem() -> None:
+    found = sweep(draws=100, seed=3)
+    share = {each["ordering"]: each["share"] for each in found["orderings"]}
+    assert share[ORDERINGS[0]] == 1.0
+    assert 0.3 < share[ORDERINGS[1]] < 0.7
+    assert 0.15 < share[ORDERINGS[2]] < 0.6
+    assert share[ORDERINGS[4]] <= min(share[ORDERINGS[1]], share[ORDERINGS[2]])
+    assert sweep(draws=5, seed=3) == sweep(draws=5, seed=3)
+    assert sweep(draws=5, seed=3) != sweep(draws=5, seed=4)
+    for each in found["orderings"]:
+        low, high = each["interval"]
+        assert 0 <= low <= each["share"] <= high + 1e-12 <= 1 + 1e-12
+
+
+def test_wilsons_interval() -> None:
+    """10 of 20: 0.299 to 0.701 (Wilson 1927, tabulated)."""
+    import numpy as np
+
+    assert wilson(np.array([1] * 10 + [0] * 10)) == pytest.approx((0.2993, 0.7007), abs=1e-4)
+
+
+def test_no_draws_is_a_sentence() -> None:
+    with pytest.raises(LaboratoryError, match="draws must be at least 1"):
+        sweep(draws=0)

@@ -1,0 +1,305 @@
+"""The exact laboratory against brute force, finite differences and 40-digit arithmetic."""
+
+import math
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import EXTENDED, FIGURE_1, KlConfiguration
+from orchestrator.kl.estimators import OPENRLHF, VERL_K3, Clamp
+from orchestrator.kl.laboratory import (
+    Exact,
+    LabSetting,
+    ToyPolicy,
+    estimates,
+    exact,
+    moments,
+    sums_of,
+    tables,
+)
+from orchestrator.kl.objectives import gradients
+from tests.kl import enumeration
+
+XP = SimpleNamespace(exp=math.exp, log=math.log, mpf=float)
+ON = LabSetting(ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), 7)
+OFF = LabSetting(ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), 7, ToyPolicy(0.6, -0.05))
+FIGURE = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), 32)
+OTHERS = (
+    KlConfiguration("k3+", "loss"),
+    KlConfiguration("abs+", "reward_and_loss"),
+    KlConfiguration("k3", "reward", ratio="none"),
+    KlConfiguration("k3", "reward", ratio="sequence"),
+    KlConfiguration("rho_k3", "reward"),
+    KlConfiguration("rho_k2", "reward_and_loss"),
+    KlConfiguration("sg_rho_k1", "loss"),
+    KlConfiguration("sg_rho_k3", "loss", ratio="sequence"),
+    KlConfiguration("k1", "reward", reward_kl_of="rollout"),
+    KlConfiguration("k2", "reward_and_loss", reward_kl_of="rollout"),
+)
+
+
+def close(found: Any, wanted: Any, scale: Any, tolerance: float = 1e-12) -> bool:
+    return bool(np.all(np.abs(np.asarray(found) - wanted) <= tolerance * np.asarray(scale)))
+
+
+@pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
+def test_mean_and_variance_equal_brute_force(setting: LabSetting) -> None:
+    configurations = (*EXTENDED, *OTHERS)
+    found = exact(setting, configurations)
+    for i, configuration in enumerate(configurations):
+        for j in (0, 1):
+            mean, variance = enumeration.mean_and_variance(configuration, setting, j, XP)
+            size = found.magnitude[i, j]
+            assert close(found.mean[i, j], mean, size), configuration.label
+            assert close(found.variance[i, j], variance, max(variance, 1e-3)), configuration.label
+
+
+def test_there_are_21_distinct_configurations() -> None:
+    assert len({configuration.label for configuration in EXTENDED}) == 21
+
+
+@pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
+def test_the_true_gradient_is_the_derivative_of_the_kl(setting: LabSetting) -> None:
+    """Finite differences of KL(policy || reference), by the lab's own mean of k1."""
+    truth = gradients(setting)["sequence_reverse_kl"]
+    step = 1e-3
+    for j in (0, 1):
+        total = 0.0
+        for factor, weight in ((-2, 1), (-1, -8), (1, 8), (2, -1)):
+            moved = list(setting.policy)
+            moved[j] += factor * step
+            on = LabSetting(ToyPolicy(*moved), setting.reference, setting.num_tokens)
+            total += weight * estimates(on)["k1"][0]
+        assert total / (12 * step) == pytest.approx(truth[j], rel=1e-9)
+
+
+def test_the_closed_form_of_appendix_c() -> None:
+    """Eq. 20-22: E[sum (y - p)(1, c) (log A - log B)]."""
+    kl, gradient = 0.0, [0.0, 0.0]
+    for sequence in enumeration.sequences(ON, XP):
+        x = sum(row.x for row in sequence.rows)
+        kl += sequence.probability * x
+        for j in (0, 1):
+            gradient[j] += sequence.probability * x * sum(row.score[j] for row in sequence.rows)
+    assert estimates(ON)["k1"][0] == pytest.approx(kl, rel=1e-13)
+    assert estimates(ON)["k3"][0] == pytest.approx(kl, rel=1e-12)
+    assert gradients(ON)["sequence_reverse_kl"] == pytest.approx(gradient, rel=1e-12)
+
+
+@pytest.mark.parametrize("rollout", [None, ToyPolicy(-0.2, -0.07)], ids=["on", "off"])
+def test_forty_digits_by_enumeration(rollout: ToyPolicy | None) -> None:
+    setting = LabSetting(FIGURE.policy, FIGURE.reference, 6, rollout)
+    configurations = (*FIGURE_1, KlConfiguration("rho_k3", "loss", ratio="sequence"))
+    found = exact(setting, configurations)
+    with mpmath.workdps(40):
+        for (i, configuration), j in product(enumerate(configurations), (0, 1)):
+            mean, variance = enumeration.mean_and_variance(configuration, setting, j, mpmath.mp)
+            size = found.magnitude[i, j]
+            assert abs(found.mean[i, j] - mean) <= 1e-13 * size, configuration.label
+            assert abs(found.variance[i, j] / variance - 1) <= 1e-12, configuration.label
+
+
+def test_forty_digits_by_the_recursion_at_full_length() -> None:
+    """The dynamic programme itself, run in 40 digits at T = 32."""
+    table = tables(FIGURE)
+    found = exact(FIGURE, FIGURE_1)
+    with mpmath.workdps(40):
+        for i, configuration in enumerate(FIGURE_1):
+            measure, f, s, inner = _in_forty_digits(configuration)
+            sums = sums_of(configuration, table)
+            assert close(sums.s[1], np.array(s, dtype=float)[..., 0], 32, 1e-15)
+            whole = moments(measure, f, s, inner)
+            mean = whole.fs[1, 1, 0] + whole.fsl[0, 0, 0]
+            square = whole.fs[2, 2, 0] + 2 * whole.fsl[1, 1, 0] + whole.ll[0]
+            assert abs(found.mean[i, 1] - mean) <= 1e-13 * found.magnitude[i, 1]
+            assert abs(found.variance[i, 1] / (square - mean**2) - 1) <= 1e-12
+
+
+def _in_forty_digits(configuration: KlConfiguration) -> Any:
+    """Tables of d/db as mpmath numbers, [2, T, 1]; from the formulas, not from the lab's."""
+    shape = (2, FIGURE.num_tokens, 1)
+    measure, f, s, inner = (np.zeros(shape, dtype=object) for _ in range(4))
+    value, slope = enumeration.PLAIN[configuration.estimator]
+    for y, c in product((0, 1), range(FIGURE.num_tokens)):
+        row = enumeration._token(FIGURE, mpmath.mp, y, c)
+        in_reward = configuration.placement == "reward"
+        measure[y, c, 0] = row.q
+        f[y, c, 0] = value(row.x, mpmath.mp) if in_reward else mpmath.mpf(0)
+        s[y, c, 0] = row.score[1] if in_reward else mpmath.mpf(0)
+        inner[y, c, 0] = mpmath.mpf(0) if in_reward else slope(row.x, mpmath.mp) * row.score[1]
+    if configuration.placement == "loss":
+        s = s * 0
+    return measure, f, s, inner
+
+
+@pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
+@pytest.mark.parametrize(
+    ("ratio", "placement"),
+    [
+        ("token", "reward"),
+        ("none", "reward"),
+        ("sequence", "reward"),
+        ("token", "reward_and_loss"),
+        ("none", "reward_and_loss"),
+    ],
+)
+def test_centring_equals_brute_force_over_groups(
+    setting: LabSetting, ratio: Any, placement: Any
+) -> None:
+    """Every group of three sequences of T = 2."""
+    setting = LabSetting(setting.policy, setting.reference, 2, setting.rollout)
+    n = 3
+    for centring in ("leave_one_out", "same_batch_mean"):
+        configuration = KlConfiguration(
+            "k3", placement, ratio=ratio, centring=centring, group_size=n
+        )
+        loss = KlConfiguration("k3", "loss")
+        found = exact(setting, [configuration])
+        every = list(enumeration.sequences(setting, XP))
+        for j in (0, 1):
+            mean = square = 0.0
+            for group in product(every, repeat=n):
+                kls = [enumeration.kl_sum(configuration, each, XP) for each in group]
+                gradient = 0.0
+                for i, each in enumerate(group):
+                    others = [kl for k, kl in enumerate(kls) if k != i]
+                    base = sum(kls) / n if centring == "same_batch_mean" else sum(others) / (n - 1)
+                    score = enumeration.score_sum(configuration, each, j)
+                    gradient += (kls[i] - base) * score / n
+                    if placement == "reward_and_loss":
+                        gradient += enumeration.gradient(loss, each, j, XP) / n
+                chance = math.prod(each.probability for each in group)
+                mean += chance * gradient
+                square += chance * gradient**2
+            assert found.mean[0, j] == pytest.approx(mean, rel=1e-12)
+            assert found.variance[0, j] / n == pytest.approx(square - mean**2, rel=1e-11)
+
+
+@given(n=st.integers(2, 64), a=st.floats(-1.5, 1.5), b=st.floats(-0.15, 0.15))
+@settings(max_examples=30, deadline=None)
+def test_the_same_batch_mean_shrinks_by_one_minus_one_over_n(n: int, a: float, b: float) -> None:
+    """Blog §8.1: leave-one-out keeps the expectation, the group's own mean shrinks it."""
+    setting = LabSetting(ToyPolicy(a, b), ToyPolicy(0.2, -0.03), 8)
+    bare, left, same = (
+        exact(setting, [KlConfiguration("k1", "reward", centring=c, group_size=n)])
+        for c in ("none", "leave_one_out", "same_batch_mean")
+    )
+    size = bare.magnitude
+    assert close(left.mean, bare.mean, size)
+    assert close(same.mean, (1 - 1 / n) * bare.mean, size)
+    assert close(same.variance, (1 - 1 / n) ** 2 * left.variance, size**2)
+
+
+def test_leave_one_out_lowers_the_variance() -> None:
+    group = KlConfiguration("k1", "reward", centring="leave_one_out", group_size=5)
+    bare, left = exact(FIGURE, [KlConfiguration("k1", "reward"), group]).variance
+    assert (left < 0.5 * bare).all()
+
+
+@given(
+    parameters=st.tuples(*[st.floats(-1.5, 1.5), st.floats(-0.15, 0.15)] * 3),
+    num_tokens=st.integers(1, 12),
+)
+@settings(max_examples=30, deadline=None)
+def test_identities_hold_at_any_parameters(parameters: Any, num_tokens: int) -> None:
+    a, b, ra, rb, ma, mb = parameters
+    setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, ToyPolicy(ma, mb))
+    same = (KlConfiguration("sg_rho_k2", "loss"), KlConfiguration("rho_k3", "loss"))
+    found = exact(setting, same)
+    assert close(found.mean[0], found.mean[1], found.magnitude[0] + 1e-300, 1e-10)
+    assert close(found.variance[0], found.variance[1], found.magnitude[0] ** 2 + 1e-300, 1e-10)
+    unbiased = (
+        KlConfiguration("k1", "reward", ratio="sequence"),
+        KlConfiguration("rho_k1", "loss", ratio="sequence"),
+        KlConfiguration("rho_k3", "loss", ratio="sequence"),
+    )
+    truth = gradients(setting)["sequence_reverse_kl"]
+    found = exact(setting, unbiased)
+    assert close(found.mean, truth, found.magnitude + 1e-300, 1e-10)
+
+
+def test_facts_of_the_long_sequence() -> None:
+    """T = 256: the configurations that are unbiased still are; k3 in both places is one."""
+    setting = LabSetting(ToyPolicy(-0.2, -0.005), ToyPolicy(0.1, 0.002), 256)
+    unbiased = (
+        KlConfiguration("k1", "reward"),
+        KlConfiguration("k1", "reward_and_loss"),
+        KlConfiguration("k3", "reward_and_loss"),
+    )
+    found = exact(setting, unbiased)
+    truth = gradients(setting)["sequence_reverse_kl"]
+    assert close(found.mean, truth, found.magnitude)
+
+
+def test_figure_1_at_the_default_parameters() -> None:
+    """The numbers of an earlier, separate implementation, to the digits it printed."""
+    found: Exact = exact(FIGURE, FIGURE_1)
+    truth = gradients(FIGURE)["sequence_reverse_kl"]
+    assert truth == pytest.approx([-8.99, -61.7], rel=1e-3)
+    bias = np.abs(found.mean - truth)
+    assert bias[1] == pytest.approx([8.99, 61.7], rel=1e-3)
+    assert bias[2] == pytest.approx([15.3, 91], rel=5e-3)
+    assert bias[3] == pytest.approx([6.31, 29.5], rel=5e-3)
+    assert found.variance[1] / 1000 == pytest.approx([0.0068, 0.25], rel=1e-2)
+
+
+@pytest.mark.parametrize("clamp", [VERL_K3, OPENRLHF, Clamp(log_ratio=0.4), Clamp(value=0.3)])
+def test_a_clamp_takes_the_gradient_away_where_it_binds(clamp: Clamp) -> None:
+    """Against torch's own clamp and autograd, over every sequence."""
+    from orchestrator.kl.estimators import token_kl
+    from orchestrator.kl.probe import probe
+
+    far = LabSetting(ToyPolicy(2.5, 0.4), ToyPolicy(-2.0, -0.3), 5)
+    for estimator in ("k1", "k3"):
+        configuration = KlConfiguration(estimator, "loss", clamp=clamp)
+        found = probe(
+            lambda q, p, _old, _mask, e=estimator: token_kl(e, q, p, clamp=clamp),
+            kind="loss",
+            settings=[far],
+        )
+        assert found.gradient[0] == pytest.approx(exact(far, [configuration]).mean[0], rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: LabSetting(ToyPolicy(math.nan, 0), ToyPolicy(0, 0), 4), "policy.a must be finite"),
+        (
+            lambda: LabSetting(ToyPolicy(0, 0), ToyPolicy(0, math.inf), 4),
+            "reference.b must be finite",
+        ),
+        (
+            lambda: LabSetting(ToyPolicy(0, 0), ToyPolicy(0, 0), 0),
+            "num_tokens must be at least 1, got 0",
+        ),
+        (lambda: LabSetting(ToyPolicy(0, 0), ToyPolicy(0, 0), 2.5), "whole number"),
+        (lambda: LabSetting(ToyPolicy(0, 0), ToyPolicy(0, 0), 4, ToyPolicy(-900, 0)), "no support"),
+        (lambda: LabSetting(ToyPolicy(0, 200), ToyPolicy(0, 0), 4), "must stay below 300"),
+        (lambda: KlConfiguration("none", "loss"), "no gradient to measure"),
+        (lambda: KlConfiguration("k1", "reward_and_loss", ratio="sequence"), "use ratio 'token'"),
+        (lambda: KlConfiguration("rho_k1", "reward", ratio="sequence"), "rho_k1 in loss"),
+        (lambda: KlConfiguration("k1", "loss", centring="leave_one_out", group_size=4), "centring"),
+        (lambda: KlConfiguration("k1", "reward", centring="leave_one_out"), "at least 2 rollouts"),
+        (lambda: KlConfiguration("k1", "reward", reward_kl_of="me"), "'policy' or 'rollout'"),
+    ],
+)
+def test_bad_input_is_a_sentence(build: Any, words: str) -> None:
+    with pytest.raises(LaboratoryError, match=words):
+        build()
+
+
+def test_a_rollout_policy_far_away_is_refused_not_returned_as_infinity() -> None:
+    setting = LabSetting(ToyPolicy(5, 0), ToyPolicy(0, 0), 64, ToyPolicy(-5, 0))
+    assert np.isfinite(exact(setting, [KlConfiguration("k1", "reward", ratio="none")]).mean).all()
+    with pytest.raises(LaboratoryError, match=r"rho_k3\.loss@sequence is not finite"):
+        exact(
+            LabSetting(ToyPolicy(40, 0), ToyPolicy(0, 0), 64, ToyPolicy(-40, 0)),
+            [KlConfiguration("k1", "loss"), KlConfiguration("rho_k3", "loss", ratio="sequence")],
+        )

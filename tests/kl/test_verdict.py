@@ -1,0 +1,286 @@
+"""Verdicts are what the laboratory derives, told in words."""
+
+import subprocess
+import sys
+import time
+from typing import Any, get_args
+
+import pytest
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.kl.derivation import as_text, derive
+from orchestrator.kl.dialect import Dialect
+from orchestrator.kl.laboratory import LabSetting, estimates
+from orchestrator.kl.verdicts import (
+    OBSERVATIONS,
+    OFF_POLICY,
+    ON_POLICY,
+    GradientVerdict,
+    percent,
+    table,
+    verdict,
+    verdict_of,
+)
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Clip,
+    Data,
+    Estimator,
+    Kl,
+    Loss,
+    Model,
+    Optimizer,
+    Placement,
+    Rollout,
+    Settings,
+)
+from orchestrator.spec.rehearse import verdict_on
+
+REVERSE = {ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL}
+
+
+def of(label: str, *, on_policy: bool = True, **rest: Any) -> GradientVerdict:
+    estimator, place = label.rsplit(".", 1)
+    placement: Any = {"both": "reward_and_loss"}.get(place, place)
+    kl = Kl(estimator=estimator, placement=placement, beta=0.1)  # type: ignore[arg-type]
+    return verdict(kl, on_policy=on_policy, **rest)
+
+
+def test_the_stored_table_is_what_the_laboratory_derives() -> None:
+    derived, stored = derive(), table()
+    assert len(derived) == len(stored)
+    for new, old in zip(derived, stored, strict=True):
+        numbers = [key for key in new if isinstance(new[key], float)]
+        assert {k: v for k, v in new.items() if k not in numbers} == {
+            k: v for k, v in old.items() if k not in numbers
+        }
+        for key in numbers:
+            assert old[key] == pytest.approx(new[key], rel=2e-3, abs=1e-9), (key, old)
+
+
+def test_the_stored_table_is_complete_and_every_row_is_named() -> None:
+    asked = {
+        (e, p, on)
+        for e in get_args(Estimator)
+        if e != "none"
+        for p in get_args(Placement)
+        for on in (True, False)
+    }
+    assert asked == {(row["estimator"], row["placement"], row["on_policy"]) for row in table()}
+    assert not [row for row in table() if row["objective"] == ObjectiveKind.UNKNOWN]
+    assert as_text([dict(row) for row in table()]).count("\n") == len(table()) + 1
+
+
+def test_near_and_far_are_as_far_as_the_words_say() -> None:
+    from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
+
+    kls = [estimates(LabSetting(*each[:2], NUM_TOKENS))["k1"][0] for each in (NEAR, FAR)]
+    assert kls == [pytest.approx(0.08, abs=0.005), pytest.approx(18, abs=0.5)]
+
+
+@pytest.mark.parametrize(
+    ("label", "objective", "unbiased", "behaviour"),
+    [
+        ("k1.reward", "sequence_reverse_kl", True, "stable"),
+        ("k1.loss", "zero", False, "unstable"),
+        ("k3.reward", "mixture", False, "collapse"),
+        ("k3.loss", "token_forward_kl", False, "stable"),
+        ("k1.both", "sequence_reverse_kl", True, "stable"),
+        ("k3.both", "sequence_reverse_kl", True, "stable"),
+    ],
+)
+def test_table_1_of_the_paper_and_its_section_4_3(
+    label: str, objective: str, unbiased: bool, behaviour: str
+) -> None:
+    found = of(label)
+    assert found.objective == objective
+    assert (found.bias.near == found.bias.far == 0) == unbiased
+    assert found.paper.behaviour == behaviour
+    assert "§4" in found.paper.where
+    assert "paper eq." in found.equation
+
+
+def test_k3_in_reward_is_the_difference_of_two_kls() -> None:
+    """Paper eq. 45; near the reference policy nothing is left of the pull."""
+    found = of("k3.reward")
+    assert found.terms == ((1, "sequence_reverse_kl"), (-1, "token_forward_kl"))
+    assert "sequence-level reverse KL - token-level forward KL" in found.summary
+    assert found.bias.near > 0.95
+    assert "hardly regularises" in found.advice.text
+
+
+def test_no_plain_configuration_is_unbiased_off_policy() -> None:
+    """Paper §3.2, last paragraph: because of the token-level ratio."""
+    for label in ("k1.reward", "k1.loss", "k3.reward", "k3.loss", "k1.both", "k3.both"):
+        assert of(label, on_policy=False).bias.near > 0
+    notes = " ".join(of("k1.reward", on_policy=False, clip=Clip()).notes)
+    assert "token-level ratio biases a KL in the reward" in notes
+    assert "[0.8, 1.2]" in notes
+    assert "once per rollout batch" in notes
+    paper = of("k1.reward", on_policy=False, reward_kl_of="policy")
+    assert (paper.terms, paper.bias.near < 0.02) == (((1, "ppo_k1"),), True)
+    assert "once per rollout batch" not in " ".join(paper.notes)
+
+
+def test_k1_in_loss_off_policy_is_not_zero_but_unlikelihood() -> None:
+    found = of("k1.loss", on_policy=False)
+    assert found.terms == ((1, "sampled_k1"),)
+    assert found.paper.behaviour == "collapse"
+    assert "pushes the policy away" in found.advice.text
+
+
+@pytest.mark.parametrize("label", ["rho_k1.loss", "sg_rho_k2.loss", "rho_k3.loss"])
+def test_the_blogs_weighted_losses_are_token_level_until_the_ratio_is_the_sequences(
+    label: str,
+) -> None:
+    assert of(label).objective is ObjectiveKind.TOKEN_REVERSE_KL
+    assert of(label, on_policy=False).terms == ((1, "token_reverse_kl@rollout"),)
+    sequence = of(label, on_policy=False, ratio="sequence")
+    wanted = "token" if label == "sg_rho_k2.loss" else "sequence"
+    assert sequence.objective == f"{wanted}_reverse_kl"
+
+
+def test_advice_leads_to_a_reverse_kl() -> None:
+    """What a verdict recommends is itself judged."""
+    assert {of(label).objective for label in ON_POLICY} == REVERSE
+    for label in OFF_POLICY:
+        found = of(label, on_policy=False)
+        assert found.objective in REVERSE or found.bias.near < 0.2
+    for row in table():
+        kl = Kl(estimator=row["estimator"], placement=row["placement"], beta=1.0)
+        told = verdict(kl, on_policy=row["on_policy"])
+        assert told.objective in REVERSE or told.advice.use
+
+
+def test_every_observation_is_reached_by_some_cell() -> None:
+    for label, regime in OBSERVATIONS:
+        rest: dict[str, Any] = {"on_policy": regime == "on_policy", "regimes": (regime,)}
+        found = verdict(Kl(estimator="none"), **rest) if label == "none" else of(label, **rest)
+        assert found.paper is OBSERVATIONS[label, regime]
+
+
+def test_straight_through_in_the_reward_is_seen_as_its_value() -> None:
+    assert of("k3+.reward").paper is of("k3.reward").paper
+    assert of("k3+.loss").paper.behaviour == "not studied"
+    assert of("rho_k1.reward").paper.behaviour == "stable"
+    assert of("rho_k1.reward", on_policy=False).paper.behaviour == "not studied"
+
+
+@pytest.mark.parametrize(
+    ("advantage", "label", "words"),
+    [
+        ("reinforce", "k1.reward", "no baseline"),
+        ("dr_grpo", "k1.reward", "1 - 1/4 = 0.75"),
+        ("dr_grpo", "k3.loss", "not a KL in the loss"),
+        ("grpo", "k1.reward", "whatever β"),
+        ("grpo", "k3.loss", "units of that deviation"),
+    ],
+)
+def test_what_the_advantage_does_is_said(advantage: Any, label: str, words: str) -> None:
+    assert words in " ".join(of(label, advantage=advantage, group_size=4).notes)
+    assert not of(label, advantage="rloo", group_size=4).notes
+
+
+def test_beta_zero_is_no_kl_term() -> None:
+    found = verdict(Kl(estimator="k3", placement="loss", beta=0.0), on_policy=True)
+    assert found.objective is ObjectiveKind.NONE
+    assert "β = 0" in found.summary
+
+
+def test_a_combination_without_meaning_is_a_sentence() -> None:
+    with pytest.raises(LaboratoryError, match="no verdict on k1 in reward_and_loss"):
+        of("k1.both", ratio="sequence")
+
+
+def test_percent() -> None:
+    assert [percent(x) for x in (0, 0.013, 0.1, 1.483, -0.14)] == [
+        "0%",
+        "1.3%",
+        "10%",
+        "148%",
+        "-14%",
+    ]
+
+
+def settings(minibatches: int = 1, staleness: int = 0, **kl: Any) -> Settings:
+    return Settings(
+        model=Model(name="m", path="m"),
+        data=Data(name="d", path="d"),
+        advantage=Advantage(estimator="dr_grpo"),
+        loss=Loss(),
+        kl=Kl(**(kl or {"estimator": "k1", "placement": "loss", "beta": 0.1})),
+        rollout=Rollout(group_size=5, max_response_tokens=8),
+        batch=Batch(num_prompts=8, num_minibatches=minibatches),
+        optimizer=Optimizer(learning_rate=1e-3),
+        num_train_steps=8,
+        backend=BackendRef(name="micro"),
+        max_staleness_steps=staleness,
+    )
+
+
+def test_a_cell_is_on_policy_with_one_minibatch_and_no_staleness() -> None:
+    assert verdict_of(settings()).objective is ObjectiveKind.ZERO
+    minibatches, stale = verdict_of(settings(minibatches=4)), verdict_of(settings(staleness=10))
+    assert minibatches.objective is stale.objective is ObjectiveKind.SURROGATE
+    assert (minibatches.paper.behaviour, stale.paper.behaviour) == ("collapse", "unstable")
+    both = verdict_of(settings(minibatches=4, staleness=10))
+    assert both.paper.where == "§4.1, Fig. 2 centre; §4.2, Fig. 7"
+    assert verdict_of(settings(estimator="none")).objective is ObjectiveKind.NONE
+    reward = verdict_of(settings(estimator="k1", placement="reward", beta=0.1))
+    assert "1 - 1/5 = 0.8" in " ".join(reward.notes)
+
+
+def test_whose_kl_the_reward_has_is_a_matter_of_the_library() -> None:
+    reward = {"estimator": "k1", "placement": "reward", "beta": 0.1}
+    stale, both = settings(staleness=4, **reward), settings(minibatches=2, staleness=4, **reward)
+    current = Dialect(kl_reward_policy="batch_start")
+    expected = verdict(
+        stale.kl,
+        on_policy=False,
+        advantage="dr_grpo",
+        group_size=5,
+        clip=stale.loss.clip,
+        reward_kl_of="policy",
+        regimes=("async",),
+    )
+    assert verdict_of(stale, current) == expected != verdict_of(stale)
+    assert not any("lags by the staleness" in note for note in expected.notes)
+    assert verdict_of(both, current) == verdict_of(both), "later minibatches are of another policy"
+    uncorrected = Dialect(kl_reward_policy="batch_start", ratio_to="batch_start")
+    assert verdict_of(stale, uncorrected) == verdict_of(stale)
+
+
+@pytest.mark.parametrize(
+    ("library", "of"),
+    [
+        ("prime_rl", "policy"),
+        ("skyrl", "policy"),
+        ("verl", "rollout"),
+        ("openrlhf", "rollout"),
+    ],
+)
+def test_a_backend_says_whose_kl_its_reward_has(library: str, of: str) -> None:
+    cell = settings(staleness=4, estimator="k1", placement="reward", beta=0.1)
+    asked = cell.model_copy(update={"backend": BackendRef(name=library)})
+    lags = any("lags by the staleness" in note for note in verdict_on(asked).notes)
+    assert lags == (of == "rollout")
+    unknown = asked.model_copy(update={"backend": BackendRef(name=library, version="77")})
+    assert verdict_on(unknown) == verdict_of(cell)
+
+
+def test_a_thousand_verdicts_are_nothing_to_a_plan_and_need_no_numpy() -> None:
+    code = (
+        "import sys\nfrom orchestrator.kl.verdicts import verdict\n"
+        "from orchestrator.settings import Kl\n"
+        "verdict(Kl(estimator='k3', placement='loss', beta=.1), on_policy=True)\n"
+        "print('numpy' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+    start = time.process_time()
+    for i in range(1000):
+        verdict_of(settings(estimator="k3", placement="loss", beta=0.001 * (i + 1)))
+    assert time.process_time() - start < 1.0

@@ -1,0 +1,183 @@
+"""What a release changes: launches by key, mathematics by evidence."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import plugins
+from orchestrator.probes import evidence
+from orchestrator.probes.cells import settings, term
+from orchestrator.probes.drift import arguments, changes, drift
+from orchestrator.records import Cell
+from orchestrator.settings import Resources
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from tests.command_line import ROOT, orch
+
+VERL = (("verl", "0.8.0"), ("verl", "0.9.1"))
+SPEC = ROOT / "experiments" / "comedy_full.yaml"
+
+
+def cell(library: str = "verl", **more: Any) -> Cell:
+    wanted = settings(library, "0.9.1" if library == "verl" else "0.11.2", term("k3", "loss"))
+    return Cell(
+        id="c1",
+        slug="x",
+        studies=("x",),
+        axes={},
+        settings=wanted.model_copy(update=more),
+        resources=Resources(num_nodes=2, gpus_per_node=4),
+    )
+
+
+def found(one: Cell, releases: Any = VERL) -> dict[str, tuple[str, str]]:
+    before, after = releases
+    told = changes(one, before, after, plugins.load(before[0]).translate)
+    return {f"{each.kind} {each.what}": (each.before, each.after) for each in told}
+
+
+def test_arguments_are_told_by_key() -> None:
+    argv = ["python", "-m", "x.main", "a.b=1", "+c=d=e", "--flag", "1", "2", "--on", "--k=v"]
+    assert arguments(argv) == {
+        "word 1": "python",
+        "word 2": "-m",
+        "word 3": "x.main",
+        "a.b": "1",
+        "c": "d=e",
+        "--flag": "1 2",
+        "--on": "",
+        "--k": "v",
+    }
+
+
+@given(st.lists(st.text(max_size=8), max_size=8))
+def test_any_argv_can_be_told(argv: list[str]) -> None:
+    assert len(arguments(argv)) <= len(argv)
+
+
+def test_a_release_against_itself_changes_nothing() -> None:
+    for release in VERL:
+        assert found(cell(), (release, release)) == {}
+
+
+def test_new_and_changed_arguments_are_found_and_the_version_is_none() -> None:
+    told = found(cell())
+    assert told["argument trainer.use_v1"] == ("(absent)", "True")
+    assert told["argument actor_rollout_ref.rollout.seed"] == ("(absent)", "0")
+    assert not any("0.9.1" in after for _, after in told.values())
+    assert "ledger seed" in told
+
+
+def test_renamed_arguments_are_told_as_that() -> None:
+    told = found(cell("openrlhf"), (("openrlhf", "0.10.1.post2"), ("openrlhf", "0.11.2")))
+    renamed = [what for what in told if what.startswith("renamed")]
+    assert "renamed --init_kl_coef -> --algo.kl.init_coef" in renamed
+    assert "renamed --pretrain -> --actor.model_name_or_path" in renamed
+    assert all(before == after for what, (before, after) in told.items() if what in renamed)
+    assert "argument --actor.loss_agg_mode" in told
+
+
+def test_a_cell_that_only_one_release_runs_is_told() -> None:
+    one = cell("openrlhf").model_copy(
+        update={"settings": settings("openrlhf", "0.11.2", term("rho_k3", "loss"))}
+    )
+    both = (("openrlhf", "0.10.1.post2"), ("openrlhf", "0.11.2"))
+    assert found(one, both)["offered the cell"][1] == "accepted"
+    assert found(one, both[::-1])["refused the cell"][0] == "accepted"
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Evidence on verl 0.9.1 that can be changed, as if a release had changed its code."""
+    own = evidence.read
+    stored = {v: copy.deepcopy(own("verl", v)) for _, v in VERL}
+    monkeypatch.setattr(evidence, "read", lambda _, version: stored[version])
+    return stored["0.9.1"]
+
+
+def test_changed_mathematics_is_told_for_the_cells_it_touches(other: Any) -> None:
+    other["loss"]["token_mean"]["kl"] = "sequence_mean"
+    for name in other["names"]:
+        if name["name"] == "k3":
+            name |= {"value_bound": 20.0, "flat_below": -3.2}
+    told = found(cell())
+    assert "kl=sequence_mean" in told["objective how the loss is averaged"][1]
+    before, after = told["objective value, gradient and bounds of k3 in the loss"]
+    assert "±10" in before
+    assert "±20" in after
+    plain = cell(kl=term("k1", None))
+    assert not any(what.startswith("objective") for what in found(plain))
+    assert not any("bounds" in what for what in found(cell(kl=term("k2", "loss"))))
+
+
+def test_another_objective_is_told(other: Any) -> None:
+    cells = {(c["estimator"], c["placement"], c["on_policy"]): c for c in other["cells"]}
+    wanted = cells["k3", "loss", True]
+    wanted |= {"objective": "zero", "terms": []}
+    told = found(cell())["objective what its KL term optimises"]
+    assert told == ("token-level forward KL", "nothing: zero-mean noise")
+
+
+def test_cells_of_one_change_are_one_group_whatever_their_seed() -> None:
+    cells = [each for each in expand(load(SPEC)) if each.settings.backend.name == "verl"]
+    groups = drift(cells, *VERL, plugins.load("verl").translate)
+    assert sum(len(group.cells) for group in groups) == len(cells)
+    seeds = {
+        change.after
+        for group in groups
+        for change in group.changes
+        if change.what == "actor_rollout_ref.rollout.seed"
+    }
+    assert seeds == {"0 | 1 | 2"}
+
+
+# ---------------------------------------------------------------- the command
+
+CHANGED, SAME = ("verl@0.8.0", "verl@0.9.1"), ("verl@0.9.1", "verl@0.9.1")
+
+
+def run(before: str, after: str, *more: str) -> Any:
+    return orch(ROOT, "drift", "--from", before, "--to", after, SPEC, *more)
+
+
+def test_the_command_exits_2_where_something_changes() -> None:
+    done = run(*CHANGED, "--json", "-w", "study=onpolicy")
+    assert done.returncode == 2, done.stderr
+    told = json.loads(done.stdout)
+    assert told["cells"] == told["changed"] == sum(len(g["cells"]) for g in told["groups"])
+    assert told["rewritten"] == ["trainer/ppo/core_algos.py:agg_loss"]
+    assert "trainer.use_v1" in {change["what"] for change in told["groups"][0]["changes"]}
+
+
+def test_the_command_exits_0_where_nothing_does() -> None:
+    done = run(*SAME)
+    assert done.returncode == 0
+    assert "nothing changes for" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments_", "sentence", "code"),
+    [
+        (("verl@0.8.0", "skyrl@0.4.0"), "two libraries", 2),
+        (("verl", "verl@0.9.1"), "names no release: write LIBRARY@VERSION", 2),
+        (("verl@0.8.1", "verl@0.9.1"), "orch does not drive verl 0.8.1 (it drives: ", 1),
+        (("virl@0.8.0", "verl@0.9.1"), "no library 'virl' to measure, did you mean 'verl'?", 1),
+        (("verl@0.8.0", "verl@0.9.1", "-w", "study=nowhere"), "selects none of", 1),
+    ],
+)
+def test_mistakes_are_sentences(arguments_: tuple[str, ...], sentence: str, code: int) -> None:
+    done = run(*arguments_)
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_spec_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    done = orch(tmp_path, "drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", "no.yaml")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

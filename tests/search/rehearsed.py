@@ -1,0 +1,149 @@
+"""Searches whose cells are trained in no time: run directories as training would leave them.
+
+Everything but the training is real: the spec, the cells, the journal, the controller.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from backends.micro.shipped import manifest
+from backends.micro.theory import optimum
+from orchestrator.records import Cell, ExitRecord, Outcome
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.search.controller import Controller
+from orchestrator.search.design import Search, design
+from orchestrator.search.journal import SearchJournal
+from orchestrator.search.results import SearchOutcome, found
+from orchestrator.search.scorer import Scorer
+
+ROOT = Path(__file__).parents[2]
+GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"
+BLOCK: Mapping[str, Any] = {
+    "fixed": {"kl": "k1.reward"},
+    "space": {"kl.beta": "log(0.01, 10)"},
+    "objectives": {GOAL: "maximize"},
+    "seeds": [0],
+    "trials": 6,
+}
+Values = Mapping[str, float]
+Response = Callable[[Cell], Values]
+
+
+@cache
+def _opened(name: str) -> Experiment:
+    return open_experiment(ROOT / "experiments" / name, ["site=local"])
+
+
+def experiment(tmp_path: Path, name: str = "beta_sweep.yaml") -> Experiment:
+    """A shipped spec with its runs in tmp_path and no `tune` block of its own."""
+    found = _opened(name)
+    site = found.spec.site.model_copy(update={"runs_dir": str(tmp_path / "runs")})
+    spec = found.spec.model_copy(update={"tune": None, "site": site})
+    return replace(found, spec=spec, folder=RunFolder.of(tmp_path / "runs", spec.name, "micro"))
+
+
+def theory(cell: Cell) -> Values:
+    """The optimum to which an unbiased KL term converges."""
+    best = optimum(manifest("amber").chances["sort"], cell.settings.kl.beta)
+    return {"eval/accuracy_in_domain": best.accuracy, "eval/kl_reverse": best.kl_reverse}
+
+
+def objective_at(beta: float, weight: float = 0.5) -> float:
+    best = optimum(manifest("amber").chances["sort"], beta)
+    return best.accuracy - weight * best.kl_reverse
+
+
+def train(
+    folder: RunFolder,
+    cell: Cell,
+    values: Values,
+    *,
+    state: str = "succeeded",
+    outcome: Outcome | None = None,
+    cpu_seconds: float = 1.0,
+    earlier: Mapping[int, Values] | None = None,
+) -> None:
+    """Leaves the directory of a cell as an attempt that ended like this would."""
+    folder.open()
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    attempt = cell_dir.open_attempt()
+    attempt.job.write_text(json.dumps({"pid": 1, "birth": "long ago", "host": "elsewhere"}))
+    points = {**(earlier or {}), cell.settings.num_train_steps: values}
+    attempt.metrics.write_text(
+        "".join(
+            json.dumps({"step": step, "time": 1e9 + step, "values": dict(own)}) + "\n"
+            for step, own in points.items()
+        )
+    )
+    if state == "succeeded" and outcome is None:
+        outcome = Outcome(kind="trained")
+    attempt.write_exit(
+        ExitRecord.model_validate(
+            {
+                "state": state,
+                "started": 1e9,
+                "ended": 1e9 + 60,
+                "cpu_seconds": cpu_seconds,
+                "outcome": outcome,
+                "failure": "" if state == "succeeded" else "error",
+            }
+        )
+    )
+
+
+@dataclass
+class House:
+    """One experiment with its searches; `run` drives them to their end."""
+
+    experiment: Experiment
+    searches: list[Search]
+    trained: list[Cell]
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.experiment.folder
+
+    def journal(self) -> SearchJournal:
+        return SearchJournal(self.folder, self.searches[0].tune.block.name)
+
+    def controller(self, told: list[str] | None = None) -> Controller:
+        self.folder.open()
+        scorer = Scorer(self.experiment.spec.evaluation, self.folder)
+        tell = (lambda _: None) if told is None else told.append
+        return Controller(self.searches, self.journal(), scorer, tell)
+
+    def run(
+        self, response: Response = theory, told: list[str] | None = None
+    ) -> list[SearchOutcome]:
+        controller = self.controller(told)
+        with controller.journal.controlling():
+            for _ in range(10_000):
+                wanted = controller.turn()
+                for cell in wanted:
+                    train(self.folder, cell, response(cell))
+                    self.trained.append(cell)
+                if not wanted and controller.done:
+                    return self.found()
+        raise AssertionError("the search does not end")
+
+    def found(self) -> list[SearchOutcome]:
+        studies = self.journal().studies()
+        return [found(search, studies[search.name]) for search in self.searches]
+
+
+def house(tmp_path: Path, **block: Any) -> House:
+    """beta_sweep.yaml with BLOCK, changed by `block`."""
+    opened = experiment(tmp_path)
+    return House(opened, design(opened, {**BLOCK, **block}), [])
+
+
+def noise(name: str, spread: float) -> float:
+    """A number of this name's: normal, with this standard deviation."""
+    return Random(name).gauss(0, spread)  # noqa: S311  (noise)

@@ -1,0 +1,168 @@
+"""orch tune as a person uses it: real training on the embedded trainer, killed and resumed."""
+
+import json
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import ROOT, orch
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+SPEC = "experiments/smoke.yaml"
+GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"
+FLAGS = (
+    "--space",
+    "kl.beta=log(0.05, 5)",
+    "--each",
+    "kl=[k1.reward, k3.loss]",
+    "--maximize",
+    GOAL,
+    "--seeds",
+    "[0, 1]",
+    "--trials",
+    "2",
+)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two searches, ended by kill -9 in the middle and begun again."""
+    folder = tmp_path_factory.mktemp('it\'s a "search" ü')
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    argv = [sys.executable, "-m", "orchestrator", "tune", SPEC, *FLAGS]
+    with (folder / "killed.log").open("w") as log:
+        process = subprocess.Popen(argv, cwd=folder, stdout=log, stderr=log)
+        deadline = time.monotonic() + 120
+        while "complete" not in (folder / "killed.log").read_text():
+            assert time.monotonic() < deadline, (folder / "killed.log").read_text()
+            assert process.poll() is None, (folder / "killed.log").read_text()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = orch(folder, "tune", SPEC, *FLAGS, "--json")
+    assert done.returncode == 0, done.stderr
+    (folder / "told.json").write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(searched: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((searched / "told.json").read_text())
+    return found
+
+
+def test_a_kill_loses_and_doubles_nothing(searched: Path, told: list[dict[str, Any]]) -> None:
+    assert [one["search"] for one in told] == ["k1.reward", "k3.loss"]
+    for one in told:
+        assert [trial["state"] for trial in one["trials"]] == ["COMPLETE"] * 2
+    cells = {cell for one in told for trial in one["trials"] for cell in trial["cells"]}
+    on_disk = searched / "runs" / "smoke.micro" / "cells"
+    assert {path.name.rpartition("-")[2] for path in on_disk.iterdir()} == cells
+    assert len(cells) == 8
+    for path in on_disk.iterdir():
+        ended = [json.loads(e.read_text())["state"] for e in path.glob("attempts/*/exit.json")]
+        assert ended.count("succeeded") == 1
+
+
+def test_trials_are_ordinary_cells_in_mlflow(searched: Path, told: list[dict[str, Any]]) -> None:
+    with sqlite3.connect(searched / "runs" / "mlflow.db") as database:
+        rows = database.execute("select run_uuid, key, value from tags").fetchall()
+    tags: dict[str, dict[str, str]] = {}
+    for run, key, value in rows:
+        tags.setdefault(run, {})[key] = value
+    for one in told:
+        for trial in one["trials"]:
+            for cell, run in zip(trial["cells"], trial["mlflow"], strict=True):
+                assert tags[run]["orch.cell_id"] == cell
+                assert tags[run]["kl"] == one["search"]
+                assert (tags[run]["search"], tags[run]["trial"]) == (
+                    one["search"],
+                    str(trial["number"]),
+                )
+
+
+def test_again_does_nothing_and_prune_spares_trials(searched: Path) -> None:
+    cells = sorted((searched / "runs" / "smoke.micro" / "cells").iterdir())
+    done = orch(searched, "tune", SPEC, *FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert "asked" not in done.stderr
+    assert "k3.loss" in done.stdout
+    pruned = orch(searched, "prune", SPEC, "--yes")
+    assert pruned.returncode == 0, pruned.stderr
+    assert sorted((searched / "runs" / "smoke.micro" / "cells").iterdir()) == cells
+
+
+def test_dry_run_and_mistakes_write_nothing(searched: Path, tmp_path: Path) -> None:
+    shutil.copytree(searched / "experiments", tmp_path / "experiments")
+    shown = orch(tmp_path, "tune", "experiments/beta_sweep.yaml", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "k2.loss" in shown.stdout
+    done = orch(tmp_path, "tune", SPEC, "--space", "kl.beta=[", "--maximize", GOAL)
+    assert (done.returncode, "is no YAML value" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.browser
+def test_the_page_draws_every_panel(searched: Path) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("NOT TESTED: there is no chromium on this machine to open the report in")
+    from playwright.sync_api import sync_playwright
+
+    page_file = searched / "runs" / "smoke.micro" / "tune" / "search" / "report" / "index.html"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(page_file.as_uri())
+        page.wait_for_selector('html[data-ready="yes"]')
+        assert page.locator(".js-plotly-plot").count() == 2
+        assert page.locator("#tune table").first.inner_text().count("k1.reward") == 1
+        browser.close()
+    assert errors == []
+
+
+@pytest.fixture
+def dashboard(searched: Path) -> Iterator[int]:
+    program = Path(sys.executable).with_name("optuna-dashboard")
+    if not program.exists():
+        pytest.skip("NOT TESTED: optuna-dashboard is not installed here")
+    journal = searched / "runs" / "smoke.micro" / "tune" / "search" / "journal.log"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [program, journal, "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        yield port
+        process.terminate()
+
+
+def test_optuna_dashboard_opens_the_journal(dashboard: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            link = HTTPConnection("127.0.0.1", dashboard, timeout=5)
+            link.request("GET", "/api/studies")
+            studies = json.load(link.getresponse())
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+    names = {study["study_name"] for study in studies["study_summaries"]}
+    assert names == {"k1.reward", "k3.loss"}

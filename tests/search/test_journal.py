@@ -1,0 +1,115 @@
+"""The journal on disk: whose it is, and what a kill or a stranger's hand leaves of it."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunFolderError
+from tests.search.rehearsed import house
+
+
+def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) -> None:
+    house(tmp_path).run()
+    before = _files(tmp_path)
+    other = house(tmp_path, space={"kl.beta": "log(0.1, 1)"})
+    with pytest.raises(RunFolderError) as caught:
+        other.controller()
+    told = str(caught.value)
+    assert "holds another search" in told
+    assert "space.kl.beta.low: 0.01 there, 0.1 here" in told
+    assert "--name" in told
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fixed": {"kl": "k1.reward", "rollout.group_size": 8}},
+        {"seeds": [0, 1]},
+        {"objectives": {"eval/accuracy_in_domain": "maximize"}},
+    ],
+)
+def test_a_journal_of_another_spec_is_refused(change: dict[str, object], tmp_path: Path) -> None:
+    house(tmp_path).run()
+    with pytest.raises(RunFolderError, match="holds another search"):
+        house(tmp_path, **change).controller()
+
+
+def test_what_says_only_how_to_search_may_change(tmp_path: Path) -> None:
+    house(tmp_path).run()
+    (found,) = house(tmp_path, trials=7, sampler="random", parallel=2, if_failed=[0.0]).run()
+    assert len(found.trials) == 7
+
+
+def test_two_controllers_that_begin_with_different_spaces(tmp_path: Path) -> None:
+    """The first to declare wins; the other hears of it before it asks for anything."""
+    first, second = house(tmp_path), house(tmp_path, space={"kl.beta": "log(0.02, 2)"})
+    first.controller()
+    with pytest.raises(RunFolderError, match=r"space\.kl\.beta\.high: 10(\.0)? there, 2"):
+        second.controller()
+    (found,) = first.run()
+    assert len(found.trials) == 6
+
+
+def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=3)
+    made.run()
+    log = made.journal().log
+    with log.open("ab") as file:
+        file.write(b'{"op_code":4,"worker_id":"x","study_i')
+    (found,) = house(tmp_path, trials=5).run()
+    assert [trial.state for trial in found.trials] == ["COMPLETE"] * 5
+
+
+def test_a_line_torn_while_others_work_is_mended_by_the_next_to_write(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=3)
+    controller = made.controller()
+    with made.journal().log.open("ab") as file:
+        file.write(b'{"op_code":4,"wor')  # another controller was killed here
+    with controller.journal.controlling():
+        controller.turn()
+    assert len(house(tmp_path, trials=3).run()[0].trials) == 3
+
+
+@pytest.mark.parametrize("content", [b"\x00\xff\x00 not a journal", b"no\njournal\n"])
+def test_a_file_that_is_no_journal_is_told_and_kept(content: bytes, tmp_path: Path) -> None:
+    made = house(tmp_path)
+    log = made.journal().log
+    made.folder.open()
+    log.parent.mkdir(parents=True)
+    log.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"is no journal of Optuna's"):
+        made.controller()
+    assert log.read_bytes() == content
+
+
+def test_an_empty_journal_is_a_new_one(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=1)
+    made.folder.open()
+    made.journal().log.parent.mkdir(parents=True)
+    made.journal().log.touch()
+    assert len(made.run()[0].trials) == 1
+
+
+def test_a_lost_journal_is_rebuilt_from_the_run_directories(tmp_path: Path) -> None:
+    made = house(tmp_path)
+    (before,) = made.run()
+    made.journal().log.unlink()
+    again = house(tmp_path)
+    (after,) = again.run()
+    assert again.trained == []
+    assert [t.params for t in after.trials] == [t.params for t in before.trials]
+    assert [t.values for t in after.trials] == [t.values for t in before.trials]
+
+
+def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+    made = house(tmp_path)
+    made.folder.path.parent.mkdir(parents=True)
+    made.folder.open()
+    (made.folder.path / "tune").write_text("a file where a folder should be")
+    with pytest.raises(RunFolderError, match="a part of its path is a file"):
+        made.controller()
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}

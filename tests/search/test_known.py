@@ -1,0 +1,66 @@
+"""Searches in the experiment's own report, read back from their journals."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.identity import digest
+from orchestrator.runs.completion import is_up_to_date, mark_complete
+from orchestrator.runs.plan import plan
+from orchestrator.search.section import keep_links, known, searched
+from tests.search.rehearsed import house
+
+
+def test_searches_from_flags_are_read_back_as_they_were(tmp_path: Path) -> None:
+    made = house(tmp_path, name="one", fixed={}, each={"kl": ["k1.reward", "k3.loss"]}, trials=3)
+    found = made.run()
+    house(tmp_path, name="two", trials=2).run()
+    keep_links(made.journal(), {made.trained[0].id: "a-run"})
+    told, faults = known(made.experiment)
+    assert faults == []
+    assert [(one.name, [f.search.name for f in one.found]) for one in told] == [
+        ("one", ["k1.reward", "k3.loss"]),
+        ("two", ["all"]),
+    ]
+    for before, after in zip(found, told[0].found, strict=True):
+        assert [t.params for t in after.trials] == [t.params for t in before.trials]
+        assert after.search.declared() == before.search.declared()
+    section, data, _ = searched(made.experiment)
+    assert section is not None
+    assert {t.caption.partition(".")[0] for t in section.tables} == {"one", "two"}
+    assert "a-run" in str(section.tables)
+    assert [panel["title"].partition(":")[0] for panel in data["tune"]] == ["one"] * 2 + ["two"] * 2
+
+
+def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    made = house(tmp_path)
+    made.run()
+    spec = made.experiment.spec
+    longer = [s.model_copy(update={"base": {**s.base, "num_train_steps": 7}}) for s in spec.studies]
+    changed = replace(made.experiment, spec=spec.model_copy(update={"studies": tuple(longer)}))
+    section, data, (fault,) = searched(changed)
+    assert (section, data) == (None, {})
+    assert "another wording of the spec" in fault
+    (made.journal().block_of("all")).write_text('{"space": {"kl.bta": "log(1, 2)"}}')
+    _, _, (fault,) = searched(made.experiment)
+    assert "does not fit the spec any more" in fault
+
+
+def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=2)
+    made.run()
+    before = _files(tmp_path)
+    searched(made.experiment)
+    assert _files(tmp_path) == before
+    rows = plan(made.experiment.cells, made.folder)
+    mark_complete(made.experiment, rows)
+    (made.folder.report).mkdir()
+    (made.folder.report / "index.html").touch()
+    mark_complete(made.experiment, rows)
+    house(tmp_path, trials=3).run()
+    assert not is_up_to_date(made.experiment, rows)
+
+
+def _files(folder: Path) -> dict[Path, str]:
+    return {p: digest(p.read_text()) for p in folder.rglob("*") if p.is_file()}

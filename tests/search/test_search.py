@@ -1,0 +1,338 @@
+"""Asking, following and telling, on real journals and run directories."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.records import Cell, Outcome
+from orchestrator.runs.operations import cancel
+from orchestrator.runs.plan import plan, tuned_ids
+from orchestrator.runs.state import look
+from orchestrator.search.controller import reuse
+from orchestrator.search.journal import SearchJournal
+from tests.search.rehearsed import GOAL, House, Values, house, objective_at, theory, train
+
+
+def test_every_trial_is_asked_trained_and_told(tmp_path: Path) -> None:
+    made = house(tmp_path, seeds=[0, 1], trials=5, parallel=2)
+    (found,) = made.run()
+    assert len(made.trained) == 10
+    assert [t.state for t in found.trials] == ["COMPLETE"] * 5
+    for trial in found.trials:
+        assert trial.values == pytest.approx((objective_at(trial.params["kl.beta"]),))
+        assert list(trial.seeds) == [0, 1]
+        assert trial.cpu_hours == pytest.approx(2 / 3600)
+    assert tuned_ids(made.folder) == {cell.id for cell in made.trained}
+
+
+def test_a_finished_search_asks_and_trains_nothing_more(tmp_path: Path) -> None:
+    house(tmp_path).run()
+    again = house(tmp_path)
+    (found,) = again.run()
+    assert (len(found.trials), again.trained) == (6, [])
+    more = house(tmp_path, trials=8)
+    (found,) = more.run()
+    assert (len(found.trials), len(more.trained)) == (8, 2)
+
+
+def test_a_cell_with_a_result_is_told_from_disk(tmp_path: Path) -> None:
+    house(tmp_path, name="first").run()
+    again = house(tmp_path, name="second")
+    (found,) = again.run()
+    assert again.trained == []  # the same sampler proposes the same, which is there already
+    assert all(trial.values for trial in found.trials)
+
+
+def test_prune_leaves_the_cells_of_trials_alone(tmp_path: Path) -> None:
+    made = house(tmp_path)
+    made.run()
+    assert plan(made.experiment.cells, made.folder).orphans == ()
+
+
+def test_a_dead_controller_s_trials_are_taken_over(tmp_path: Path) -> None:
+    made = house(tmp_path, parallel=3)
+    dead = made.controller()
+    with dead.journal.controlling():
+        started = dead.turn()  # and it is never heard of again
+    assert len(started) == 3
+    (found,) = made.run()
+    assert {cell.id for cell in started} <= {cell.id for cell in made.trained}
+    assert [t.state for t in found.trials] == ["COMPLETE"] * 6
+
+
+def test_a_living_controller_s_trials_are_not(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=2)
+    other = made.controller()
+    with other.journal.controlling():
+        (theirs,) = other.turn()
+        mine = made.controller()
+        with mine.journal.controlling():
+            (ours,) = mine.turn()
+            assert ours.id != theirs.id
+            train(made.folder, ours, theory(ours))
+            mine.turn()
+            assert mine.done
+    assert [t.state for t in made.found()[0].trials] == ["RUNNING", "COMPLETE"]
+
+
+def test_several_controllers_keep_to_the_number_of_trials(tmp_path: Path) -> None:
+    houses = [house(tmp_path, trials=12, parallel=2) for _ in range(3)]
+    made = houses[0].controller()  # makes the folder
+    assert made.done is False
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(House.run, houses))
+    (found,) = houses[0].found()
+    assert [t.state for t in found.trials] == ["COMPLETE"] * 12
+    trained = [cell.id for each in houses for cell in each.trained]
+    assert len(trained) == len(set(trained)) == 12
+
+
+def test_a_trial_cut_short_before_it_had_parameters_is_asked_anew(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=3)
+    controller = made.controller()
+    controller.studies["all"].ask()  # a kill between asking and suggesting leaves this
+    (found,) = made.run()
+    assert len(found.trials) == 3
+    assert all(trial.state == "COMPLETE" for trial in found.trials)
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def _one_bad(kind: str) -> Any:
+    """A response that fails the second cell it is asked for."""
+    count = 0
+
+    def respond(cell: Cell) -> Values:
+        nonlocal count
+        count += 1
+        values = dict(theory(cell))
+        if count == 2 and kind == "nan":
+            values["eval/kl_reverse"] = math.nan
+        if count == 2 and kind == "missing":
+            del values["eval/kl_reverse"]
+        return values
+
+    return respond
+
+
+@pytest.mark.parametrize("kind", ["nan", "missing"])
+@pytest.mark.parametrize("rule", ["fail", [-5.0]])
+def test_a_trial_without_a_number_ends_as_declared(kind: str, rule: Any, tmp_path: Path) -> None:
+    made = house(tmp_path, if_failed=rule, trials=4)
+    (found,) = made.run(_one_bad(kind))
+    bad = found.trials[1]
+    assert bad.state == ("FAIL" if rule == "fail" else "COMPLETE")
+    assert bad.values == (None if rule == "fail" else (-5.0,))
+    assert "has no final eval/kl_reverse" in bad.why
+    assert bad.number not in [trial.number for trial in found.measured]
+    assert [t.state for t in found.trials if t is not bad] == ["COMPLETE"] * 3
+
+
+def test_a_failed_cell_fails_its_trial_and_the_search_goes_on(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=3, seeds=[0, 1])
+    controller = made.controller()
+    one, other = controller.turn()
+    train(made.folder, one, {}, state="failed")
+    (found,) = made.run()
+    assert found.trials[0].state == "FAIL"
+    assert f"{one.slug} ({one.id}) failed" in found.trials[0].why
+    assert look(made.folder.cell(other)).state == "cancelled"
+    assert [t.state for t in found.trials[1:]] == ["COMPLETE"] * 2
+
+
+def test_a_cell_that_a_person_cancels_fails_its_trial(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=1)
+    cancel(made.controller().turn(), made.folder)
+    (found,) = made.run()
+    assert found.trials[0].state == "FAIL"
+    assert "cancelled by a person" in found.trials[0].why
+
+
+def test_a_cell_whose_process_is_killed_each_time_fails_its_trial(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=1)
+    controller = made.controller()
+    (cell,) = controller.turn()
+    controller.lose(cell)
+    controller.turn()
+    assert controller.done
+    assert "killed again and again" in made.found()[0].trials[0].why
+
+
+# ---------------------------------------------------------------- ending early
+
+
+COLLAPSED = Outcome(kind="collapsed", cause="reward", step=60, detail="reward fell to 0")
+
+
+def test_a_collapse_ends_the_trial_and_stops_its_other_seeds(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=2, seeds=[0, 1])
+    one, other = made.controller().turn()
+    train(made.folder, one, theory(one), outcome=COLLAPSED)
+    (found,) = made.run()
+    assert found.trials[0].state == "PRUNED"
+    assert "collapsed: reward fell to 0" in found.trials[0].why
+    assert look(made.folder.cell(other)).state == "cancelled"
+    assert look(made.folder.cell(one)).state == "succeeded"  # its record is kept
+
+
+def test_a_collapse_can_be_left_to_count(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=1, seeds=[0, 1], stop_on_collapse=False)
+    one, _ = made.controller().turn()
+    train(made.folder, one, theory(one), outcome=COLLAPSED)
+    (found,) = made.run()
+    assert found.trials[0].state == "COMPLETE"
+
+
+def test_a_reward_being_lost_is_seen_while_the_cell_trains() -> None:
+    from orchestrator.search.pruning import lost
+
+    assert lost([0.5] * 20 + [0.05] * 10)
+    assert not lost([0.5] * 20 + [0.2] * 10)
+    assert not lost([0.05] * 20 + [0.0] * 10)  # there never was any
+    assert not lost([0.5] * 9 + [0.0] * 9)  # too early to say
+
+
+def _still_training(made: House, cell: Cell, curve: dict[int, Values]) -> Any:
+    """A cell that somebody holds, with these metrics so far."""
+    folder = made.folder.cell(cell)
+    folder.make(cell)
+    claim = folder.take_claim()
+    assert claim is not None
+    attempt = folder.open_attempt()
+    import json
+
+    attempt.job.write_text('{"pid": 1, "birth": "long ago", "host": "elsewhere"}')
+    attempt.metrics.write_text(
+        "".join(
+            json.dumps({"step": step, "time": 1e9, "values": values}) + "\n"
+            for step, values in curve.items()
+        )
+    )
+    return claim
+
+
+def _curve(value: float, upto: int) -> dict[int, Values]:
+    return {step: {"eval/accuracy_in_domain": value} for step in range(10, upto + 1, 10)}
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
+    pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[tuple[str, str]] = []
+
+    def cancel(cells: list[Cell], _: Any, why: str) -> None:
+        stopped.extend((cell.id, why) for cell in cells)
+
+    monkeypatch.setattr("orchestrator.runs.operations.cancel", cancel)
+    made = house(
+        tmp_path,
+        trials=12,
+        pruner=pruner,
+        stop_on_collapse=False,
+        objectives={"eval/accuracy_in_domain": "maximize"},
+    )
+    controller = made.controller()
+    with controller.journal.controlling():
+        for _ in range(11):
+            (cell,) = controller.turn()
+            train(made.folder, cell, {"eval/accuracy_in_domain": 0.9}, earlier=_curve(0.9, 90))
+        (cell,) = controller.turn()
+        with _still_training(made, cell, _curve(0.1, 90)):
+            controller.turn()
+    states = [trial.state for trial in made.found()[0].trials]
+    assert states == ["COMPLETE"] * 11 + ["PRUNED"]
+    ((id_, why),) = stopped
+    assert id_ == cell.id
+    assert "given up by the search: pruned with 9 values" in why
+    assert "trial 11" in why
+
+
+def test_wilcoxon_spares_the_seeds_of_a_trial_that_is_behind(tmp_path: Path) -> None:
+    seeds = list(range(12))
+    made = house(tmp_path, trials=2, pruner="wilcoxon", seeds=seeds)
+    first: list[float] = []
+
+    def response(cell: Cell) -> Values:
+        beta = cell.settings.kl.beta
+        first.append(beta) if not first else None
+        level = 0.8 if beta == first[0] else 0.4
+        return {"eval/accuracy_in_domain": level + cell.settings.seed / 100, "eval/kl_reverse": 0}
+
+    (found,) = made.run(response)
+    assert [trial.state for trial in found.trials] == ["COMPLETE", "PRUNED"]
+    assert 12 + 3 <= len(made.trained) < 20
+
+
+# ---------------------------------------------------------------- budgets, sharing, several goals
+
+
+def test_a_budget_ends_a_search(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=50, max_cpu_hours=5.5 / 3600)  # a cell here took one second
+    (found,) = made.run()
+    assert len(found.trials) == 5
+
+
+def test_searches_of_several_configurations_have_equal_budgets(tmp_path: Path) -> None:
+    made = house(tmp_path, fixed={}, each={"kl": ["k1.reward", "k3.loss"]}, trials=4)
+    found = made.run()
+    assert [len(one.trials) for one in found] == [4, 4]
+    assert {cell.settings.kl.label for cell in made.trained} == {"k1.reward", "k3.loss"}
+
+
+def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
+    made = house(tmp_path, seeds=[0, 1, 2], space={"kl.beta": "log(0.05, 1)"}, trials=2)
+    grid = [c for c in made.experiment.cells if c.settings.kl.label == "k1.reward"]
+    assert len(grid) == 21
+    for cell in grid[:-1]:  # one seed of one beta is not there yet
+        train(made.folder, cell, theory(cell))
+    (search,) = made.searches
+    controller = made.controller()
+    added = reuse(search, made.journal(), controller.studies[search.name])
+    inside = {cell.settings.kl.beta for cell in grid if 0.05 <= cell.settings.kl.beta <= 1}
+    missing = {grid[-1].settings.kl.beta} & inside
+    assert added == len(inside - missing) == 4 - len(missing)
+    assert reuse(search, made.journal(), made.controller().studies[search.name]) == 0
+    (found,) = made.run()
+    assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
+
+
+def test_a_front_holds_what_nothing_beats(tmp_path: Path) -> None:
+    made = house(
+        tmp_path,
+        trials=8,
+        objectives={"eval/accuracy_in_domain": "maximize", "eval/kl_reverse": "minimize"},
+    )
+    (found,) = made.run()
+    front = [trial.values for trial in found.front]
+    assert found.best is None
+    assert len(front) == 8  # in theory more accuracy always costs more KL
+    assert front == sorted(front)
+
+
+def test_what_is_recommended_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
+    made = house(tmp_path, confirm_seeds=[100, 101])
+    (found,) = made.run()
+    assert found.recommended is not None
+    assert list(found.confirmed) == [100, 101]
+    fresh = [c for c in made.trained if c.settings.seed >= 100]
+    assert {c.settings.kl.beta for c in fresh} == {found.recommended.value}
+    assert plan(made.experiment.cells, made.folder).orphans == ()
+
+
+def test_resuming_proposes_what_an_unbroken_search_would(tmp_path: Path) -> None:
+    (whole,) = house(tmp_path / "a", trials=8).run()
+    house(tmp_path / "b", trials=5).run()
+    (resumed,) = house(tmp_path / "b", trials=8).run()
+    assert [t.params for t in resumed.trials] == [t.params for t in whole.trials]
+
+
+def test_a_journal_is_looked_at_without_being_made(tmp_path: Path) -> None:
+    made = house(tmp_path)
+    assert SearchJournal(made.folder, "search").studies() == {}
+    assert not made.folder.path.exists()
+    assert GOAL in str(made.searches[0].objectives[0])
