@@ -70,7 +70,7 @@ def _show(
         chosen = {cell.id for cell in experiment.chosen(where).cells}
         looked.append((experiment, plan(experiment.cells, experiment.folder).only(chosen)))
     if as_json:
-        print_json([_plain(experiment, made) for experiment, made in looked])
+        print_json([_plain(experiment, made, everything) for experiment, made in looked])
         return
     for experiment, made in looked:
         _print(experiment, made, everything)
@@ -100,9 +100,24 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
         click.echo(f"  {line}")
     for fault in made.faults:
         say(fault)
+    for sentence in _still(experiment, made, everything):
+        say(sentence)
     listed = [row for row in made.rows if everything or row.state in _LISTED]
     if listed:
         print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
+
+
+def _still(experiment: Experiment, made: "Plan", everything: bool) -> list[str]:
+    """Sentences about listed cells that trained without any gradient. The report tells of all."""
+    from orchestrator.metrics.stillness import stillness
+    from orchestrator.runs.collect import collect
+
+    listed = [r.cell for r in made.rows if r.cell and (everything or r.state in _LISTED)]
+    return [
+        found.sentence(f"{record.cell.slug} ({record.cell.id})")
+        for record in collect(listed, experiment.folder)
+        if (found := stillness(record.metrics)) is not None
+    ]
 
 
 def _hours_told(experiment: Experiment) -> str:
@@ -159,7 +174,7 @@ def _collapsed(row: "PlanRow") -> bool:
     return bool(row.exit and row.exit.outcome and row.exit.outcome.kind == "collapsed")
 
 
-def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
+def _plain(experiment: Experiment, made: "Plan", everything: bool) -> dict[str, object]:
     hours = _gpu_hours(made, experiment.folder)
     return {
         "experiment": experiment.folder.experiment,
@@ -168,6 +183,7 @@ def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
         "states": _states(made),
         "collapsed": sum(_collapsed(row) for row in made.rows),
         "cluster": standing(experiment, made),
+        "without_gradient": _still(experiment, made, everything),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
         "cells": [
             {

@@ -11,6 +11,7 @@ from orchestrator.analysis.compare import Comparison, reason, statement
 from orchestrator.analysis.libraries import LibrarySide
 from orchestrator.analysis.phrases import counted, listed
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.data import data as drawing
 from orchestrator.report.libraries import capability, gradients, laboratory, libraries
@@ -42,6 +43,8 @@ BANNER = (
     "and tasks are tiny stand-ins."
 )
 
+MOST_STILL = 20
+"""Cells without a gradient that are told one by one."""
 INCOMPLETE = (
     "Some evaluations on disk are missing, are no numbers or differ between cells. A mean is told "
     "only where all that it is over is there."
@@ -88,6 +91,7 @@ def report(
     lab = laboratory()
     found = (
         incomplete(other.faults),
+        unlearnt(records),
         limited(comparison, scores, spec, other.baselines),
         finals(comparison, other.baselines),
         printed(comparison, spec),
@@ -138,6 +142,20 @@ def incomplete(faults: Sequence[str]) -> Section | None:
     if not faults:
         return None
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
+
+
+def unlearnt(records: Sequence[Record]) -> Section | None:
+    """Runs whose gradient was exactly 0 for a while; nothing where there are none."""
+    told = [
+        found.sentence(f"{record.cell.slug} ({record.cell.id})")
+        for record in records
+        if (found := stillness(record.metrics)) is not None
+    ]
+    if not told:
+        return None
+    more = [f"And {len(told) - MOST_STILL} more cells."] if len(told) > MOST_STILL else []
+    points = (*told[:MOST_STILL], *more)
+    return Section("unlearnt", "Runs that learnt nothing for a while", points=points)
 
 
 def limited(
