@@ -1,16 +1,18 @@
-"""The rules of the house, held by reading every import."""
+"""Hold the rules of ARCHITECTURE.md by reading every import, those inside functions included."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("orchestrator", "backends", "dashboards")
+SHIPPED = ("orchestrator", "backends", "dashboards")
 HEAVY = {
     "torch",
     "transformers",
@@ -29,105 +31,158 @@ HEAVY = {
     "tree_sitter",
 }
 
-BACKEND_MAY_IMPORT = {
-    "orchestrator.errors",
-    "orchestrator.settings",
-    "orchestrator.records",
-    "orchestrator.library.protocol",
-    "orchestrator.metrics.names",
-    "orchestrator.identity",
-    "orchestrator.metrics.tensorboard",
-    "orchestrator.kl.estimators",
-    "orchestrator.scoring",
-    "orchestrator.data",
-    "orchestrator.data.recipe",
-    "orchestrator.kl.dialect",
-    "orchestrator.kl.differences",
-    "orchestrator.audit",
-    "orchestrator.library.launches",
-}
+LAYERS = (
+    ("errors",),
+    ("settings",),
+    ("records", "identity", "files", "provenance"),
+    ("metrics", "scoring", "kl"),
+    ("library",),
+    ("plugins",),
+    ("testing",),
+    ("data", "environments", "spec"),
+    ("rundir",),
+    ("launch",),
+    ("evaluate",),
+    ("runs",),
+    ("tracking",),
+    ("audit", "probes"),
+    ("analysis",),
+    ("report",),
+    ("search", "site"),
+    ("dashboards",),
+    ("cli",),
+)
+"""A package imports packages above it in this table, and itself; nothing else."""
 
-LAYERS = ["errors", "settings", "records"]
+AT_ROOT = {"errors", "settings", "records", "identity", "files", "plugins", "rundir", "provenance"}
+
+BACKEND_MAY_IMPORT = {
+    "errors",
+    "settings",
+    "records",
+    "identity",
+    "files",
+    "metrics",
+    "scoring",
+    "kl",
+    "library",
+    "data",
+}
+"""Packages of orchestrator that a library's folder may import."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for root in SHIPPED:
+        for path in sorted((ROOT / root).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every module an import statement names, wherever it stands in the file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+ALL = dict(modules())
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in ALL.items()}
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Return our modules that an import statement names, wherever it stands in the file."""
+    named = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            named |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                named.add(whole if whole in ALL else node.module)
+    return named & ALL.keys()
 
 
-def ours(path: Path) -> set[str]:
-    known = {name for name, _ in modules()}
-    return {name for name in imports(path) if name in known}
+GRAPH = {name: imports(tree) for name, tree in TREES.items()}
 
 
-ALL = list(modules())
+def package(module: str) -> str:
+    """Return `kl` for orchestrator.kl.estimators, `backends` and `dashboards` for those."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "orchestrator" and len(parts) > 1 else parts[0]
 
 
-@pytest.mark.parametrize(("name", "path"), ALL, ids=[n for n, _ in ALL])
-def test_imports_go_one_way(name: str, path: Path) -> None:
-    used = ours(path)
-    if not name.startswith("orchestrator.cli") and name != "orchestrator.__main__":
-        assert not {m for m in used if m.startswith(("orchestrator.cli", "dashboards"))} or (
-            name.startswith("dashboards")
-            and not {m for m in used if m.startswith("orchestrator.cli")}
-        ), f"{name} imports the command line or the dashboards"
-    if name.startswith("orchestrator") and name != "orchestrator.plugins":
-        assert not {m for m in used if m.startswith("backends")}, f"{name} names a backend"
-    if name.startswith("backends."):
-        own = ".".join(name.split(".")[:2])
-        foreign = {
-            m
-            for m in used
-            if not m.startswith(own)
-            and m not in BACKEND_MAY_IMPORT | {"orchestrator", "backends", "orchestrator.kl"}
-        }
-        assert not foreign, f"{name} may not import {foreign}"
-    for level, layer in enumerate(LAYERS):
-        if name == f"orchestrator.{layer}":
-            allowed = {"orchestrator"} | {f"orchestrator.{below}" for below in LAYERS[:level]}
-            assert used <= allowed, f"{name} may import only {allowed}, not {used - allowed}"
+def test_packages_import_one_way() -> None:
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    wrong = []
+    for module, used in GRAPH.items():
+        own = package(module)
+        if own in ("orchestrator", "__main__", "backends"):
+            continue  # the entry points; a backend has rules of its own, below
+        assert own in level, f"{own} has no place in LAYERS and ARCHITECTURE.md"
+        for other in map(package, used):
+            if other in (own, "orchestrator"):
+                continue
+            if other not in level or level[other] >= level[own]:
+                wrong.append(f"{module} imports {other}")
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_backends_import_what_a_backend_may() -> None:
+    wrong = []
+    for module, used in GRAPH.items():
+        if not module.startswith("backends."):
+            continue
+        own = ".".join(module.split(".")[:2])
+        for other in used:
+            ours = other == "orchestrator" or package(other) in BACKEND_MAY_IMPORT
+            if not other.startswith(own) and other != "backends" and not ours:
+                wrong.append(f"{module} imports {other}")
+    assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_no_module_imports_another_in_a_circle() -> None:
-    graph = {name: top_level(path) for name, path in ALL}
+    """`orchestrator` itself is the public interface, which loads what is asked of it."""
+    graph = {name: used - {"orchestrator", name} for name, used in GRAPH.items()}
     for start in graph:
-        stack, seen = [(start, [start])], set()
+        stack, seen = [(start, [start])], {start}
         while stack:
             at, way = stack.pop()
-            for step in graph.get(at, ()):
-                assert step != start, f"import circle: {' -> '.join([*way, step])}"
+            for step in graph[at]:
+                assert step != start, f"circle: {' -> '.join([*way, step])}"
                 if step not in seen:
                     seen.add(step)
                     stack.append((step, [*way, step]))
 
 
-def top_level(path: Path) -> set[str]:
-    """Modules of ours imported when this one is; imports inside functions are not."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    known = {name for name, _ in ALL}
-    found: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{a.name}" for a in node.names} & known or {node.module}
-    return found & known
+def test_the_root_holds_few_modules() -> None:
+    loose = {path.stem for path in (ROOT / "orchestrator").glob("*.py")}
+    assert loose - {"__init__", "__main__"} <= AT_ROOT
+
+
+def test_a_public_class_exists_once() -> None:
+    names = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_the_formatter_lays_out_every_line() -> None:
+    marker = re.compile(r"#\s*fmt:\s*(off|skip)")
+    for folder in (*SHIPPED, "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path != Path(__file__):
+                assert not marker.search(path.read_text(encoding="utf-8")), path
+
+
+def test_the_architecture_page_names_every_package() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for name in sorted({package(module) for module in ALL} - {"orchestrator", "__main__"}):
+        assert f"`{name}" in page, f"ARCHITECTURE.md does not name {name}"
+
+
+@pytest.mark.parametrize("name", ["launch", "probes", "analysis", "audit", "kl"])
+def test_a_hard_package_has_a_page_of_its_own(name: str) -> None:
+    assert (ROOT / "orchestrator" / name / "README.md").is_file()
 
 
 def loaded_by(*argv: str) -> set[str]:
-    """Top-level packages imported by running `orch ARGV` to its end."""
+    """Return the top-level packages that running `orch ARGV` to its end imports."""
     code = (
         "import sys\nfrom orchestrator.cli import main\n"
         f"sys.argv = ['orch', *{list(argv)!r}]\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backends.verl import easyr1
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
-from orchestrator.library.launches import (  # fmt: skip
+from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
     Edit,

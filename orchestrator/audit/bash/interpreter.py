@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from orchestrator.audit.bash import arithmetic
-from orchestrator.audit.bash.values import (  # fmt: skip  # fmt: skip
+from orchestrator.audit.bash.values import (
     EMPTY,
     FIRST_PRIVATE,
     LAST_PRIVATE,
