@@ -48,6 +48,11 @@ def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     return sorted(found)
 
 
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Return the folder of every checkpoint, complete or cut, oldest first."""
+    return [checkpoint.path for checkpoint in all_checkpoints(checkpoints_dir)]
+
+
 def is_whole(checkpoint: Path) -> bool:
     """Whether a checkpoint has all of its files, none of them cut."""
     try:

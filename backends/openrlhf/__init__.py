@@ -5,19 +5,20 @@ from pathlib import Path
 
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
-from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import Semantics
 from orchestrator.library.launches import Launch, Reading
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
+from orchestrator.library.protocol import LibraryBackend
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
-class OpenRLHF:
+class OpenRLHF(LibraryBackend):
     """orchestrator.library.protocol.Backend; the library is in an environment of its own."""
 
     name = "openrlhf"
+    title = "OpenRLHF"
     versions: tuple[str, ...] = flags.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
-    tasks_dir: Path | None = None
     prompts_format = plan.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -32,9 +33,6 @@ class OpenRLHF:
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         return checkpoints.begun_checkpoints(checkpoints_dir)
 
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-        return None
-
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parsing.parse(argv, files)
 
@@ -45,12 +43,6 @@ class OpenRLHF:
         from backends.openrlhf.audit import audit
 
         return audit(launch)
-
-    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        return None
-
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        return ()
 
 
 BACKEND = OpenRLHF()

@@ -20,7 +20,7 @@ def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
     return [each.path for each in _weights(checkpoints_dir)]
 
 
-def beside(checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
+def companions(checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
     """The states of the trainer and the orchestrator at the step of a checkpoint."""
     step = f"step_{checkpoint.step}"
     homes = (checkpoints_dir / "checkpoints", checkpoints_dir / "run_default/checkpoints")

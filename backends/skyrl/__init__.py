@@ -6,19 +6,20 @@ from pathlib import Path
 from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
-from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import Semantics
 from orchestrator.library.launches import Launch, Reading
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
+from orchestrator.library.protocol import LibraryBackend
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
-class SkyRL:
+class SkyRL(LibraryBackend):
     """orchestrator.library.protocol.Backend; importing it loads nothing of SkyRL."""
 
     name = "skyrl"
+    title = "SkyRL"
     versions: tuple[str, ...] = releases.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
-    tasks_dir: Path | None = None
     prompts_format = translation.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -33,9 +34,6 @@ class SkyRL:
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         return checkpoints.begun_checkpoints(checkpoints_dir)
 
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-        return None
-
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return parsing.parse(argv, files)
 
@@ -46,12 +44,6 @@ class SkyRL:
         from backends.skyrl.audit import audit
 
         return audit(launch)
-
-    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        return None
-
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        return ()
 
 
 BACKEND = SkyRL()

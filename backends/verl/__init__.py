@@ -4,19 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
-from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.dialect import Semantics
 from orchestrator.library.launches import Launch, Reading
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
+from orchestrator.library.protocol import LibraryBackend
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
-class Verl:
+class Verl(LibraryBackend):
     """orchestrator.library.protocol.Backend; importing it loads neither verl nor Hydra."""
 
     name = "verl"
+    title = "verl"
     versions: tuple[str, ...] = arguments.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = limits.CAPABILITIES
-    tasks_dir: Path | None = None
     prompts_format = translate.PROMPTS_FORMAT
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -44,12 +45,6 @@ class Verl:
         from backends.verl.audit import audit
 
         return audit(launch)
-
-    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        return None
-
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        return ()
 
 
 BACKEND = Verl()

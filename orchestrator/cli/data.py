@@ -102,10 +102,9 @@ def formats(libraries: Iterable[str]) -> tuple[str, ...]:
                 f"{name} {version} is not a release orch drives; it drives "
                 f"{', '.join(backend.versions)}"
             )
-        told = getattr(backend, "prompts_format", None)
-        if told is None:
+        if backend.prompts_format is None:
             raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
-        found.append(told)
+        found.append(backend.prompts_format)
     return tuple(dict.fromkeys(found))
 
 

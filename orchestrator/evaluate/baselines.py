@@ -22,10 +22,10 @@ def base_model(path: str) -> Path:
     """
     owner, colon, name = path.partition(":")
     if colon and owner in plugins.names():
-        shipped = plugins.folder(owner) / "policies" / name
-        if not shipped.is_dir():
-            raise CheckpointError(f"backend '{owner}' ships no policy '{name}' ({shipped})")
-        return shipped
+        policies = plugins.load(owner).policies_dir
+        if policies is None or not (policies / name).is_dir():
+            raise CheckpointError(f"backend '{owner}' ships no policy '{name}' ({policies})")
+        return policies / name
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
         return folder.absolute()

@@ -4,7 +4,7 @@ said (Finding). Frozen, and without anything heavy: backends import this file.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -376,6 +376,55 @@ def as_number(text: str) -> float | None:
     except ValueError:
         return None
     return found if found == found and abs(found) != float("inf") else None
+
+
+# Which release a launch runs on: what a text, or a file beside it, says of that.
+
+RELEASE_NUMBER = re.compile(
+    r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
+)
+"""A release alone on a line, or after `version =`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A file of a project, by its path in it, that holds a release."""
+
+    key: str
+    """Name in Launch.versions: the library's, or that of a fact besides its release."""
+    path: str
+    needs: str = ""
+    """A folder beside `path` that marks the project as the library's."""
+    pattern: re.Pattern[str] = RELEASE_NUMBER
+    """Its first group is the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMarks:
+    """By what a text says that it means a library, and which release of it.
+
+    Launch.versions holds what was recognised: name -> release, a space, and the sentence why.
+    """
+
+    hint: str
+    """Regular expression of words without which a text holds no launch of the library. Words of
+    several libraries (`use_kl`, `main_`) are known without it."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which a release is given (`orch audit --library NAME@VERSION`)."""
+    distributions: tuple[str, ...] = ()
+    """Names of packages in requirements: `NAME[extra]==1.2`."""
+    repositories: tuple[str, ...] = ()
+    """Names of git repositories: `/NAME.git@v1.2`, `git clone -b v1.2 .../NAME`."""
+    images: tuple[str, ...] = ()
+    """Beginnings of container images, up to the release: `owner/image:tag-`."""
+    files: tuple[ReleaseFile, ...] = ()
+    in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
+    """Further entries of Launch.versions that the text of a launch script gives."""
+    amended: (
+        Callable[[Callable[[str], str | None], Mapping[str, str]], Iterable[tuple[str, str]]] | None
+    ) = None
+    """Entries that replace those recognised so far in a project. Called with a reader of the
+    project's files (None: no such file) and these entries."""
 
 
 @dataclass(frozen=True, slots=True)

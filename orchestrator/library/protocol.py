@@ -1,74 +1,202 @@
-"""What a backend is: a folder of `backends/` whose `__init__.py` exports `BACKEND`."""
+"""What orch asks of a backend: the `Backend` protocol, and `LibraryBackend` with its defaults.
 
+A backend is a package that exports `BACKEND`. It is a folder of `backends/`, or a package of
+another distribution that names it in the entry-point group `orch.backends` (orchestrator.plugins).
+Beside its module lie its data files, all of them optional:
+
+    environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
+    probes.py                              runs the library's own functions (orchestrator.probes)
+    evidence/<version>.json                what was measured with probes.py (`orch matrix`)
+
+Requirements that hold for every member:
+
+**Cost.** Importing the package, and every member of it, imports neither the library nor torch.
+`translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
+
+**Purity.** `translate`, `parse`, `semantics`, `audit` and `rehearse` read nothing but their
+arguments and the package's own files. They neither write, nor start a process, nor look at the
+clock or the environment. Equal arguments give equal results, in every process.
+
+**Who writes.** orch writes the files of a LaunchPlan under `plan_dir` before a launch. The launch
+writes its log under `attempt_dir` and its checkpoints under `checkpoints_dir`, nothing elsewhere.
+Every attempt of a cell has its own `attempt_dir`; all share `checkpoints_dir`, where an attempt
+continues from the last whole checkpoint.
+
+**Kills.** A launch may be killed at any time. Its log may then end in the middle of a line, its
+newest checkpoint may lack files or have cut ones, and nothing is cleaned up. A reader skips what
+is incomplete without an exception and never repairs it. `find_checkpoints` is called while the
+launch writes, and by several processes at once.
+
+`orchestrator.testing.backend_contract` holds these as tests that a backend's author inherits.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
-from orchestrator.library.launches import Launch, Reading
+from orchestrator.library.launches import Launch, Reading, ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that trains cells. Importing it is cheap: heavy imports wait for their use."""
+    """A library that trains cells."""
 
     name: str
+    """What a spec calls it (`backend: {name: verl}`), and its folder of `backends/` if it has one.
+    A letter, then letters, digits and underscores."""
+    title: str
+    """What its authors call it, for sentences."""
     versions: tuple[str, ...]
-    """Releases it drives, newest first."""
+    """Releases it drives. The first trains the cells that name none."""
     capabilities: Mapping[str, Sequence[object]]
-    """Dotted settings field -> the values it offers; fields not listed are unrestricted."""
+    """Dotted field of Settings -> the values that some release takes. Fields that are not listed
+    take every value that Settings takes. Each listed value is translated for at least one cell."""
+    prompts_format: str | None
+    """Entry of orchestrator.data.recipe.FORMATS in which it reads prompts, which
+    `orch data prepare` writes; None: it brings its own."""
+    own_evaluation: tuple[str, ...]
+    """Metrics `eval/...` that it logs itself while it trains, besides those of lm-eval."""
     tasks_dir: Path | None
-    """lm-eval task files of its own (the embedded skills), if any."""
+    """Folder of lm-eval task files that only its policies understand."""
+    policies_dir: Path | None
+    """Folder of the policies that ship with it: a spec names them `<name>:<policy>`."""
+    release_marks: ReleaseMarks | None
+    """By what a text says that it means this library, and which release; None: `audit` reads
+    nothing."""
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
-        """Pure. Raises UnsupportedSetting for a field the library cannot express.
+        """Return the launch of a cell. Pure, and cheap.
 
-        The plan's ledger accounts for every leaf of `cell.settings`.
+        The ledger has one entry for every leaf of `cell.settings`. An entry that names a key says
+        what the launch really sends under it. Raise UnsupportedSetting, with the field, its value,
+        what is offered and what to do, for a cell that the library cannot express.
         """
         ...
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
-        """The attempt's metrics under canonical names, in file order; a torn last line ends it.
+        """Yield an attempt's metrics under the names of orchestrator.metrics.names, in file order.
 
-        Raises LogFault, after all it could read, for a log of a layout or of names it does not
-        know. No log yet is no fault.
+        End at a torn last line, and yield nothing where there is no log yet. Raise LogFault, after
+        everything that could be read, for a log of a layout or of names that are not known.
         """
         ...
 
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
-        """Whole checkpoints, oldest first. A checkpoint cut in half is not among them."""
+        """Return the checkpoints that hold all of their files, oldest first."""
         ...
 
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
-        """Folders of checkpoints, whole or not: what was begun and is not found was cut off."""
+        """Return the folder of every checkpoint, complete or not.
+
+        A checkpoint that was begun and is not found was cut off.
+        """
+        ...
+
+    def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
+        """Return what exists only for this checkpoint outside of its folder.
+
+        `orch prune` removes it with the checkpoint: an optimizer's state of the same step.
+        """
         ...
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-        """argv that writes a Hugging Face directory; None where the checkpoint is one already."""
+        """Return the argv that writes the policy to `target` as a Hugging Face directory.
+
+        None for a checkpoint that is such a directory already (`needs_export` is False).
+        """
         ...
 
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """The reverse of translate: what a launch asks for."""
+        """Return what a launch of `translate` asks for. `files`: the plan's, name -> text."""
         ...
 
     def semantics(self, version: str | None) -> Semantics:
-        """What a release means by equal settings; None: the newest it drives.
+        """Return what a release means by equal settings; None: the newest it drives.
 
-        Raises UnsupportedSetting for a release nothing is known of.
+        Raise UnsupportedSetting for a release nothing is known of.
         """
         ...
 
     def audit(self, launch: Launch) -> Reading | None:
-        """What the library makes of a launch written by anybody; None: the launch is not its."""
+        """Return what the library makes of anybody's launch; None where the launch is not its."""
         ...
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        """The cell at this backend's own small scale, trained in a dialect, or None where it has
-        no scale of its own."""
+        """Return the cell at this backend's own small scale, trained in a dialect.
+
+        None for a backend without a small scale of its own.
+        """
         ...
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        """Tasks that stand in for the spec's at this scale; empty: the spec's own are used."""
+        """Return the tasks that stand for the spec's at this scale; empty: use the spec's own."""
         ...
+
+
+class LibraryBackend(ABC):
+    """A backend whose members are functions of its modules.
+
+    Assign them in the class body, `translate = staticmethod(translate.translate)`; what is not
+    assigned keeps the default below. Import in the body of a method what is not cheap.
+    """
+
+    name: str
+    title: str = ""
+    versions: tuple[str, ...]
+    capabilities: Mapping[str, Sequence[object]]
+    prompts_format: str | None = None
+    own_evaluation: tuple[str, ...] = ()
+    tasks_dir: Path | None = None
+    policies_dir: Path | None = None
+    release_marks: ReleaseMarks | None = None
+
+    def __init__(self) -> None:
+        self.title = self.title or self.name
+
+    @abstractmethod
+    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
+        """Return the launch of a cell; see Backend."""
+
+    @abstractmethod
+    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
+        """Yield an attempt's metrics; see Backend."""
+
+    @abstractmethod
+    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
+        """Return the complete checkpoints; see Backend."""
+
+    @abstractmethod
+    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
+        """Return the folder of every checkpoint; see Backend."""
+
+    @abstractmethod
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        """Return what a launch asks for; see Backend."""
+
+    @abstractmethod
+    def semantics(self, version: str | None) -> Semantics:
+        """Return what a release means by equal settings; see Backend."""
+
+    def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
+        """Return nothing: a checkpoint is its folder."""
+        return []
+
+    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+        """Return None: checkpoints are Hugging Face directories."""
+        return None
+
+    def audit(self, launch: Launch) -> Reading | None:
+        """Return None: no launch is recognised."""
+        return None
+
+    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
+        """Return None: there is no small scale."""
+        return None
+
+    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
+        """Return nothing: the spec's own tasks are used."""
+        return ()

@@ -5,7 +5,7 @@ all that a step left: the checkpoint, the Hugging Face directory made of it, and
 state of that step. Scores and their items stay. Nothing here deletes by itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,9 +126,7 @@ def _belongings(cell: Cell, directory: CellDir, checkpoint: Checkpoint) -> Itera
     backend = plugins.load(cell.settings.backend.name)
     begun = backend.begun_checkpoints(directory.checkpoints)
     yield next(path for path in begun if checkpoint.path.is_relative_to(path))
-    beside: Callable[[Path, Checkpoint], list[Path]] | None = getattr(backend, "beside", None)
-    if beside is not None:
-        yield from beside(directory.checkpoints, checkpoint)
+    yield from backend.checkpoint_companions(directory.checkpoints, checkpoint)
     if checkpoint.needs_export:
         yield from sorted(directory.exports.glob(f"step{checkpoint.step}-*"))
 

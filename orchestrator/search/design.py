@@ -84,7 +84,7 @@ def metrics_of(cell: Cell, evaluation: EvaluationSpec) -> Metrics:
     return Metrics(
         backend.name,
         tuple(name for name in METRICS if not name.startswith("eval/")),
-        tuple(getattr(backend, "evaluates", ())),
+        backend.own_evaluation,
         tuple(dict.fromkeys(scored)),
     )
 

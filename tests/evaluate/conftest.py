@@ -78,7 +78,9 @@ def ask() -> Callable[..., EvaluationSpec]:
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The backend of every cell here: the micro tasks, and no tasks in place of the spec's."""
-    backend = SimpleNamespace(tasks_dir=TASKS, rehearse_tasks=lambda _: ())
+    backend = SimpleNamespace(
+        tasks_dir=TASKS, policies_dir=TASKS.parent / "policies", rehearse_tasks=lambda _: ()
+    )
     monkeypatch.setattr(plugins, "load", lambda _: backend)
     return backend
 

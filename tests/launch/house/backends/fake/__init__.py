@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
-from orchestrator.library.launches import Launch, Reading
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
+from orchestrator.kl.dialect import PLAIN, Semantics
+from orchestrator.library.protocol import LibraryBackend
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
-class Fake:
+class Fake(LibraryBackend):
     name = "fake"
     versions = ("1",)
     capabilities: Mapping[str, Sequence[object]] = {}
-    tasks_dir: Path | None = None
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         instruction = cell.settings.data.instruction
@@ -48,23 +47,11 @@ class Fake:
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         return []
 
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-        return None
-
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         return Settings.model_validate_json(files["settings.json"])
 
     def semantics(self, version: str | None) -> Semantics:
         return Semantics(PLAIN)
-
-    def audit(self, launch: Launch) -> Reading | None:
-        return None
-
-    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        return None
-
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        return ()
 
 
 BACKEND = Fake()
