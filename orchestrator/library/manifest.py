@@ -19,13 +19,13 @@ the field.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property, lru_cache
+from typing import Literal, NamedTuple, Protocol
 
-from orchestrator.errors import UnsupportedSetting, did_you_mean
+from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.identity import flatten
 from orchestrator.records import LedgerEntry
-from orchestrator.settings import Settings
+from orchestrator.settings import Frozen, Settings
 
 Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
@@ -98,7 +98,15 @@ class AnyText:
 
 
 TEXT = AnyText()
-Offer = tuple[Meaning, ...] | Number | AnyText
+
+
+class OpenOffer(Protocol):
+    """Values without a list: what it contains can be sent, and `str` of it says what that is."""
+
+    def __contains__(self, value: object) -> bool: ...
+
+
+Offer = tuple[Meaning, ...] | OpenOffer
 
 
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
@@ -116,7 +124,8 @@ class Row:
     """How one field reaches the library, for some cells and releases.
 
     A row sends its field under `key`. A row without a key says in `carried_by` what holds the field
-    instead: a file that orch writes, or the library's own fixed value.
+    instead: a file that orch writes, or the library's own fixed value. `field` may be a section of
+    the settings (`loss.clip`) that no row divides: its value is then the section or None.
     """
 
     field: str
@@ -127,7 +136,10 @@ class Row:
     write: Callable[[Settings], object] | None = None
     """The value to send where `offer` alone does not say it (a quotient, a path)."""
     read: Callable[[Values], object] | None = None
-    """The field's value from a launch, where `offer` alone does not say it."""
+    """The field's value from a launch, where `offer` alone does not say it.
+
+    ABSENT: the launch says nothing that this row would read. KeyError: a value without a meaning.
+    """
     adds: Callable[[Settings], Values] | None = None
     """Further keys that carry the field together with `key`."""
     when: Callable[[Settings], bool] | None = None
@@ -137,8 +149,10 @@ class Row:
     """First release with the row and first release without it; empty: unbounded."""
     account: Account | Callable[[Settings], Account] = ("exact", "")
     """Faithfulness and note; the meaning's own where it has a note or is not exact."""
-    advice: str = ""
+    advice: str | Callable[[Settings], str] = ""
     """What to do where a value is refused."""
+    shows: tuple[str, ...] = ()
+    """Keys that people see in the ledger, where `key` alone does not tell them enough."""
 
     def meaning(self, value: object) -> Meaning | None:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
@@ -148,6 +162,15 @@ class Row:
 
     def _plain(self, value: object) -> object:
         return self.offer.off if isinstance(self.offer, Number) and value is None else value
+
+    def back(self, launch: Values) -> object:
+        """Return the field's value as a launch has it, or ABSENT if the row cannot tell.
+
+        Raise KeyError for a value of the key that means nothing.
+        """
+        if self.read is not None:
+            return self.read(launch)
+        return self.ours(launch.get(self.key, ABSENT)) if self.key else ABSENT
 
     def ours(self, theirs: object) -> object:
         """Return what a value of the key means for the field. Raise KeyError if nothing."""
@@ -179,15 +202,32 @@ class ReleaseTable:
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add (Hydra's `+`), such as a worker's environment."""
 
+    def has(self, key: str) -> bool:
+        """Tell whether a launch of the release may send a key."""
+        return key in self.keys or (bool(self.added) and key.startswith(self.added))
+
     def objection(self, key: str, value: object) -> str:
         """Return why the release does not take this key and value; empty if it does."""
-        if key not in self.keys and not key.startswith(self.added or ("\0",)):
+        if not self.has(key):
             return f"{self.version} has no key {key}{did_you_mean(key, self.keys)}"
         taken = self.values.get(key)
         if taken is not None and not any(_equal(value, each) for each in taken):
             names = ", ".join(sorted(map(str, taken)))
             return f"{key} of {self.version} takes {names}; not {value}"
         return ""
+
+
+class Carried(NamedTuple):
+    """One field of a cell, the row that carries it and what that row sends."""
+
+    row: Row
+    value: object
+    meaning: Meaning
+    sent: Values
+
+
+Show = Callable[[Carried, Values], tuple[str, str]]
+"""Key and value of a field as the ledger shows them, from the launch that carries it."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +241,10 @@ class Manifest:
     tables: Mapping[str, ReleaseTable]
     default: str = ""
     """The release of a cell that names none; empty: the newest."""
+    show: Show | None = None
+    """How the ledger shows a field; None: its key, and the value that is sent."""
+    version_advice: str = ""
+    """What to do where a release is unknown."""
 
     def version_of(self, settings: Settings) -> str:
         """Return the release that trains a cell. Raise UnsupportedSetting for an unknown one."""
@@ -215,7 +259,8 @@ class Manifest:
             "backend.version",
             asked,
             self.versions,
-            f"Set backend.version={newest}{did_you_mean(asked, self.versions)}.",
+            self.version_advice
+            or f"Set backend.version={newest}{did_you_mean(asked, self.versions)}.",
         )
 
     @cached_property
@@ -225,17 +270,45 @@ class Manifest:
             grouped.setdefault(row.field, []).append(row)
         return {name: tuple(rows) for name, rows in grouped.items()}
 
-    def rows_of(self, name: str, version: str) -> tuple[Row, ...]:
-        """Return the rows of a field that a release has."""
-        return tuple(
-            row
-            for row in self._fields.get(name, ())
-            if self._reaches(row.since, version)
-            and not (row.until and self._reaches(row.until, version))
+    @cached_property
+    def _sections(self) -> frozenset[str]:
+        """Sections of the settings that have rows as a whole and none for their leaves."""
+        dotted = {name for name in self._fields if "." in name}
+        return frozenset(
+            name for name in dotted if not any(each.startswith(f"{name}.") for each in dotted)
         )
 
-    def _reaches(self, first: str, version: str) -> bool:
-        return not first or _order(version) >= _order(first)
+    def fields(self, settings: Settings) -> Iterator[tuple[str, object]]:
+        """Yield every field of a cell and its value, in order: leaves, and undivided sections."""
+        return self._leaves(settings, "")
+
+    def _leaves(self, section: Frozen, prefix: str) -> Iterator[tuple[str, object]]:
+        for key, value in section:
+            name = f"{prefix}{key}"
+            if isinstance(value, Frozen) and name not in self._sections:
+                yield from self._leaves(value, f"{name}.")
+            else:
+                yield name, value
+
+    @cached_property
+    def _released(self) -> dict[str, Mapping[str, tuple[Row, ...]]]:
+        """Release -> field -> its rows; filled as releases are asked for."""
+        return {}
+
+    def rows_of(self, name: str, version: str) -> tuple[Row, ...]:
+        """Return the rows of a field that a release has."""
+        rows = self._released.get(version)
+        if rows is None:
+            rows = self._released[version] = {
+                name: tuple(
+                    row
+                    for row in rows
+                    if _reaches(row.since, version)
+                    and not (row.until and _reaches(row.until, version))
+                )
+                for name, rows in self._fields.items()
+            }
+        return rows.get(name, ())
 
     def capabilities(self, version: str = "") -> dict[str, tuple[object, ...]]:
         """Return, for each field with a closed list, the values that a release offers.
@@ -259,12 +332,19 @@ class Manifest:
 
         Raise UnsupportedSetting with what is offered if no row does, ManifestError if several do.
         """
-        version = self.version_of(settings)
+        return self._carried(settings, self.version_of(settings), name, value).row
+
+    def _carried(self, settings: Settings, version: str, name: str, value: object) -> Carried:
         rows = self.rows_of(name, version)
         meant = [row for row in rows if row.when is None or row.when(settings)]
-        fitting = [row for row in meant if self._has(row, value, version)]
+        fitting = [
+            (row, meaning)
+            for row in meant
+            if (meaning := row.meaning(value)) is not None and _reaches(meaning.since, version)
+        ]
         if len(fitting) == 1:
-            return fitting[0]
+            row, meaning = fitting[0]
+            return Carried(row, value, meaning, _sent(row, meaning, settings))
         if fitting:
             raise ManifestError(
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
@@ -272,7 +352,8 @@ class Manifest:
         offered = tuple(dict.fromkeys(v for row in meant or rows for v in row.offered()))
         if not offered:
             raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
-        advice = next((row.advice for row in (*meant, *rows) if row.advice), "")
+        advices = (row.advice for row in (*meant, *rows) if row.advice)
+        advice = next((a if isinstance(a, str) else a(settings) for a in advices), "")
         nearest = did_you_mean(str(value), map(str, offered))
         raise UnsupportedSetting(
             f"{self.library} {version}",
@@ -282,68 +363,75 @@ class Manifest:
             advice or f"Set {name}={offered[0]}{nearest}.",
         )
 
-    def _has(self, row: Row, value: object, version: str) -> bool:
-        meaning = row.meaning(value)
-        return meaning is not None and self._reaches(meaning.since, version)
+    def carry(self, settings: Settings) -> tuple[Carried, ...]:
+        """Return how each field of a cell is carried, in the order of the settings.
+
+        Raise UnsupportedSetting for the first field that no row carries.
+        """
+        version = self.version_of(settings)
+        return tuple(
+            self._carried(settings, version, name, value) for name, value in self.fields(settings)
+        )
 
     def check(self, settings: Settings) -> None:
         """Raise UnsupportedSetting for the first field of a cell that no row carries."""
-        for name, value in flatten(settings.model_dump()):
-            self.row(settings, name, value)
+        self.carry(settings)
 
-    def assignments(self, settings: Settings) -> dict[str, object]:
-        """Return the keys and values that carry a cell. Raise as `check` does."""
+    def assignments(
+        self, settings: Settings, carried: Sequence[Carried] | None = None
+    ) -> dict[str, object]:
+        """Return the keys and values that carry a cell. Raise as `check` does.
+
+        `carried`: what `carry` returns for the cell, if it was called already.
+        """
         sent: dict[str, object] = {}
-        for name, value in flatten(settings.model_dump()):
-            row = self.row(settings, name, value)
-            for key, theirs in self._sent(row, settings, value).items():
+        for each in self.carry(settings) if carried is None else carried:
+            for key, theirs in each.sent.items():
                 if key in sent and not _equal(sent[key], theirs):
                     raise ManifestError(f"{self.library}: {key} is to be {sent[key]} and {theirs}")
                 sent[key] = theirs
         return {key: theirs for key, theirs in sent.items() if theirs is not ABSENT}
 
-    def _sent(self, row: Row, settings: Settings, value: object) -> dict[str, object]:
-        meaning = row.meaning(value)
-        assert meaning is not None  # noqa: S101  (`row` has chosen it by this value)
-        sent: dict[str, object] = {}
-        if row.key:
-            sent[row.key] = row.write(settings) if row.write is not None else meaning.theirs
-        return sent | dict(row.adds(settings) if row.adds is not None else {})
-
-    def ledger(self, settings: Settings, launch: Values) -> tuple[LedgerEntry, ...]:
-        """Return one entry for every leaf of a cell. `launch`: every key that is really sent.
+    def ledger(
+        self, settings: Settings, launch: Values, carried: Sequence[Carried] | None = None
+    ) -> tuple[LedgerEntry, ...]:
+        """Return one entry for every field of a cell. `launch`: every key that is really sent.
 
         Raise ManifestError where the table of the release refuses what is sent, or where a row says
         `exact` and reading back gives another value.
         """
+        table = self.tables[self.version_of(settings)]
         return tuple(
-            self._entry(self.row(settings, name, value), settings, value, launch)
-            for name, value in flatten(settings.model_dump())
+            self._entry(each, settings, table, launch)
+            for each in (self.carry(settings) if carried is None else carried)
         )
 
-    def _entry(self, row: Row, settings: Settings, value: object, launch: Values) -> LedgerEntry:
-        status, note = self._account(row, settings, value)
-        version = self.version_of(settings)
-        for key, theirs in self._sent(row, settings, value).items():
+    def _entry(
+        self, carried: Carried, settings: Settings, table: ReleaseTable, launch: Values
+    ) -> LedgerEntry:
+        row, value = carried.row, carried.value
+        for key, theirs in carried.sent.items():
             held = launch.get(key, ABSENT)
-            if not _equal(held, theirs):
+            if held is not theirs and not _equal(held, theirs):
                 raise ManifestError(f"{self.library}: {key} is {held} in the launch, not {theirs}")
-            if theirs is not ABSENT and (why := self.tables[version].objection(key, theirs)):
+            if theirs is not ABSENT and (why := table.objection(key, theirs)):
                 raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
+        status, note = _account(carried, settings)
         if status == "exact":
             self._check_meaning(row, value, launch)
-        shown = launch.get(row.key, value) if row.key else value
-        return LedgerEntry(field=row.field, status=status, key=row.key, value=str(shown), note=note)
+        if self.show is not None:
+            key, text = self.show(carried, launch)
+        else:
+            key, text = row.key, str(launch.get(row.key, value) if row.key else value)
+        return _ledger_entry(row.field, status, key, text, note)
 
     def _check_meaning(self, row: Row, value: object, launch: Values) -> None:
         if not row.key and not row.carried_by:
             raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
-        if not row.key:
+        if not row.key and row.read is None:
             return
         try:
-            back = (
-                row.read(launch) if row.read is not None else row.ours(launch.get(row.key, ABSENT))
-            )
+            back = row.back(launch)
         except KeyError as error:
             raise ManifestError(
                 f"{self.library}: {row.key}={error} means no {row.field}"
@@ -351,11 +439,32 @@ class Manifest:
         if not _equal(back, value):
             raise ManifestError(f"{self.library}: {row.field}={value} reads back as {back}")
 
-    def _account(self, row: Row, settings: Settings, value: object) -> Account:
-        meaning = row.meaning(value)
-        if meaning is not None and (meaning.note or meaning.status != "exact"):
-            return meaning.status, meaning.note
-        return row.account(settings) if callable(row.account) else row.account
+    def read(self, launch: Values, version: str) -> dict[str, object]:
+        """Return the settings that a launch asks a release for, nested: the reverse of a cell's
+        assignments. The first row of a field that can tell decides; a field that no row can tell
+        is left out.
+
+        Raise SpecError with every key whose value means nothing.
+        """
+        plain: dict[str, object] = {}
+        faults: list[Fault] = []
+        for name in self._fields:
+            rows = self.rows_of(name, version)
+            refused: list[tuple[str, object]] = []
+            for row in rows:
+                try:
+                    back = row.back(launch)
+                except KeyError as error:
+                    refused.append((row.key, error.args[0]))
+                    continue
+                if back is not ABSENT:
+                    _put(plain, name, back)
+                    break
+            else:
+                faults += [_meaningless(name, key, value, rows) for key, value in refused[:1]]
+        if faults:
+            raise SpecError(f"{self.library} launch", faults)
+        return plain
 
     def meanings(self, key: str, version: str) -> dict[object, object]:
         """Return what each listed value of a key means in a release, in every spelling."""
@@ -366,7 +475,7 @@ class Manifest:
             and isinstance(row.offer, tuple)
             and row in self.rows_of(row.field, version)
             for each in row.offer
-            if self._reaches(each.since, version)
+            if _reaches(each.since, version)
             for spelling in (each.theirs, *each.spellings)
         }
 
@@ -393,9 +502,7 @@ class Manifest:
                 yield f"{row.field} has neither a key nor anything that carries it"
         for version in self.versions:
             for key in self.keys(version):
-                if not self.tables[version].keys.__contains__(key) and not key.startswith(
-                    self.tables[version].added or ("\0",)
-                ):
+                if not self.tables[version].has(key):
                     yield f"{version} has no key {key}"
 
 
@@ -408,6 +515,56 @@ def _equal(left: object, right: object) -> bool:
     if isinstance(left, bool) != isinstance(right, bool):
         return False
     return bool(left == right)
+
+
+def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
+    sent: dict[str, object] = {}
+    if row.key:
+        sent[row.key] = meaning.theirs if row.write is None else row.write(settings)
+    if row.adds is not None:
+        sent.update(row.adds(settings))
+    return sent
+
+
+def _account(carried: Carried, settings: Settings) -> Account:
+    meaning, account = carried.meaning, carried.row.account
+    if meaning.note or meaning.status != "exact":
+        return meaning.status, meaning.note
+    return account(settings) if callable(account) else account
+
+
+@lru_cache(maxsize=4096)
+def _ledger_entry(name: str, status: Status, key: str, value: str, note: str) -> LedgerEntry:
+    return LedgerEntry(field=name, status=status, key=key, value=value, note=note)
+
+
+def _put(plain: dict[str, object], name: str, value: object) -> None:
+    """Set a dotted field of nested data."""
+    *sections, leaf = name.split(".")
+    for section in sections:
+        inner = plain.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ManifestError(f"{section} is both a value and a section")
+        plain = inner
+    plain[leaf] = value
+
+
+def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fault:
+    taken = dict.fromkeys(
+        str(spelling)
+        for row in rows
+        if row.key == key and isinstance(row.offer, tuple)
+        for each in row.offer
+        for spelling in (each.theirs, *each.spellings)
+        if spelling is not ABSENT
+    )
+    known = f" (it knows: {', '.join(taken)})" if taken else ""
+    return Fault(f"orch has no {name} for '{value}'{known}{did_you_mean(str(value), taken)}", key)
+
+
+@cache
+def _reaches(first: str, version: str) -> bool:
+    return not first or _order(version) >= _order(first)
 
 
 def _order(version: str) -> tuple[int, ...]:
