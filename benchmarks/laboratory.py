@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.kl.configuration import EXTENDED
+from orchestrator.kl.configuration import extended
 from orchestrator.kl.derivation import derive
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact, sums_of, tables
 from orchestrator.kl.montecarlo import monte_carlo
@@ -39,13 +39,13 @@ def cpu(work: Callable[[], object]) -> float:
 def main() -> int:
     off = LabSetting(Q, P, 32, MU)
     rows = [
-        ("exact, 21 configurations, T = 32", cpu(lambda: exact(off, EXTENDED)), 0.5),
+        ("exact, 21 configurations, T = 32", cpu(lambda: exact(off, extended())), 0.5),
         (
             "exact, 21 configurations, T = 256",
-            cpu(lambda: exact(LabSetting(LONG_Q, LONG_P, 256, LONG_MU), EXTENDED)),
+            cpu(lambda: exact(LabSetting(LONG_Q, LONG_P, 256, LONG_MU), extended())),
             3.0,
         ),
-        ("Monte-Carlo 200 x 1000, T = 32", cpu(lambda: monte_carlo(off, EXTENDED)), 2.0),
+        ("Monte-Carlo 200 x 1000, T = 32", cpu(lambda: monte_carlo(off, extended())), 2.0),
         ("  peer: token by token", cpu(lambda: walk(off)), None),
         ("deriving all verdicts", cpu(derive), None),
         ("1,000 verdicts", cpu(thousand_verdicts), 1.0),
@@ -72,7 +72,7 @@ def walk(setting: LabSetting) -> Any:
     rng = np.random.default_rng(0)
     table = tables(setting)
     one = np.exp(table.logp_rollout[1])
-    parts = [np.concatenate([s.f, s.s, s.l]) for s in (sums_of(c, table) for c in EXTENDED)]
+    parts = [np.concatenate([s.f, s.s, s.l]) for s in (sums_of(c, table) for c in extended())]
     stacked = np.concatenate(parts)
     means = []
     for _ in range(20):
@@ -102,7 +102,7 @@ def enumerate_14() -> None:
 def brute_force(setting: LabSetting, index: int) -> tuple[Any, Any]:
     """Mean and variance [2] of one configuration by enumeration."""
     every, table = every_sequence(setting), tables(setting)
-    sums = sums_of(EXTENDED[index], table)
+    sums = sums_of(extended()[index], table)
     f, s, inner = (part[:, every.tokens, every.counts].sum(2) for part in sums[:3])
     log_ratio = (table.logp - table.logp_rollout)[every.tokens, every.counts].sum(1)
     gradient = (f * s + inner) * (np.exp(log_ratio) if sums.weighted else 1.0)
@@ -115,8 +115,8 @@ def worst_error() -> float:
     worst = 0.0
     for rollout in (None, MU):
         setting = LabSetting(Q, P, 10, rollout)
-        found = exact(setting, EXTENDED)
-        for i in range(len(EXTENDED)):
+        found = exact(setting, extended())
+        for i in range(len(extended())):
             mean, variance = brute_force(setting, i)
             worst = max(
                 worst,

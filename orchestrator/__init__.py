@@ -2,10 +2,21 @@
 
 from typing import TYPE_CHECKING
 
+from orchestrator import estimators
+
 if TYPE_CHECKING:
     from orchestrator.analysis.results import load_results as load_results
 
 __version__ = "0.1.0"
+
+
+def _load_estimators() -> None:
+    from orchestrator.plugins import load_estimators
+
+    load_estimators()
+
+
+estimators.load_plugins = _load_estimators  # here, as every process that uses orch runs this file
 
 
 def __getattr__(name: str) -> object:

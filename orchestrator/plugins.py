@@ -2,10 +2,12 @@
 
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
+from orchestrator.estimators import EstimatorEntry, register
 from orchestrator.library.protocol import Backend
 
 
@@ -77,3 +79,19 @@ def probes(name: str) -> ModuleType:
 def evidence_dir(name: str) -> Path:
     """Where a backend keeps what was measured in its library, one file a release."""
     return _root() / name / "evidence"
+
+
+def load_estimators() -> None:
+    """Register the KL estimators of other packages: entry points of the group `orch.estimators`.
+
+    Each names an EstimatorEntry or a sequence of them. Raise EnvironmentFault on anything else.
+    """
+    for point in entry_points(group="orch.estimators"):
+        given = point.load()
+        for each in (given,) if isinstance(given, EstimatorEntry) else given:
+            if not isinstance(each, EstimatorEntry):
+                raise EnvironmentFault(
+                    f"the entry point '{point.name}' of orch.estimators ({point.value}) names "
+                    f"{each!r}; it must name an orchestrator.estimators.EstimatorEntry, or several"
+                )
+            register(each)

@@ -8,28 +8,59 @@ the reference policy.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, core_schema
 
-Estimator = Literal[
-    "none",
-    "k1",
-    "k2",
-    "k3",
-    "abs",
-    "rho_k1",
-    "rho_k2",
-    "sg_rho_k2",
-    "rho_k3",
-    "k1+",
-    "k2+",
-    "k3+",
-    "abs+",
-]
-"""How one token's KL is estimated, with log r = log pi_ref - log pi_theta.
+from orchestrator import estimators
 
-k1 = -log r; k2 = (log r)^2 / 2; k3 = r - 1 - log r; abs = |log r| (Schulman 2020). rho_x: x times
-the importance ratio pi_theta / pi_rollout of its token; sg_rho_x: the ratio carries no gradient.
-`x+`: the value of x with the gradient of k2 (straight-through, verl >= 0.8.0).
+
+class EstimatorName:
+    """Holds a name to the table of estimators, whose entries other packages may add to.
+
+    Errors and JSON Schema are those of a Literal of the same names.
+    """
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names that pass, `none` first."""
+        return estimators.choices()
+
+    def check(self, value: object) -> str:
+        """Return the name itself. Raise the error of a Literal on any other value."""
+        if isinstance(value, str) and estimators.is_choice(value):
+            return value
+        quoted = [f"'{name}'" for name in self.choices]
+        expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+        raise PydanticCustomError(
+            "literal_error", "Input should be {expected}", {"expected": expected}
+        )
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, object]:
+        return {"enum": list(self.choices), "type": "string"}
+
+
+Estimator = Annotated[str, EstimatorName()]
+"""How one token's KL is estimated: `none`, or an estimator of the table (estimators.py).
+
+With log r = log pi_ref - log pi_theta: k1 = -log r; k2 = (log r)^2 / 2; k3 = r - 1 - log r;
+abs = |log r| (Schulman 2020). rho_x: x times the importance ratio pi_theta / pi_rollout of its
+token; sg_rho_x: the ratio carries no gradient. `x+`: the value of x with the gradient of k2
+(straight-through, verl >= 0.8.0).
 """
 
 Placement = Literal["reward", "loss", "reward_and_loss"]

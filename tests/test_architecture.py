@@ -33,6 +33,7 @@ HEAVY = {
 
 LAYERS = (
     ("errors",),
+    ("estimators",),
     ("settings",),
     ("records", "identity", "files", "provenance"),
     ("metrics", "scoring", "kl"),
@@ -54,10 +55,21 @@ LAYERS = (
 )
 """A package imports packages above it in this table, and itself; nothing else."""
 
-AT_ROOT = {"errors", "settings", "records", "identity", "files", "plugins", "rundir", "provenance"}
+AT_ROOT = {
+    "errors",
+    "estimators",
+    "settings",
+    "records",
+    "identity",
+    "files",
+    "plugins",
+    "rundir",
+    "provenance",
+}
 
 BACKEND_MAY_IMPORT = {
     "errors",
+    "estimators",
     "settings",
     "records",
     "identity",

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.kl.dialect import ESTIMATES, PLAIN, Dialect, parse, relevant
+from orchestrator.kl.dialect import PLAIN, Dialect, parse, relevant
 from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
+from orchestrator.kl.estimators import plain_names
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -27,7 +28,7 @@ NUMBERS = st.none() | st.floats(1e-3, 1e6)
 DIALECTS = st.builds(
     Dialect,
     kl_clamp=st.tuples(NUMBERS, NUMBERS),
-    kl_clamp_of=st.sets(st.sampled_from(ESTIMATES), min_size=1).map(lambda x: tuple(sorted(x))),
+    kl_clamp_of=st.sets(st.sampled_from(plain_names()), min_size=1).map(lambda x: tuple(sorted(x))),
     kl_ratio_max=NUMBERS,
     kl_reward=st.sampled_from(["inside", "outside", "to_go", "token"]),
     kl_reward_policy=st.sampled_from(["rollout", "batch_start"]),

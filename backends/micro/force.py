@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backends.micro.objective import Experience, aggregate, clamp_of, in_loss, in_reward, of_the_kl
 from orchestrator.kl.dialect import Dialect
-from orchestrator.kl.estimators import Clamp, clamped_value, shape
+from orchestrator.kl.estimators import Clamp, clamped_value, entry
 from orchestrator.settings import AdvantageEstimator, Settings
 
 
@@ -24,20 +24,22 @@ def beta_effective(
     With the KL in both places, the mean of both.
     """
     kl, mask = settings.kl, batch.mask
-    form, clamp, x = shape(kl.estimator), clamp_of(kl, dialect), logp - batch.logp_ref
+    if kl.beta == 0:
+        return None
+    form, clamp, x = entry(kl.estimator), clamp_of(kl, dialect), logp - batch.logp_ref
     exchange = _reward_scale(settings.advantage.estimator, batch.reward)
     found = []
     if in_loss(kl):
         policy = _weights(settings, dialect, mask, of_kl=False)
         weights = _weights(settings, dialect, mask, of_kl=True)
         relative = torch.where(mask > 0, weights / policy.clamp_min(1e-30), 0.0)
-        if not form.straight_through:
-            relative = relative * _free(x, form.plain, clamp)
+        if not form.is_straight_through:
+            relative = relative * _free(x, form.base, clamp)
         found.append((relative * mask).sum() / mask.sum() / exchange)
     if in_reward(kl):
-        share = _kept(x, form.plain, clamp, mask)
+        share = _kept(x, form.base, clamp, mask)
         found.append(share if dialect.kl_reward == "inside" else share / exchange)
-    return kl.beta * torch.stack(found).mean().item() if found else None
+    return kl.beta * torch.stack(found).mean().item()
 
 
 def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.kl.dialect import PLAIN, Dialect
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, shape, token_kl
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, entry, token_kl
 from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
 
@@ -63,8 +63,7 @@ def in_loss(kl: Kl) -> bool:
 
 def clamp_of(kl: Kl, dialect: Dialect) -> Clamp:
     """The bounds that hold this cell's estimates."""
-    held = kl.estimator != "none" and shape(kl.estimator).plain in dialect.kl_clamp_of
-    return Clamp(*dialect.kl_clamp) if held else UNCLAMPED
+    return Clamp(*dialect.kl_clamp) if dialect.clamps(kl.estimator) else UNCLAMPED
 
 
 def penalty(
@@ -143,12 +142,12 @@ def kl_loss(
     kl: Kl, logp: Tensor, logp_ref: Tensor, logp_old: Tensor, dialect: Dialect = PLAIN
 ) -> Tensor:
     """[P, G, T], the KL estimate of each token in the loss, with its gradient."""
-    clamp, form = clamp_of(kl, dialect), shape(kl.estimator)
+    clamp, form = clamp_of(kl, dialect), entry(kl.estimator)
     bound = dialect.kl_ratio_max
-    if bound is None or (form.ratio == "none" and not form.straight_through):
+    if bound is None or (form.is_plain):
         estimate: Tensor = token_kl(kl.estimator, logp, logp_ref, logp_old, clamp=clamp)
         return estimate
-    value = token_kl(form.plain, logp, logp_ref, clamp=clamp).detach()  # type: ignore[arg-type]
+    value = token_kl(form.base, logp, logp_ref, clamp=clamp).detach()
     weight = (logp - logp_old).exp().clamp(max=bound).detach()
     slope = weight * (logp - logp_ref).square() / 2
     through: Tensor = value + (slope - slope.detach())

@@ -15,10 +15,10 @@ from orchestrator.errors import Fault, SpecError, UnsupportedSetting
 from orchestrator.identity import flatten
 from orchestrator.kl.dialect import PLAIN
 from orchestrator.kl.differences import DIFFERENCES, differing, said
+from orchestrator.kl.estimators import choices
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import (
     AdvantageEstimator,
-    Estimator,
     LossAggregation,
     Placement,
     Settings,
@@ -38,7 +38,7 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
     "data.reward": ("exact",),
     "advantage.estimator": get_args(AdvantageEstimator),
     "loss.aggregation": get_args(LossAggregation),
-    "kl.estimator": get_args(Estimator),
+    "kl.estimator": choices(),
     "kl.placement": (None, *get_args(Placement)),
 }
 _RANGES = {

@@ -5,7 +5,7 @@ from typing import get_args
 
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import Cell
-from orchestrator.settings import AdvantageEstimator, Estimator, Placement
+from orchestrator.settings import AdvantageEstimator, Placement
 
 NAME = "prime_rl"
 VERSIONS = ("0.5.0", "0.8.0")
@@ -21,7 +21,21 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
     "model.chat_template": ("default",),
     "advantage.estimator": get_args(AdvantageEstimator),
     "loss.aggregation": ("token_mean", "constant"),
-    "kl.estimator": get_args(Estimator),
+    "kl.estimator": (
+        "none",
+        "k1",
+        "k2",
+        "k3",
+        "abs",
+        "rho_k1",
+        "rho_k2",
+        "sg_rho_k2",
+        "rho_k3",
+        "k1+",
+        "k2+",
+        "k3+",
+        "abs+",
+    ),
     "kl.placement": (None, *get_args(Placement)),
     "kl.reset_reference_every_steps": (None,),
     "rollout.top_p": (1.0,),

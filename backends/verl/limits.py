@@ -6,13 +6,27 @@ from typing import NamedTuple, NoReturn, get_args
 from backends.verl.arguments import ADVANTAGES, AGGREGATIONS, NEWEST, OFF, VERSIONS
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import Cell
-from orchestrator.settings import Estimator, Placement, Resources, Settings
+from orchestrator.settings import Placement, Resources, Settings
 
 CAPABILITIES: Mapping[str, Sequence[object]] = {
     "backend.version": (None, *VERSIONS),
     "advantage.estimator": tuple(ADVANTAGES),
     "loss.aggregation": tuple(AGGREGATIONS),
-    "kl.estimator": get_args(Estimator),
+    "kl.estimator": (
+        "none",
+        "k1",
+        "k2",
+        "k3",
+        "abs",
+        "rho_k1",
+        "rho_k2",
+        "sg_rho_k2",
+        "rho_k3",
+        "k1+",
+        "k2+",
+        "k3+",
+        "abs+",
+    ),
     "kl.placement": (None, *get_args(Placement)),
     "kl.reset_reference_every_steps": (None,),
     "optimizer.schedule": ("constant", "cosine"),

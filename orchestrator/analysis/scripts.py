@@ -13,6 +13,7 @@ from orchestrator.errors import SelectionError
 from orchestrator.identity import fingerprint
 from orchestrator.kl.dialect import Dialect, relevant
 from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
+from orchestrator.kl.estimators import plain_names
 from orchestrator.library.launches import AuditFinding
 from orchestrator.records import Cell
 from orchestrator.settings import (
@@ -21,7 +22,6 @@ from orchestrator.settings import (
     BackendRef,
     Batch,
     Data,
-    Estimator,
     Kl,
     Loss,
     Model,
@@ -41,14 +41,11 @@ ADVANTAGES: Mapping[str, AdvantageEstimator] = {
 }
 """Names of libraries -> ours, of those the embedded trainer has. Prime-RL's default is the reward
 less the group's mean."""
-ESTIMATORS: Mapping[str, Estimator] = {
-    "k1": "k1",
+ESTIMATORS: Mapping[str, str] = {
+    **{name: name for name in plain_names()},
     "kl": "k1",
-    "k2": "k2",
     "mse": "k2",
-    "k3": "k3",
     "low_var_kl": "k3",
-    "abs": "abs",
 }
 
 

@@ -1,7 +1,6 @@
 """From what a library makes of a launch to a verdict, through the laboratory's table."""
 
 from dataclasses import replace
-from typing import cast
 
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.verdicts import GradientVerdict as Measured
@@ -14,7 +13,7 @@ from orchestrator.library.launches import (
     Launch,
     Reading,
 )
-from orchestrator.settings import AdvantageEstimator, Estimator, Kl, Placement
+from orchestrator.settings import AdvantageEstimator, Kl, Placement
 
 IN_LOSS: dict[ObjectiveKind, AuditVerdict] = {
     ObjectiveKind.ZERO: "zero_mean_noise",
@@ -155,7 +154,7 @@ def _measure(
 ) -> Measured:
     name = f"{estimator}+" if straight else str(estimator)
     advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
-    kl = Kl(estimator=cast("Estimator", name), placement=placement, beta=abs(beta or 1.0))
+    kl = Kl(estimator=name, placement=placement, beta=abs(beta or 1.0))
     group = reading.group_size if (reading.group_size or 0) > 1 else None
     return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
 

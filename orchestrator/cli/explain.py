@@ -7,7 +7,8 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
-from orchestrator.settings import AdvantageEstimator, Clip, Estimator, Kl, Placement
+from orchestrator.estimators import choices
+from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
 
 LETTERS = (
     "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q of "
@@ -26,7 +27,7 @@ PLACEMENTS: dict[str, Placement] = {
 
 
 @click.command(short_help="The objective a KL configuration really optimises.")
-@click.argument("estimator", type=click.Choice(get_args(Estimator)), required=False)
+@click.argument("estimator", type=click.Choice(choices()), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
 @click.option("--off-policy", is_flag=True, help="Minibatches or staleness: old samples.")
@@ -55,7 +56,7 @@ PLACEMENTS: dict[str, Placement] = {
 )
 @common.as_json
 def command(
-    estimator: Estimator | None, placement: str | None, everything: bool, as_json: bool, **how: Any
+    estimator: str | None, placement: str | None, everything: bool, as_json: bool, **how: Any
 ) -> None:
     """Say whose gradient a KL term is: of which objective, how biased, and what to use instead.
 
@@ -77,7 +78,7 @@ def command(
 
 
 def _verdict(
-    estimator: Estimator,
+    estimator: str,
     placement: str | None,
     *,
     off_policy: bool,
@@ -142,7 +143,7 @@ def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> No
     told = [
         _verdict(estimator, placement, off_policy=off, ratio=ratio, **how)
         for off in ((True,) if off_policy else (False, True))
-        for estimator in get_args(Estimator)
+        for estimator in choices()
         for placement in (("reward", "loss", "both") if estimator != "none" else (None,))
     ]
     if as_json:

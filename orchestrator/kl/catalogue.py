@@ -7,9 +7,10 @@ which token-level objectives hold fixed; w = q / μ of a token. Plain data witho
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
-from orchestrator.settings import Estimator
+from orchestrator.kl.estimators import TABLE, EstimatorEntry, plain_names
 
 
 class ObjectiveKind(StrEnum):
@@ -38,11 +39,27 @@ class Candidate(NamedTuple):
     formula: str
 
 
-PLAIN: Mapping[Estimator, str] = {"k1": "k1", "k2": "k2", "k3": "k3", "abs": "|log r|"}
-"""The plain estimators, as formulas write them."""
+def surrogates() -> tuple[str, ...]:
+    """Return the plain estimators whose mean is not the reverse KL."""
+    return tuple(name for name in plain_names() if not TABLE[name].is_reverse_kl)
 
-SURROGATES: tuple[Estimator, ...] = ("k2", "abs")
-"""Those whose mean is not the reverse KL."""
+
+def catalogue() -> Mapping[str, Candidate]:
+    """Return every candidate by its key, the plainest objectives first.
+
+    Each plain estimator of the table adds candidates: its mean under a policy, with the policy's
+    states free or held, with its samples or the rollout policy's.
+    """
+    return _catalogue(tuple(TABLE[name] for name in plain_names()))
+
+
+@cache
+def _catalogue(plain: tuple[EstimatorEntry, ...]) -> Mapping[str, Candidate]:
+    others = _surrogates(plain)
+    return {
+        **dict(_kl_objectives()),
+        **{key: Candidate(ObjectiveKind.SURROGATE, *rest) for key, *rest in others},
+    }
 
 
 def _kl_objectives() -> Iterator[tuple[str, Candidate]]:
@@ -74,13 +91,14 @@ def _kl_objectives() -> Iterator[tuple[str, Candidate]]:
 _STATES = (("", "q", ""), ("@rollout", "μ", " at the rollout policy's states"))
 
 
-def _surrogates() -> Iterator[tuple[str, str, str]]:
-    """Key, words, formula of every other objective."""
-    for k in SURROGATES:
-        yield f"mean_{k}", f"mean of {PLAIN[k]} over sequences", f"∇ E_q Σ_t {PLAIN[k]}"
-    for k, name in PLAIN.items():
-        words = f"mean of the {name} the rollout policy had, held fixed"
-        yield f"frozen_{k}", words, f"∇ E_q Σ_t sg({name} of μ)"
+def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, words and formula of every objective that is no KL divergence."""
+    others = [each for each in plain if not each.is_reverse_kl]
+    for k in others:
+        yield f"mean_{k.name}", f"mean of {k.symbol} over sequences", f"∇ E_q Σ_t {k.symbol}"
+    for k in plain:
+        words = f"mean of the {k.symbol} the rollout policy had, held fixed"
+        yield f"frozen_{k.name}", words, f"∇ E_q Σ_t sg({k.symbol} of μ)"
     for at, states, where in _STATES:
         head = f"Σ_t E_(c~{states}) ∇"
         yield (
@@ -88,31 +106,30 @@ def _surrogates() -> Iterator[tuple[str, str, str]]:
             f"token-level total variation (twice){where}",
             f"{head} Σ_y |q - p|",
         )
-        for k in SURROGATES:
-            words = f"token-level mean of {PLAIN[k]}{where}"
-            yield f"token_{k}{at}", words, f"{head} E_(y~q(·|c)) {PLAIN[k]}"
-    unlikelihood = "unlikelihood of the rollout policy's samples"
-    yield "sampled_k1", unlikelihood, "∇ E_μ log q = -∇ KL(μ‖q)"
-    for k in ("k2", "k3", "abs"):
-        words = f"mean of {PLAIN[k]} under the frozen rollout policy"
-        yield f"sampled_{k}", words, f"∇ E_μ Σ_t {PLAIN[k]}"
-    for key, (cost, whose) in _COSTS.items():
+        for k in others:
+            words = f"token-level mean of {k.symbol}{where}"
+            yield f"token_{k.name}{at}", words, f"{head} E_(y~q(·|c)) {k.symbol}"
+    for k in plain:
+        words = f"mean of {k.symbol} under the frozen rollout policy"
+        formula = f"∇ E_μ Σ_t {k.symbol}"
+        if k.name == "k1":  # its gradient is the score alone, whatever the reference policy
+            words = "unlikelihood of the rollout policy's samples"
+            formula = "∇ E_μ log q = -∇ KL(μ‖q)"
+        yield f"sampled_{k.name}", words, formula
+    for key, cost, whose in _ppo_costs(plain):
         words = f"PPO's local surrogate with cost {cost}{' of the rollout policy' if whose else ''}"
         formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}{whose}) + future under μ]"
         yield key, words, formula
 
 
-_COSTS = {
-    **{f"ppo_{k}": (name, "") for k, name in PLAIN.items()},
-    **{f"ppo_rho_{k}": (f"w {name}", "") for k, name in PLAIN.items()},
-    **{f"ppo_{k}@rollout_kl": (name, " of μ") for k, name in PLAIN.items()},
-}
-
-CATALOGUE: Mapping[str, Candidate] = {
-    **dict(_kl_objectives()),
-    **{key: Candidate(ObjectiveKind.SURROGATE, *rest) for key, *rest in _surrogates()},
-}
-"""Every candidate by its key, the plainest objectives first."""
+def _ppo_costs(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, cost and whose cost it is (empty: the policy's) of PPO's local surrogates."""
+    for k in plain:
+        yield f"ppo_{k.name}", k.symbol, ""
+    for k in plain:
+        yield f"ppo_rho_{k.name}", f"w {k.symbol}", ""
+    for k in plain:
+        yield f"ppo_{k.name}@rollout_kl", k.symbol, " of μ"
 
 
 class Naming(NamedTuple):
@@ -124,11 +141,11 @@ class Naming(NamedTuple):
 
     @property
     def words(self) -> str:
-        return self._joined([CATALOGUE[key].words for _, key in self.terms])
+        return self._joined([catalogue()[key].words for _, key in self.terms])
 
     @property
     def formula(self) -> str:
-        return self._joined([CATALOGUE[key].formula for _, key in self.terms])
+        return self._joined([catalogue()[key].formula for _, key in self.terms])
 
     def _joined(self, names: Sequence[str]) -> str:
         if self.kind is ObjectiveKind.ZERO:

@@ -1,9 +1,10 @@
 """What the laboratory measures: one way of putting a KL estimate into a policy update."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Form, Ratio, shape
+from orchestrator.kl.estimators import NONE, TABLE, UNCLAMPED, Centring, Clamp, Ratio, entry
 from orchestrator.settings import Placement
 
 
@@ -16,7 +17,8 @@ class KlConfiguration:
     loss: sum_t grad KL_t (paper eq. 9); reward_and_loss: their sum.
     """
 
-    estimator: Form
+    estimator: str
+    """An entry of the table of estimators."""
     placement: Placement
     ratio: Ratio = "token"
     """Importance ratio of the policy-gradient term of a reward, and of a rho form in a loss."""
@@ -29,7 +31,7 @@ class KlConfiguration:
     clamp: Clamp = UNCLAMPED
 
     def __post_init__(self) -> None:
-        if self.estimator == "none":
+        if self.estimator == NONE:
             raise LaboratoryError("estimator 'none' has no gradient to measure; choose another")
         if self.reward_kl_of not in ("policy", "rollout"):
             raise LaboratoryError(
@@ -39,7 +41,7 @@ class KlConfiguration:
         self._check_centring()
 
     def _check_ratio(self) -> None:
-        weighted = shape(self.estimator).ratio != "none"
+        weighted = entry(self.estimator).is_weighted
         in_reward = self.placement != "loss"
         if self.ratio == "sequence" and (
             self.placement == "reward_and_loss" or weighted == in_reward
@@ -77,7 +79,7 @@ class KlConfiguration:
         return text + ("" if self.clamp == UNCLAMPED else f"-clamped{tuple(self.clamp)}")
 
 
-PLACEMENTS: tuple[Placement, ...] = ("reward", "loss", "reward_and_loss")
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 FIGURE_1 = (
     KlConfiguration("k1", "reward"),
@@ -87,13 +89,18 @@ FIGURE_1 = (
 )
 """The four of the paper's Table 1 and Fig. 1."""
 
-_PLAIN: tuple[Form, ...] = ("k1", "k2", "k3", "abs")
-_WEIGHTED: tuple[Form, ...] = ("rho_k1", "rho_k2", "sg_rho_k2", "rho_k3")
 
-EXTENDED = (
-    *(KlConfiguration(e, p) for e in _PLAIN for p in PLACEMENTS),
-    *(KlConfiguration(e, "loss") for e in _WEIGHTED),
-    KlConfiguration("k1", "reward", ratio="sequence"),
-    *(KlConfiguration(e, "loss", ratio="sequence") for e in _WEIGHTED),
-)
-"""All of orch's distinct estimators, placements and ratios: 21 configurations."""
+def extended() -> tuple[KlConfiguration, ...]:
+    """Return all distinct estimators, placements and ratios that a spec may ask for.
+
+    The straight-through forms are left out: in the loss they have the gradient of k2, in the
+    reward that of their base.
+    """
+    plain = [name for name, each in TABLE.items() if each.in_specs and each.is_plain]
+    weighted = [name for name, each in TABLE.items() if each.in_specs and each.is_weighted]
+    return (
+        *(KlConfiguration(name, place) for name in plain for place in PLACEMENTS),
+        *(KlConfiguration(name, "loss") for name in weighted),
+        KlConfiguration("k1", "reward", ratio="sequence"),
+        *(KlConfiguration(name, "loss", ratio="sequence") for name in weighted),
+    )

@@ -6,16 +6,16 @@ again and compares. Write it with `orch lab --verdicts > orchestrator/kl/verdict
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from orchestrator.kl.estimators import Ratio
+from orchestrator.kl.estimators import EstimatorEntry, Ratio, entry, names
 from orchestrator.kl.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
-from orchestrator.settings import Estimator
 
 NEAR = (ToyPolicy(0.1, 0.005), ToyPolicy(0.0, 0.0), ToyPolicy(0.09, 0.0045))
 """Policy, reference, rollout policy: early in training, 0.08 nats from the reference."""
@@ -29,18 +29,64 @@ ROUNDING = 1e-9
 """A relative bias below it is rounding: every exact one is below 1e-12."""
 
 
-def derive() -> list[dict[str, Any]]:
-    """One row per configuration, on- and off-policy: objective, terms, bias, pull, noise."""
-    return [row for on_policy in (True, False) for row in _rows(on_policy)]
+def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return one row per configuration, on- and off-policy: objective, terms, bias, pull, noise.
+
+    `estimators`: those to derive; None: all that a spec may ask for. Raise LaboratoryError on an
+    estimator whose entry is wrong: `problems` says how.
+    """
+    chosen = tuple(names() if estimators is None else estimators)
+    for name in chosen:
+        for problem in problems(entry(name)):
+            raise LaboratoryError(problem)
+    return [row for on_policy in (True, False) for row in _rows(chosen, on_policy)]
+
+
+@cache
+def derive_one(form: EstimatorEntry) -> tuple[dict[str, Any], ...]:
+    """Return the rows of one estimator, derived once in a process."""
+    return tuple(derive([form.name]))
 
 
 def as_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as JSON, one a line."""
+    """Return the rows as JSON, one a line."""
     return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]"
 
 
-def _rows(on_policy: bool) -> Iterator[dict[str, Any]]:
-    configurations = tuple(_configurations(on_policy))
+def problems(form: EstimatorEntry) -> list[str]:
+    """Return in what an entry contradicts itself, as sentences; none where it is sound.
+
+    Its slope is compared with central differences of its value, and its mean with the reverse KL,
+    where it claims to have that mean, and where it does not.
+    """
+    x = np.concatenate([np.linspace(-2.0, -0.05, 40), np.linspace(0.05, 2.0, 40)])
+    faults = []
+    if form.is_plain:
+        numeric = (form.value(x + _STEP) - form.value(x - _STEP)) / (2 * _STEP)
+        off = np.abs(form.slope(x) - numeric) / (1 + np.abs(numeric))
+        if not off.max() < _CLOSE:  # also where it is NaN
+            i = int(off.argmax())
+            faults.append(
+                f"the slope of the KL estimator '{form.name}' is not the derivative of its value: "
+                f"at x = {x[i]:.3g} it is {form.slope(x)[i]:.6g}, by differences {numeric[i]:.6g}"
+            )
+    policy, reference = np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1])
+    log_ratio = np.log(policy / reference)
+    mean, kl = float(policy @ form.value(log_ratio)), float(policy @ log_ratio)
+    if (abs(mean - kl) < _CLOSE) != form.is_reverse_kl:
+        claimed = "is said to be" if form.is_reverse_kl else "is said not to be"
+        faults.append(
+            f"the mean of the KL estimator '{form.name}' {claimed} the reverse KL; on three tokens "
+            f"it is {mean:.6g}, and the reverse KL {kl:.6g}: set is_reverse_kl"
+        )
+    return faults
+
+
+_STEP, _CLOSE = 1e-5, 1e-6
+
+
+def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]]:
+    configurations = tuple(_configurations(estimators, on_policy))
     settings = generic_settings(on_policy=on_policy)
     candidates = [gradients(setting) for setting in settings]
     generic = [exact(setting, configurations) for setting in settings]
@@ -67,10 +113,9 @@ def _rows(on_policy: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def _configurations(on_policy: bool) -> Iterator[KlConfiguration]:
-    """Every configuration a spec can ask for, and those with the ratio of the sequence."""
+def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlConfiguration]:
+    """Yield every configuration a spec can ask for, and those with the ratio of the sequence."""
     ratios: Sequence[Ratio] = ("token", "sequence")
-    estimators = [name for name in get_args(Estimator) if name != "none"]
     for estimator in estimators:
         for placement in PLACEMENTS:
             off_reward = not on_policy and placement != "loss"

@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
+from orchestrator.kl.estimators import NONE, entry
 from orchestrator.settings import Frozen, PositiveFloat, PositiveInt, Settings
 
 Bounds = tuple[float | None, float | None]
-ESTIMATES = ("k1", "k2", "k3", "abs")
 
 
 class Dialect(Frozen):
@@ -27,8 +27,8 @@ class Dialect(Frozen):
 
     kl_clamp: Bounds = (None, None)
     """Bounds on |log-ratio| before an estimate and on |estimate| after it; no gradient beyond."""
-    kl_clamp_of: tuple[str, ...] = ESTIMATES
-    """The plain estimates that are held within them."""
+    kl_clamp_of: tuple[str, ...] | None = None
+    """The plain estimators that are held within them; None: every one."""
     kl_ratio_max: PositiveFloat | None = None
     """None: a rho form, or a `+` form, has its own gradient in the loss. A number: they all have
     k2's, weighted by the ratio without its gradient, and by this at most."""
@@ -60,6 +60,12 @@ class Dialect(Frozen):
     """The learning rate moves once a rollout batch (of a synchronous run), not each train step."""
     staleness: Literal["exact", "up_to"] = "exact"
     """max_staleness_steps is the lag of every batch, or a bound on it."""
+
+    def clamps(self, estimator: str) -> bool:
+        """Return whether `kl_clamp` holds the value of this estimator."""
+        if estimator == NONE:
+            return False
+        return self.kl_clamp_of is None or entry(estimator).base in self.kl_clamp_of
 
     @property
     def text(self) -> str:
@@ -137,7 +143,7 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
     idle = {name for name, matters in _MATTERS.items() if not matters(dialect, settings)}
     kept = {n: getattr(dialect, n) for n in Dialect.model_fields if n not in idle}
     if "kl_clamp" in kept:
-        kept["kl_clamp_of"] = ESTIMATES
+        kept["kl_clamp_of"] = None
     return Dialect.model_construct(**kept)
 
 
@@ -152,19 +158,20 @@ def in_loss(settings: Settings) -> bool:
 
 def _clamps(dialect: Dialect, settings: Settings) -> bool:
     """A `+` form's gradient is not clamped: its clamp matters in the reward only."""
-    name = settings.kl.estimator
-    plain = name.removesuffix("+").rpartition("rho_")[2]
-    if plain not in dialect.kl_clamp_of or settings.kl.beta == 0:
+    if settings.kl.beta == 0 or not dialect.clamps(settings.kl.estimator):
         return False
-    unclamped = name.endswith("+") or (dialect.kl_ratio_max is not None and "rho_" in name)
+    form = entry(settings.kl.estimator)
+    unclamped = form.is_straight_through or (dialect.kl_ratio_max is not None and form.is_weighted)
     return in_reward(settings) or not unclamped
 
 
 def _ratio_weighs(dialect: Dialect, settings: Settings) -> bool:
-    name, one = settings.kl.estimator, settings.batch.num_minibatches == 1
-    if name.endswith("+"):
-        return in_loss(settings) and not (one and _ratio_is_one(dialect, settings))
-    return in_loss(settings) and "rho_" in name
+    if not in_loss(settings):
+        return False
+    form = entry(settings.kl.estimator)
+    if form.is_straight_through:
+        return not _ratio_is_one(dialect, settings)
+    return form.is_weighted
 
 
 def _ratio_is_one(dialect: Dialect, settings: Settings) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import EXTENDED, FIGURE_1, KlConfiguration
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.laboratory import (
     PARAMETERS,
     Exact,
@@ -33,7 +33,7 @@ CAVEAT = (
 def figure1(
     setting: LabSetting = DEFAULT,
     *,
-    configurations: Sequence[KlConfiguration] = EXTENDED,
+    configurations: Sequence[KlConfiguration] = (),
     trials: int = 200,
     sequences: int = 1000,
     seed: int = 0,
@@ -41,8 +41,10 @@ def figure1(
     """Bias and variance of every configuration's gradient, exact and by Monte-Carlo.
 
     A bias is |expected gradient - gradient of the sequence reverse KL|; a variance is that of a
-    trial, the mean over `sequences` sequences. Per parameter, a and b of the policy.
+    trial, the mean over `sequences` sequences. Per parameter, a and b of the policy. No
+    configurations: all of them.
     """
+    configurations = configurations or extended()
     truth = gradients(setting)["sequence_reverse_kl"]
     known = exact(setting, configurations)
     sampled = monte_carlo(setting, configurations, trials=trials, sequences=sequences, seed=seed)

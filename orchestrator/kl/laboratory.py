@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.catalogue import PLAIN
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import Array, clamped_value, shape, slope
-from orchestrator.settings import Estimator
+from orchestrator.kl.estimators import Array, clamped_value, entry, plain_names, slope
 
 FloatTable = np.ndarray[Any, np.dtype[Any]]
 
@@ -243,23 +241,23 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
     return result
 
 
-def estimates(setting: LabSetting) -> dict[Estimator, tuple[float, float]]:
+def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
     """Mean and variance over sequences of each plain KL estimate itself, in nats."""
-    table = tables(setting)
-    f = np.stack([clamped_value(k, table.x) for k in PLAIN], axis=-1)
+    table, plain = tables(setting), plain_names()
+    f = np.stack([clamped_value(name, table.x) for name in plain], axis=-1)
     nothing = np.zeros_like(f)
-    measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(PLAIN), axis=-1)
+    measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(plain), axis=-1)
     found = moments(measure, f, nothing, nothing).fs
     means, squares = found[1, 0], found[2, 0]
     return {
         k: (float(mean), float(square - mean**2))
-        for k, mean, square in zip(PLAIN, means, squares, strict=True)
+        for k, mean, square in zip(plain, means, squares, strict=True)
     }
 
 
 def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
     """The tables of a configuration, off-policy in general (w = 1 on-policy)."""
-    plain, weighting, _ = shape(configuration.estimator)
+    form = entry(configuration.estimator)
     x, w, score, clamp = table.x, table.w, table.score, configuration.clamp
     weighted = configuration.ratio == "sequence"
     token_w = w if configuration.ratio == "token" else np.ones_like(w)
@@ -267,17 +265,17 @@ def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
     f, s, inner = zero, zero, zero
     if configuration.placement != "loss":
         if configuration.reward_kl_of == "rollout":
-            kl = clamped_value(plain, table.logp_rollout - table.logp_ref, clamp)
+            kl = clamped_value(form.base, table.logp_rollout - table.logp_ref, clamp)
         else:
-            kl = clamped_value(plain, x, clamp) * (1.0 if weighting == "none" else token_w)
+            kl = clamped_value(form.base, x, clamp) * (token_w if form.is_weighted else 1.0)
         f, s = kl + zero, token_w * score
     if configuration.placement != "reward":
         gradient = slope(configuration.estimator, x, clamp)
-        if weighting == "attached" and weighted:
-            f, s = clamped_value(plain, x, clamp) + zero, score
-        elif weighting == "attached":
-            gradient = gradient + clamped_value(plain, x, clamp)
-        inner = gradient * score * (1.0 if weighting == "none" else token_w)
+        if form.form == "ratio_attached" and weighted:
+            f, s = clamped_value(form.base, x, clamp) + zero, score
+        elif form.form == "ratio_attached":
+            gradient = gradient + clamped_value(form.base, x, clamp)
+        inner = gradient * score * (token_w if form.is_weighted else 1.0)
     return ConfigurationSums(f, s, inner, weighted)
 
 

@@ -9,8 +9,8 @@ from itertools import combinations, product
 
 import numpy as np
 
-from orchestrator.kl.catalogue import CATALOGUE, PLAIN, SURROGATES, Naming, ObjectiveKind
-from orchestrator.kl.estimators import clamped_value, slope
+from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
+from orchestrator.kl.estimators import clamped_value, plain_names, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
 
 
@@ -24,7 +24,7 @@ def gradients(setting: LabSetting) -> dict[str, FloatTable]:
         "sequence_forward_kl": -p.direct(np.ones_like(table.x), table.logp_ref),
     }
     found |= _token_level(q, table, "")
-    for k in SURROGATES:
+    for k in surrogates():
         cost = clamped_value(k, table.x)
         score = q.policy_gradient(cost, table.logp)
         found[f"mean_{k}"] = score + q.direct(slope(k, table.x), table.logp)
@@ -32,7 +32,7 @@ def gradients(setting: LabSetting) -> dict[str, FloatTable]:
         return found
     found |= _token_level(mu, table, "@rollout")
     lag = table.logp_rollout - table.logp_ref
-    for k in PLAIN:
+    for k in plain_names():
         found[f"sampled_{k}"] = mu.direct(slope(k, table.x), table.logp_rollout)
         found[f"ppo_{k}"] = mu.policy_gradient(clamped_value(k, table.x), table.logp)
         found[f"frozen_{k}"] = q.policy_gradient(clamped_value(k, lag), table.logp)
@@ -49,7 +49,7 @@ def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]
         f"token_forward_kl{at}": -walk.direct(np.ones_like(table.x), table.logp_ref),
         f"total_variation{at}": walk.direct(np.sign(table.x), table.logp),
     }
-    for k in SURROGATES:
+    for k in surrogates():
         inner = clamped_value(k, table.x) + slope(k, table.x)
         found[f"token_{k}{at}"] = walk.direct(inner, table.logp)
     return found
@@ -129,19 +129,19 @@ def name_objective(
 
     `gradient` [settings, 2] and `candidates`, one mapping per setting, key -> [2]. `magnitude` is
     the size of one sequence's gradient: a mean far below it is zero. Where no sum is equal, a
-    single candidate proportional to it, with its scale. Ties go to the order of CATALOGUE.
+    single candidate proportional to it, with its scale. Ties go to the order of the catalogue.
     """
     target = np.asarray(gradient).reshape(-1)
     if np.abs(target).max() <= tolerance * magnitude:
         return Naming(ObjectiveKind.ZERO, ())
-    keys = [key for key in CATALOGUE if all(key in each for each in candidates)]
+    keys = [key for key in catalogue() if all(key in each for each in candidates)]
     matrix = np.stack([np.concatenate([each[key] for each in candidates]) for key in keys])
     limit = tolerance * max(float(np.abs(matrix).max()), magnitude)
     for size in range(1, MAX_TERMS + 1):
         terms = _signed_sum(target, matrix, size, limit)
         if terms:
             named = tuple((sign, keys[i]) for sign, i in terms)
-            alone = CATALOGUE[named[0][1]].kind if named[0][0] > 0 else ObjectiveKind.SURROGATE
+            alone = catalogue()[named[0][1]].kind if named[0][0] > 0 else ObjectiveKind.SURROGATE
             return Naming(alone if size == 1 else ObjectiveKind.MIXTURE, named)
     return _proportional(target, matrix, keys, tolerance)
 
@@ -164,7 +164,7 @@ def _proportional(
     for key, row in zip(keys, matrix, strict=True):
         scale = float(row @ target / max(row @ row, TINY))
         if np.abs(target - scale * row).max() <= tolerance * np.abs(target).max():
-            kind = CATALOGUE[key].kind if scale > 0 else ObjectiveKind.SURROGATE
+            kind = catalogue()[key].kind if scale > 0 else ObjectiveKind.SURROGATE
             return Naming(kind, ((1 if scale > 0 else -1, key),), abs(scale))
     return Naming(ObjectiveKind.UNKNOWN, ())
 
@@ -179,7 +179,7 @@ def distances(
     """
     others = {
         key: np.stack([np.asarray(each[key]) for each in candidates])
-        for key in CATALOGUE
+        for key in catalogue()
         if all(key in each for each in candidates)
     }
     length = float(np.linalg.norm(gradient))

@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.kl.dialect import PLAIN, Dialect
-from orchestrator.settings import AdvantageEstimator, Clip, Estimator, Kl, Placement, Settings
+from orchestrator.kl.estimators import entry
+from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ _SOURCES: dict[str, str] = {
 
 
 def equation(
-    estimator: Estimator, placement: Placement, on_policy: bool, ratio: str, naming: Naming
+    estimator: str, placement: Placement, on_policy: bool, ratio: str, naming: Naming
 ) -> str:
     """The expected gradient of the term = the gradient it is, and where that can be read."""
     samples = "q" if on_policy else "μ"
-    weighted = "rho" in estimator
+    weighted = entry(estimator).is_weighted
     if ratio == "sequence":
         reward, loss = "Π_t w_t (Σ_t KL_t)(Σ_t s_t)", "Σ_t ∇KL_t"
     else:
@@ -61,7 +62,7 @@ def equation(
 
 
 def advise(
-    estimator: Estimator, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
+    estimator: str, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
 ) -> Remedy:
     """What to use instead, by the objective found and its pull near the reference policy."""
     if on_policy:
@@ -87,12 +88,10 @@ def _on_policy(kind: ObjectiveKind, pull: float) -> Remedy:
     return Remedy("Use k1 in the reward, or k2 in the loss." + _warning(pull), ON_POLICY)
 
 
-def _off_policy(
-    estimator: Estimator, placement: Placement, kind: ObjectiveKind, pull: float
-) -> Remedy:
+def _off_policy(estimator: str, placement: Placement, kind: ObjectiveKind, pull: float) -> Remedy:
     if kind in (ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL):
         return Remedy("Keep it: the ratio corrects for the rollout policy's tokens.", ())
-    if placement == "reward" and estimator.removesuffix("+") == "k1":
+    if placement == "reward" and entry(estimator).base == "k1" and not entry(estimator).is_weighted:
         return Remedy(
             "Usable: the token ratio makes it PPO's surrogate of the sequence reverse KL, whose "
             "bias goes to zero with the staleness. Keep the staleness small, or use rho_k3 in "
@@ -131,7 +130,7 @@ def of_old_samples(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> 
                 "the KL in the reward is computed once per rollout batch, with the rollout "
                 "policy's log-probabilities: it lags by the staleness"
             )
-    if kl.placement != "reward" and "rho" not in kl.estimator:
+    if kl.placement != "reward" and not entry(kl.estimator).is_weighted:
         notes.append("a loss without an importance ratio is a mean over the rollout policy")
     return notes
 
@@ -336,7 +335,7 @@ def verdict(
         paper=paper,
         equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
         advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
-        notes=(*of_advantage(kl, advantage, group_size), *lag),
+        notes=(*of_advantage(kl, advantage, group_size), *lag, *_provenance(kl.estimator)),
         terms=naming.terms,
         noise=row["noise_near"],
     )
@@ -387,10 +386,11 @@ def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
 
 
 def _row(
-    estimator: Estimator, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
+    estimator: str, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
 ) -> Mapping[str, Any]:
     of = "policy" if on_policy or placement == "loss" else reward_kl_of
-    row = _rows().get((estimator, placement, on_policy, ratio, of))
+    key = (estimator, placement, on_policy, ratio, of)
+    row = _rows().get(key) or _derived(estimator).get(key)
     if row is None:
         raise LaboratoryError(
             f"there is no verdict on {estimator} in {placement} with ratio '{ratio}' and "
@@ -398,6 +398,26 @@ def _row(
             "for a rho estimator in the loss; use ratio 'token'"
         )
     return row
+
+
+def is_stored(estimator: str) -> bool:
+    """Return whether verdicts.json has the rows of this estimator."""
+    return any(key[0] == estimator for key in _rows())
+
+
+def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
+    """Return the rows of an estimator that verdicts.json has none of, derived now."""
+    if is_stored(estimator):
+        return {}
+    from orchestrator.kl.derivation import derive_one
+
+    return {tuple(row[key] for key in KEYS): row for row in derive_one(entry(estimator))}
+
+
+def _provenance(estimator: str) -> tuple[str, ...]:
+    if is_stored(estimator):
+        return ()
+    return (f"derived now by the laboratory: verdicts.json has no row on {estimator}",)
 
 
 def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
@@ -415,11 +435,9 @@ def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
 def _studied_as(kl: Kl, on_policy: bool) -> str:
     """The label of the same gradient in the paper: in the reward `k3+` is k3, and on-policy every
     rho there is 1."""
-    estimator: str = kl.estimator
-    if kl.placement == "reward":
-        estimator = estimator.removesuffix("+")
-        if on_policy:
-            estimator = estimator.removeprefix("sg_").removeprefix("rho_")
+    estimator, form = kl.estimator, entry(kl.estimator)
+    if kl.placement == "reward" and (form.is_straight_through or on_policy):
+        estimator = form.base
     return f"{estimator}.{kl.label.rpartition('.')[2]}"
 
 

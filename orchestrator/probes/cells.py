@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from orchestrator import plugins
+from orchestrator.kl.estimators import names
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import (
     Advantage,
@@ -13,7 +14,6 @@ from orchestrator.settings import (
     BackendRef,
     Batch,
     Data,
-    Estimator,
     Kl,
     Loss,
     LossAggregation,
@@ -25,7 +25,7 @@ from orchestrator.settings import (
     Settings,
 )
 
-ESTIMATORS: tuple[Estimator, ...] = tuple(e for e in get_args(Estimator) if e != "none")
+ESTIMATORS: tuple[str, ...] = names()
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 ADVANTAGES: tuple[AdvantageEstimator, ...] = get_args(AdvantageEstimator)
 AGGREGATIONS: tuple[LossAggregation, ...] = get_args(LossAggregation)
@@ -113,7 +113,7 @@ def _cell() -> Cell:
 
 
 @lru_cache(maxsize=256)
-def term(estimator: Estimator, placement: Placement | None) -> Kl:
+def term(estimator: str, placement: Placement | None) -> Kl:
     """A KL term of weight BETA; no term without a placement."""
     if placement is None:
         return Kl(estimator="none")

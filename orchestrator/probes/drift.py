@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.kl.estimators import TABLE, entry
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import Release, measurement, words
 from orchestrator.probes.evidence import EstimatorCurve, told
@@ -292,7 +293,7 @@ def _plain(found: Mapping[str, Any]) -> str:
 
 def _curves(found: Mapping[str, Any], kl: Kl) -> dict[str, str]:
     """In words, every name with the value of the cell's estimator, in the places it uses."""
-    plain = kl.estimator.removesuffix("+").rpartition("rho_")[2]
+    plain = entry(kl.estimator).base if kl.estimator in TABLE else ""
     return {
         f"{each['name']} in the {each['place']}": told(EstimatorCurve(**_fields(each)))
         for each in found["names"]

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
-from orchestrator.kl.catalogue import PLAIN
+from orchestrator.kl.estimators import TABLE
 
 ReleaseEvidence = Mapping[str, Any]
 
@@ -110,7 +110,7 @@ class EstimatorCurve:
 
 def told(curve: EstimatorCurve) -> str:
     """The curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
-    names = PLAIN.get(curve.value, curve.value)  # type: ignore[call-overload]
+    names = TABLE[curve.value].symbol if curve.value in TABLE else curve.value
     words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
     if curve.value_bound is not None:
         words.append(f"held within ±{curve.value_bound:g}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from orchestrator.kl.dialect import PLAIN
 from orchestrator.kl.differences import DIFFERENCES, differing, said
+from orchestrator.kl.estimators import plain_names
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import Release
 from orchestrator.settings import BackendRef
@@ -89,7 +90,7 @@ def _credit(found: EvidenceMapping) -> Iterator[str]:
 
 def _clamps(found: EvidenceMapping) -> Iterator[str]:
     for each in found["names"]:
-        plain = each["name"] in ("k1", "k2", "k3") and each["place"] == "loss"
+        plain = each["name"] in plain_names() and each["place"] == "loss"
         if plain and each.get("flat_below") is not None:
             yield (
                 f"`{each['name']}` in the loss is held within ±{each['value_bound']:g}, and has no "

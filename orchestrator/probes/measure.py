@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.catalogue import PLAIN, ObjectiveKind
+from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import clamped_value, shape, slope
+from orchestrator.kl.estimators import TABLE, clamped_value, entry, plain_names, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import verdict
@@ -46,7 +46,7 @@ from orchestrator.probes.protocol import (
     two_groups,
 )
 from orchestrator.records import LaunchPlan
-from orchestrator.settings import Estimator, Kl, Placement, Settings
+from orchestrator.settings import Kl, Placement, Settings
 
 WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
 """log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
@@ -54,11 +54,8 @@ _AMONG = np.isin(CURVE, NEAR)
 CLOSE = 1e-6
 """Agreement of two numbers of the size of 1: libraries round some steps to float32."""
 
-FORMS: tuple[str, ...] = (
-    *(e for e in get_args(Estimator) if e != "none" and not e.endswith("+")),
-    "sg_rho_k1",
-    "sg_rho_k3",
-)
+FORMS = tuple(name for name, each in TABLE.items() if not each.is_straight_through)
+"""The estimators whose value and gradient are looked for in a library's function."""
 
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
@@ -82,18 +79,18 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
     )
 
 
-def _values(form: str, x: FloatTable, weight: float) -> FloatTable:
-    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
-    found: FloatTable = clamped_value(plain, x) * (1.0 if weighting == "none" else weight)
+def _values(name: str, x: FloatTable, weight: float) -> FloatTable:
+    form = entry(name)
+    found: FloatTable = form.value(x) * (weight if form.is_weighted else 1.0)
     return found
 
 
-def _gradients(form: str, x: FloatTable, weight: float) -> FloatTable:
-    plain, weighting, _ = shape(form)  # type: ignore[arg-type]
-    found = slope(form, x)  # type: ignore[arg-type]
-    if weighting == "attached":
-        found = found + clamped_value(plain, x)
-    result: FloatTable = found * (1.0 if weighting == "none" else weight)
+def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
+    form = entry(name)
+    found = form.slope(x)
+    if form.form == "ratio_attached":
+        found = found + form.value(x)
+    result: FloatTable = found * (weight if form.is_weighted else 1.0)
     return result
 
 
@@ -510,7 +507,7 @@ def _fitted(found: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | N
     """The estimator and beta whose value or gradient at x was found."""
     if np.abs(found).max() <= SILENCE_CLOSE * 1e-2:
         return None
-    for form in PLAIN:
+    for form in plain_names():
         shape = closed(form, x)
         beta = float((found * shape).sum() / (shape * shape).sum())
         if np.abs(found - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):

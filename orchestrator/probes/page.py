@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.kl.estimators import plain_names
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
 from orchestrator.probes.evidence import EstimatorCurve, told
@@ -162,7 +163,7 @@ def _silent(silent: Mapping[str, Any]) -> str:
 def _bounds(found: Mapping[str, Any]) -> str:
     held: dict[str, list[str]] = {}
     for each in found["names"]:
-        if each.get("value_bound") and each["name"] in ("k1", "k2", "k3", "abs"):
+        if each.get("value_bound") and each["name"] in plain_names():
             words_ = told(_curve(each)).partition(", ")[2]
             held.setdefault(words_, [])
             if each["name"] not in held[words_]:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator import estimators
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, Spec, Study
-from orchestrator.settings import Estimator, Frozen, Kl, Placement, Settings
+from orchestrator.settings import Frozen, Kl, Placement, Settings
 from orchestrator.spec.fields import DEFAULTS, FIELDS, WHOLE, label_of, text_of, unknown
 from orchestrator.spec.select import OF_A_CELL, FilterTerm, term
 from orchestrator.spec.sentences import sentence, shown
@@ -112,7 +113,7 @@ def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assig
 def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
     """`none`, `k1.reward`, `k3.both`."""
     estimator, dot, placement = label.partition(".")
-    known = get_args(Estimator)
+    known = estimators.choices()
     if estimator not in known:
         raise ToldError(
             f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import did_you_mean
+from orchestrator.settings import EstimatorName
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -66,7 +67,9 @@ def shown(value: object) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The words a Literal annotation allows, at any depth; empty for other types."""
+    """The words an annotation allows, at any depth; empty where it is no choice of words."""
+    if isinstance(annotation, EstimatorName):
+        return annotation.choices
     found: list[str] = []
     for option in get_args(annotation):
         found += [option] if isinstance(option, str) else choices(option)

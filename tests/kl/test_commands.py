@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
+from orchestrator.kl.estimators import choices
 from orchestrator.kl.verdicts import table
-from orchestrator.settings import Estimator
 
 QUICK = ("--trials", "3", "--sequences", "20")
 
@@ -52,7 +52,7 @@ def test_explain_none() -> None:
 
 def test_explain_all_extends_table_1() -> None:
     found = run(explain, "--all")
-    rows = [line for line in found.output.split("\n") if line.startswith(get_args(Estimator))]
+    rows = [line for line in found.output.split("\n") if line.startswith(choices())]
     assert len(rows) == 2 * (12 * 3 + 1)
     assert len(json.loads(run(explain, "--all", "--off-policy", "--json").stdout)) == 12 * 3 + 1
 

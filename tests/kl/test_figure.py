@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import EXTENDED
+from orchestrator.kl.configuration import extended
 from orchestrator.kl.figures import DEFAULT, draw, figure1
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy
 from orchestrator.kl.montecarlo import ORDERINGS, sweep, wilson
@@ -17,7 +17,7 @@ DATA = figure1(trials=20, sequences=100)
 def test_the_data_is_plain_and_says_what_is_not_known() -> None:
     assert json.loads(json.dumps(DATA)) == DATA
     assert "does not state the parameters" in DATA["caveat"]
-    assert [row["label"] for row in DATA["configurations"]] == [c.label for c in EXTENDED]
+    assert [row["label"] for row in DATA["configurations"]] == [c.label for c in extended()]
     assert sum(row["in_paper"] for row in DATA["configurations"]) == 4
 
 

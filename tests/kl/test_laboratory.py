@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import EXTENDED, FIGURE_1, KlConfiguration
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.estimators import OPENRLHF, VERL_K3, Clamp
 from orchestrator.kl.laboratory import (
     Exact,
@@ -51,7 +51,7 @@ def close(found: Any, wanted: Any, scale: Any, tolerance: float = 1e-12) -> bool
 
 @pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
 def test_mean_and_variance_equal_brute_force(setting: LabSetting) -> None:
-    configurations = (*EXTENDED, *OTHERS)
+    configurations = (*extended(), *OTHERS)
     found = exact(setting, configurations)
     for i, configuration in enumerate(configurations):
         for j in (0, 1):
@@ -62,7 +62,7 @@ def test_mean_and_variance_equal_brute_force(setting: LabSetting) -> None:
 
 
 def test_there_are_21_distinct_configurations() -> None:
-    assert len({configuration.label for configuration in EXTENDED}) == 21
+    assert len({configuration.label for configuration in extended()}) == 21
 
 
 @pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import EXTENDED, FIGURE_1, KlConfiguration
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.kl.montecarlo import monte_carlo, sample_visits
 
@@ -16,8 +16,8 @@ OFF = LabSetting(ON.policy, ON.reference, 32, ToyPolicy(-0.2, -0.07))
 
 @pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
 def test_bias_variance_and_z(setting: LabSetting) -> None:
-    known = exact(setting, EXTENDED)
-    found = monte_carlo(setting, EXTENDED, seed=1)
+    known = exact(setting, extended())
+    found = monte_carlo(setting, extended(), seed=1)
     assert np.abs(found.z(known)).max() < 4
     ratio = found.variance * found.sequences / known.variance
     assert 0.7 < ratio.min() <= ratio.max() < 1.4

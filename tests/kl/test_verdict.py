@@ -11,6 +11,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.derivation import as_text, derive
 from orchestrator.kl.dialect import Dialect
+from orchestrator.kl.estimators import choices
 from orchestrator.kl.laboratory import LabSetting, estimates
 from orchestrator.kl.verdicts import (
     OBSERVATIONS,
@@ -28,7 +29,6 @@ from orchestrator.settings import (
     Batch,
     Clip,
     Data,
-    Estimator,
     Kl,
     Loss,
     Model,
@@ -64,7 +64,7 @@ def test_the_stored_table_is_what_the_laboratory_derives() -> None:
 def test_the_stored_table_is_complete_and_every_row_is_named() -> None:
     asked = {
         (e, p, on)
-        for e in get_args(Estimator)
+        for e in choices()
         if e != "none"
         for p in get_args(Placement)
         for on in (True, False)

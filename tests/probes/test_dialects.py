@@ -50,7 +50,7 @@ def test_which_estimates_are_bounded_and_by_what(both: tuple[Dialect, Any]) -> N
         if each["name"] in ("k1", "k2", "k3", "abs")
     }
     for name, bound in bounds.items():
-        assert bound == (dialect.kl_clamp[1] if name in dialect.kl_clamp_of else None), name
+        assert bound == (dialect.kl_clamp[1] if dialect.clamps(name) else None), name
 
 
 def test_what_bounds_the_weight_of_a_kl_and_the_ratio(both: tuple[Dialect, Any]) -> None:

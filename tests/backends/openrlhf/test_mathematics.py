@@ -13,7 +13,7 @@ import pytest
 from backends.openrlhf.check import UNBIASED
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
 from backends.openrlhf.plan import NO_CLIP, REWARD_CLIP
-from orchestrator.kl.estimators import Clamp, Form, token_kl
+from orchestrator.kl.estimators import Clamp, token_kl
 from tests.backends.openrlhf.cells import environment
 
 torch = pytest.importorskip("torch")
@@ -57,7 +57,7 @@ def value_and_slope(estimate: Callable[[Any], Any], x: list[float]) -> tuple[Any
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_plain_estimators_are_ours_within_the_clamp(
-    version: str, estimator: Form, monkeypatch: pytest.MonkeyPatch
+    version: str, estimator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     utils, _ = library(version, monkeypatch)
     ref = torch.zeros(len(FAR))
@@ -78,7 +78,7 @@ def test_plain_estimators_are_ours_within_the_clamp(
 
 @pytest.mark.parametrize("estimator", sorted(UNBIASED))
 def test_the_weighted_gradient_is_that_of_the_estimators_we_give_it_for(
-    estimator: Form, monkeypatch: pytest.MonkeyPatch
+    estimator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     utils, _ = library(NEWEST, monkeypatch)
     ref = torch.zeros(len(NEAR))

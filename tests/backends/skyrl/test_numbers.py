@@ -12,7 +12,6 @@ import torch
 from backends.skyrl.launch.orch_skyrl import reinforce, rollout_ppo
 from backends.skyrl.releases import NO_CLIP
 from orchestrator.kl.estimators import Clamp, token_kl
-from orchestrator.settings import Estimator
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import compute
 
@@ -34,7 +33,7 @@ def close(left: object, right: object) -> bool:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_estimator_is_the_fields(version: str) -> None:
     """Value and gradient; in 0.1.0 the gradient was zero, which is why orch drives 0.2.0 on."""
-    names: tuple[Estimator, ...] = ("k1", "k2", "k3", "abs")
+    names: tuple[str, ...] = ("k1", "k2", "k3", "abs")
     for name in names:
         answer = answers(version)[name]
         logp = torch.tensor(X, requires_grad=True)

@@ -1,0 +1,284 @@
+"""The table of KL estimators: one entry each, from which everything that lists estimators derives.
+
+An estimator turns x = log pi_theta - log pi_ref of a sampled token (so log r = -x) into an estimate
+of the KL between the policy and the reference policy. An entry says its value, the gradient it
+takes and whose mean it is. The table gives: what `kl.estimator` of a spec may be (settings.py),
+the laboratory's configurations and candidate objectives (kl/), the lists of `orch explain` and
+`orch lab`, and what the probes look for in a library. How a library spells an estimator is that
+library's own fact and stays in its backend.
+
+To add an estimator, write its entry into `_ENTRIES` below, or publish it from another package as an
+entry point of the group `orch.estimators` (an `EstimatorEntry`, or several); see kl/README.md.
+
+This module lies below settings and imports nothing but errors; NumPy is imported by a call only.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.errors import EnvironmentFault, did_you_mean
+
+Array = Any
+"""numpy.ndarray, torch.Tensor or float; results are of the kind given."""
+
+GradientForm = Literal["plain", "straight_through", "ratio_attached", "ratio_detached"]
+"""How the gradient of an estimator in the loss arises.
+
+plain: that of its value; straight_through: that of k2, whatever its value; ratio_attached: its
+value is weighted by w = pi_theta / pi_rollout, and the gradient goes through w too;
+ratio_detached: weighted by w, without w's own gradient.
+"""
+
+NONE = "none"
+"""The value of `kl.estimator` that stands for no KL term. It is no entry of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorEntry:
+    """One estimator. Make the forms derived from a plain one by `weighted`, `straight_through`."""
+
+    name: str
+    """What a spec calls it: letters, digits and `_`, and `+` at the end."""
+    formula: str
+    """Its definition, in r = pi_ref / pi_theta and w = pi_theta / pi_rollout; sg: no gradient."""
+    value: Callable[[Array], Array]
+    """The estimate of each token from x, any shape, before any weight."""
+    slope: Callable[[Array], Array]
+    """d estimate / d log pi_theta from x, before any weight: with the form plain, the derivative of
+    `value`."""
+    is_reverse_kl: bool
+    """Whether its mean over the policy's tokens is KL(policy, reference policy). Where not, it is
+    the mean of a surrogate."""
+    source: str
+    """Where it is defined: paper and equation, section of the blog, or file and release."""
+    form: GradientForm = "plain"
+    base: str = ""
+    """The plain estimator whose value it has; its own name where it is plain (the default)."""
+    symbol: str = ""
+    """How formulas of objectives write it, `|log r|`; its name by default."""
+    in_specs: bool = True
+    """Whether a spec may ask for it; else only the laboratory and the probes know it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.base or self.name)
+        object.__setattr__(self, "symbol", self.symbol or self.name)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is neither weighted nor straight-through."""
+        return self.form == "plain"
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the importance ratio weights it in the loss."""
+        return self.form in ("ratio_attached", "ratio_detached")
+
+    @property
+    def is_straight_through(self) -> bool:
+        """Whether it has the gradient of k2 instead of its own."""
+        return self.form == "straight_through"
+
+
+def weighted(
+    base: EstimatorEntry, *, detached: bool = False, source: str = "", in_specs: bool = True
+) -> EstimatorEntry:
+    """Return `rho_<base>`, weighted by the importance ratio, or `sg_rho_<base>` without its
+    gradient."""
+    return EstimatorEntry(
+        name=f"sg_rho_{base.name}" if detached else f"rho_{base.name}",
+        formula=f"{'sg(w)' if detached else 'w'} ({base.formula})",
+        value=base.value,
+        slope=base.slope,
+        is_reverse_kl=base.is_reverse_kl,
+        source=source or base.source,
+        form="ratio_detached" if detached else "ratio_attached",
+        base=base.name,
+        symbol=f"{'sg(w)' if detached else 'w'} {base.symbol}",
+        in_specs=in_specs,
+    )
+
+
+def straight_through(base: EstimatorEntry, *, source: str = "") -> EstimatorEntry:
+    """Return `<base>+`: the value of `base` with the gradient of k2."""
+    return EstimatorEntry(
+        name=f"{base.name}+",
+        formula=f"sg({base.formula}), with the gradient of (log r)^2 / 2",
+        value=base.value,
+        slope=_K2.slope,
+        is_reverse_kl=base.is_reverse_kl,
+        source=source or base.source,
+        form="straight_through",
+        base=base.name,
+        symbol=f"{base.symbol}+",
+    )
+
+
+def _call(function: str, x: Array) -> Array:
+    """Apply a function that torch has as a method and NumPy as a function."""
+    if hasattr(x, "detach"):
+        return getattr(x, function)()
+    import numpy as np
+
+    return getattr(np, function)(x)
+
+
+_SCHULMAN = "Schulman 2020, Approximating KL Divergence"
+_BLOG = "blog §6.2"
+_VERL = "verl 0.8.0, verl/trainer/ppo/core_algos.py kl_penalty"
+
+_K1 = EstimatorEntry(
+    name="k1",
+    formula="-log r",
+    value=lambda x: x,
+    slope=lambda x: x**0,
+    is_reverse_kl=True,
+    source=f"{_SCHULMAN}; paper eq. 11",
+)
+_K2 = EstimatorEntry(
+    name="k2",
+    formula="(log r)^2 / 2",
+    value=lambda x: x * x / 2,
+    slope=lambda x: x,
+    is_reverse_kl=False,
+    source=_SCHULMAN,
+)
+_K3 = EstimatorEntry(
+    name="k3",
+    formula="r - 1 - log r",
+    value=lambda x: _call("expm1", -x) + x,
+    slope=lambda x: -_call("expm1", -x),
+    is_reverse_kl=True,
+    source=f"{_SCHULMAN}; paper eq. 14",
+)
+_ABS = EstimatorEntry(
+    name="abs",
+    formula="|log r|",
+    value=lambda x: abs(x),
+    slope=lambda x: _call("sign", x),
+    is_reverse_kl=False,
+    source=_VERL,
+    symbol="|log r|",
+)
+
+_ENTRIES: dict[str, EstimatorEntry] = {
+    entry.name: entry
+    for entry in (
+        _K1,
+        _K2,
+        _K3,
+        _ABS,
+        weighted(_K1, source=_BLOG),
+        weighted(_K2, source=_BLOG),
+        weighted(_K2, detached=True, source=_BLOG),
+        weighted(_K3, source=_BLOG),
+        straight_through(_K1, source=_VERL),
+        straight_through(_K2, source=_VERL),
+        straight_through(_K3, source=_VERL),
+        straight_through(_ABS, source=_VERL),
+        weighted(_K1, detached=True, source=_BLOG, in_specs=False),
+        weighted(_K3, detached=True, source=_BLOG, in_specs=False),
+    )
+}
+
+
+class EstimatorTable(Mapping[str, EstimatorEntry]):
+    """Every estimator by its name, in order, those of other packages last.
+
+    Their packages are looked for when the table is first read.
+    """
+
+    def __getitem__(self, name: str) -> EstimatorEntry:
+        _load_plugins_once()
+        return _ENTRIES[name]
+
+    def __iter__(self) -> Iterator[str]:
+        _load_plugins_once()
+        return iter(_ENTRIES)
+
+    def __len__(self) -> int:
+        _load_plugins_once()
+        return len(_ENTRIES)
+
+
+TABLE: Mapping[str, EstimatorEntry] = EstimatorTable()
+
+
+def names() -> tuple[str, ...]:
+    """Return the estimators that a spec may ask for, `none` apart."""
+    return tuple(name for name, entry in TABLE.items() if entry.in_specs)
+
+
+def choices() -> tuple[str, ...]:
+    """Return the values that `kl.estimator` may have: `none`, then `names()`."""
+    return (NONE, *names())
+
+
+def is_choice(name: str) -> bool:
+    """Return whether `kl.estimator` may have this value."""
+    found = TABLE.get(name)
+    return name == NONE if found is None else found.in_specs
+
+
+def plain_names() -> tuple[str, ...]:
+    """Return the estimators that are neither weighted nor straight-through."""
+    return tuple(name for name, entry in TABLE.items() if entry.is_plain)
+
+
+def entry(name: str) -> EstimatorEntry:
+    """Return the entry of that name. Raise LookupError with a sentence if there is none."""
+    try:
+        return TABLE[name]
+    except KeyError:
+        raise LookupError(
+            f"no KL estimator is called '{name}'{did_you_mean(name, tuple(TABLE))} "
+            f"(there are: {', '.join(TABLE)})"
+        ) from None
+
+
+def _no_plugins() -> None:
+    """Register nothing."""
+
+
+load_plugins: Callable[[], None] = _no_plugins
+"""Registers the estimators of other packages; called once, when the table is first read. It is
+`orchestrator.plugins.load_estimators`, which orchestrator/__init__.py puts here: this module lies
+below plugins."""
+
+_loaded = False
+
+
+def _load_plugins_once() -> None:
+    global _loaded
+    if not _loaded:
+        _loaded = True  # first, as the loader may read the table itself
+        load_plugins()
+
+
+def register(new: EstimatorEntry) -> None:
+    """Add an estimator at the end of the table.
+
+    Raise EnvironmentFault on a name that is taken or cannot stand in `k1.reward`, and on a base
+    that is no plain estimator of the table.
+    """
+    if new.name in _ENTRIES or new.name == NONE:
+        raise EnvironmentFault(
+            f"the KL estimator '{new.name}' is in the table already; give yours another name"
+        )
+    if not new.name.removesuffix("+").isidentifier():
+        raise EnvironmentFault(
+            f"the name of a KL estimator is letters, digits and '_', with '+' at the end if it is "
+            f"straight-through; got '{new.name}'"
+        )
+    base = new if new.is_plain else _ENTRIES.get(new.base)
+    if base is None or not base.is_plain or new.base != base.name:
+        raise EnvironmentFault(
+            f"the KL estimator '{new.name}' derives from '{new.base}', which is no plain estimator "
+            f"of the table: register '{new.base}' first"
+        )
+    _ENTRIES[new.name] = new
+
+
+def unregister(name: str) -> None:
+    """Take an estimator out of the table again; for tests."""
+    del _ENTRIES[name]
