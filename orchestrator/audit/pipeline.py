@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.audit.bash.interpreter import HINT
 from orchestrator.audit.bash.script import launches as shell_launches
-from orchestrator.audit.bash.values import Budget
+from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
+from orchestrator.audit.hints import HINT
 from orchestrator.audit.judge import judged
 from orchestrator.audit.releases import pins
 from orchestrator.library.launches import (

@@ -9,7 +9,7 @@ import re
 import warnings
 from dataclasses import dataclass, field
 
-from orchestrator.audit.bash.interpreter import HINT, STARTS
+from orchestrator.audit.hints import HINT, STARTS
 from orchestrator.library.launches import (
     UNKNOWN,
     CommandWord,

@@ -1,30 +1,40 @@
-"""A shell script -> the command lines it would start, in each of its cases."""
+"""A shell script -> the command lines that it would start, in each of its cases."""
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from orchestrator.audit.bash.interpreter import HINT, Interpreter, cut, is_flag, restart, run_text
-from orchestrator.audit.bash.values import (
+from orchestrator.audit.bash.interpreter import Interpreter
+from orchestrator.audit.bash.syntax import (
     MOST_WORK,
-    BranchSpread,
     Budget,
-    Hole,
-    ShellCommand,
     ShellSource,
+    SyntaxNode,
+    TooDeep,
+)
+from orchestrator.audit.bash.values import (
+    BranchElements,
+    BranchValue,
+    ShellCommand,
     ShellText,
     ShellValue,
-    TooDeep,
     Ways,
-    branches,
-    branches_of,
-    flat,
-    words,
+    WordPart,
+    WordTerm,
+    branches_in,
+    branches_in_elements,
+    command_words,
+    pieces,
 )
+from orchestrator.audit.hints import HINT
 from orchestrator.library.launches import CommandWord, Launch, UnreadableScript
 
-RELEVANT = re.compile(
+MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
+"""How often a script is read on behind an error of its syntax, and how many characters of it."""
+_OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
+_FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
+_RELEVANT = re.compile(
     r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
     r"|algo|unbiased|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
     re.IGNORECASE,
@@ -40,103 +50,193 @@ def launches(
     files: Mapping[str, str] = MappingProxyType({}),
     budget: Budget | None = None,
 ) -> tuple[list[Launch], dict[str, str]]:
-    """The command lines, and the texts of files the script writes. `files`: scripts it may call.
-    `budget`: what is left for the file it is in.
+    """Return the command lines, and the texts of files that the script writes.
 
-    Raises UnreadableScript for a script nested or branching beyond all use.
+    `files`: scripts it may call, by the path it calls them by. `budget`: what is left for the file
+    that the script is in. Raise UnreadableScript for a script nested or branching beyond all use.
     """
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
-    left = budget or Budget()
+    budget = budget or Budget()
     try:
-        tree = left.parse(source.data)
+        tree = budget.parse(source.data)
     except TooDeep as error:
         raise UnreadableScript(f"this script cannot be followed: {error}") from None
-    run = _read(text, source, tree, environment or {}, files, left, every_way=False)
+    run, stopped = _read(text, source, tree, environment or {}, files, budget, every_way=False)
     if not any(c.promising for c in run.commands) and HINT.search(text):
-        again = _read(text, source, tree, environment or {}, files, left, every_way=True)
+        # What is known of its conditions may lead past the launch: a script without arguments that
+        # only says how to use it.
+        again, _ = _read(text, source, tree, environment or {}, files, budget, every_way=True)
         if any(c.promising for c in again.commands):
             run = again
-        elif run.left:
-            raise UnreadableScript(f"this script cannot be followed: {run.left}")
-    run.guard = ()
-    written = {name: _text(value) for name, value in run.files.items()}
-    lost = cut(run.commands)
-    return [
-        each
+        elif stopped:
+            raise UnreadableScript(f"this script cannot be followed: {stopped}")
+    cut = _cut_commands(run.commands)
+    found = [
+        launch
         for i, command in enumerate(run.commands)
-        if not is_flag(command)
-        for each in _cases(run, command, lost.get(i))
-    ], written
+        if not _is_flag(command)
+        for launch in _cases(run, command, cut.get(i))
+    ]
+    return found, {name: _first_text(value) for name, value in run.written.items()}
 
 
 def _read(
     text: str,
     source: ShellSource,
-    tree: Any,
+    tree: SyntaxNode,
     environment: Mapping[str, str],
     files: Mapping[str, str],
     budget: Budget,
     *,
     every_way: bool,
-) -> Interpreter:
-    """Read it; `every_way`: conditions stay open, whatever is known of them."""
-    run = Interpreter(budget, files)
-    run.every_way = every_way
+) -> tuple[Interpreter, str]:
+    """Return the reading, and why it stopped before the end, if it did."""
+    run = Interpreter(budget, files, every_way=every_way)
     for name, given in environment.items():
         run.scope.variables[name] = (ShellText(given, source.first_line),)
+    stopped = ""
     try:
         run.statement(tree, source)
-        restart(run, text, tree, source.first_line)
-        _leftovers(run)
+        _read_on(run, text, tree, source.first_line)
+        _read_leftovers(run)
     except (TooDeep, RecursionError) as error:
-        why = str(error) if isinstance(error, TooDeep) else "it is nested deeper than any launch"
-        run.left = why
-        run.bounded.add(f"what came before was looked at; then the script is left: {why}")
-    return run
+        deep = "it is nested deeper than any launch"
+        stopped = str(error) if isinstance(error, TooDeep) else deep
+        run.caveats.add(f"what came before was looked at; then the script is left: {stopped}")
+    run.guard = ()
+    return run, stopped
 
 
-def _leftovers(run: Interpreter) -> None:
-    """Functions nobody calls here, and scripts written but not started: a launch may be in them."""
-    for name, (body, src) in list(run.scope.functions.items()):
-        if name not in run.called and HINT.search(src.text(body)):
+def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> None:
+    """Read on behind an error of the syntax that has swallowed a launch.
+
+    The lines after the one where the error opens are read as a script of their own in the scope so
+    far.
+    """
+    for _ in range(MOST_RESTARTS):
+        row = _error_row(tree) if tree.has_error else None
+        lines = text.split("\n")
+        if row is None or row + 1 >= len(lines):
+            return
+        text = "\n".join(lines[row + 1 :])
+        first_line += row + 1
+        if len(text) > LONGEST_RECOVERED or not HINT.search(text):
+            return
+        if any(c.line >= first_line and c.promising for c in run.commands):
+            return
+        source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
+        tree = run.budget.parse(source.data)
+        run.statement(tree, source)
+
+
+def _error_row(tree: SyntaxNode) -> int | None:
+    """Return the row where the outermost error that goes on over several rows opens."""
+    todo = deque([tree])
+    while todo:
+        node = todo.popleft()
+        if node.type == "ERROR" and node.end_point[0] > node.start_point[0]:
+            opened = [c.start_point[0] for c in node.children if c.type in _OPENS]
+            return int(max(opened, default=node.start_point[0]))
+        todo.extend(c for c in node.children if c.has_error)
+    return None
+
+
+def _read_leftovers(run: Interpreter) -> None:
+    """Read functions nobody calls and scripts nobody starts: a launch may be in them."""
+    for name, (body, source) in list(run.scope.functions.items()):
+        if name not in run.called and HINT.search(source.text(body)):
             run.scope.in_function = False
-            run.statement(body, src)
-    for name, value in list(run.files.items()):
-        if not re.search(r"\.(ya?ml|toml|py|json|md|txt)$", name) and HINT.search(_text(value)):
-            run_text(run, run.files.pop(name))
+            run.statement(body, source)
+    for name, value in list(run.written.items()):
+        is_data = re.search(r"\.(ya?ml|toml|py|json|md|txt)$", name)
+        if not is_data and HINT.search(_first_text(value)):
+            run.run_text(run.written.pop(name))
 
 
-def _text(value: ShellValue) -> str:
-    return "".join(p.text for p in flat(value, {}) if isinstance(p, ShellText))
+def _first_text(value: ShellValue) -> str:
+    """Return the known text of a value, branches going their first way."""
+    return "".join(p.text for p in pieces(value, {}) if isinstance(p, ShellText))
+
+
+def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Find commands whose line was not continued as meant.
+
+    Return, for the index of each, the line from which flags follow that it does not get, and those
+    flags.
+    """
+    cut: dict[int, tuple[int, tuple[str, ...]]] = {}
+    head: int | None = None
+    for i, command in enumerate(commands):
+        if not _is_flag(command):
+            head = i if command.promising else None
+        elif head is not None and command.guard == commands[head].guard:
+            line, flags = cut.get(head, (command.line, ()))
+            words = (word.text for term in command.terms for word in command_words(term, {}))
+            cut[head] = (line, (*flags, *words))
+    return cut
+
+
+def _is_flag(command: ShellCommand) -> bool:
+    """Return whether it is no command but flags of one before it: `a.b=c`, `--flag`."""
+    first = command.terms[0] if command.terms else None
+    if first is None or isinstance(first, BranchElements):
+        return False
+    known = (p.text for part in first for p in part.value if isinstance(p, ShellText))
+    return _FLAG.match("".join(known)) is not None
 
 
 def _cases(
-    run: Interpreter, command: ShellCommand, lost: tuple[int, tuple[str, ...]] | None
+    run: Interpreter, command: ShellCommand, cut: tuple[int, tuple[str, ...]] | None
 ) -> Iterator[Launch]:
-    """The command in every case that could matter to its KL."""
+    """Yield the command in every case that could matter to its KL."""
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
-        if isinstance(term, BranchSpread) or any(True for p in term for _ in branches(p.value)):
-            needed |= _mattering(term)
+        needed |= _branches_that_matter(term)
     run.guard = command.guard
-    for ways in run.ways_of(_closed(run, needed)):
-        found = tuple(word for term in command.terms for word in words(term, ways))
-        run.budget.work -= len(found)
-        if run.budget.work < -MOST_WORK or not _promising(found):
-            return
+    for ways in run.ways_of(_with_deciding(run, needed)):
+        words = tuple(word for term in command.terms for word in command_words(term, ways))
+        run.budget.work -= len(words)
+        if run.budget.work < -MOST_WORK or not _is_promising(words):
+            break
+        sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
         yield Launch(
-            words=found,
+            words=words,
             line=command.line,
             case=_label(run, command, ways),
-            usual=_usual(run, ways),
-            caveats=tuple(sorted(run.bounded)) + _sourced(command),
-            lost=lost,
+            usual=all(run.branches[b].usual in (None, arm) for b, arm in ways.items()),
+            caveats=(*sorted(run.caveats), *sourced),
+            lost=cut,
         )
     run.guard = ()
 
 
-def _closed(run: Interpreter, needed: set[int]) -> set[int]:
-    """With the branches that decide these."""
+def _branches_that_matter(term: WordTerm) -> set[int]:
+    """Return the branches of a word, if any of its texts could matter to the KL."""
+    branches = (
+        set(branches_in_elements((term,)))
+        if isinstance(term, BranchElements)
+        else {branch for part in term for branch in branches_in(part.value)}
+    )
+    return branches if branches and _RELEVANT.search(" ".join(_all_texts(term))) else set()
+
+
+def _all_texts(term: WordTerm) -> Iterator[str]:
+    """Yield every text that is anywhere in a word, in no order."""
+    todo: list[object] = [term]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, ShellText):
+            yield each.text
+        elif isinstance(each, BranchElements | BranchValue):
+            todo += each.arms
+        elif isinstance(each, WordPart):
+            todo += each.value
+        elif type(each) is tuple:
+            todo += each
+
+
+def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
+    """Return the branches and those that decide them."""
     todo, found = list(needed), set(needed)
     while todo:
         for others, _ in run.branches[todo.pop()].decided:
@@ -146,49 +246,14 @@ def _closed(run: Interpreter, needed: set[int]) -> set[int]:
     return found
 
 
-def _mattering(term: Any) -> set[int]:
-    """Branches of a word, if any of its texts matters."""
-    found = (
-        set(branches_of((term,)))
-        if isinstance(term, BranchSpread)
-        else {b for part in term for b in branches(part.value)}
+def _is_promising(words: Sequence[CommandWord]) -> bool:
+    return any(HINT.search(word.text) for word in words) or any(
+        word.text in ("rl", "trainer", "orchestrator") for word in words[:8]
     )
-    told = " ".join(_all_text(term))
-    return found if RELEVANT.search(told) else set()
-
-
-def _all_text(term: Any) -> Iterator[str]:
-    """Every text that is anywhere in it."""
-    todo: list[Any] = [term]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, ShellText):
-            yield each.text
-        elif isinstance(each, Hole):
-            continue
-        elif hasattr(each, "arms"):
-            todo += each.arms
-        elif isinstance(each, tuple):
-            todo += [x for x in each if not isinstance(x, bool)]
-
-
-def _promising(found: Sequence[CommandWord]) -> bool:
-    return any(HINT.search(word.text) for word in found) or any(
-        word.text in ("rl", "trainer", "orchestrator") for word in found[:8]
-    )
-
-
-def _usual(run: Interpreter, ways: Ways) -> bool:
-    return all(run.branches[b].usual in (None, arm) for b, arm in ways.items())
 
 
 def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:
-    told = list(command.loops)
-    for branch, arm in ways.items():
-        if len(run.branches[branch].labels) > 1:
-            told.append(run.branches[branch].labels[arm])
-    return ", ".join(told) or None
-
-
-def _sourced(command: ShellCommand) -> tuple[str, ...]:
-    return tuple(f"{name} is read before it and may set variables" for name in command.sourced)
+    """Return which way the script went to come here, in words; None where there is one way."""
+    labels = [run.branches[b].labels for b in ways]
+    taken = [each[arm] for each, arm in zip(labels, ways.values(), strict=True) if len(each) > 1]
+    return ", ".join((*command.loops, *taken)) or None

@@ -1,0 +1,190 @@
+"""Which way a condition goes: true, false, or not known before the script runs."""
+
+import fnmatch
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.audit.bash import arithmetic
+from orchestrator.audit.bash.expansion import Expander
+from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
+from orchestrator.audit.bash.values import (
+    Hole,
+    ShellText,
+    ShellValue,
+    Ways,
+    branches_in,
+    known_text,
+    pieces,
+)
+
+Truth = bool | None
+LONGEST_MATCHED = 200
+"""Characters of a text that `=~` is tried on."""
+_SIMPLE_PATTERN = re.compile(r"\^?\(?[\w.|-]{0,100}\)?\$?")
+"""Patterns of `=~` that are tried: no repetition, and no group but one around the whole, so that
+none can take for ever."""
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
+_GROUPS = ("test_command", "parenthesized_expression", "compound_statement", "subshell")
+_VALUES = ("string", "simple_expansion", "expansion", "word", "raw_string", "concatenation")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition: `truth(ways, usual)` is its value when branches go these ways.
+
+    `usual`: arguments that nobody gave count as empty. `branches`: those that it depends on.
+    """
+
+    branches: frozenset[int]
+    truth: Callable[[Ways, bool], Truth]
+
+
+def constant(known: Truth) -> Condition:
+    """Return a condition that goes the same way always."""
+    return Condition(frozenset(), lambda _ways, _usual: known)
+
+
+NOT_KNOWN = constant(None)
+
+
+def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+    """Return a condition as the shell has it: a test, a command, or several joined."""
+    kind = node.type
+    operands = [c for c in node.children if c.is_named]
+    if kind in _GROUPS:
+        text = source.text(node)
+        if text.startswith("(("):
+            return _arithmetic(expander, text.strip(), source.line(node))
+        return condition(expander, operands[0], source) if len(operands) == 1 else NOT_KNOWN
+    if kind in ("list", "binary_expression"):
+        return _binary(expander, node, source)
+    if kind == "negated_command":
+        return _negated(condition(expander, operands[-1], source)) if operands else NOT_KNOWN
+    if kind == "unary_expression":
+        return _unary(expander, node, source)
+    if kind == "command":
+        return _command(expander, node, source)
+    if kind in _VALUES:
+        return _of_texts((expander.value(node, source),), lambda texts: bool(texts[0]))
+    return NOT_KNOWN
+
+
+def is_missing_argument(value: tuple[ShellText | Hole, ...]) -> bool:
+    """Return whether a value depends on an argument that nobody gave."""
+    return any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in value)
+
+
+def _negated(inner: Condition) -> Condition:
+    def truth(ways: Ways, usual: bool) -> Truth:
+        known = inner.truth(ways, usual)
+        return None if known is None else not known
+
+    return Condition(inner.branches, truth)
+
+
+def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+    """Return `a && b`, `a -a b`, `x = y`, `x -lt y`, `x =~ y`."""
+    operator = next((c for c in node.children if not c.is_named or c.type == "test_operator"), None)
+    sides = [c for c in node.children if c.is_named and c.type != "test_operator"]
+    text = source.text(operator) if operator is not None else ""
+    if len(sides) != 2:
+        return NOT_KNOWN
+    if text in ("&&", "||", "-a", "-o"):
+        first, second = (condition(expander, side, source) for side in sides)
+        return _joined(first, second, both=text in ("&&", "-a"))
+    values = tuple(expander.value(side, source) for side in sides)
+    return _compared(text, values, quoted=sides[1].type in ("string", "raw_string"))
+
+
+def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
+    def truth(ways: Ways, usual: bool) -> Truth:
+        known = first.truth(ways, usual), second.truth(ways, usual)
+        if (not both) in known:
+            return not both
+        return None if None in known else both
+
+    return Condition(first.branches | second.branches, truth)
+
+
+def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) -> Condition:
+    def equal(texts: list[str]) -> bool:
+        same = texts[0] == texts[1] if quoted else fnmatch.fnmatchcase(texts[0], texts[1])
+        return same == (operator != "!=")
+
+    def ordered(texts: list[str]) -> Truth:
+        left, right = (arithmetic.evaluate(text.strip() or "x") for text in texts)
+        if left is None or right is None:
+            return None
+        return _COMPARISONS[operator](left, right)
+
+    def matches(texts: list[str]) -> Truth:
+        if _SIMPLE_PATTERN.fullmatch(texts[1]) is None or len(texts[0]) > LONGEST_MATCHED:
+            return None
+        try:
+            return re.search(texts[1], texts[0]) is not None
+        except re.error:
+            return None
+
+    if operator in ("=", "==", "!="):
+        return _of_texts(values, equal)
+    if operator in _COMPARISONS:
+        return _of_texts(values, ordered)
+    return _of_texts(values, matches) if operator == "=~" else NOT_KNOWN
+
+
+def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+    """Return `! x`, `-z x`, `-n x`, `-v x`."""
+    operator, operand = source.text(node.children[0]), node.children[-1]
+    if operator == "!":
+        return _negated(condition(expander, operand, source))
+    if operator in ("-z", "-n"):
+        wants_text = operator == "-n"
+        value = expander.value(operand, source)
+        return _of_texts((value,), lambda texts: bool(texts[0]) == wants_text, presence=True)
+    if operator == "-v":
+        return constant(source.text(operand) in expander.scope.variables)
+    return NOT_KNOWN
+
+
+def _command(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+    """Return `true`, `false`, `:`, and a variable that holds one of them."""
+    text: str | None = source.text(node).strip()
+    if len(node.children) == 1 and node.children[0].type == "command_name":
+        text = known_text(expander.value(node.children[0], source))
+    return constant({"true": True, ":": True, "false": False}.get(text or ""))
+
+
+def _arithmetic(expander: Expander, text: str, line: int) -> Condition:
+    """Return `((...))`."""
+    number = known_text(expander.arithmetic(text[2:-2], line))
+    return constant(number != "0") if number else NOT_KNOWN
+
+
+def _of_texts(
+    values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth], *, presence: bool = False
+) -> Condition:
+    """Return a test of texts, which is not known where one of them is not.
+
+    `presence`: it tests whether there is a value at all, which a missing argument answers. What
+    the argument would be stays open.
+    """
+
+    def truth(ways: Ways, usual: bool) -> Truth:
+        texts = []
+        for value in values:
+            left = tuple(pieces(value, ways))
+            text = known_text(left)
+            if text is None or (is_missing_argument(left) and not presence and not usual):
+                return None
+            texts.append(text)
+        return test(texts)
+
+    return Condition(frozenset(b for value in values for b in branches_in(value)), truth)

@@ -1,0 +1,503 @@
+"""From words of the shell to values: quotes, variables, defaults, arrays, substitutions.
+
+    node --word_parts--> parts with and without quotes --terms--> words before splitting
+    node --value--> one value, where the shell does not split (an assignment, a test)
+
+Nothing is run. `$(...)` stays a Hole, except for the few commands that only rearrange their words.
+"""
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from orchestrator.audit.bash import arithmetic
+from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode
+from orchestrator.audit.bash.values import (
+    EMPTY,
+    ArrayElement,
+    Branch,
+    BranchElements,
+    BranchValue,
+    Hole,
+    Scope,
+    ShellArray,
+    ShellText,
+    ShellValue,
+    Ways,
+    WordPart,
+    WordTerm,
+    branches_in,
+    elements_left,
+    known_text,
+    literal,
+    pieces,
+)
+
+FIRST_PRIVATE, LAST_PRIVATE = 0xE000, 0xF8FF
+"""Characters that stand in nested text for pieces that are not text."""
+LONGEST_CHANGED = 1_000
+"""Characters of a value of which parts are cut or replaced."""
+LONGEST_NUMBER = 9
+"""Digits of the number of an argument or of an element."""
+LONGEST_SHOWN = 60
+"""Characters of a substitution that are shown as the reason of a hole."""
+MOST_NUMBERS = 100
+"""Numbers that `{1..9}` stands for."""
+MAY_SET = " may set"
+_FROM_OUTSIDE = re.compile(
+    r"^(HOME|USER|PWD|OLDPWD|HOSTNAME|PATH|SHELL|UID|RANDOM|SECONDS|LOGNAME|TMPDIR|TERM|LANG"
+    r"|LD_LIBRARY_PATH|PYTHONPATH|CONDA_\w+|VIRTUAL_ENV|MASTER_\w+|WORLD_SIZE|RANK|LOCAL_RANK"
+    r"|NODE_RANK|BASH_SOURCE|FUNCNAME|LINENO|PPID|(SLURM|SKYPILOT|ARNOLD|PBS|LSB|MLP|OMPI)_\w+)$"
+)
+"""Variables that a shell, a scheduler or a cluster sets."""
+_DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
+_EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
+_ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
+_ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
+_RANGE = re.compile(r"^\{(-?\d{1,9})\.\.(-?\d{1,9})\}$")
+
+
+class Expander:
+    """Expands words in a scope. The scope changes while a script is read."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.scope = Scope()
+        self.branches: list[Branch] = []
+        self.sourced: list[str] = []
+        """Files that were read and are not here: they may have set any variable."""
+
+    # Words
+
+    def terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm]:
+        """Return what a word node expands to, before it is split."""
+        if node.type == "brace_expression" and (match := _RANGE.match(source.text(node))):
+            low, high = int(match[1]), int(match[2])
+            step = 1 if high >= low else -1
+            numbers = range(low, high + step, step)[:MOST_NUMBERS]
+            return [(WordPart((ShellText(str(n), source.line(node)),), True),) for n in numbers]
+        if node.type == "command_name" and len(node.children) == 1:
+            node = node.children[0]
+        terms = self._array_terms(node, source)
+        if terms is None:
+            terms = [tuple(self.word_parts(node, source))]
+        self.budget.spend(
+            sum(
+                1 if isinstance(term, BranchElements) else 1 + sum(len(p.value) for p in term)
+                for term in terms
+            )
+        )
+        return terms
+
+    def _array_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
+        """Return one word an element of `"${a[@]}"` and `"$@"`, alone in their word; else None."""
+        inner = node
+        quoted = node.type == "string"
+        if quoted:
+            inside = [c for c in node.children if c.type != '"']
+            if len(inside) != 1:
+                return None
+            inner = inside[0]
+            if node.end_byte - node.start_byte > inner.end_byte - inner.start_byte + 2:
+                return None
+        if inner.type not in ("expansion", "simple_expansion"):
+            return None
+        elements = self.expansion(inner, source)
+        if not isinstance(elements, list):
+            return None
+        return [
+            each if isinstance(each, BranchElements) else (WordPart(each, quoted),)
+            for each in elements
+        ]
+
+    def word_parts(self, node: SyntaxNode, source: ShellSource) -> list[WordPart]:
+        """Return the parts of one word."""
+        kind, line = node.type, source.line(node)
+        if kind in ("concatenation", "command_name"):
+            return [part for child in node.children for part in self.word_parts(child, source)]
+        if kind in ("string", "translated_string"):
+            return [WordPart(self._text_with_expansions(node, source, quoted=True), True)]
+        if kind == "raw_string":
+            return [WordPart(_nested_literal(source.text(node)[1:-1], line, source), True)]
+        if kind == "ansi_c_string":
+            text = source.text(node)[2:-1]
+            text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
+            return [WordPart(literal(text, line), True)]
+        if kind in ("expansion", "simple_expansion"):
+            value = self.expansion(node, source)
+            if isinstance(value, list):
+                value = self.joined(value, line)
+            return [WordPart(value, False)]
+        if kind == "command_substitution":
+            return [WordPart(self._substitution(node, source), False)]
+        if kind == "arithmetic_expansion":
+            return [WordPart(self.arithmetic(source.text(node)[3:-2], line), True)]
+        if kind in ("process_substitution", "array"):
+            return [WordPart((Hole(f"a {kind.replace('_', ' ')}", line),), True)]
+        return [WordPart(_plain_word(source.text(node), line, source), True)]
+
+    def value(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
+        """Return a word where it is not split: the right side of an assignment, an operand."""
+        value = tuple(piece for part in self.word_parts(node, source) for piece in part.value)
+        self.budget.spend(len(value))
+        return value
+
+    def elements(self, term: WordTerm) -> Iterator[ArrayElement]:
+        """Yield a word as array elements.
+
+        What depends on one branch is split for each of its arms; on several, it stays one word.
+        """
+        if isinstance(term, BranchElements):
+            yield term
+            return
+        value: ShellValue = tuple(piece for part in term for piece in part.value)
+        needed = set(branches_in(value))
+        if not needed or all(part.quoted for part in term):
+            yield from _split(term, {})
+        elif len(needed) == 1:
+            branch = needed.pop()
+            arms = range(len(self.branches[branch].labels))
+            yield BranchElements(branch, tuple(tuple(_split(term, {branch: arm})) for arm in arms))
+        else:
+            yield value
+
+    def joined(self, elements: Iterable[ArrayElement], line: int) -> ShellValue:
+        """Return array elements in one string, with blanks between them."""
+        joined: list[ShellText | Hole | BranchValue] = []
+        for each in elements_left(elements, {}):
+            if joined:
+                joined.append(ShellText(" ", line))
+            joined += each
+        self.budget.spend(len(joined))
+        return tuple(joined)
+
+    def _text_with_expansions(
+        self, node: SyntaxNode, source: ShellSource, *, quoted: bool
+    ) -> ShellValue:
+        """Return a double-quoted string or a heredoc's body: expansions, and the text between."""
+        at, row = node.start_byte + quoted, node.start_point[0]
+        closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
+        end = node.end_byte - closed
+        found: list[ShellText | Hole | BranchValue] = []
+
+        def add_text(upto: int) -> None:
+            byte = at
+            for i, each in enumerate(source.data[at:upto].splitlines(keepends=True)):
+                text = each.decode("utf-8", "replace")
+                text = _ESCAPED_IN_QUOTES.sub(lambda m: "" if m[1] == "\n" else m[1], text)
+                found.extend(_nested_literal(text, source.line_at(byte, row + i), source))
+                byte += len(each)
+
+        for child in node.children:
+            if child.type in _EXPANSIONS:
+                add_text(child.start_byte)
+                found += [p for part in self.word_parts(child, source) for p in part.value]
+                at, row = child.end_byte, child.end_point[0]
+        add_text(max(at, end))
+        return tuple(found)
+
+    def heredoc(self, redirect: SyntaxNode, source: ShellSource) -> ShellValue:
+        """Return the text that a heredoc gives; expanded unless its word is quoted."""
+        start = next((c for c in redirect.children if c.type == "heredoc_start"), None)
+        body = next((c for c in redirect.children if c.type == "heredoc_body"), None)
+        if body is None:
+            return EMPTY
+        if start is not None and source.text(start)[:1] in "'\"\\":
+            return _nested_literal(source.text(body), source.line(body), source)
+        return self._text_with_expansions(body, source, quoted=False)
+
+    # Variables
+
+    def variable(self, name: str, line: int) -> ShellValue:
+        """Return the value of `$name` in one string."""
+        if name.isdigit():
+            return self._argument(name, line)
+        if name == "#":
+            return (ShellText(str(len(self.settled(self.scope.arguments))), line),)
+        if name in ("@", "*"):
+            return self.joined(self.scope.arguments, line)
+        if not (name[:1].isalpha() or name[:1] == "_"):
+            return (Hole(f"${name}", line),)
+        value = self.scope.variables.get(name)
+        if isinstance(value, ShellArray):
+            first = self.settled(value.elements)[:1]
+            return first[0] if first else EMPTY
+        if value is not None:
+            return value
+        if _FROM_OUTSIDE.match(name):
+            return (Hole(f"${name}", line),)
+        if self.sourced:
+            return (Hole(f"${name}, which {self.sourced[-1]}{MAY_SET}", line),)
+        return (Hole(f"${name}", line, unset=True),)
+
+    def _argument(self, number: str, line: int) -> ShellValue:
+        index = _index(number)
+        if index == 0:
+            return (Hole("$0", line),)
+        elements = self.settled(self.scope.arguments)
+        if index is not None and index <= len(elements):
+            return elements[index - 1]
+        if self.scope.in_function:
+            return EMPTY
+        return (Hole(f"argument ${number[:LONGEST_SHOWN]}", line, unset=True),)
+
+    def settled(self, elements: Iterable[ArrayElement]) -> list[ShellValue]:
+        """Return array elements, every branch going its first way."""
+        return list(elements_left(elements, {}))
+
+    def expansion(self, node: SyntaxNode, source: ShellSource) -> ShellValue | list[ArrayElement]:
+        """Return the value of `$x` and `${x...}`, or the elements of `${a[@]}` and `$@`."""
+        line = source.line(node)
+        children = [c for c in node.children if c.type not in ("$", "${", "}")]
+        if not children:
+            return EMPTY
+        prefix = children[0].type if children[0].type in ("#", "!", "##") else ""
+        if prefix and len(children) > 1:
+            return self._prefixed(prefix, source.text(children[1]), line)
+        subject, operation = children[0], children[1:]
+        text = source.text(subject)
+        if subject.type == "subscript":
+            name, _, index = text.partition("[")
+            index = index[:-1]
+            if index in ("@", "*"):
+                return self._sliced(self._all_elements(name, line), operation, source)
+            base = self._element(name, index, line)
+        elif text in ("@", "*"):
+            return self._sliced(list(self.scope.arguments), operation, source)
+        else:
+            name, base = text, self.variable(text, line)
+        return self._operated(name, base, operation, source, line) if operation else base
+
+    def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ArrayElement]:
+        """Return `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
+        name, _, index = subject.partition("[")
+        if prefix == "!" and index:
+            count = len(self.settled(self._all_elements(name, line)))
+            return [(ShellText(str(i), line),) for i in range(count)]
+        if prefix == "!":
+            target = known_text(self.variable(name, line))
+            return self.variable(target, line) if target else (Hole(f"${{!{name}}}", line),)
+        if index:
+            return (ShellText(str(len(self.settled(self._all_elements(name, line)))), line),)
+        if name in ("@", "*"):
+            return self.variable("#", line)
+        text = known_text(self.variable(name, line))
+        if text is None:
+            return (Hole(f"the length of ${name}", line),)
+        return (ShellText(str(len(text)), line),)
+
+    def _all_elements(self, name: str, line: int) -> list[ArrayElement]:
+        value = self.scope.variables.get(name)
+        if isinstance(value, ShellArray):
+            return list(value.elements)
+        if value is not None:
+            return [value]
+        return [(Hole(f"${name}", line),)] if self.sourced else []
+
+    def _element(self, name: str, index: str, line: int) -> ShellValue:
+        """Return `${a[1]}`, `${a[i]}` or `${a[key]}`."""
+        number = index
+        if not index.isdigit():
+            number = known_text(self.variable(index.lstrip("$").strip("{}"), line)) or ""
+        unquoted = index.strip("\"'")
+        keyed = self.scope.variables.get(f"{name}[{unquoted}]")
+        if keyed is None and number:
+            keyed = self.scope.variables.get(f"{name}[{number}]")
+        if keyed is not None and not isinstance(keyed, ShellArray):
+            return keyed
+        array, at = self.scope.variables.get(name), _index(number)
+        if isinstance(array, ShellArray) and at is not None:
+            elements = self.settled(array.elements)
+            return elements[at] if at < len(elements) else EMPTY
+        return (Hole(f"${{{name}[{index}]}}", line),)
+
+    def _sliced(
+        self, elements: list[ArrayElement], operation: list[SyntaxNode], source: ShellSource
+    ) -> list[ArrayElement]:
+        """Return the elements of `${@:2}` and `${a[@]:1:3}`.
+
+        Other operators on whole arrays are not followed: the elements stay as they are.
+        """
+        if not operation or source.text(operation[0]) != ":":
+            return elements
+        if any(isinstance(each, BranchElements) for each in elements):
+            return elements
+        texts = [known_text(self.value(node, source)) for node in operation if node.type != ":"]
+        bounds = [_index((text or "").strip()) for text in texts]
+        if not bounds or bounds[0] is None or None in bounds:
+            return elements
+        of_arguments = source.text(operation[0].parent).startswith(("${@", "${*"))
+        start = max(bounds[0] - of_arguments, 0)
+        stop = start + (bounds[1] or 0) if len(bounds) > 1 else None
+        return elements[start:stop]
+
+    def _operated(
+        self,
+        name: str,
+        base: ShellValue,
+        operation: list[SyntaxNode],
+        source: ShellSource,
+        line: int,
+    ) -> ShellValue:
+        """Return `${x:-d}`, `${x%pattern}`, `${x/old/new}`, `${x,,}` and their kin."""
+        operator = source.text(operation[0])
+        if operator in _DEFAULTS:
+            return self._defaulted(name, base, operator, operation[1:], source)
+        text = known_text(base)
+        unknown: ShellValue = (Hole(f"a part of ${name}", line),)
+        if text is None or len(text) > LONGEST_CHANGED:
+            return unknown
+        if operator in ("%", "%%", "#", "##"):
+            pattern = "".join(source.text(node) for node in operation[1:])
+            return (ShellText(_trimmed(text, operator, pattern), line),)
+        if operator in ("/", "//") and len(operation) >= 2:
+            old = source.text(operation[1])
+            new = source.text(operation[3]) if len(operation) > 3 else ""
+            if not re.search(r"[*?\[$]", old + new):
+                count = -1 if operator == "//" else 1
+                return (ShellText(text.replace(old, new, count), line),)
+        if operator in (",,", ",", "^^", "^"):
+            return (ShellText(text.lower() if operator[0] == "," else text.upper(), line),)
+        return unknown
+
+    def _defaulted(
+        self,
+        name: str,
+        base: ShellValue,
+        operator: str,
+        operands: list[SyntaxNode],
+        source: ShellSource,
+    ) -> ShellValue:
+        """Return `${x:-d}` and its kin: without arguments and environment, unset is unset."""
+        default = tuple(piece for node in operands for piece in self.value(node, source))
+        only = base[0] if len(base) == 1 else None
+        if isinstance(only, BranchValue) and len(list(branches_in(base))) == 1:
+            arms = tuple(_with_default(arm, default, operator) for arm in only.arms)
+            return (BranchValue(only.branch, arms),)
+        chosen = _with_default(base, default, operator)
+        if operator in (":=", "=") and chosen is default and name.isidentifier():
+            self.scope.variables[name] = default
+        return chosen
+
+    # Substitutions
+
+    def arithmetic(self, text: str, line: int) -> ShellValue:
+        """Return the value of `$((text))`, where every variable in it is a number."""
+        if len(text) > arithmetic.LONGEST:
+            return (Hole("arithmetic", line),)
+        for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
+            known = known_text(self.variable(name, line))
+            if known is None or not re.fullmatch(r"\s*-?\d+\s*|", known):
+                return (Hole(f"arithmetic over ${name}", line),)
+            text = re.sub(rf"\$?\{{?\b{name}\b\}}?", known.strip() or "0", text)
+        number = arithmetic.evaluate(text)
+        if number is None:
+            return (Hole("arithmetic", line),)
+        return (ShellText(str(number), line),)
+
+    def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
+        """Return `$(...)`: `echo`, `basename`, `dirname` and `cat <<EOF` need no running."""
+        line = source.line(node)
+        shown = " ".join(source.text(node).split())[:LONGEST_SHOWN]
+        unknown: ShellValue = (Hole(f"the output of {shown}", line),)
+        statements = [c for c in node.children if c.is_named and c.type != "comment"]
+        if len(statements) != 1:
+            return unknown
+        statement = statements[0]
+        if statement.type == "command":
+            return self._computed(statement, source, line) or unknown
+        if statement.type == "redirected_statement":
+            redirect = next((c for c in statement.children if c.type == "heredoc_redirect"), None)
+            body = statement.child_by_field_name("body")
+            if redirect is not None and body is not None and source.text(body).strip() == "cat":
+                text = known_text(self.heredoc(redirect, source))
+                return unknown if text is None else literal(text.rstrip("\n"), line)
+        return unknown
+
+    def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
+        """Return the output of a command that only rearranges its words; else None."""
+        words = [self.value(c, source) for c in command.children if c.type != "file_redirect"]
+        name = known_text(words[0]) if words else None
+        if name == "echo" and len(words) >= 2:
+            return self.joined(words[1:], line)
+        path = known_text(words[1]) if len(words) == 2 else None
+        change: Callable[[str], str] | None = {
+            "basename": posixpath.basename,
+            "dirname": posixpath.dirname,
+        }.get(name or "")
+        return literal(change(path.rstrip("/")), line) if change is not None and path else None
+
+
+def _index(text: str) -> int | None:
+    """Return a number of an element; None for other text and for numbers beyond all use."""
+    return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else None
+
+
+def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
+    """Yield a term's words as values: unquoted text is split at blanks, other pieces are kept."""
+    if all(part.quoted for part in term):
+        yield tuple(piece for part in term for piece in part.value)
+        return
+    word: list[ShellText | Hole | BranchValue] = []
+    begun = False
+    for part in term:
+        begun = begun or part.quoted
+        for piece in pieces(part.value, ways):
+            if part.quoted or isinstance(piece, Hole) or not re.search(r"\s", piece.text):
+                word.append(piece)
+                continue
+            for i, chunk in enumerate(re.split(r"\s+", piece.text)):
+                if i and word:
+                    yield tuple(word)
+                    word, begun = [], False
+                if chunk:
+                    word.append(ShellText(chunk, piece.line))
+    if (word or begun) and not all(isinstance(p, Hole) and p.unset for p in word):
+        yield tuple(word)
+
+
+def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
+    """Return an unquoted word."""
+    if "\\" in text:
+        text = _ESCAPED.sub(lambda m: "" if m[1] == "\n" else m[1], text)
+    if text.startswith("~/") or text == "~":
+        return (Hole("the home directory", line), *_nested_literal(text[1:], line, source))
+    return _nested_literal(text, line, source)
+
+
+def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
+    """Return text in which a nested source's private characters become what they stand for."""
+    if not source.pieces:
+        return literal(text, line)
+    found: list[ShellText | Hole | BranchValue] = []
+    run = ""
+    for character in text:
+        if FIRST_PRIVATE <= ord(character) <= LAST_PRIVATE and character in source.pieces:
+            found += [*literal(run, line), source.pieces[character]]
+            run = ""
+        else:
+            run += character
+    return (*found, *literal(run, line))
+
+
+def _trimmed(text: str, operator: str, pattern: str) -> str:
+    """Return `${text%pattern}` and its kin; `#` and `%` take the shortest match."""
+    cuts = range(len(text) + 1)
+    for cut in cuts if operator in ("#", "%%") else reversed(cuts):
+        part, kept = (text[:cut], text[cut:]) if operator[0] == "#" else (text[cut:], text[:cut])
+        if fnmatch.fnmatchcase(part, pattern):
+            return kept
+    return text
+
+
+def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:
+    """Return what a default operator makes of a value."""
+    unset = base != EMPTY and all(
+        isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
+    )
+    empty = known_text(base) == "" and operator[0] == ":"
+    is_set = not unset and not empty
+    if operator.endswith("+"):
+        return default if is_set else EMPTY
+    return base if is_set or operator.endswith("?") else default
