@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-from orchestrator.analysis.compare import by, compare
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import by
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, MetricPoint, Outcome, Record, Score, Spec
 from orchestrator.settings import (

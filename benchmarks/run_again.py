@@ -17,6 +17,7 @@ from orchestrator.records import ExitRecord, Outcome
 from orchestrator.runs.completion import mark_complete
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import plan
+from orchestrator.tracking.store import store_of
 
 BAR = 1.0
 BARE = """
@@ -32,7 +33,8 @@ def main() -> None:
         folder = Path(name)
         spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
         experiment = finished(spec, folder)
-        mark_complete(experiment, plan(experiment.cells, experiment.folder))
+        mirror = store_of(experiment.folder, experiment.spec.site.tracking_uri)
+        mark_complete(experiment, plan(experiment.cells, experiment.folder), mirror)
         argv = [ORCH, "run", spec, "site.kind=local"]
         costs = [measure(argv, cwd=folder) for _ in range(3)]
         assert all("nothing to do" in cost.output for cost in costs)

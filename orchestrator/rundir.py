@@ -15,11 +15,11 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from orchestrator import __version__
 from orchestrator.errors import RunFolderError
@@ -29,7 +29,33 @@ from orchestrator.files import read_json, read_object, write_text
 from orchestrator.files import read_lines as read_lines
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
-from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, State
+
+RESUMABLE: frozenset[str] = frozenset({"planned", "preempted", "timed_out"})
+"""States from which `orch run` goes on by itself. `failed` and `cancelled` wait for `retry`."""
+ON_CLUSTER: frozenset[str] = frozenset({"submitted", "pending", "running"})
+"""States of a submitted attempt whose job is not over."""
+
+
+class CellState(NamedTuple):
+    """The state of a cell at one moment, read from its run directory."""
+
+    state: State
+    exit: ExitRecord | None = None
+    """How the last attempt ended."""
+    attempts: int = 0
+    fault: str = ""
+    """Why the state is unknown: the file that cannot be read, in a sentence."""
+
+
+class SchedulerReport(NamedTuple):
+    """What a scheduler says of a submitted attempt that has no final exit record."""
+
+    state: State
+    exit: ExitRecord | None = None
+    """How the attempt ended, where only the scheduler knows."""
+    fault: str = ""
+    """Why the state is unknown."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +258,57 @@ class CellDir:
                         raise
                     number += 1
 
+    def state(self, *, claimed: bool = False, poll: "Poll | None" = None) -> CellState:
+        """Return the state of the cell. Change nothing.
+
+        The last attempt decides: its exit.json where it has ended; else `running` while a process
+        holds the cell's claim; else `preempted`, because it was killed and can be resumed. An
+        attempt without job.json never started: the cell is `planned`.
+
+        claimed: the caller holds the claim itself. poll: asks a scheduler about an attempt that was
+        submitted to it and has no final exit record; without it such a cell is `submitted`, which
+        is never started from here.
+        """
+        try:
+            return self._state(claimed, poll)
+        except RunFolderError as error:
+            return CellState("unknown", fault=str(error))
+
+    def _state(self, claimed: bool, poll: "Poll | None") -> CellState:
+        attempts = self.attempts()
+        if not attempts:
+            return CellState("planned")
+        last, count = attempts[-1], len(attempts)
+        ended = last.read_exit()
+        if ended is not None and ended.state not in RESUMABLE:
+            return CellState(ended.state, ended, count)
+        if last.order.exists():
+            report = poll(self, last, ended) if poll else SchedulerReport("submitted", ended)
+            if report is not None and report.state in ON_CLUSTER:
+                return CellState(report.state, report.exit, count, report.fault)
+            # The attempt may have ended between reading its folder and asking the scheduler: then
+            # its own record is the better one.
+            late = last.read_exit()
+            if late is not None and late.state not in RESUMABLE:
+                return CellState(late.state, late, count)
+            if report is not None:
+                return CellState(report.state, report.exit, count, report.fault)
+        if ended is not None:
+            return CellState(ended.state, ended, count)
+        if not claimed and self.is_claimed():
+            return CellState("running", None, count)
+        # The claim may have been released between the two looks, by a worker that wrote its record
+        # just before.
+        ended = last.read_exit()
+        if ended is not None:
+            return CellState(ended.state, ended, count)
+        return CellState("preempted" if last.job.exists() else "planned", None, count)
+
+    def is_submitted(self) -> bool:
+        """Return whether the last attempt was sent to a cluster."""
+        last = self.attempts()[-1:]
+        return bool(last) and last[0].order.exists()
+
     def place(self, attempt: AttemptDir) -> AttemptPaths:
         return AttemptPaths(self.plan, attempt.path, self.checkpoints)
 
@@ -282,6 +359,11 @@ class CellDir:
         if not target.is_relative_to(root):
             raise RunFolderError(f"a plan may only write below {root}, not to {name!r}")
         return target
+
+
+Poll = Callable[[CellDir, AttemptDir, ExitRecord | None], SchedulerReport | None]
+"""Ask a scheduler about an attempt: its folder, and its exit record if that says preempted or timed
+out. None where the submission was refused or never sent, so that nothing works on the attempt."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.cost import EvaluationSpending, afford, remaining, scoring, used
+from orchestrator.runs.cost import EvaluationSpending, afford, evaluation_spending, remaining, used
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import Resources
 
@@ -55,14 +55,14 @@ def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
     rows: Callable[..., Plan], tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path / "x")
-    assert scoring(folder) == EvaluationSpending(), "nothing was scored yet"
+    assert evaluation_spending(folder) == EvaluationSpending(), "nothing was scored yet"
     submissions.write_manifest(folder, "one", {"elements": [["a", 1], ["b", 1], ["c", 1]]})
     tries = [(0, "succeeded", 0.5), (1, "failed", 1.5), (1, "succeeded", 1.0), (2, "failed", 0.0)]
     for index, state, hours in tries:
         end = ExitRecord(state=state, started=0, ended=1, gpu_hours=hours)  # type: ignore[arg-type]
         submissions.write_end(folder, "one", index, end)
     (folder.submission("one") / "ends" / "2.succeeded.json").write_text("{")  # cut
-    scored = scoring(folder)
+    scored = evaluation_spending(folder)
     assert scored == EvaluationSpending(3.0, 1.0, 3), (
         "an end of no hours, as the scheduler tells it, is none"
     )

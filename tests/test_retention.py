@@ -11,7 +11,7 @@ from orchestrator.evaluate.scores import Result, ScoreKey, stamp
 from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
 from orchestrator.records import Cell, EvaluationSpec, Spec
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.retention import RetentionDecision, free, verdicts
+from orchestrator.runs.retention import RetentionDecision, free_checkpoints, retention_decisions
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 
@@ -123,7 +123,7 @@ def test_only_what_was_evaluated_and_is_not_the_last_goes(
             score(home, cell, evaluation, step, reads)
     lost = score(home, cell, evaluation, 30, home.exports / "step30-abc" / "huggingface")
     lost[0].unlink()
-    found = list(verdicts([cell], evaluation, folder))
+    found = list(retention_decisions([cell], evaluation, folder))
     missing = tasks_of(cell, evaluation)[0].name
     assert told(found) == {
         10: "",
@@ -134,14 +134,14 @@ def test_only_what_was_evaluated_and_is_not_the_last_goes(
     }
     assert found[0].num_bytes > 1000, "the shards and the export"
     before = {path for path in folder.path.rglob("*") if "eval" in path.parts}
-    done = free(found, evaluation, folder)
+    done = free_checkpoints(found, evaluation, folder)
     assert [each.step for each in done] == [10, 20]
     left = plugins.load("verl").find_checkpoints(home.checkpoints)
     assert [each.step for each in left] == [30, 40, 50]
     assert sorted(path.name for path in home.exports.iterdir()) == ["step30-abc", "step50-abc"]
     assert {path for path in folder.path.rglob("*") if "eval" in path.parts} == before
     assert [e["step"] for e in folder.events() if e["event"] == "freed"] == [10, 20]
-    assert free(found, evaluation, folder) == [], "once is enough"
+    assert free_checkpoints(found, evaluation, folder) == [], "once is enough"
 
 
 def test_a_checkpoint_written_anew_has_no_scores(
@@ -152,13 +152,15 @@ def test_a_checkpoint_written_anew_has_no_scores(
     for step in STEPS:
         score(home, cell, evaluation, step, prime_rl(home, step))
     (home.checkpoints / "weights" / "step_10" / "config.json").write_text('{"other": 1}')
-    found = list(verdicts([cell], evaluation, folder))
+    found = list(retention_decisions([cell], evaluation, folder))
     assert told(found)[10].startswith("no scores of it for ")
     assert told(found)[20] == ""
     other = evaluation.model_copy(
         update={"sampling": evaluation.sampling.model_copy(update={"temperature": 0.123})}
     )
-    assert told(list(verdicts([cell], other, folder)))[20].startswith("no scores of it for ")
+    assert told(list(retention_decisions([cell], other, folder)))[20].startswith(
+        "no scores of it for "
+    )
 
 
 def test_a_librarys_own_state_goes_with_the_policy(
@@ -168,10 +170,10 @@ def test_a_librarys_own_state_goes_with_the_policy(
     home = made(folder, cell)
     for step in STEPS:
         score(home, cell, evaluation, step, prime_rl(home, step))
-    found = list(verdicts([cell], evaluation, folder))
+    found = list(retention_decisions([cell], evaluation, folder))
     assert found[0].num_bytes > 1000
     changed = home.evaluations / next(home.evaluations.iterdir()).name
-    assert len(free(found, evaluation, folder)) == 2
+    assert len(free_checkpoints(found, evaluation, folder)) == 2
     assert changed.exists()
     for place in ("weights", "checkpoints", "run_default/checkpoints"):
         assert [path.name for path in (home.checkpoints / place).iterdir()] == ["step_30"]
@@ -185,19 +187,19 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     for step in STEPS:
         score(home, cell, evaluation, step, prime_rl(home, step))
     (home.checkpoints / "weights" / ".removed-step_5-123").mkdir()
-    found = list(verdicts([cell], evaluation, folder))
+    found = list(retention_decisions([cell], evaluation, folder))
     assert [each.step for each in found if not each.kept] == [0, 10, 20]
     attempt = home.open_attempt()
     attempt.job.write_text("{}")
     claim = home.take_claim()
     assert claim is not None
     with claim:
-        assert {each.kept for each in verdicts([cell], evaluation, folder)} == {
+        assert {each.kept for each in retention_decisions([cell], evaluation, folder)} == {
             "the cell is running",
             "the cell's last",
         }
-        assert free(found, evaluation, folder) == []
-    assert [each.step for each in free(found, evaluation, folder)] == [0, 10, 20]
+        assert free_checkpoints(found, evaluation, folder) == []
+    assert [each.step for each in free_checkpoints(found, evaluation, folder)] == [0, 10, 20]
     assert not list(home.checkpoints.rglob(".removed-*"))
 
 
@@ -211,6 +213,13 @@ def test_skyrl_leaves_no_half_checkpoint(
         reads = policy(home.checkpoints / "exports-x1" / f"global_step_{step}" / "policy")
         score(home, cell, evaluation, step, reads)
     assert [c.step for c in backend.find_checkpoints(home.checkpoints)] == list(STEPS)
-    assert len(free(list(verdicts([cell], evaluation, folder)), evaluation, folder)) == 2
+    assert (
+        len(
+            free_checkpoints(
+                list(retention_decisions([cell], evaluation, folder)), evaluation, folder
+            )
+        )
+        == 2
+    )
     (left,) = backend.begun_checkpoints(home.checkpoints)
     assert left == backend.find_checkpoints(home.checkpoints)[0].path

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import is_ended, look, state_of, survey
+from orchestrator.runs.state import is_ended, read_state, state_of, survey
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -25,7 +25,7 @@ def test_the_last_attempt_counts_and_looking_changes_nothing(
     records = [ended("failed") if e == "ended" else None for e in exits]
     cell_dir = leave(folder, make_cell(), *records)
     before = contents(folder.path)
-    seen = look(cell_dir)
+    seen = read_state(cell_dir)
     expected = {(): "planned", "killed": "preempted", "ended": "failed"}
     assert seen.state == expected[exits[-1] if exits else ()]
     assert seen.attempts == len(exits)
@@ -39,16 +39,16 @@ def test_a_claim_makes_a_started_cell_running_for_others_and_not_for_its_holder(
     cell_dir = leave(folder, make_cell(), None)
     claim = cell_dir.take_claim()
     assert claim is not None
-    assert look(cell_dir).state == "running"
-    assert look(cell_dir, mine=True).state == "preempted"
+    assert read_state(cell_dir).state == "running"
+    assert read_state(cell_dir, claimed=True).state == "preempted"
     claim.close()
-    assert look(cell_dir).state == "preempted"
+    assert read_state(cell_dir).state == "preempted"
 
 
 def test_an_attempt_that_was_made_and_never_started_waits_to_run(folder: RunFolder) -> None:
     cell_dir = leave(folder, make_cell(), ended("failed"))
     fresh = cell_dir.new_attempt()
-    assert look(cell_dir).state == "planned"
+    assert read_state(cell_dir).state == "planned"
     assert cell_dir.open_attempt() == fresh, "and the next start takes it"
 
 
@@ -56,16 +56,16 @@ def test_what_cannot_be_read_is_unknown_with_a_reason(folder: RunFolder) -> None
     cell_dir = leave(folder, make_cell(), ended())
     (attempt,) = cell_dir.attempts()
     attempt.exit.write_text('{"state": "succeeded", "sta')
-    seen = look(cell_dir)
+    seen = read_state(cell_dir)
     assert seen.state == "unknown"
     assert "exit.json is not a JSON object" in seen.fault
     attempt.exit.write_text('{"state": "levitating", "started": 1.0, "ended": 2.0}')
-    assert "@ $.state. It was changed by hand" in look(cell_dir).fault
+    assert "@ $.state. It was changed by hand" in read_state(cell_dir).fault
     assert state_of(cell_dir) == ("unknown", None)
 
 
 def test_a_directory_that_is_gone_is_planned(folder: RunFolder) -> None:
-    assert look(CellDir(folder.path / "cells" / "x-0")).state == "planned"
+    assert read_state(CellDir(folder.path / "cells" / "x-0")).state == "planned"
 
 
 def test_survey_sees_every_cell_without_its_spec(folder: RunFolder) -> None:

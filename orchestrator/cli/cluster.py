@@ -10,8 +10,8 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell
+    from orchestrator.rundir import CellState
     from orchestrator.runs.plan import Plan
-    from orchestrator.runs.state import CellState
     from orchestrator.spec.site_options import SlurmOptions
 
 
@@ -60,7 +60,7 @@ def train_on_cluster(
 def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
     """Which cells a budget pays, worked out each time some are to be submitted, also again; told
     once as long as it stays the same."""
-    from orchestrator.runs.cost import afford, scoring
+    from orchestrator.runs.cost import afford, evaluation_spending
     from orchestrator.runs.plan import plan
 
     last = ""
@@ -68,7 +68,7 @@ def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], 
     def admit(cells: "Sequence[Cell]") -> set[str]:
         nonlocal last
         made = plan(whole.cells, whole.folder)
-        scored = scoring(whole.folder)
+        scored = evaluation_spending(whole.folder)
         afforded = afford(made.only({cell.id for cell in cells}), budget, made, scored)
         if afforded.told != last:
             say(afforded.told)
@@ -81,10 +81,10 @@ def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], 
 def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
     """Tells what the cluster's own answers speak against: SLURM itself takes some jobs that can
     never start."""
-    from orchestrator.launch.slurm.cluster import ask
+    from orchestrator.launch.slurm.cluster import read_cluster
     from orchestrator.site.check import check
 
-    found = ask()
+    found = read_cluster()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
     for advice in check(options, found, resources, len(chosen.cells)) if found else ():
         if advice.broken:
@@ -93,10 +93,10 @@ def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
 
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Without --wait: on to the report only if nothing is left to train."""
-    from orchestrator.runs.state import look
+    from orchestrator.runs.state import read_state
     from orchestrator.runs.wait import evaluated, waiting
 
-    looks = [(cell, look(chosen.folder.cell(cell))) for cell in chosen.cells]
+    looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
     states = [seen.state for _, seen in looks]
     busy = sum(
         s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")

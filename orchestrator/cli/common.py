@@ -14,7 +14,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 
 if TYPE_CHECKING:
-    from orchestrator.runs.operations import Done
+    from orchestrator.runs.operations import OperationResult
 
 
 spec = click.argument("spec", metavar="SPEC")
@@ -98,7 +98,7 @@ def number(value: float | None, digits: int = 3) -> str:
 # What `cancel` and `retry` have in common: an operation on chosen cells, and what became of it.
 
 
-Operation = Callable[[Iterable[Cell], RunFolder], "list[Done]"]
+Operation = Callable[[Iterable[Cell], RunFolder], "list[OperationResult]"]
 
 
 def change(

@@ -9,7 +9,8 @@ from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import SelectionError
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.compare import AxisDifference, Estimate
+    from orchestrator.analysis.estimates import Estimate
+    from orchestrator.analysis.libraries import AxisDifference
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
@@ -92,7 +93,7 @@ def _print_by(
     effect: float | None,
     as_json: bool,
 ) -> None:
-    from orchestrator.analysis.compare import by
+    from orchestrator.analysis.libraries import by
 
     chosen = metric or comparison.in_domain
     if chosen is None:
@@ -182,7 +183,7 @@ def _plain_difference(found: "AxisDifference") -> dict[str, object]:
 def _plain(comparison: "stages.Comparison") -> dict[str, object]:
     from dataclasses import asdict
 
-    from orchestrator.analysis.compare import reason, statement
+    from orchestrator.analysis.wording import reason, statement
 
     return {
         "configurations": [

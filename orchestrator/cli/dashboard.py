@@ -88,11 +88,11 @@ class Shown:
     def look(self) -> "BoardState":
         """How far it is, and whether a page would say something else than the last."""
         from dashboards.serve import BoardState
-        from orchestrator.runs.watch import look, progress_line
+        from orchestrator.runs.watch import progress_line, take_snapshot
 
         if (changed := self._changed()) != self._spec_changed:
             self.experiment, self._spec_changed = self._again(), changed
-        seen = look(self.experiment.cells, self.experiment.folder, self._tails)
+        seen = take_snapshot(self.experiment.cells, self.experiment.folder, self._tails)
         return BoardState(f"{seen.digest}{changed}", progress_line(seen), seen.live)
 
     def build(self) -> "Page":
@@ -124,13 +124,13 @@ class Shown:
     def cell(self, name: str) -> str:
         """State and last lines of a cell of this experiment."""
         from orchestrator.runs.logs import logs
-        from orchestrator.runs.state import look
+        from orchestrator.runs.state import read_state
 
         id_ = name.rpartition("-")[2]
         found = [cell for cell in self.experiment.folder.cells() if cell.id == id_]
         if not found:
             raise SelectionError(f"no launched cell is called '{name}'")
-        seen = look(found[0])
+        seen = read_state(found[0])
         message = f": {seen.exit.message}" if seen.exit and seen.exit.message else ""
         parts = [
             f"{found[0].path.name}\n{seen.state}{message or (seen.fault and ': ' + seen.fault)}"

@@ -215,13 +215,13 @@ def _answers(url: str) -> bool:
 
 def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[SiteFinding]:
     from orchestrator.errors import OrchError
-    from orchestrator.launch.slurm.presence import is_here
+    from orchestrator.launch.slurm.cluster import has_controller
     from orchestrator.site.findings import of_cluster
 
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:
-        here = site.kind == "slurm" or is_here()
+        here = site.kind == "slurm" or has_controller()
     except OrchError as error:
         return [SiteFinding("SLURM", "broken", "does not answer", str(error))]
     if not here:

@@ -84,12 +84,12 @@ def create(
 @common.as_json
 def list_(within: Path | None, as_json: bool) -> None:
     """Every release orch drives: whether its environment is there."""
-    from orchestrator.environments import find, locks, name_of, root
+    from orchestrator.environments import find_installed, folder_name, locks, root
 
     rows = []
     for lock in locks():
-        there = find(lock.library, lock.version, lock.flavour, within)
-        place = (within or root()) / name_of(lock.library, lock.version, lock.flavour)
+        there = find_installed(lock.library, lock.version, lock.flavour, within)
+        place = (within or root()) / folder_name(lock.library, lock.version, lock.flavour)
         state = (
             "not made"
             if there is None
@@ -120,12 +120,14 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 
     Exits 1 if something differs, or nothing is there to check.
     """
-    from orchestrator.environments import Environment, found, lock_of
+    from orchestrator.environments import Environment, installed, lock_of
     from orchestrator.environments.make import check as look_at
     from orchestrator.errors import EnvironmentFault, OrchError
 
     library, _, version = (release or "").partition("@")
-    chosen = [e for e in found(within) if library in ("", e.library) and version in ("", e.version)]
+    chosen = [
+        e for e in installed(within) if library in ("", e.library) and version in ("", e.version)
+    ]
     if not chosen:
         what = f" of {release}" if release else ""
         raise EnvironmentFault(

@@ -60,12 +60,12 @@ def command(
 def _unscored(whole: "Experiment", made: "Plan", lines: int) -> "Iterator[CellError]":
     """Evaluation jobs that failed, each as an error of its own beside the cell's."""
     from orchestrator.files import read_tail
-    from orchestrator.runs.evaluation_jobs import last
+    from orchestrator.runs.evaluation_jobs import last_evaluations
     from orchestrator.runs.logs import CellError
 
     states = {row.directory.path.name: row.state for row in made.rows}
     places = {row.directory.path.name: row.directory for row in made.rows}
-    for name, each in last(whole.folder, states).items():
+    for name, each in last_evaluations(whole.folder, states).items():
         if each.exit is None:
             continue
         tail = ""

@@ -79,14 +79,14 @@ def command(path: Path, site_only: bool) -> None:
 def write_site(folder: Path) -> tuple[str, int] | None:
     """Writes a site file of this machine's cluster; its name and the GPUs of a node, or None where
     there is no cluster. A file that is there already is left alone."""
-    from orchestrator.launch.slurm.presence import is_here
+    from orchestrator.launch.slurm.cluster import has_controller
 
-    if not is_here():
+    if not has_controller():
         return None
-    from orchestrator.launch.slurm.cluster import ask
+    from orchestrator.launch.slurm.cluster import read_cluster
     from orchestrator.site.write import gpus_per_node, site_file
 
-    cluster = ask()
+    cluster = read_cluster()
     if cluster is None:
         return None
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster.name) or "cluster"

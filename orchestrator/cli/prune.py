@@ -71,10 +71,10 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
 def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     from collections import Counter
 
-    from orchestrator.runs.retention import free, verdicts
+    from orchestrator.runs.retention import free_checkpoints, retention_decisions
 
     evaluation = experiment.spec.evaluation
-    found = list(verdicts(experiment.cells, evaluation, experiment.folder))
+    found = list(retention_decisions(experiment.cells, evaluation, experiment.folder))
     spare = [(each, each.num_bytes) for each in found if not each.kept]
     if spare:
         print_table(
@@ -99,7 +99,7 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
         return
     bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
-    done = free([each for each, _ in spare], evaluation, experiment.folder)
+    done = free_checkpoints([each for each, _ in spare], evaluation, experiment.folder)
     freed = size(sum(bytes_of[each.paths] for each in done))
     click.echo(f"removed {len(done)} of {len(spare)}, {freed} freed")
 

@@ -78,7 +78,12 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
 
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     """What is wrong before anything runs: translation, the site, the scheduler's own word."""
-    from orchestrator.site.forecast import admitted, refusals, times, unprepared
+    from orchestrator.site.forecast import (
+        refusals,
+        scheduler_verdicts,
+        time_limit_warnings,
+        unprepared,
+    )
 
     told = [str(refusal) for refusal in refusals(declared, chosen.folder)]
     prompts = [str(each) for each in unprepared(declared, chosen.folder)]
@@ -91,8 +96,8 @@ def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     site = _site_options(chosen)
     full = [cell for cell in declared if cell.scale == "full"]
     told += _of_site(site, full)
-    told += times(full, site)
-    for sentence, taken in admitted(full, site):
+    told += time_limit_warnings(full, site)
+    for sentence, taken in scheduler_verdicts(full, site):
         if taken:
             say(sentence)
         else:
@@ -101,10 +106,10 @@ def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
 
 
 def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
-    from orchestrator.launch.slurm.cluster import ask
+    from orchestrator.launch.slurm.cluster import read_cluster
     from orchestrator.site.check import check
 
-    cluster = ask()
+    cluster = read_cluster()
     if cluster is None:
         return ["the cluster does not answer"]
     told = []
@@ -171,11 +176,11 @@ def _on_cluster(small: Experiment) -> bool:
 
 def _failures(small: Experiment) -> list[str]:
     """Cells that did not get to their end, by what they say."""
-    from orchestrator.runs.state import look
+    from orchestrator.runs.state import read_state
 
     found: dict[str, list[str]] = {}
     for cell in small.cells:
-        seen = look(small.folder.cell(cell))
+        seen = read_state(small.folder.cell(cell))
         if seen.state != "succeeded":
             ended = seen.exit
             why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else seen.state

@@ -47,6 +47,7 @@ def command(
     from orchestrator.runs.completion import is_up_to_date, mark_complete
     from orchestrator.runs.experiment import open_experiment
     from orchestrator.runs.plan import plan
+    from orchestrator.tracking.store import store_of
 
     whole = open_experiment(spec, overrides)
     experiment = whole.chosen(where)
@@ -68,12 +69,13 @@ def command(
         code, over = train(within(budget, whole, experiment, made), made), True
     if train_only or code == 130 or not over:
         return code
-    if is_up_to_date(whole, made := plan(whole.cells, whole.folder)):
+    mirror = store_of(whole.folder, whole.spec.site.tracking_uri)
+    if is_up_to_date(whole, made := plan(whole.cells, whole.folder), mirror):
         say(f"nothing to do; the report is {whole.folder.report / 'index.html'}")
         return code
     reviewed = review(whole, experiment)
     if reviewed == 0:
-        mark_complete(whole, made)
+        mark_complete(whole, made, mirror)
     return max(code, reviewed)
 
 
@@ -147,14 +149,14 @@ def within(
     """The experiment without the pending cells that the budget does not pay; tells which."""
     from dataclasses import replace
 
-    from orchestrator.runs.cost import afford, scoring
+    from orchestrator.runs.cost import afford, evaluation_spending
     from orchestrator.runs.plan import plan
 
     if budget is None:
         return experiment
     wanted = {row.cell.id for row in made.pending if row.cell is not None}
     every = plan(whole.cells, whole.folder)
-    afforded = afford(made.only(wanted), budget, every, scoring(whole.folder))
+    afforded = afford(made.only(wanted), budget, every, evaluation_spending(whole.folder))
     say(afforded.told)
     unpaid = {cell.id for cell in afforded.unpaid}
     return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from orchestrator.data import prepared
 from orchestrator.environments import Environment
-from orchestrator.launch.slurm.script import ArrayJob, shape_of, text
+from orchestrator.launch.slurm.script import ArrayJob, array_resources, text
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -42,7 +42,7 @@ def script(
 def _header(cell: Cell, options: SlurmOptions) -> Iterator[str]:
     """orch's header for one cell, without what makes it an element of an array."""
     array = ("array", "output", "error", "signal", "requeue", "open-mode")
-    for line in text(ArrayJob(cell.slug, 1, shape_of(cell)), options).splitlines():
+    for line in text(ArrayJob(cell.slug, 1, array_resources(cell)), options).splitlines():
         flag = line.removeprefix("#SBATCH --").partition("=")[0].strip()
         if line.startswith("#!") or (line.startswith("#SBATCH ") and flag not in array):
             yield line

@@ -75,7 +75,7 @@ def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
 
 def _sbatch(found: ShownCell) -> str:
     from orchestrator.cli.sbatch import script
-    from orchestrator.environments import find
+    from orchestrator.environments import find_installed
     from orchestrator.spec.site_options import slurm_options
 
     if found.cell.scale == "micro":
@@ -83,7 +83,7 @@ def _sbatch(found: ShownCell) -> str:
             f"{found.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
             "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
         )
-    made = find(found.plan.backend, found.plan.version)
+    made = find_installed(found.plan.backend, found.plan.version)
     return script(found.cell, found.plan, found.place, slurm_options(found.site.options), made)
 
 

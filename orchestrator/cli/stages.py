@@ -12,7 +12,8 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison as Comparison
-    from orchestrator.analysis.compare import Estimate, ItemScores
+    from orchestrator.analysis.estimates import Estimate
+    from orchestrator.analysis.runs import ItemScores
     from orchestrator.evaluate import ScoredBaseline, ScoreIndex
     from orchestrator.report import Report as Report
     from orchestrator.report.model import Section
@@ -242,7 +243,7 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
 
 def print_claims(comparison: "Comparison") -> None:
     """Verdict and reason of every claim."""
-    from orchestrator.analysis.compare import reason, statement
+    from orchestrator.analysis.wording import reason, statement
 
     rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.findings]
     if rows:

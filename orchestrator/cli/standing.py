@@ -12,14 +12,14 @@ def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
     """{evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]}; empty
     where nothing was sent to a cluster."""
     from orchestrator.launch.slurm import submissions
-    from orchestrator.launch.slurm.poll import stuck
-    from orchestrator.runs.evaluation_jobs import counts, last
+    from orchestrator.launch.slurm.poll import stuck_jobs
+    from orchestrator.runs.evaluation_jobs import counts, last_evaluations
     from orchestrator.spec.site_options import SlurmOptions
 
     if not submissions.read(experiment.folder):
         return {}
     states = {row.directory.path.name: row.state for row in made.rows}
-    found = last(experiment.folder, states)
+    found = last_evaluations(experiment.folder, states)
     failed: dict[str, int] = {}
     for each in found.values():
         if each.exit is not None:
@@ -28,7 +28,7 @@ def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
         each.state == "pending" for each in found.values()
     )
     site = experiment.spec.site.options
-    told = stuck(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
+    told = stuck_jobs(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
     return {"evaluations": counts(found.values()), "failed": failed, "stuck": told}
 
 

@@ -77,8 +77,8 @@ def _show(
 
 
 def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
+    from orchestrator.rundir import ON_CLUSTER
     from orchestrator.runs.cost import bill, measure
-    from orchestrator.runs.operations import ON_CLUSTER
 
     counts = _states(made)
     total = len(made.rows)
@@ -133,7 +133,7 @@ def _hours_told(experiment: Experiment) -> str:
 def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Used, also by evaluations, and remaining of the training of all cells that are not done;
     None where no cell takes a GPU."""
-    from orchestrator.runs.cost import measure, remaining, scoring, used
+    from orchestrator.runs.cost import evaluation_spending, measure, remaining, used
 
     if not any(
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in made.rows
@@ -145,15 +145,15 @@ def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
         for r in made.rows
         if r.cell and r.state not in ("succeeded", "cancelled")
     ]
-    spent = used(made.rows) + scoring(folder).used
+    spent = used(made.rows) + evaluation_spending(folder).used
     return spent, sum(hours for hours in left if hours == hours)
 
 
 def _line(row: "PlanRow") -> tuple[object, ...]:
-    from orchestrator.runs.watch import now_of
+    from orchestrator.runs.watch import latest_metrics
 
     attempts = row.directory.attempts()
-    now = now_of(attempts[-1].path) if attempts else None
+    now = latest_metrics(attempts[-1].path) if attempts else None
     total = row.cell.settings.num_train_steps if row.cell else "?"
     detail = row.detail.partition("\n")[0]
     return (

@@ -16,11 +16,11 @@ from orchestrator.runs.watch import (
     MOVING,
     CellLine,
     CurveTails,
-    Snapshot,
+    ProgressSnapshot,
     Speed,
     duration,
-    look,
     progress_line,
+    take_snapshot,
 )
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ def watch(
 
 def _ticks(
     experiments: Sequence[Experiment], tails: CurveTails, seconds: float
-) -> Iterator[list[Snapshot]]:
+) -> Iterator[list[ProgressSnapshot]]:
     """A look at each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
-        seen = [look(e.cells, e.folder, tails) for e in experiments]
+        seen = [take_snapshot(e.cells, e.folder, tails) for e in experiments]
         yield seen
         if all(one.over for one in seen):
             return
@@ -112,7 +112,7 @@ class _Summary:
         self._experiment, self._beside = experiment, beside
         self._speed, self._said, self._asked = Speed(), "", float("-inf")
 
-    def of(self, seen: Snapshot) -> str:
+    def of(self, seen: ProgressSnapshot) -> str:
         now = time.monotonic()
         left = self._speed.seconds_left(seen, now)
         if now - self._asked > QUIET_SECONDS:
@@ -122,7 +122,7 @@ class _Summary:
         return "; ".join(part for part in parts if part)
 
 
-def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]]) -> None:
+def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
     """What became of each cell, and now and then how far all are."""
     states: dict[str, str] = {}
     told, at = [""] * len(summaries), [float("-inf")] * len(summaries)
@@ -141,7 +141,7 @@ def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]]) ->
         sys.stdout.flush()
 
 
-def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]]) -> None:
+def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
     from rich.console import Console
     from rich.console import Group as Stack
     from rich.live import Live
@@ -164,7 +164,7 @@ def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[Snapshot]])
             console.print(shown)
 
 
-def _drawn(seen: Snapshot, summary: str, room: int, console: "Console") -> "RenderableType":
+def _drawn(seen: ProgressSnapshot, summary: str, room: int, console: "Console") -> "RenderableType":
     """The table of one experiment."""
     from rich import box
     from rich.console import Group as Stack
@@ -200,7 +200,7 @@ def _drawn(seen: Snapshot, summary: str, room: int, console: "Console") -> "Rend
     return Stack(table, *more, Text(summary))
 
 
-def fitted(seen: Snapshot, room: int) -> tuple[list[Group], int]:
+def fitted(seen: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
     """Rows for the room there is, and how many are left out: cells, else configurations with
     their seeds together, what moves first."""
     groups = [Group(line.cell.slug, (line,)) for line in seen.lines]

@@ -11,11 +11,11 @@ from orchestrator.environments.lock import (
     Environment,
     Flavour,
     Lock,
-    find,
-    found,
+    find_installed,
+    folder_name,
+    installed,
     lock_of,
     locks,
-    name_of,
     root,
 )
 
@@ -23,10 +23,10 @@ __all__ = [
     "Environment",
     "Flavour",
     "Lock",
-    "find",
-    "found",
+    "find_installed",
+    "folder_name",
+    "installed",
     "lock_of",
     "locks",
-    "name_of",
     "root",
 ]

@@ -113,12 +113,12 @@ def plain_name(name: str) -> str:
 
 def locks() -> list[Lock]:
     """Every lock of every backend, by name."""
-    return [lock for library in plugins.names() for lock in of_library(library)]
+    return [lock for library in plugins.names() for lock in locks_of(library)]
 
 
-def of_library(library: str) -> list[Lock]:
+def locks_of(library: str) -> list[Lock]:
     """The locks of one backend: the releases it drives, newest first, then others it knows."""
-    found = [read(path, library) for path in sorted(_folder(library).glob("*.txt"))]
+    found = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
     driven = plugins.load(library).versions
     rank = {version: number for number, version in enumerate(driven)}
     return sorted(
@@ -137,8 +137,8 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
     version = version or plugins.load(library).versions[0]
     path = _path(library, version, flavour)
     if path.is_file():
-        return read(path, library)
-    found = of_library(library)
+        return read_lock(path, library)
+    found = locks_of(library)
     if not found:
         raise EnvironmentFault(f"{library} needs no environment of its own: it runs in orch's")
     offered = ", ".join(f"{library}@{lock.version} --{lock.flavour}" for lock in found)
@@ -153,7 +153,7 @@ def has_lock(library: str, version: str) -> bool:
     return _path(library, version, "gpu").is_file()
 
 
-def read(path: Path, library: str) -> Lock:
+def read_lock(path: Path, library: str) -> Lock:
     """The lock in a file. Raises EnvironmentFault for what is no lock."""
     version, _, flavour = path.name.removesuffix(".txt").rpartition(".")
     lock = Lock(
@@ -233,25 +233,25 @@ def root() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".local/share/orch/environments"
 
 
-def name_of(library: str, version: str, flavour: Flavour) -> str:
+def folder_name(library: str, version: str, flavour: Flavour) -> str:
     """The name of its folder."""
     return f"{library}-{version}" + ("" if flavour == "gpu" else f".{flavour}")
 
 
-def find(
+def find_installed(
     library: str, version: str, flavour: Flavour = "gpu", within: Path | None = None
 ) -> Environment | None:
     """The environment of that release, or None where there is no whole one."""
-    return place_read((within or root()) / name_of(library, version, flavour))
+    return read_environment((within or root()) / folder_name(library, version, flavour))
 
 
-def found(within: Path | None = None) -> list[Environment]:
+def installed(within: Path | None = None) -> list[Environment]:
     """Every whole environment, by name."""
-    each = (place_read(path) for path in sorted((within or root()).glob("*/")))
+    each = (read_environment(path) for path in sorted((within or root()).glob("*/")))
     return [environment for environment in each if environment is not None]
 
 
-def place_read(path: Path) -> Environment | None:
+def read_environment(path: Path) -> Environment | None:
     """The environment in that folder, or None where none was finished."""
     try:
         plain = json.loads((path / MARKER).read_text(encoding="utf-8"))

@@ -23,9 +23,9 @@ from orchestrator.environments.lock import (
     MARKER,
     Environment,
     Lock,
-    name_of,
-    place_read,
+    folder_name,
     plain_name,
+    read_environment,
 )
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import remove_tree, write_text
@@ -44,7 +44,7 @@ class InstallStep(NamedTuple):
     """Whatever Python the packages name."""
 
 
-def steps_of(lock: Lock) -> list[InstallStep]:
+def install_steps(lock: Lock) -> list[InstallStep]:
     """A lock's packages: those with wheels, then those that are built."""
     any_python = "requires-python" in lock.words("ignores")
     steps = [
@@ -71,9 +71,9 @@ def create(
     with, a package that cannot be installed, or one made from another lock in the way (`remake`
     replaces it, `again` replaces any).
     """
-    home = within / name_of(lock.library, lock.version, lock.flavour)
-    with alone(home):
-        there = place_read(home)
+    home = within / folder_name(lock.library, lock.version, lock.flavour)
+    with exclusive(home):
+        there = read_environment(home)
         if there is not None and there.lock == lock.digest and not again:
             say(f"{there.name} is there: {home}")
             return there
@@ -86,14 +86,14 @@ def create(
             _from_checkout(lock, home, checkout, say)
         else:
             _refuse_build_without_cuda(lock)
-            fill(home, python or interpreter(lock.words("python")), steps_of(lock), say)
+            install(home, python or interpreter(lock.words("python")), install_steps(lock), say)
         made = Environment(lock.library, lock.version, lock.flavour, home.absolute(), lock.digest)
         write_text(home / MARKER, json.dumps(made.record() | {"made": time.time()}) + "\n")
     return made
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
+def exclusive(home: Path) -> Iterator[None]:
     """Holds others off from making the same environment."""
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def alone(home: Path) -> Iterator[None]:
         yield
 
 
-def fill(
+def install(
     home: Path, python: Path, steps: Iterable[InstallStep], say: Say = lambda _text: None
 ) -> None:
     """A new virtual environment of `python` in `home`, and the packages of each step."""

@@ -48,7 +48,7 @@ class Channel:
         return [json.loads(line) for line in lines]
 
 
-class Nursery:
+class ForkServer:
     """The process that forks workers, seen from orch."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, noise: IO[bytes]):
@@ -86,7 +86,7 @@ class Nursery:
 
 
 @contextmanager
-def nursery(modules: Iterable[str]) -> Iterator[Nursery]:
+def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
     """A nursery that has imported these modules. Raises EnvironmentFault if it cannot.
 
     It is in a session of its own, so a Ctrl-C reaches orch and not its workers; its words are
@@ -112,7 +112,7 @@ def nursery(modules: Iterable[str]) -> Iterator[Nursery]:
             env={**environ, **ONE_THREAD},
         )
         theirs.close()
-        held = Nursery(process, Channel(ours), noise)
+        held = ForkServer(process, Channel(ours), noise)
         try:
             held.channel.send({"do": "prepare", "modules": sorted(set(modules))})
             yield held

@@ -8,13 +8,13 @@ from orchestrator.data import prepared
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.launch.node.environment import missing as no_environment
+from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 
-def expressible(
+def check_launchable(
     cells: Sequence[Cell], folder: RunFolder, here: NodeOptions | None = None
 ) -> set[str]:
     """Modules of the cells' entries. Raises OrchError naming each cell that cannot be launched.

@@ -61,7 +61,7 @@ def ending_of(error: BaseException) -> Ending:
     return Ending("failed", code=1, failure=failure, message=shortened(message))
 
 
-def no_room(error: BaseException, path: Path) -> RunFolderError | None:
+def disk_full_error(error: BaseException, path: Path) -> RunFolderError | None:
     """What to say of a failure that comes from a full disk, a quota or a file size limit."""
     if isinstance(error, OrchError | Stopped):
         return None

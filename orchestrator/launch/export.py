@@ -24,7 +24,13 @@ from orchestrator.files import NO_ROOM, read_object, read_tail, telling, write_t
 from orchestrator.identity import digest
 from orchestrator.launch import processes, program
 from orchestrator.launch.endings import failure_of
-from orchestrator.launch.node.environment import Ground, ground_for, ground_of, missing, secrets
+from orchestrator.launch.node.environment import (
+    TrainerEnvironment,
+    environment_fault,
+    environment_for,
+    find_environment,
+    read_secrets,
+)
 from orchestrator.records import Cell, Checkpoint, LaunchPlan
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
@@ -92,7 +98,7 @@ def _convert(
             f"backend '{backend.name}' has no command that converts {checkpoint.path}"
         )
     plan = _plan(cell_dir)
-    ground = ground_for(plan, options)
+    ground = environment_for(plan, options)
     began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
     fault = _run(argv, ground, cell_dir, log, options)
@@ -126,7 +132,11 @@ def _plan(cell_dir: CellDir) -> LaunchPlan:
 
 
 def _run(
-    argv: tuple[str, ...], ground: Ground, cell_dir: CellDir, log: Path, options: NodeOptions
+    argv: tuple[str, ...],
+    ground: TrainerEnvironment,
+    cell_dir: CellDir,
+    log: Path,
+    options: NodeOptions,
 ) -> str:
     """Runs the command to its end; what went wrong, or an empty text."""
     with telling(log, passing=()):
@@ -134,7 +144,7 @@ def _run(
         out = log.open("wb")
     with out:
         try:
-            env = ground.variables({**options.env, **secrets(options.secrets)})
+            env = ground.variables({**options.env, **read_secrets(options.secrets)})
             command = ground.command(argv, cell_dir.exports, (cell_dir.path,), sorted(options.env))
             process = subprocess.Popen(
                 command,
@@ -166,8 +176,11 @@ def _sentence(
 ) -> str:
     name = f"{plan.backend}@{plan.version}"
     advice = f"{log} has all it printed"
-    if failure_of(fault) == "config" and ground_of(plan.backend, plan.version, options) is None:
-        advice = missing(plan.backend, plan.version, options)
+    if (
+        failure_of(fault) == "config"
+        and find_environment(plan.backend, plan.version, options) is None
+    ):
+        advice = environment_fault(plan.backend, plan.version, options)
     elif failure_of(fault) == "disk":
         advice = "free some room and evaluate again"
     elif failure_of(fault) == "out_of_memory" or "SIGKILL" in fault:

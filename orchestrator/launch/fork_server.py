@@ -19,19 +19,19 @@ from orchestrator.launch import processes, worker
 from orchestrator.launch.channel import Channel
 
 
-class Child:
+class ForkedWorker:
     """A worker: its process and the pipe on which it reports."""
 
     def __init__(self, pid: int, pipe: socket.socket, submission: str):
         self.pid, self.channel, self.submission = pid, Channel(pipe), submission
 
 
-class House:
+class ForkServerLoop:
     """The nursery's loop."""
 
     def __init__(self, orch: Channel):
         self.orch = orch
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, ForkedWorker] = {}
         self.closing = False
 
     def run(self) -> None:
@@ -87,9 +87,9 @@ class House:
                 child.channel.socket.close()
             worker.main(order, Channel(theirs))
         theirs.close()
-        self.children[pid] = Child(pid, ours, order.submission)
+        self.children[pid] = ForkedWorker(pid, ours, order.submission)
 
-    def _forward(self, child: Child) -> None:
+    def _forward(self, child: ForkedWorker) -> None:
         for message in child.channel.receive(0):
             self.orch.send({**message, "submission": child.submission})
 
@@ -112,7 +112,7 @@ class House:
 
 def main() -> None:
     processes.die_with(int(sys.argv[1]))
-    House(Channel(socket.socket(fileno=int(sys.argv[2])))).run()
+    ForkServerLoop(Channel(socket.socket(fileno=int(sys.argv[2])))).run()
 
 
 if __name__ == "__main__":

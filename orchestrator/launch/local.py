@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.launch import LaunchEvent, processes
-from orchestrator.launch.channel import Nursery, nursery, refusal
-from orchestrator.launch.check import expressible
+from orchestrator.launch.channel import ForkServer, fork_server, refusal
+from orchestrator.launch.check import check_launchable
 from orchestrator.records import Cell
-from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.rundir import RESUMABLE, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 RELAUNCHES = 2
@@ -51,26 +50,26 @@ def launch(
     written.
     """
     folder.open()
-    looks = [(cell, look(folder.cell(cell))) for cell in cells]
+    looks = [(cell, folder.cell(cell).state()) for cell in cells]
     waiting = [cell for cell, seen in looks if seen.state in RESUMABLE]
     elsewhere = [cell for cell, seen in looks if seen.state == "running"]
     interrupted = False
     if waiting or elsewhere:
-        entries = expressible([*waiting, *elsewhere], folder, NodeOptions())
+        entries = check_launchable([*waiting, *elsewhere], folder, NodeOptions())
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
-        with processes.Stop().listening() as stop, nursery(entries) as held:
-            Shift(waiting, elsewhere, folder, count, held, stop, on_event).work()
+        with processes.Stop().listening() as stop, fork_server(entries) as held:
+            LocalLaunch(waiting, elsewhere, folder, count, held, stop, on_event).work()
         interrupted = stop.asked > 0
-        looks = [(cell, look(folder.cell(cell))) for cell in cells]
+        looks = [(cell, folder.cell(cell).state()) for cell in cells]
     return Launched(tuple(looks), interrupted)
 
 
-class Running(NamedTuple):
+class RunningCell(NamedTuple):
     cell: Cell
     slot: int
 
 
-class Shift:
+class LocalLaunch:
     """One launch while it lasts: who waits, who runs, who was lost how often."""
 
     def __init__(
@@ -79,7 +78,7 @@ class Shift:
         elsewhere: Sequence[Cell],
         folder: RunFolder,
         workers: int,
-        held: Nursery,
+        held: ForkServer,
         stop: processes.Stop,
         on_event: Callable[[LaunchEvent], None],
     ):
@@ -88,7 +87,7 @@ class Shift:
         allowed = processes.affinity()
         self.cores = allowed if workers == len(allowed) else None
         self.waiting = deque(waiting)
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningCell] = {}
         self.elsewhere = {cell.id: cell for cell in elsewhere}
         self.losses: Counter[str] = Counter()
         self.folder, self.held, self.stop, self.tell = folder, held, stop, on_event
@@ -130,7 +129,7 @@ class Shift:
             cell, slot = self.waiting.popleft(), self.slots.pop(0)
             submission = secrets.token_hex(8)
             self.folder.append("intent", cell.id, submission=submission, launcher="local")
-            self.running[submission] = Running(cell, slot)
+            self.running[submission] = RunningCell(cell, slot)
             order = {
                 "submission": submission,
                 "folder": str(self.folder.path),
@@ -172,7 +171,7 @@ class Shift:
         cell, slot = self.running.pop(submission)
         self.slots.append(slot)
         cell_dir = self.folder.cell(cell)
-        seen = look(cell_dir)
+        seen = cell_dir.state()
         attempts = cell_dir.attempts()
         directory: Path | None = attempts[-1].path if attempts else None
         if code >= 0 or (seen.exit and seen.state not in RESUMABLE):  # killed after its last word
@@ -200,7 +199,7 @@ class Shift:
             cell_dir = self.folder.cell(cell)
             if cell_dir.is_claimed():
                 continue
-            seen = look(cell_dir)
+            seen = cell_dir.state()
             del self.elsewhere[cell.id]
             if seen.state in RESUMABLE:
                 self.waiting.append(cell)

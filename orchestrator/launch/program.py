@@ -37,7 +37,7 @@ def run(
     while any of it lives. It is ended when nothing is written for patience_seconds (0: for ever),
     when `watch` gives an ending, and when this process is asked to stop.
     """
-    quiet = Quiet(attempt.path, patience_seconds)
+    quiet = HangWatch(attempt.path, patience_seconds)
     before = processes.oom_kills()
     with attempt.stdout.open("ab") as out, attempt.stderr.open("ab") as err:
         try:
@@ -64,7 +64,7 @@ def run(
 
 
 def _until_the_end(
-    process: "subprocess.Popen[bytes]", quiet: "Quiet", watch: Callable[[], Ending | None]
+    process: "subprocess.Popen[bytes]", quiet: "HangWatch", watch: Callable[[], Ending | None]
 ) -> Ending | None:
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
     return Ending("failed", code=code, failure=failure, message=f"{how}\n{last}".rstrip())
 
 
-class Quiet:
+class HangWatch:
     """Whether an attempt has stopped writing: its output, its metrics and whatever else lies in
     its folder. stderr does not count: libraries repeat warnings on it while they hang."""
 

@@ -20,10 +20,9 @@ from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import write_text
 from orchestrator.launch import node, processes
 from orchestrator.launch.channel import Channel
-from orchestrator.launch.endings import Ending, Stopped, ending_of, no_room
+from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
-from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.state import RESUMABLE, look
+from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
 
 
 class Order(NamedTuple):
@@ -44,12 +43,12 @@ def main(order: Order, report: Channel) -> NoReturn:
         if order.core is not None:
             processes.pin(order.core)
         one_thread()
-        fulfil(order, report, ask)
+        train_cell(order, report, ask)
     except RunFolderError as error:
         report.send({"fault": str(error)})
         code = 1
     except BaseException as error:
-        full = no_room(error, Path(order.folder))
+        full = disk_full_error(error, Path(order.folder))
         report.send({"fault": str(full)} if full else {"bug": traceback.format_exc()})
         code = 1 if full else 2
     finally:
@@ -66,7 +65,7 @@ def one_thread() -> None:
         torch.set_num_threads(1)
 
 
-ASKED: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
+STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
 
 
 class StopSignals:
@@ -76,7 +75,7 @@ class StopSignals:
     The request interrupts the training only, never the bookkeeping around it.
     """
 
-    def __init__(self, asked: Mapping[int, State] = ASKED) -> None:
+    def __init__(self, asked: Mapping[int, State] = STOP_SIGNALS) -> None:
         self.state: State | None = None
         self._asked = asked
         self._armed = False
@@ -101,7 +100,7 @@ class StopSignals:
             self._armed = False
 
 
-def fulfil(order: Order, report: Channel, ask: StopSignals) -> None:
+def train_cell(order: Order, report: Channel, ask: StopSignals) -> None:
     """Trains the cell if it is still to be trained and nobody else is at it."""
     cell = Cell.model_validate_json(order.cell)
     folder = RunFolder(Path(order.folder))
@@ -112,7 +111,7 @@ def fulfil(order: Order, report: Channel, ask: StopSignals) -> None:
         report.send({"held": True})
         return
     with claim:
-        if look(cell_dir, mine=True).state not in RESUMABLE:
+        if cell_dir.state(claimed=True).state not in RESUMABLE:
             report.send({"settled": True})
             return
         attempt = cell_dir.open_attempt()
@@ -132,7 +131,7 @@ def fulfil(order: Order, report: Channel, ask: StopSignals) -> None:
         redirect(attempt)
         report.send({"started": attempt.number})
         job = {"submission": order.submission, "launcher": "local"}
-        record = perform(cell, cell_dir, attempt, job, ask, announce, execute)
+        record = train(cell, cell_dir, attempt, job, ask, announce, execute)
         attempt.write_exit(record)
         folder.append(
             "ended",
@@ -144,7 +143,7 @@ def fulfil(order: Order, report: Channel, ask: StopSignals) -> None:
         )
 
 
-def perform(
+def train(
     cell: Cell,
     cell_dir: CellDir,
     attempt: AttemptDir,
@@ -194,7 +193,7 @@ def _train(
     except RunFolderError:
         raise
     except (Exception, Stopped) as error:
-        if full := no_room(error, attempt.path):
+        if full := disk_full_error(error, attempt.path):
             raise full from error
         if not isinstance(error, Stopped | OrchError):
             traceback.print_exc()

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from orchestrator import plugins
-from orchestrator.environments import find, lock_of
+from orchestrator.environments import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, tables
 from orchestrator.records import LaunchPlan
@@ -221,7 +221,7 @@ def sources(
         yield ProbeSource(ProbeTarget(with_torch, source.resolve()), "")
         return
     package = plugins.probes(library).PACKAGE
-    there = find(library, version, "contract", within)
+    there = find_installed(library, version, "contract", within)
     inside = sorted(there.path.glob(f"lib/python*/site-packages/{package}")) if there else []
     if inside:
         yield ProbeSource(ProbeTarget(with_torch, inside[0]), "")

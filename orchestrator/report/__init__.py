@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.analysis.compare import Comparison, reason, statement
+from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import LibrarySide
 from orchestrator.analysis.phrases import counted, listed
+from orchestrator.analysis.wording import reason, statement
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec

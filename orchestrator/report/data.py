@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.analysis.compare import Configuration
+from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.estimates import Estimate
 from orchestrator.analysis.runs import LearningCurve
 from orchestrator.analysis.wording import metric as label_of

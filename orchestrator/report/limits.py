@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 
-from orchestrator.analysis.compare import Comparison, MeasuredRun
+from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.phrases import counted, listed, number
+from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.records import Score, Spec
 
 UNCORRECTED = (

@@ -5,16 +5,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.analysis.compare import (
-    Comparison,
-    Configuration,
-    PublishedComparison,
-    statement,
-    versus_none,
-)
-from orchestrator.analysis.configurations import SeedSpread
+from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.configurations import Configuration, SeedSpread
+from orchestrator.analysis.libraries import versus_none
 from orchestrator.analysis.phrases import number, told
+from orchestrator.analysis.published import PublishedComparison
 from orchestrator.analysis.wording import metric as name_of
+from orchestrator.analysis.wording import statement
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.data import CURVES, drawn, names_of, rounded, setting_names

@@ -10,7 +10,7 @@ from orchestrator.library.protocol import Backend
 from orchestrator.metrics.points import tight
 from orchestrator.records import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
@@ -46,7 +46,7 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
 
 
 def _record(cell: Cell, cell_dir: CellDir) -> Record:
-    seen = look(cell_dir)
+    seen = read_state(cell_dir)
     faults = [seen.fault] if seen.fault else []
     attempts = _attempts(cell_dir, faults)
     if not attempts:

@@ -1,12 +1,13 @@
-"""settled.json: what the line looked like when it last came to its end.
+"""The mark that everything after training (evaluation, mirror, report) is up to date.
 
-While nothing of that has changed, `orch run` again has nothing to evaluate, mirror or report, and
-reads no curve to find that out. Anything that was removed (a score, the page, MLflow's database)
-unsettles it.
+runs/<experiment>/settled.json holds a fingerprint of the last complete run: while nothing of it has
+changed, `orch run` skips the later stages, and reads no metrics to find that out. Removing any
+output (a score, the report, MLflow's database) invalidates the mark.
 """
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator import __version__
 from orchestrator.errors import RunFolderError
@@ -14,34 +15,49 @@ from orchestrator.files import read_json, write_text
 from orchestrator.identity import digest
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
-from orchestrator.tracking.store import store_of
 
 _NAME = "settled.json"
 
 
-def is_up_to_date(experiment: Experiment, made: Plan) -> bool:
-    """Whether everything after training was done for exactly what is on disk now."""
+class MirrorStore(Protocol):
+    """Where an experiment is mirrored to."""
+
+    @property
+    def shown(self) -> str:
+        """Its address, without a password."""
+
+    @property
+    def artifacts(self) -> Path | None:
+        """Folder of the artifacts; None where a server keeps them."""
+
+    @property
+    def database(self) -> Path | None:
+        """The database file, if it is one."""
+
+
+def is_up_to_date(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> bool:
+    """Return whether the later stages were done for exactly what is on disk now."""
     try:
-        note = read_json(experiment.folder.path / _NAME)
-    except RunFolderError:  # torn by a kill: it says nothing
+        mark = read_json(experiment.folder.path / _NAME)
+    except RunFolderError:  # torn by a kill: as if it were not there
         return False
-    return note is not None and note.get("digest") == _digest(experiment, made)
+    return mark is not None and mark.get("digest") == _fingerprint(experiment, plan, mirror)
 
 
-def mark_complete(experiment: Experiment, made: Plan) -> None:
-    """Notes that everything after training is done for what is on disk now."""
-    write_text(experiment.folder.path / _NAME, f'{{"digest": "{_digest(experiment, made)}"}}\n')
+def mark_complete(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> None:
+    """Record that the later stages are done for what is on disk now."""
+    fingerprint = _fingerprint(experiment, plan, mirror)
+    write_text(experiment.folder.path / _NAME, f'{{"digest": "{fingerprint}"}}\n')
 
 
-def _digest(experiment: Experiment, made: Plan) -> str:
-    store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
-    there = [experiment.folder.report / "index.html", store.database, store.artifacts]
+def _fingerprint(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> str:
+    outputs = [experiment.folder.report / "index.html", mirror.database, mirror.artifacts]
     return digest(
         [
             __version__,
             experiment.spec.model_dump(mode="json"),
-            store.shown,
-            [path is None or path.exists() for path in there],
+            mirror.shown,
+            [path is None or path.exists() for path in outputs],
             [
                 [
                     row.directory.id,
@@ -49,7 +65,7 @@ def _digest(experiment: Experiment, made: Plan) -> str:
                     row.exit.ended if row.exit else None,
                     _entries(row.directory.evaluations),
                 ]
-                for row in made.rows
+                for row in plan.rows
                 if row.cell is not None
             ],
             [

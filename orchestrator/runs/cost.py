@@ -24,7 +24,7 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.runs.watch import now_of
+from orchestrator.runs.watch import latest_metrics
 
 ASSUMED_UTILISATION = (0.1, 0.4)
 ASSUMED_PROMPT_TOKENS = 200
@@ -95,7 +95,7 @@ class Bill(NamedTuple):
         return f"{' + '.join(parts)} [{how}]" if how else parts[0]
 
 
-def shape_of(cell: Cell) -> CellShape:
+def cost_shape(cell: Cell) -> CellShape:
     """What decides the cost of a train step; cells of one shape are priced alike."""
     s = cell.settings
     return (
@@ -119,7 +119,7 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
             continue
         if row.attempts != 1 or (row.exit.outcome and row.exit.outcome.kind != "trained"):
             continue
-        steps, shape = row.cell.settings.num_train_steps, shape_of(row.cell)
+        steps, shape = row.cell.settings.num_train_steps, cost_shape(row.cell)
         gpu.setdefault(shape, []).append(row.exit.gpu_hours / steps)
         cpu.setdefault(shape, []).append(row.exit.cpu_seconds / steps)
         count += 1
@@ -128,7 +128,7 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
 
 def cost(cell: Cell, measured: Measured | None = None) -> Cost:
     """The cost of training a cell from its first step to its last."""
-    steps, shape = cell.settings.num_train_steps, shape_of(cell)
+    steps, shape = cell.settings.num_train_steps, cost_shape(cell)
     if measured is not None and shape in measured.cpu_seconds:
         hours = measured.gpu_hours[shape] * steps
         return Cost(hours, measured.cpu_seconds[shape] * steps, "measured", hours, hours)
@@ -216,10 +216,10 @@ class EvaluationSpending(NamedTuple):
     """Cells that are scored."""
 
 
-NO_SCORING = EvaluationSpending()
+NO_EVALUATIONS = EvaluationSpending()
 
 
-def scoring(folder: RunFolder) -> EvaluationSpending:
+def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
     """Of every evaluation job of an experiment that has ended."""
     hours, cells = [], set()
     for place in folder.path.glob("slurm/*/ends"):
@@ -256,12 +256,12 @@ def used(rows: Iterable[PlanRow]) -> float:
 def remaining(cell: Cell, directory: CellDir, measured: Measured | None) -> float:
     """GPU-hours from where the cell's last attempt is to its end; NaN if its size is unknown."""
     whole = gpu_hours(cell, measured)
-    step = max((now_of(a.path).step for a in directory.attempts()), default=0)
+    step = max((latest_metrics(a.path).step for a in directory.attempts()), default=0)
     return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
 
 
 def afford(
-    wanted: Plan, budget: float, whole: Plan, scored: EvaluationSpending = NO_SCORING
+    wanted: Plan, budget: float, whole: Plan, scored: EvaluationSpending = NO_EVALUATIONS
 ) -> Afforded:
     """The cells of `wanted` that fit into a budget for the whole experiment, after what is used and
     what is with the scheduler. A cell of unknown size is never paid: its size would be a guess.

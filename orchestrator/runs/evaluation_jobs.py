@@ -7,16 +7,15 @@ from typing import NamedTuple
 
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import ExitRecord, State
-from orchestrator.rundir import RunFolder
-from orchestrator.runs.operations import ON_CLUSTER
-from orchestrator.runs.retries import limit
+from orchestrator.rundir import ON_CLUSTER, RunFolder
+from orchestrator.runs.retries import retry_limit
 from orchestrator.spec.site_options import SlurmOptions
 
 _WAITS: frozenset[str] = ON_CLUSTER | {"planned", "preempted", "timed_out"}
 _OVER: frozenset[str] = frozenset({"failed", "cancelled"})
 
 
-class EvaluationJob(NamedTuple):
+class EvaluationState(NamedTuple):
     """The last evaluation job of one cell."""
 
     state: State
@@ -40,7 +39,7 @@ class _Element(NamedTuple):
     """How it ended, as the name of its file says; empty while there is none."""
 
 
-def last(folder: RunFolder, states: Mapping[str, State]) -> dict[str, EvaluationJob]:
+def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str, EvaluationState]:
     """Cell's directory -> its last evaluation job, of cells that have one.
 
     states: of the cells asked about. Writes nothing; asks the scheduler, in the call that is made
@@ -64,22 +63,22 @@ def _element(sent: submissions.Submission, index: int, end: Path | None) -> _Ele
     return _Element(sent, index, record, word)
 
 
-def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> EvaluationJob:
+def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> EvaluationState:
     newest = elements[-1]
     log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.which}.log")
     mine = newest.sent.id, newest.which, bool(newest.word)
     if newest.word and newest.exit is None:
-        return EvaluationJob("succeeded", None, 0, log, *mine)
+        return EvaluationState("succeeded", None, 0, log, *mine)
     told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
     if record is None:
-        return EvaluationJob(told, None, 0, log, *mine)
+        return EvaluationState(told, None, 0, log, *mine)
     if not newest.word:  # it may have said its last word between the two looks
         late = submissions.ends(folder, newest.sent.id).get(newest.which)
         if late is not None:
             return _seen(folder, state, [*elements[:-1], _element(newest.sent, newest.which, late)])
     counted = [e.exit.failure for e in elements if e.exit and e.word != submissions.FORGIVEN]
     counted += [record.failure] if not newest.word else []
-    return EvaluationJob("failed", record, counted.count(record.failure), log, *mine)
+    return EvaluationState("failed", record, counted.count(record.failure), log, *mine)
 
 
 def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
@@ -88,7 +87,7 @@ def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, Exi
         return ("pending" if state in _WAITS else "cancelled"), None
     if element.sent.job is None:
         return "pending", None
-    seen, ended, _ = poll.seen_job(folder, element.sent, element.which)
+    seen, ended, _ = poll.polled_element(folder, element.sent, element.which)
     if ended is None:
         return ("unknown" if seen == "unknown" else "pending"), None
     if ended.failure:
@@ -103,18 +102,18 @@ def _lost(why: str, failure: str = "lost") -> ExitRecord:
     return ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
 
 
-def goes_again(seen: EvaluationJob, options: SlurmOptions) -> bool:
+def may_repeat(seen: EvaluationState, options: SlurmOptions) -> bool:
     """Whether a failed evaluation is to be submitted again without a person's word."""
     if seen.state != "failed" or seen.exit is None:
         return False
-    return seen.failures <= limit(seen.exit.failure, options)
+    return seen.failures <= retry_limit(seen.exit.failure, options)
 
 
 def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
     """Lets failed evaluations of trained cells go again; the directories of those that will."""
     states: dict[str, State] = dict.fromkeys(names, "succeeded")
     forgiven = set()
-    for name, each in last(folder, states).items():
+    for name, each in last_evaluations(folder, states).items():
         if each.exit is None:
             continue
         submissions.forgive(folder, each.submission, each.which, each.exit)
@@ -122,8 +121,8 @@ def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
     return forgiven
 
 
-def settle(
-    folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, EvaluationJob]
+def record_ends(
+    folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, EvaluationState]
 ) -> None:
     """Writes down what only the scheduler knew of ends, and which submissions are over."""
     for each in seen.values():
@@ -143,7 +142,7 @@ def settle(
             submissions.note(folder, submissions.DRAINED, sent.id)
 
 
-def counts(seen: Iterable[EvaluationJob]) -> dict[str, int]:
+def counts(seen: Iterable[EvaluationState]) -> dict[str, int]:
     """How many are in each state."""
     states = [each.state for each in seen]
     return {state: states.count(state) for state in dict.fromkeys(states)}

@@ -87,9 +87,9 @@ def site_of(spec: Spec) -> LaunchKind:
     """
     kind = spec.site.kind
     if kind == "auto":
-        from orchestrator.launch.slurm.presence import is_here
+        from orchestrator.launch.slurm.cluster import has_controller
 
-        kind = "slurm" if is_here() else "local"
+        kind = "slurm" if has_controller() else "local"
     return kind
 
 

@@ -9,7 +9,7 @@ from orchestrator.errors import SelectionError
 from orchestrator.files import telling
 from orchestrator.rundir import AttemptDir, CellDir
 from orchestrator.runs.plan import PlanRow
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 
 Stream = Literal["stdout", "stderr"]
 _LINE_BYTES = 400
@@ -45,7 +45,7 @@ def follow(cell_dir: CellDir, stream: Stream = "stdout", *, lines: int = 10) -> 
     shown, position = _tail(_file(attempt, stream), lines)
     yield shown
     while True:
-        running = look(cell_dir).state == "running"  # asked first, so that nothing is missed
+        running = read_state(cell_dir).state == "running"  # asked first, so that nothing is missed
         text, position = _read_on(_file(attempt, stream), position)
         if text:
             yield text

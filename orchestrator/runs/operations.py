@@ -20,18 +20,16 @@ from orchestrator.files import read_json, remove_tree, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.records import Cell, ExitRecord
-from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import CellState, look
+from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
+from orchestrator.runs.state import read_state
 
 WAIT_SECONDS = 1.5 * GRACE_SECONDS
 DYING_SECONDS = 10.0
 """How long a killed worker may keep its claim."""
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
-ON_CLUSTER: frozenset[str] = frozenset({"submitted", "pending", "running"})
-"""Of an attempt that was submitted: its job is not over."""
 
 
-class Done(NamedTuple):
+class OperationResult(NamedTuple):
     """What became of one cell: `done`, or left as it was, with the reason."""
 
     directory: CellDir
@@ -41,7 +39,7 @@ class Done(NamedTuple):
 
 def cancel(
     cells: Iterable[Cell], folder: RunFolder, why: str = "cancelled by a person"
-) -> list[Done]:
+) -> list[OperationResult]:
     """Stops cells that run and keeps the others from starting, until they are retried.
 
     why: what their ends say.
@@ -51,27 +49,24 @@ def cancel(
     """
     folder.open()
     cells = list(cells)
-    submitted = [cell for cell in cells if is_submitted(folder.cell(cell))]
+    submitted = [cell for cell in cells if folder.cell(cell).is_submitted()]
     if not submitted:
         return [_cancel(cell, folder, why) for cell in cells]
-    from orchestrator.launch.slurm import control
+    from orchestrator.launch.slurm import submit
 
-    done, fault = control.cancel(submitted, folder, why)
-    stopped = {cell.id: Done(folder.cell(cell), True, fault or _how(seen)) for cell, seen in done}
+    done, fault = submit.cancel_submitted(submitted, folder, why)
+    stopped = {
+        cell.id: OperationResult(folder.cell(cell), True, fault or _how(seen))
+        for cell, seen in done
+    }
     return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
-
-
-def is_submitted(cell_dir: CellDir) -> bool:
-    """Whether the cell's last attempt was sent to a cluster."""
-    last = cell_dir.attempts()[-1:]
-    return bool(last) and last[0].order.exists()
 
 
 def _how(seen: CellState) -> str:
     return "stopped" if seen.state == "running" else "will not start"
 
 
-def retry(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
+def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
     """Makes failed and cancelled cells run again, from their last checkpoint if they have one; on
     a cluster also evaluation jobs that failed, of cells that are trained."""
     folder.open()
@@ -90,7 +85,7 @@ def retry(cells: Iterable[Cell], folder: RunFolder) -> list[Done]:
     ]
 
 
-def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[Done]:
+def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult]:
     """Removes the directories of cells that left the spec, never one that is running."""
     folder.check()
     done = [_prune(folder, orphan) for orphan in orphans]
@@ -99,7 +94,7 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[Done]:
     return done
 
 
-def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
+def _cancel(cell: Cell, folder: RunFolder, why: str) -> OperationResult:
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     deadline = time.monotonic() + WAIT_SECONDS
@@ -118,17 +113,19 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> Done:
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
         if late and pid is None and not gone:
-            return Done(cell_dir, False, "it is claimed by a process that cannot be reached here")
+            return OperationResult(
+                cell_dir, False, "it is claimed by a process that cannot be reached here"
+            )
     with claim:
-        state = look(cell_dir, mine=True).state
+        state = read_state(cell_dir, claimed=True).state
         if state in {"succeeded", "failed", "unknown"}:
-            return Done(cell_dir, False, f"it has {state} already")
+            return OperationResult(cell_dir, False, f"it has {state} already")
         if state == "cancelled" and not asked:
-            return Done(cell_dir, False, "it was cancelled already")
+            return OperationResult(cell_dir, False, "it was cancelled already")
         if state != "cancelled":
             cell_dir.open_attempt().write_exit(_cancelled(why))
     folder.append("cancel", cell.id)
-    return Done(cell_dir, True, "stopped" if asked else "will not start")
+    return OperationResult(cell_dir, True, "stopped" if asked else "will not start")
 
 
 def _cancelled(why: str) -> ExitRecord:
@@ -150,36 +147,38 @@ def _worker(cell_dir: CellDir) -> int | None:
     return pid
 
 
-def _retry(cell: Cell, folder: RunFolder) -> Done:
+def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
     cell_dir = folder.cell(cell)
     try:
         claim = cell_dir.take_claim()
     except FileNotFoundError:
-        return Done(cell_dir, False, "it was never launched")
+        return OperationResult(cell_dir, False, "it was never launched")
     if claim is None:
-        return Done(cell_dir, False, "it is running")
+        return OperationResult(cell_dir, False, "it is running")
     with claim:
-        state = look(cell_dir, mine=True).state
+        state = read_state(cell_dir, claimed=True).state
         if state not in RETRIED:
-            return Done(cell_dir, False, f"it is {state}")
+            return OperationResult(cell_dir, False, f"it is {state}")
         cell_dir.new_attempt()
     folder.append("retry", cell.id)
-    return Done(cell_dir, True, f"it had {state}" if state == "failed" else f"it was {state}")
+    return OperationResult(
+        cell_dir, True, f"it had {state}" if state == "failed" else f"it was {state}"
+    )
 
 
-def _prune(folder: RunFolder, orphan: CellDir) -> Done:
+def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:
     if not orphan.path.is_relative_to(folder.cells_path):
         raise RunFolderError(f"{orphan.path} is not a cell of {folder.path}; nothing was removed")
     try:
         claim = orphan.take_claim()
     except FileNotFoundError:
-        return Done(orphan, False, "it is gone already")
-    if claim is not None and look(orphan, mine=True).state in ON_CLUSTER:
+        return OperationResult(orphan, False, "it is gone already")
+    if claim is not None and read_state(orphan, claimed=True).state in ON_CLUSTER:
         claim.close()
-        return Done(orphan, False, "it is with the scheduler; cancel it first")
+        return OperationResult(orphan, False, "it is with the scheduler; cancel it first")
     if claim is None:
-        return Done(orphan, False, "it is running; cancel it first")
+        return OperationResult(orphan, False, "it is running; cancel it first")
     with claim:
         folder.append("pruned", orphan.id, directory=orphan.path.name)
         remove_tree(orphan.path)
-    return Done(orphan, True, "removed")
+    return OperationResult(orphan, True, "removed")

@@ -13,8 +13,8 @@ from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines
 from orchestrator.identity import drift, identity
 from orchestrator.records import Cell, ExitRecord, State
-from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import CellState, look
+from orchestrator.rundir import CellDir, CellState, RunFolder
+from orchestrator.runs.state import read_state
 
 _NAME = "tune/cells.jsonl"
 
@@ -141,7 +141,7 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
 
 
 def _known(cell: Cell, directory: CellDir) -> PlanRow:
-    seen = look(directory)
+    seen = read_state(directory)
     reason, detail = _why(cell, directory, seen)
     return PlanRow(directory, seen.state, reason, cell, detail, (), seen.exit, seen.attempts)
 
@@ -195,7 +195,7 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
 
 
 def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
-    seen = look(directory)
+    seen = read_state(directory)
     newer = replaced.get(directory.slug)
     detail = f"replaced by {newer}" if newer else "no longer in the spec"
     return PlanRow(

@@ -16,7 +16,7 @@ from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
 from orchestrator.files import read_json, remove_tree
 from orchestrator.records import Cell, Checkpoint, EvaluationSpec
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 
 WORKING = frozenset({"running", "submitted", "pending", "unknown"})
 REMOVED = ".removed-*"
@@ -40,13 +40,13 @@ class RetentionDecision:
         return sum(file.lstat().st_size for file in files)
 
 
-def verdicts(
+def retention_decisions(
     cells: Iterable[Cell], evaluation: EvaluationSpec, folder: RunFolder
 ) -> Iterator[RetentionDecision]:
     """Every checkpoint of these cells, by cell and step; and removals that were cut short."""
     for cell in cells:
         directory = folder.cell(cell)
-        state = look(directory).state
+        state = read_state(directory).state
         yield from (
             RetentionDecision(
                 cell, directory, 0, (path,), f"the cell is {state}" if state in WORKING else ""
@@ -79,7 +79,7 @@ def _of_cell(
         )
 
 
-def free(
+def free_checkpoints(
     found: Sequence[RetentionDecision], evaluation: EvaluationSpec, folder: RunFolder
 ) -> list[RetentionDecision]:
     """Removes what may go, and gives back what was removed. Each cell is looked at again, under its
@@ -92,7 +92,7 @@ def free(
             continue
         with claim:
             wanted = {each.paths for each in found if each.cell.id == cell.id and not each.kept}
-            state = look(directory, mine=True).state
+            state = read_state(directory, claimed=True).state
             now = [
                 *(RetentionDecision(cell, directory, 0, (path,)) for path in _leftovers(directory)),
                 *_of_cell(cell, directory, evaluation, state),

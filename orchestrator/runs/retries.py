@@ -7,15 +7,14 @@ failure, and never comes here.
 
 from collections.abc import Mapping
 
-from orchestrator.rundir import CellDir
-from orchestrator.runs.state import RESUMABLE, CellState
+from orchestrator.rundir import RESUMABLE, CellDir, CellState
 from orchestrator.spec.site_options import RETRIES, SlurmOptions
 
 _WORDLESS = frozenset({"lost", "node", "out_of_memory", "disk"})
 """Of these a job may die before it can write down how."""
 
 
-def goes_again(cell_dir: CellDir, seen: CellState, options: SlurmOptions) -> bool:
+def may_retry(cell_dir: CellDir, seen: CellState, options: SlurmOptions) -> bool:
     """Whether a cell that stopped is to be submitted again without a person's word."""
     if seen.state == "planned":
         return True
@@ -24,11 +23,11 @@ def goes_again(cell_dir: CellDir, seen: CellState, options: SlurmOptions) -> boo
     if seen.state in RESUMABLE and failure != "node":
         return _count(cell_dir, "") <= options.max_requeues
     if seen.state == "failed" or failure == "node":
-        return _count(cell_dir, failure) <= limit(failure, options)
+        return _count(cell_dir, failure) <= retry_limit(failure, options)
     return False
 
 
-def limit(failure: str, options: SlurmOptions) -> int:
+def retry_limit(failure: str, options: SlurmOptions) -> int:
     """How often a failure of this class is tried again."""
     given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
     return given.get(failure, RETRIES.get(failure, 0))

@@ -6,15 +6,14 @@ from typing import NamedTuple
 
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.local import Launched
-from orchestrator.launch.slurm.script import ArrayResources, shape_of
-from orchestrator.launch.slurm.submit import Submitted, evaluate_alone, submit
+from orchestrator.launch.slurm.script import ArrayResources, array_resources
+from orchestrator.launch.slurm.submit import Submitted, submit, submit_evaluation
 from orchestrator.records import Cell, State
-from orchestrator.rundir import RunFolder
+from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
-from orchestrator.runs.evaluation_jobs import EvaluationJob
-from orchestrator.runs.operations import ON_CLUSTER
-from orchestrator.runs.retries import goes_again
-from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.runs.evaluation_jobs import EvaluationState
+from orchestrator.runs.retries import may_retry
+from orchestrator.runs.state import read_state
 from orchestrator.spec.site_options import SlurmOptions
 
 LOOK_SECONDS = 2.0
@@ -41,9 +40,9 @@ def start(request: Request) -> Submitted:
     busy, wanted = [], []
     for cell in request.cells:
         cell_dir = folder.cell(cell)
-        seen = look(cell_dir)
+        seen = read_state(cell_dir)
         if seen.state in RESUMABLE or seen.state == "failed":
-            if goes_again(cell_dir, seen, options):
+            if may_retry(cell_dir, seen, options):
                 wanted.append((cell, seen))
             elif seen.state in RESUMABLE:
                 request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
@@ -78,18 +77,18 @@ def _evaluate_again(request: Request, sent: Collection[str]) -> None:
     """Submits evaluations that failed and may be tried again, or that never were."""
     if not request.evaluate:
         return
-    looks = [(c, look(request.folder.cell(c))) for c in request.cells if c.id not in sent]
+    looks = [(c, read_state(request.folder.cell(c))) for c in request.cells if c.id not in sent]
     states, known = evaluated(request.folder, looks)
-    evaluation_jobs.settle(request.folder, states, known)
+    evaluation_jobs.record_ends(request.folder, states, known)
     again = []
     for cell, seen in looks:
         mine = known.get(request.folder.cell(cell).path.name)
         never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
-        repeat = mine is not None and evaluation_jobs.goes_again(mine, request.options)
+        repeat = mine is not None and evaluation_jobs.may_repeat(mine, request.options)
         if seen.state == "succeeded" and (never or repeat):
             again.append(cell)
     for shape, cells in _by_shape(again).items():
-        array = evaluate_alone(cells, request.folder, request.options, request.tell)
+        array = submit_evaluation(cells, request.folder, request.options, request.tell)
         why = f", on {shape.gpus_per_node} GPUs" if shape.gpus_per_node else ""
         request.tell(
             f"submitted the evaluation of {len(cells)} trained cells as job array {array}{why}"
@@ -99,16 +98,16 @@ def _evaluate_again(request: Request, sent: Collection[str]) -> None:
 def _by_shape(cells: Sequence[Cell]) -> dict[ArrayResources, list[Cell]]:
     groups: dict[ArrayResources, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(shape_of(cell), []).append(cell)
+        groups.setdefault(array_resources(cell), []).append(cell)
     return groups
 
 
 def evaluated(
     folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
-) -> tuple[dict[str, State], dict[str, EvaluationJob]]:
+) -> tuple[dict[str, State], dict[str, EvaluationState]]:
     """States of these cells by directory, and how their evaluation jobs stand."""
     states = {folder.cell(cell).path.name: seen.state for cell, seen in looks}
-    return states, evaluation_jobs.last(folder, states)
+    return states, evaluation_jobs.last_evaluations(folder, states)
 
 
 def wait(request: Request) -> Launched:
@@ -118,7 +117,7 @@ def wait(request: Request) -> Launched:
     unpaid: set[str] = set()
     with processes.Stop().listening() as stop:
         while True:
-            looks = [(cell, look(request.folder.cell(cell))) for cell in request.cells]
+            looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
             for cell, seen in looks:
                 if seen_before.get(cell.id) != seen.state:
                     unpaid.clear()  # what has ended may have taken less than was thought
@@ -127,11 +126,11 @@ def wait(request: Request) -> Launched:
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
             states, scores = evaluated(request.folder, looks)
-            evaluation_jobs.settle(request.folder, states, scores)
+            evaluation_jobs.record_ends(request.folder, states, scores)
             if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
                 request.evaluate
                 and any(
-                    evaluation_jobs.goes_again(each, request.options) for each in scores.values()
+                    evaluation_jobs.may_repeat(each, request.options) for each in scores.values()
                 )
             ):
                 unpaid |= {cell.id for cell in start(request).unpaid}
@@ -140,7 +139,7 @@ def wait(request: Request) -> Launched:
             _pause(request, stop)
 
 
-def waiting(scores: Mapping[str, EvaluationJob]) -> int:
+def waiting(scores: Mapping[str, EvaluationState]) -> int:
     """How many evaluations are with the scheduler, or cannot be told."""
     return sum(each.state in ("pending", "unknown") for each in scores.values())
 
@@ -148,7 +147,7 @@ def waiting(scores: Mapping[str, EvaluationJob]) -> int:
 def _goes_again(request: Request, cell: Cell, seen: CellState, unpaid: Collection[str]) -> bool:
     if cell.id in unpaid or (seen.state not in RESUMABLE and seen.state != "failed"):
         return False
-    return goes_again(request.folder.cell(cell), seen, request.options)
+    return may_retry(request.folder.cell(cell), seen, request.options)
 
 
 def _tell_change(request: Request, cell: Cell, seen: CellState) -> None:

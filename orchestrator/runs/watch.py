@@ -19,7 +19,7 @@ from orchestrator.identity import digest
 from orchestrator.launch import LaunchEvent
 from orchestrator.records import Cell, State
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.state import look as look_at
+from orchestrator.runs.state import read_state as look_at
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,7 +131,7 @@ class CellLine:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ProgressSnapshot:
     """All cells at one moment."""
 
     lines: tuple[CellLine, ...]
@@ -169,7 +169,9 @@ class Snapshot:
         return digest([[line.cell.id, line.state, line.trace] for line in self.lines])
 
 
-def look(cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None) -> Snapshot:
+def take_snapshot(
+    cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None
+) -> ProgressSnapshot:
     """Every cell now. Without `tails` no metrics are read, only how long their files are."""
     lines = []
     for cell in cells:
@@ -196,7 +198,7 @@ def look(cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = No
                 _trace(attempts, cell_dir.evaluations),
             )
         )
-    return Snapshot(tuple(lines))
+    return ProgressSnapshot(tuple(lines))
 
 
 def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
@@ -218,7 +220,7 @@ class Speed:
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None
 
-    def seconds_left(self, seen: Snapshot, now: float) -> float | None:
+    def seconds_left(self, seen: ProgressSnapshot, now: float) -> float | None:
         """None before anything has moved."""
         if self._began is None:
             self._began = (now, seen.steps)
@@ -226,7 +228,7 @@ class Speed:
         return spent * seen.steps_left / gained if gained > 0 and spent > 2 and seen.live else None
 
 
-def progress_line(seen: Snapshot) -> str:
+def progress_line(seen: ProgressSnapshot) -> str:
     """`3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
     counts = seen.counts
     done = counts.pop("succeeded", 0)
@@ -248,7 +250,7 @@ _HEARTBEAT_SECONDS = 30.0
 _TAIL_BYTES = 4096
 
 
-class Now(NamedTuple):
+class LatestMetrics(NamedTuple):
     """Where a running cell is: the last line of its metrics."""
 
     step: int = 0
@@ -281,7 +283,7 @@ class LaunchProgress:
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
             earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
-            found = max(now_of(earlier).step, now_of(event.attempt_dir).step)
+            found = max(latest_metrics(earlier).step, latest_metrics(event.attempt_dir).step)
             self._steps_found.setdefault(cell.id, found)
             return ""
         self.running.pop(cell.id, None)
@@ -305,7 +307,7 @@ class LaunchProgress:
             return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
         outcome, reward = ended.outcome, None
         if event.attempt_dir is not None:
-            reward = now_of(event.attempt_dir).reward
+            reward = latest_metrics(event.attempt_dir).reward
         if outcome is not None and outcome.kind == "collapsed":
             self.collapsed += 1
             return f"{head}: collapsed ({outcome.cause}) at step {outcome.step}"
@@ -315,7 +317,7 @@ class LaunchProgress:
     def steps(self) -> int:
         """Train steps that are done, of all these cells together."""
         reached = (
-            max(now_of(path).step, self._steps_found.get(id_, 0))
+            max(latest_metrics(path).step, self._steps_found.get(id_, 0))
             for id_, (_, path) in self.running.items()
         )
         return min(self._steps_total, self._steps_done + sum(reached))
@@ -396,21 +398,21 @@ def _table(count: LaunchProgress) -> "RenderableType":
 
     table = Table.grid(padding=(0, 2))
     for cell, attempt_dir in count.running.values():
-        now, total = now_of(attempt_dir), cell.settings.num_train_steps
+        now, total = latest_metrics(attempt_dir), cell.settings.num_train_steps
         table.add_row(Text(cell.slug), f"step {now.step}/{total}", _reward(now.reward).strip(", "))
     bar = ProgressBar(total=1.0, completed=count.fraction(), width=40)
     return Group(table, bar, Text(count.summary()))
 
 
-def now_of(attempt_dir: Path) -> Now:
+def latest_metrics(attempt_dir: Path) -> LatestMetrics:
     """The last whole line of an attempt's metrics."""
     for line in reversed(read_tail(attempt_dir / "metrics.jsonl", _TAIL_BYTES).splitlines()):
         try:
             point = json.loads(line)
-            return Now(int(point["step"]), point["values"].get("train/reward_mean"))
+            return LatestMetrics(int(point["step"]), point["values"].get("train/reward_mean"))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # torn, or not a metric: the line before it is as good
-    return Now()
+    return LatestMetrics()
 
 
 def duration(seconds: float) -> str:

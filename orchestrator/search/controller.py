@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from orchestrator.errors import SpecError
 from orchestrator.evaluate import read_scores
 from orchestrator.records import ENDED, Cell, Record
-from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.runs import cost, operations
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.runs.state import read_state
 from orchestrator.search import pruning
 from orchestrator.search.block import distributions
 from orchestrator.search.design import (
@@ -96,7 +96,7 @@ def _params(search: Search, cell: Cell) -> dict[str, Any] | None:
 
 
 def _has_succeeded(cell: Cell, experiment: Experiment) -> bool:
-    return look(experiment.folder.cell(cell)).state == "succeeded"
+    return read_state(experiment.folder.cell(cell)).state == "succeeded"
 
 
 # What a search has spent, and whether it can afford another trial.
@@ -196,7 +196,7 @@ class Confirmation:
             self._cells = [] if chosen is None else confirm_cells(self.search, chosen)
             for cell in self._cells:
                 self.journal.note_cell(cell.id, self.search.name, CONFIRMING)
-        looks = [(cell, look(folder.cell(cell))) for cell in self._cells]
+        looks = [(cell, read_state(folder.cell(cell))) for cell in self._cells]
         words = {
             cell.id: self.launching.verdict(folder.cell(cell), seen)
             for cell, seen in looks
@@ -376,7 +376,7 @@ class Controller:
 
     def _follow(self, trial: OpenTrial) -> Iterator[Cell]:
         """One look at a trial: told if it has ended, else its cells that want training."""
-        looks = [(cell, look(self.folder.cell(cell))) for cell in trial.staged()]
+        looks = [(cell, read_state(self.folder.cell(cell))) for cell in trial.staged()]
         verdicts = {cell.id: self._verdict(cell, seen) for cell, seen in looks}
         for cell, seen in looks:
             if verdicts[cell.id] == "over" and seen.state != "succeeded":
@@ -425,7 +425,7 @@ class Controller:
             for cell in trial.staged()
             if cell.id not in self.grid
             and cell.id not in others
-            and self._verdict(cell, look(self.folder.cell(cell))) != "over"
+            and self._verdict(cell, read_state(self.folder.cell(cell))) != "over"
         ]
         name = self.journal.path.name
         operations.cancel(left, self.folder, f"{why} (orch tune, {name}, {trial})")
@@ -456,7 +456,7 @@ class Controller:
         what = "its process was killed again and again" if cell.id in self.lost else state
         if state in RESUMABLE and cell.id not in self.lost:
             what = f"was {state} more often than the site allows"
-        if state == "cancelled" and (last := look(self.folder.cell(cell)).exit):
+        if state == "cancelled" and (last := read_state(self.folder.cell(cell)).exit):
             what = last.message
         why = f"cell {cell.slug} ({cell.id}) {what}" + (f"; {told}" if told else "")
         self._stop_cells(trial, f"stopped with its trial: {why}")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from orchestrator.launch import LaunchEvent, processes
-from orchestrator.launch.channel import nursery
-from orchestrator.launch.local import Shift
+from orchestrator.launch.channel import fork_server
+from orchestrator.launch.local import LocalLaunch
 from orchestrator.search.controller import Controller
 
 _TICK_SECONDS = 0.1
@@ -28,7 +28,7 @@ def search_here(
         ExitStack() as held,
         controller.journal.controlling(),
     ):
-        crew: Shift | None = None
+        crew: LocalLaunch | None = None
         while not stop.asked:
             wanted = controller.turn()
             if not wanted and controller.done:
@@ -49,7 +49,7 @@ def _crew(
     held: ExitStack,
     stop: processes.Stop,
     on_event: Callable[[LaunchEvent], None],
-) -> Shift:
+) -> LocalLaunch:
     """Workers that are handed new cells as the controller asks for them."""
 
     def hear(event: LaunchEvent) -> None:
@@ -61,6 +61,6 @@ def _crew(
         on_event(event)
 
     entries = {entry for search in controller.searches for entry in search.entries()}
-    house = held.enter_context(nursery(entries))
-    crew = Shift([], [], controller.folder, workers, house, stop, hear)
+    house = held.enter_context(fork_server(entries))
+    crew = LocalLaunch([], [], controller.folder, workers, house, stop, hear)
     return crew

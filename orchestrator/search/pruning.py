@@ -10,7 +10,7 @@ from orchestrator.files import read_lines
 from orchestrator.records import Record, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from orchestrator.search.block import SearchObjective
 from orchestrator.search.design import OpenTrial, Search
 from orchestrator.search.scorer import TrialScorer
@@ -104,7 +104,7 @@ def _training(trial: OpenTrial, folder: RunFolder) -> list[Record]:
     """Its running cells as they are now; nothing if that was read a moment ago."""
     if time.monotonic() < trial.looked + LOOK_SECONDS:
         return []
-    running = [c for c in trial.cells if look(folder.cell(c)).state == "running"]
+    running = [c for c in trial.cells if read_state(folder.cell(c)).state == "running"]
     if running:
         trial.looked = time.monotonic()
     trial.seen = {record.cell.id: record for record in collect(running, folder)}

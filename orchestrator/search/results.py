@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from orchestrator.analysis.estimates import ALPHA, Estimate, estimate, holm, quantile, tails
 from orchestrator.evaluate import read_scores
 from orchestrator.runs.collect import collect
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from orchestrator.search.design import Search, measured_values, spent_on
 from orchestrator.search.optimum import Recommended, recommended
 
@@ -250,7 +250,7 @@ def confirm_cells(search: Search, chosen: Mapping[str, Any]) -> list[Any]:
 def _confirmed(search: Search, chosen: Mapping[str, Any]) -> dict[int, tuple[float, ...]]:
     folder = search.experiment.folder
     cells = confirm_cells(search, chosen)
-    if any(look(folder.cell(cell)).state != "succeeded" for cell in cells):
+    if any(read_state(folder.cell(cell)).state != "succeeded" for cell in cells):
         return {}
     scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
     _, seeds, why = measured_values(search, collect(cells, folder), scores)

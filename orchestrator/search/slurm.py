@@ -22,11 +22,11 @@ from orchestrator.files import write_text
 from orchestrator.launch import processes
 from orchestrator.launch.slurm import poll, scheduler, submissions
 from orchestrator.launch.slurm.scheduler import is_over
-from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, evaluate_alone
+from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, submit_evaluation
 from orchestrator.records import ENDED, Record, Score
-from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.retries import goes_again
-from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.runs.retries import may_retry
+from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import LOOK_SECONDS, Request, start
 from orchestrator.search.block import SearchObjective, is_reported
 from orchestrator.search.controller import Controller, Launching, TrainingDecision
@@ -50,7 +50,7 @@ def on_cluster(options: SlurmOptions, tell: Callable[[str], None]) -> Launching:
 
     def verdict(cell_dir: CellDir, seen: CellState) -> TrainingDecision:
         if seen.state in RESUMABLE or seen.state == "failed":
-            return "train" if goes_again(cell_dir, seen, options) else "over"
+            return "train" if may_retry(cell_dir, seen, options) else "over"
         if seen.state != "unknown":
             since.pop(cell_dir.id, None)
         elif cell_dir.id not in since:
@@ -111,7 +111,7 @@ def _tell_sent(sent: Submitted | None, tell: Callable[[str], None]) -> None:
 def _standing(controller: Controller) -> str:
     """What is under way, in a line."""
     states = Counter(
-        look(controller.folder.cell(cell)).state
+        read_state(controller.folder.cell(cell)).state
         for trial in controller.open.values()
         for cell in trial.cells
     )
@@ -255,7 +255,7 @@ class JobScorer:
         words = self._words(records)
         missing = [r.cell for r in records if words[r.cell.id] == "missing"]
         if missing:
-            array = evaluate_alone(missing, self._folder, self._options, self._tell)
+            array = submit_evaluation(missing, self._folder, self._options, self._tell)
             self._tell(f"submitted the evaluation of {len(missing)} cells as job array {array}")
 
     def has(self, records: Sequence[Record]) -> bool:
@@ -280,7 +280,7 @@ class JobScorer:
         left = [record for record in records if not self._is_scored(record)]
         words: dict[str, JobState] = {record.cell.id: "scored" for record in records}
         if left:
-            sent, seen = self._sent(), poll.snapshot(self._folder)
+            sent, seen = self._sent(), poll.scheduler_snapshot(self._folder)
             queue, asked = seen.queued(), time.time() - (time.monotonic() - seen.made)
             for record in left:
                 own = sent.get(self._folder.cell(record.cell).path.name, [])

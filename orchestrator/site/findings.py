@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.launch.slurm.cluster import Cluster, ask
+from orchestrator.launch.slurm.cluster import Cluster, read_cluster
 from orchestrator.records import Cell, Site
 from orchestrator.site.check import SiteAdvice, check
 from orchestrator.site.probe import NodeReport, probe
@@ -28,7 +28,7 @@ def of_cluster(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[
     if wrong:
         return [SiteFinding("site file", "broken", "cannot be used", text) for text in wrong]
     options = slurm_options(site.options)
-    cluster = ask()
+    cluster = read_cluster()
     if cluster is None:
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
         return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]

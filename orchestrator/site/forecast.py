@@ -19,7 +19,7 @@ from orchestrator.spec.site_options import SlurmOptions
 _ASK_SECONDS = 30
 
 
-class Refusal(NamedTuple):
+class LibraryRefusal(NamedTuple):
     """One reason for which a library cannot run some cells."""
 
     sentence: str
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
         return f"{self.sentence} ({len(self.slugs)} {cells}: {', '.join(self.slugs[:3])}{more})"
 
 
-def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
+def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Every cell that its library cannot express, by reason."""
     found: dict[str, list[str]] = {}
     for cell in cells:
@@ -41,10 +41,10 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
             plugins.load(cell.settings.backend.name).translate(cell, place)
         except OrchError as error:
             found.setdefault(str(error), []).append(cell.slug)
-    return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
 
 
-def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
+def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Cells whose prompts are not prepared, by what to do."""
     known: dict[str, str | None] = {}
     found: dict[str, list[str]] = {}
@@ -60,10 +60,10 @@ def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[Refusal]:
             known[needs] = missing(plan)
         if told := known[needs]:
             found.setdefault(told, []).append(cell.slug)
-    return [Refusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
 
 
-def times(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
+def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
     """Cells that one job's time limit is too short for: they need a checkpoint to go on from."""
     limit, most = options.time_limit_hours, options.max_requeues + 1
     long: dict[int, list[Cell]] = {}
@@ -85,14 +85,14 @@ def times(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
             )
 
 
-def admitted(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
+def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
     """What the scheduler says to a job of each shape, asked with --test-only: nothing is
     submitted. (sentence, whether it would take it)."""
     from orchestrator.launch.slurm import script
 
     shapes: dict[script.ArrayResources, int] = {}
     for cell in cells:
-        shape = script.shape_of(cell)
+        shape = script.array_resources(cell)
         shapes[shape] = shapes.get(shape, 0) + 1
     for shape, count in shapes.items():
         what = f"{count} cells of {shape.num_nodes} x {shape.gpus_per_node} GPUs"
@@ -102,7 +102,7 @@ def admitted(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str
 
 
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    from orchestrator.launch.slurm.scheduler import told
+    from orchestrator.launch.slurm.scheduler import refusal_of
 
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -119,7 +119,7 @@ def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{what}: the scheduler could not be asked ({error})", False
     if done.returncode:
-        return f"{what}: {told(done.stderr, options.model_dump(mode='json')).sentence}", False
+        return f"{what}: {refusal_of(done.stderr, options.model_dump(mode='json')).sentence}", False
     start = re.search(r"to start at (\S+)", done.stderr)
     return f"{what}: the scheduler would take them" + (
         f", the first at {start[1]} if submitted now" if start else ""

@@ -49,14 +49,14 @@ def _shared(folder: Path, token: str) -> str:
 
 def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str, str]:
     """Release -> what is wrong with its environment on this node; empty where nothing is."""
-    from orchestrator.launch.node.environment import ground_of, missing
+    from orchestrator.launch.node.environment import environment_fault, find_environment
     from orchestrator.spec.site_options import node_options
 
     chosen, found = node_options(options), {}
     for library, version in wanted:
         name = f"{library}@{version}"
-        found[name] = missing(library, version, chosen)
-        ground = ground_of(library, version, chosen)
+        found[name] = environment_fault(library, version, chosen)
+        ground = find_environment(library, version, chosen)
         if found[name] or ground is None:
             continue
         argv = ground.command(["python", "-c", "pass"], Path.cwd(), (), ())

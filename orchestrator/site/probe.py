@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.scheduler import Refusal, told
+from orchestrator.launch.slurm.scheduler import SchedulerMessage, refusal_of
 from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -30,7 +30,7 @@ class NodeReport(NamedTuple):
     gpus: str = "0"
     environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
     """Release -> what is wrong with its environment; empty where nothing is."""
-    fault: Refusal | None = None
+    fault: SchedulerMessage | None = None
 
 
 def probe(
@@ -121,7 +121,7 @@ def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: f
             process.communicate(timeout=10)
         process.kill()
         return NodeReport(
-            fault=Refusal(
+            fault=SchedulerMessage(
                 f"no node was free within {deadline:.0f} s, so none was looked at; "
                 "ask again when the queue is shorter",
                 passing=True,
@@ -133,18 +133,18 @@ def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: f
     return NodeReport(fault=_fault(err, options, python))
 
 
-def _fault(err: str, options: SlurmOptions, python: str) -> Refusal:
+def _fault(err: str, options: SlurmOptions, python: str) -> SchedulerMessage:
     if "execve()" in err or "No such file or directory" in err:
-        return Refusal(
+        return SchedulerMessage(
             f"the nodes do not have {python}: put orch's environment where they see it, "
             "or say which Python has orch there",
             "site.options.python",
         )
     if "No module named" in err:
         said = next(line for line in err.splitlines() if "No module named" in line).strip()
-        return Refusal(
+        return SchedulerMessage(
             f"{python} runs on the node and cannot import orch ({said}): install orch "
             "where the nodes see it",
             "site.options.python",
         )
-    return told(err, options.model_dump())
+    return refusal_of(err, options.model_dump())

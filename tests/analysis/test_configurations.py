@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.compare import by, compare, versus_none
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import by, versus_none
 from orchestrator.analysis.runs import MAX_POINTS, curve
 
 METRIC = "eval/in_domain/mean"

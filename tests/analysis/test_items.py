@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.analysis.compare import by, compare, reason
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import by
+from orchestrator.analysis.wording import reason
 
 METRIC = "eval/in_domain/mean"
 ITEMS = 128

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.compare import JudgedClaim, compare, reason, statement
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.judge import JudgedClaim
+from orchestrator.analysis.wording import reason, statement
 from orchestrator.errors import SpecError
 
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.environments import lock_of
-from orchestrator.environments.make import InstallStep, alone, create, fill
+from orchestrator.environments.make import InstallStep, create, exclusive, install
 from orchestrator.errors import EnvironmentFault
 
 Made = TypeVar("Made")
@@ -35,9 +35,9 @@ def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = 
     steps = [InstallStep(no_deps, any_python=True), InstallStep(needs, with_dependencies=True)]
 
     def make() -> Path:
-        with alone(home):
+        with exclusive(home):
             if not (home / "ready").exists():
-                fill(home, Path(sys.executable), [step for step in steps if step.requirements])
+                install(home, Path(sys.executable), [step for step in steps if step.requirements])
                 (home / "ready").write_text("")
         return home / "bin" / "python"
 

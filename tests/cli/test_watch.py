@@ -21,7 +21,7 @@ from command_line import orch
 from orchestrator.cli.watching import fitted
 from orchestrator.metrics.sparkline import BARS, sparkline
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.watch import CurveTails, Speed, look, progress_line
+from orchestrator.runs.watch import CurveTails, Speed, progress_line, take_snapshot
 
 SPEC = "experiments/smoke.yaml"
 
@@ -62,16 +62,16 @@ def test_only_what_is_new_is_read(folder: RunFolder, cells: list[Any]) -> None:
     attempt, tails = begin(folder, cells[0]), CurveTails()
     write(attempt, "".join(line(i, **{"train/reward_mean": i / 100}) for i in range(1000)))
     size = attempt.metrics.stat().st_size
-    first = look(cells, folder, tails).lines[0]
+    first = take_snapshot(cells, folder, tails).lines[0]
     assert (first.step, len(first.values), first.metric) == (999, 1000, "train/reward_mean")
     assert tails.bytes_read == size
-    look(cells, folder, tails)
+    take_snapshot(cells, folder, tails)
     assert tails.bytes_read == size, "nothing new, nothing read"
     more = line(1000, **{"train/reward_mean": 7.0})
     write(attempt, more[:20])
-    assert look(cells, folder, tails).lines[0].step == 999, "a torn line waits"
+    assert take_snapshot(cells, folder, tails).lines[0].step == 999, "a torn line waits"
     write(attempt, more[20:])
-    assert look(cells, folder, tails).lines[0].values[-1] == 7.0
+    assert take_snapshot(cells, folder, tails).lines[0].values[-1] == 7.0
     assert tails.bytes_read == size + 20 + len(more)
 
 
@@ -84,31 +84,31 @@ def test_broken_lines_and_a_file_begun_anew(folder: RunFolder, cells: list[Any])
         + '{"step": "x", "values": {}}\n{"step": 6, "values": 3}\n'
         + '{"step": 7, "values": {"train/reward_mean": NaN}}\n',
     )
-    seen = look(cells, folder, tails).lines[0]
+    seen = take_snapshot(cells, folder, tails).lines[0]
     assert seen.step == 7
     assert len(seen.values) == 2
     attempt.metrics.write_text(line(0, **{"eval/accuracy_in_domain": 0.25}))
-    seen = look(cells, folder, tails).lines[0]
+    seen = take_snapshot(cells, folder, tails).lines[0]
     assert (seen.step, seen.metric, seen.values) == (0, "eval/accuracy_in_domain", (0.25,))
 
 
 def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any]) -> None:
-    seen = [look(cells, folder).digest]
+    seen = [take_snapshot(cells, folder).digest]
     attempt = begin(folder, cells[0])
-    seen.append(look(cells, folder).digest)
+    seen.append(take_snapshot(cells, folder).digest)
     write(attempt, line(1, **{"train/reward_mean": 1.0}))
-    seen.append(look(cells, folder).digest)
+    seen.append(take_snapshot(cells, folder).digest)
     folder.cell(cells[0]).evaluations.mkdir()
-    seen.append(look(cells, folder).digest)
+    seen.append(take_snapshot(cells, folder).digest)
     assert len(set(seen)) == 4
-    assert look(cells, folder).digest == seen[-1]
+    assert take_snapshot(cells, folder).digest == seen[-1]
 
 
 def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[Any]) -> None:
     attempt = begin(folder, cells[4])
     write(attempt, line(1, **{"train/reward_mean": 1.0}))
     with folder.cell(cells[4]).take_claim() or pytest.fail("claimed"):
-        seen = look(cells, folder, CurveTails())
+        seen = take_snapshot(cells, folder, CurveTails())
         assert seen.live
         assert not seen.over
     rows, hidden = fitted(seen, 6)
@@ -123,9 +123,9 @@ def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[An
 def test_time_left(folder: RunFolder, cells: list[Any]) -> None:
     attempt, tails, speed = begin(folder, cells[0]), CurveTails(), Speed()
     with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
-        assert speed.seconds_left(look(cells, folder, tails), 0.0) is None
+        assert speed.seconds_left(take_snapshot(cells, folder, tails), 0.0) is None
         write(attempt, line(60, **{"train/reward_mean": 1.0}))
-        left = speed.seconds_left(look(cells, folder, tails), 60.0)
+        left = speed.seconds_left(take_snapshot(cells, folder, tails), 60.0)
     assert left == pytest.approx(6 * 100 - 60)
 
 

@@ -14,18 +14,18 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli.env import command
-from orchestrator.environments import find, found, lock_of, locks, name_of
-from orchestrator.environments.lock import Lock, has_lock, read
+from orchestrator.environments import find_installed, folder_name, installed, lock_of, locks
+from orchestrator.environments.lock import Lock, has_lock, read_lock
 from orchestrator.environments.make import (
     check,
     create,
     differences,
+    install_steps,
     interpreter,
     resolve,
-    steps_of,
 )
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.node.environment import ground_of
+from orchestrator.launch.node.environment import find_environment
 from orchestrator.spec.site_options import NodeOptions
 
 HERE = "{}.{}".format(*sys.version_info)
@@ -79,8 +79,8 @@ def test_an_environment_is_what_its_lock_says(shelf: Path, within: Path) -> None
     said: list[str] = []
     made = create(LOCK, within, say=said.append)
     assert made.path == within / "verl-0.9.1"
-    assert find("verl", "0.9.1") == made
-    assert found() == [made]
+    assert find_installed("verl", "0.9.1") == made
+    assert installed() == [made]
     assert check(made, LOCK) == []
     assert create(LOCK, within, say=said.append) == made
     assert said[-1] == f"verl@0.9.1 is there: {made.path}"
@@ -92,7 +92,7 @@ def test_an_environment_is_what_its_lock_says(shelf: Path, within: Path) -> None
         env={**os.environ, **made.variables(os.environ)},
     )
     assert ran.stdout == "1.0\n"
-    on_node = ground_of("verl", "0.9.1", NodeOptions())
+    on_node = find_environment("verl", "0.9.1", NodeOptions())
     assert on_node is not None
     assert on_node.record["lock"] == LOCK.digest
     assert on_node.record["path"] == str(made.path)
@@ -131,14 +131,14 @@ def test_one_that_cannot_be_finished_is_none(shelf: Path, within: Path) -> None:
     wrong = Lock("verl", "0.9.1", "gpu", HEAD + "fakelib==7.7\n")
     with pytest.raises(EnvironmentFault, match=r"verl-0\.9\.1 cannot be made"):
         create(wrong, within)
-    assert find("verl", "0.9.1") is None
-    assert found() == []
+    assert find_installed("verl", "0.9.1") is None
+    assert installed() == []
     assert check(create(LOCK, within), LOCK) == [], "what was left is begun anew"
 
 
 def test_packages_that_are_built_come_last() -> None:
     lock = Lock("verl", "0.9.1", "gpu", "# build: Flash_Attn\nflash-attn==2.8.3\ntorch==2.11.0\n")
-    first, last = steps_of(lock)
+    first, last = install_steps(lock)
     assert first.requirements == ["torch==2.11.0"]
     assert (last.requirements, last.from_source) == (["flash-attn==2.8.3"], True)
 
@@ -214,7 +214,7 @@ def test_every_release_has_both_locks() -> None:
     assert not has_lock("micro", plugins.load("micro").versions[0])
 
 
-@pytest.mark.parametrize("lock", locks(), ids=lambda lock: name_of(*lock_name(lock)))
+@pytest.mark.parametrize("lock", locks(), ids=lambda lock: folder_name(*lock_name(lock)))
 def test_a_lock_names_its_library_and_only_exact_versions(lock: Lock) -> None:
     assert lock.words("import")
     assert lock.words("python")
@@ -253,7 +253,7 @@ def test_a_lock_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "1.0.gpu.txt"
     path.write_text(text)
     with pytest.raises(EnvironmentFault, match=says):
-        read(path, "verl")
+        read_lock(path, "verl")
 
 
 def test_the_digest_is_of_what_is_held() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from tests.launch.kit import Orch
 from tests.launch.test_local import units
 
@@ -54,7 +54,7 @@ def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path
     )
     by_one_that_finds_it_full = "the disk is full: free some room and run again" in err
     assert by_the_worker_that_fills_it or by_one_that_finds_it_full
-    assert look(folder.cell(cells[0])).state == "preempted"
+    assert read_state(folder.cell(cells[0])).state == "preempted"
     remount(small, "size=40m")
     check_it_goes_on(orch, cells, folder)
 
@@ -71,7 +71,7 @@ def test_a_disk_that_is_full_from_the_start(orch: Orch, cell: Make, small: Path)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err.endswith("the disk is full: free some room and run again, nothing is lost\n")
-    assert all(look(folder.cell(c)).state == "planned" for c in cells)
+    assert all(read_state(folder.cell(c)).state == "planned" for c in cells)
     ballast.unlink()
     check_it_goes_on(orch, cells, folder)
 

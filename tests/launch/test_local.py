@@ -16,7 +16,7 @@ from orchestrator.launch.local import RELAUNCHES, launch
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from tests.launch.kit import Orch
 
 pytestmark = pytest.mark.long
@@ -107,7 +107,7 @@ def test_how_a_cell_can_end(
 ) -> None:
     one = cell(instruction=instruction)
     launch([one], folder)
-    ended = look(folder.cell(one)).exit
+    ended = read_state(folder.cell(one)).exit
     assert ended is not None
     assert (ended.state, ended.failure, ended.message) == (state, failure, message)
     assert launch([one], folder).count(state) == 1
@@ -119,7 +119,7 @@ def test_a_collapse_is_an_outcome_and_no_failure(
 ) -> None:
     one = cell(instruction="collapse")
     assert launch([one], folder).count("succeeded") == 1
-    ended = look(folder.cell(one)).exit
+    ended = read_state(folder.cell(one)).exit
     assert ended is not None
     assert ended.outcome is not None
     assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == (
@@ -239,7 +239,7 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     out, err = process.communicate(timeout=20)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
     assert err == ""
-    ended = look(folder.cell(cells[0])).exit
+    ended = read_state(folder.cell(cells[0])).exit
     assert ended is not None
     assert (ended.state, ended.message) == ("preempted", "asked to stop")
 
@@ -258,7 +258,7 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFo
     process.kill()
     process.communicate()
     wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in family))
-    assert [look(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
+    assert [read_state(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
 
 
 def test_the_death_of_the_nursery_is_told_and_costs_nothing(
@@ -307,7 +307,7 @@ def check_nothing_is_lost(orch: Orch, cells: list[Cell], folder: RunFolder) -> N
         cell_dir.read_cell()
     assert orch.run(cells, folder) == {"interrupted": False, "succeeded": len(cells)}
     assert all(units(folder, c) == [1, 2, 3] for c in cells)
-    assert all(look(folder.cell(c)).state == "succeeded" for c in cells)
+    assert all(read_state(folder.cell(c)).state == "succeeded" for c in cells)
     assert len(folder.cells()) == len(cells)
     started = [e["submission"] for e in folder.events() if e["event"] == "started"]
     assert len(started) == len(set(started))

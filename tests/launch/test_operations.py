@@ -18,7 +18,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.operations import cancel, prune, retry
 from orchestrator.runs.plan import plan
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from tests.launch.kit import Orch, ended, leave
 from tests.launch.test_local import units, wait_for
 
@@ -62,7 +62,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
         "cancelled": 1,
         "succeeded": 2,
     }, err
-    ending = look(folder.cell(cells[0])).exit
+    ending = read_state(folder.cell(cells[0])).exit
     assert ending is not None
     assert (ending.state, ending.message) == ("cancelled", "given up: behind")
     assert len(folder.cell(cells[0]).attempts()) == 1

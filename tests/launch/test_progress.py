@@ -13,7 +13,7 @@ from orchestrator.launch.local import launch
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell, Outcome
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.watch import LaunchProgress, Now, duration, now_of, watch
+from orchestrator.runs.watch import LatestMetrics, LaunchProgress, duration, latest_metrics, watch
 from tests.launch.kit import ended
 
 Make = Callable[..., Cell]
@@ -93,8 +93,8 @@ def test_now_survives_a_torn_line_and_strangers(tmp_path: Path) -> None:
     where = attempt(tmp_path, 1, 4)
     with (where / "metrics.jsonl").open("a") as file:
         file.write('[1]\n{"step": "x"}\n{"step": 5, "val')
-    assert now_of(where) == Now(4, 0.5)
-    assert now_of(tmp_path / "nowhere") == Now()
+    assert latest_metrics(where) == LatestMetrics(4, 0.5)
+    assert latest_metrics(tmp_path / "nowhere") == LatestMetrics()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from orchestrator.identity import digest
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.plan import plan
 from orchestrator.search.section import keep_links, known, searched
+from orchestrator.tracking.store import store_of
 from tests.search.rehearsed import house
 
 
@@ -53,13 +54,14 @@ def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Pat
     before = _files(tmp_path)
     searched(made.experiment)
     assert _files(tmp_path) == before
+    mirror = store_of(made.folder, made.experiment.spec.site.tracking_uri)
     rows = plan(made.experiment.cells, made.folder)
-    mark_complete(made.experiment, rows)
+    mark_complete(made.experiment, rows, mirror)
     (made.folder.report).mkdir()
     (made.folder.report / "index.html").touch()
-    mark_complete(made.experiment, rows)
+    mark_complete(made.experiment, rows, mirror)
     house(tmp_path, trials=3).run()
-    assert not is_up_to_date(made.experiment, rows)
+    assert not is_up_to_date(made.experiment, rows, mirror)
 
 
 def _files(folder: Path) -> dict[Path, str]:

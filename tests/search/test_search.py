@@ -10,7 +10,7 @@ import pytest
 from orchestrator.records import Cell, Outcome
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
-from orchestrator.runs.state import look
+from orchestrator.runs.state import read_state
 from orchestrator.search.controller import reuse
 from orchestrator.search.journal import SearchJournal
 from tests.search.rehearsed import GOAL, House, Values, house, objective_at, theory, train
@@ -140,7 +140,7 @@ def test_a_failed_cell_fails_its_trial_and_the_search_goes_on(tmp_path: Path) ->
     (found,) = made.run()
     assert found.trials[0].state == "FAIL"
     assert f"{one.slug} ({one.id}) failed" in found.trials[0].why
-    assert look(made.folder.cell(other)).state == "cancelled"
+    assert read_state(made.folder.cell(other)).state == "cancelled"
     assert [t.state for t in found.trials[1:]] == ["COMPLETE"] * 2
 
 
@@ -175,8 +175,8 @@ def test_a_collapse_ends_the_trial_and_stops_its_other_seeds(tmp_path: Path) -> 
     (found,) = made.run()
     assert found.trials[0].state == "PRUNED"
     assert "collapsed: reward fell to 0" in found.trials[0].why
-    assert look(made.folder.cell(other)).state == "cancelled"
-    assert look(made.folder.cell(one)).state == "succeeded"  # its record is kept
+    assert read_state(made.folder.cell(other)).state == "cancelled"
+    assert read_state(made.folder.cell(one)).state == "succeeded"  # its record is kept
 
 
 def test_a_collapse_can_be_left_to_count(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from command_line import ROOT, orch
 
 from orchestrator.cli.run import keep_spec
 from orchestrator.launch.slurm import poll, submissions
+from orchestrator.rundir import CellState
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import open_experiment
-from orchestrator.runs.state import CellState, look
+from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import Request, start
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import design
@@ -170,7 +171,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
         start(Request([cell], folder, options, evaluate=False, tell=print))
         waited(lambda: controller.turn() or controller.done, "it was not pruned")
     place = folder.cell(cell)
-    found = look(place)
+    found = read_state(place)
     assert found.state == "cancelled"
     assert found.exit is not None
     assert "given up by the search: pruned with" in found.exit.message
@@ -213,10 +214,10 @@ def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
         (cell,) = controller.turn()
         place = controller.folder.cell(cell)
         train(controller.folder, cell, {}, state="failed")
-        assert verdict(place, look(place)) == "train"
+        assert verdict(place, read_state(place)) == "train"
         assert controller.turn() == [cell]
         train(controller.folder, cell, {}, state="failed")
-        assert verdict(place, look(place)) == "over"
+        assert verdict(place, read_state(place)) == "over"
         controller.turn()
     assert controller.done
     assert verdict(place, CellState("unknown", fault="nobody answers")) == "wait"

@@ -15,7 +15,9 @@ from orchestrator.spec.site import read_site
 from orchestrator.spec.site_options import SlurmOptions
 from tests.site import answers
 
-BIG = cluster.read(answers.CONFIG, answers.PARTITIONS, answers.NODES, answers.RIGHTS, answers.QOS)
+BIG = cluster.parse_cluster(
+    answers.CONFIG, answers.PARTITIONS, answers.NODES, answers.RIGHTS, answers.QOS
+)
 GOOD = {"partition": "a100", "account": "ml", "gres": "gpu:a100:4", "time_limit_hours": 12}
 
 
@@ -79,7 +81,7 @@ def test_gpus_in_every_form(text: str, found: tuple[tuple[str, int], ...]) -> No
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=80))
 def test_any_answer_can_be_read(partitions: str, nodes: str, rights: str) -> None:
-    cluster.read({}, partitions, nodes, rights, "")
+    cluster.parse_cluster({}, partitions, nodes, rights, "")
 
 
 def broken(options: dict[str, object], nodes: int = 1, gpus: int = 4) -> list[tuple[str, str]]:

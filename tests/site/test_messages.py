@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.slurm.scheduler import stuck, told
+from orchestrator.launch.slurm.scheduler import refusal_of, stuck_reason
 from tests.cluster import Cluster
 
 FAILED = "sbatch: error: Batch job submission failed:"
@@ -108,7 +108,7 @@ AWAY = [
 
 @pytest.mark.parametrize(("words", "options", "field"), SAID)
 def test_a_refusal_names_the_field(words: str, options: dict[str, Any], field: str) -> None:
-    said = told(words, options)
+    said = refusal_of(words, options)
     assert said.field == f"site.options.{field}"
     assert f"change site.options.{field}" in said.sentence
     assert not said.passing
@@ -118,18 +118,18 @@ def test_a_refusal_names_the_field(words: str, options: dict[str, Any], field: s
 
 @pytest.mark.parametrize("words", AWAY)
 def test_a_scheduler_that_is_away_is_asked_again(words: str) -> None:
-    assert told(words, {}).passing
+    assert refusal_of(words, {}).passing
 
 
 def test_names_are_suggested() -> None:
-    said = told(SAID[0][0], {"partition": "gpuu"}, {"partition": ["gpu", "cpu"]})
+    said = refusal_of(SAID[0][0], {"partition": "gpuu"}, {"partition": ["gpu", "cpu"]})
     assert "did you mean 'gpu'?" in said.sentence
 
 
 def test_unknown_words_are_passed_on() -> None:
-    said = told("sbatch: error: something new\n", {})
+    said = refusal_of("sbatch: error: something new\n", {})
     assert said == (("SLURM refuses: something new"), "", False)
-    assert told("", {}).sentence == "SLURM refuses: without a word"
+    assert refusal_of("", {}).sentence == "SLURM refuses: without a word"
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ def test_unknown_words_are_passed_on() -> None:
     ],
 )
 def test_a_job_that_would_wait_for_ever_says_why(reason: str, field: str) -> None:
-    said = stuck(reason, {})
+    said = stuck_reason(reason, {})
     assert said is not None
     assert said.field == f"site.options.{field}"
 
 
 @pytest.mark.parametrize("reason", ["Priority", "Resources", "None", "BeginTime", "Dependency"])
 def test_waiting_in_line_is_no_fault(reason: str) -> None:
-    assert stuck(reason, {}) is None
+    assert stuck_reason(reason, {}) is None
 
 
 @pytest.mark.slow
@@ -179,4 +179,4 @@ def test_what_this_slurm_says_today(slurm: Cluster, flag: str, field: str) -> No
         argv, env=slurm.env, cwd=slurm.base, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode != 0
-    assert told(done.stderr, {}).field == f"site.options.{field}"
+    assert refusal_of(done.stderr, {}).field == f"site.options.{field}"

@@ -1,25 +1,59 @@
-"""`python -m orchestrator.launch.node.agent --token T [...] -- ARGV`: one node's part of a run.
-
-Runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
-run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal
-to srun would kill this process instead of telling it.) Then it ends everything that ARGV started,
-keeps the logs of a run that failed (`keep` on stdin), and removes the node's scratch folder.
-"""
+"""Ending all that a run started on a node, wherever it went: known by a token in its variables."""
 
 import argparse
 import os
 import select
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.launch import processes, program
-from orchestrator.launch.node.sweep import SCRATCH, TOKEN, carriers, sweep
+
+TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
+SCRATCH = "orch-"
+"""How the name of a run's scratch folder begins; its token follows."""
+
+
+def end_processes(token: str, patience_seconds: float = 3.0) -> int:
+    """Ends every process of this user that carries the token; how many there were."""
+    first = list(carriers(token))
+    for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
+        left = list(carriers(token))
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while left and time.monotonic() < deadline:
+            time.sleep(0.05)
+            left = [pid for pid in left if processes.is_running(pid)]
+    return len(first)
+
+
+def carriers(token: str) -> Iterator[int]:
+    """Processes of this user that carry the token: of one rank (`<run>.<rank>`), or of a run."""
+    needle = f"{TOKEN}={token}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                held = (entry / "environ").read_bytes().split(b"\0")
+                mine = any(word == needle or word.startswith(needle + b".") for word in held)
+                if mine and processes.is_running(int(entry.name)):
+                    yield int(entry.name)
+
+
+# `python -m orchestrator.launch.node.agent --token T [...] -- ARGV`: one node's part of a run.
+#
+# Runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
+# run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal
+# to srun would kill this process instead of telling it.) Then it ends everything that ARGV started,
+# keeps the logs of a run that failed (`keep` on stdin), and removes the node's scratch folder.
+
 
 GRACE_SECONDS = 8.0
 STOPPED = 143
@@ -58,7 +92,7 @@ def main() -> int:
             clear_orphans(given.scratch.parent)
             given.scratch.mkdir(parents=True, exist_ok=True)
         code = _run(given.argv, given.token, lambda: line.listen(0.3) and not stop.asked)
-        sweep(given.token)
+        end_processes(given.token)
         if given.scratch:
             if given.logs and (code != STOPPED or b"keep" in line.said):
                 keep_logs(given.scratch, given.logs)

@@ -12,10 +12,10 @@ from orchestrator.files import write_text
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
-from orchestrator.launch.node.environment import ground_for, secrets
-from orchestrator.launch.node.process_group import Company
-from orchestrator.launch.node.ray import Failed, Stage, ray_cluster
-from orchestrator.launch.node.sweep import SCRATCH, TOKEN, sweep
+from orchestrator.launch.node.agent import SCRATCH, TOKEN, end_processes
+from orchestrator.launch.node.environment import environment_for, read_secrets
+from orchestrator.launch.node.process_group import ProcessGroup
+from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
@@ -45,7 +45,7 @@ def run(
         return ending_of(error)
     _record(attempt, stage)
     token = tokens.token_hex(8)
-    company = Company(token, attempt.path / "nodes")
+    company = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
     try:
         match plan.bring_up:
@@ -62,16 +62,16 @@ def run(
         raise
     finally:
         company.stop(keep_logs=keep_logs)
-        sweep(f"{token}.driver")
+        end_processes(f"{token}.driver")
 
 
-def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> Stage:
+def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> NodeSetup:
     num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
     cwd = attempt.path.parents[1] / "plan"
-    return Stage(
+    return NodeSetup(
         names=process_group.names(num_nodes),
         gpus_per_node=cell.resources.gpus_per_node,
-        ground=ground_for(plan, options),
+        ground=environment_for(plan, options),
         options=options,
         cwd=cwd,
         sees=(attempt.path.parents[3], *_linked(cwd)),
@@ -86,7 +86,7 @@ def _linked(folder: Path) -> list[Path]:
 
 def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
     """What the run adds to the job's variables; the plan's own word is the last."""
-    env = {**options.env, **secrets(options.secrets)}
+    env = {**options.env, **read_secrets(options.secrets)}
     if options.network_interface:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             env.setdefault(name, options.network_interface)
@@ -96,9 +96,9 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
 def _with_ray(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: Stage,
+    stage: NodeSetup,
     env: Mapping[str, str],
-    company: Company,
+    company: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
     env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
@@ -107,16 +107,16 @@ def _with_ray(
     try:
         with ray_cluster(stage, company, env) as address:
             return _program(plan, attempt, stage, {**env, "RAY_ADDRESS": address}, company, claim)
-    except Failed as failed:
+    except RayStartError as failed:
         return failed.ending
 
 
 def _with_ranks(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: Stage,
+    stage: NodeSetup,
     env: Mapping[str, str],
-    company: Company,
+    company: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
     if len(stage.names) > 1:
@@ -131,9 +131,9 @@ def _with_ranks(
 def _program(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: Stage,
+    stage: NodeSetup,
     env: Mapping[str, str],
-    company: Company,
+    company: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
     variables = {**stage.ground.variables(env), TOKEN: f"{company.token}.driver"}
@@ -161,7 +161,7 @@ def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
     return None
 
 
-def _record(attempt: AttemptDir, stage: Stage) -> None:
+def _record(attempt: AttemptDir, stage: NodeSetup) -> None:
     """attempts/<n>/nodes.json: where it ran and in what, without any value of a variable."""
     told = {
         "nodes": list(stage.names),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.environments.lock import find, root
+from orchestrator.environments.lock import find_installed, root
 from orchestrator.errors import EnvironmentFault
 from orchestrator.records import LaunchPlan
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
@@ -20,7 +20,7 @@ _SHELL = 'cd "$0" || exit 126\nexec "$@"'
 
 
 @dataclass(frozen=True)
-class Ground:
+class TrainerEnvironment:
     """What a program of the library stands on. `record` says which, for the attempt's files."""
 
     record: Mapping[str, object]
@@ -86,7 +86,7 @@ class Ground:
         return ["apptainer", "exec", "--nv", "--pwd", str(cwd), *bound, str(entry.image), *argv]
 
 
-def ground_of(library: str, version: str, options: NodeOptions) -> Ground | None:
+def find_environment(library: str, version: str, options: NodeOptions) -> TrainerEnvironment | None:
     """Where a release is installed: as the site says, else as `orch env create` made it; None
     where neither knows it."""
     name = f"{library}@{version}"
@@ -94,23 +94,23 @@ def ground_of(library: str, version: str, options: NodeOptions) -> Ground | None
     if entry is not None:
         return _declared(name, entry)
     within = Path(options.environments_dir).expanduser() if options.environments_dir else None
-    made = find(library, version, within=within)
+    made = find_installed(library, version, within=within)
     if made is not None:
         added = {"ORCH_ENVIRONMENT_BIN": str(made.bin), **made.variables(os.environ)}
-        return Ground({"kind": "orch env", **made.record()}, added)
+        return TrainerEnvironment({"kind": "orch env", **made.record()}, added)
     plain = (within or root()) / f"{library}-{version}"
     if (plain / "bin" / "python").exists():
         return _declared(name, EnvironmentEntry(venv=str(plain)))
     return None
 
 
-def ground_for(plan: LaunchPlan, options: NodeOptions) -> Ground:
+def environment_for(plan: LaunchPlan, options: NodeOptions) -> TrainerEnvironment:
     """The plan's environment; what PATH has, where nothing is known of one."""
-    known = ground_of(plan.backend, plan.version, options)
-    return known or Ground({"kind": "PATH"}, foreign=False)
+    known = find_environment(plan.backend, plan.version, options)
+    return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
 
 
-def _declared(name: str, entry: EnvironmentEntry) -> Ground:
+def _declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
     record = {"kind": "site", "name": name, **entry.model_dump(exclude_defaults=True)}
     programs = None
     if entry.venv:
@@ -118,18 +118,18 @@ def _declared(name: str, entry: EnvironmentEntry) -> Ground:
     elif entry.python:
         programs = Path(entry.python).expanduser().parent
     if programs is None:
-        return Ground(record, entry=entry)
+        return TrainerEnvironment(record, entry=entry)
     path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     added = {"PATH": path, "ORCH_ENVIRONMENT_BIN": str(programs), "PYTHONNOUSERSITE": "1"}
     if entry.venv:
         added["VIRTUAL_ENV"] = str(programs.parent)
-    return Ground(record, added, entry)
+    return TrainerEnvironment(record, added, entry)
 
 
-def missing(library: str, version: str, options: NodeOptions) -> str:
+def environment_fault(library: str, version: str, options: NodeOptions) -> str:
     """What to do where a release has no environment, or what is wrong with it; empty if it is
     there. Looks at this machine's file system."""
-    ground = ground_of(library, version, options)
+    ground = find_environment(library, version, options)
     name = f"{library}@{version}"
     if ground is None:
         return (
@@ -152,7 +152,7 @@ def missing(library: str, version: str, options: NodeOptions) -> str:
 # A value stands in no file of orch's, no log and no argument: only in the environment of processes.
 
 
-def secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
+def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
     """Name -> value. Raises EnvironmentFault for all that are missing, without any value."""
     found, faults = {}, []
     for name, source in wanted.items():

@@ -172,9 +172,9 @@ def _ask(*argv: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
     if done.returncode:
-        from orchestrator.launch.slurm.scheduler import told
+        from orchestrator.launch.slurm.scheduler import refusal_of
 
-        raise EnvironmentFault(told(done.stderr, {}).sentence)
+        raise EnvironmentFault(refusal_of(done.stderr, {}).sentence)
     return done.stdout
 
 
@@ -189,7 +189,7 @@ _MEANING = {127: "config"}
 
 
 @dataclass
-class Company:
+class ProcessGroup:
     """Companions by node. `folder` gets their output, and Ray's logs of a run that failed."""
 
     token: str

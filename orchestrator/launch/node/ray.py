@@ -15,15 +15,15 @@ from orchestrator.files import read_tail
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.node import process_group
-from orchestrator.launch.node.environment import Ground
-from orchestrator.launch.node.process_group import Company
+from orchestrator.launch.node.environment import TrainerEnvironment
+from orchestrator.launch.node.process_group import ProcessGroup
 from orchestrator.spec.site_options import NodeOptions
 
 _WAIT = Path(__file__).with_name("ray_wait.py")
 _GIB = 1 << 30
 
 
-class Failed(Exception):
+class RayStartError(Exception):
     """The cluster did not come together."""
 
     def __init__(self, ending: Ending):
@@ -31,13 +31,13 @@ class Failed(Exception):
         super().__init__(ending.message)
 
 
-class Stage(NamedTuple):
+class NodeSetup(NamedTuple):
     """Where a run takes place: what every program of it needs."""
 
     names: Sequence[str]
     """Nodes, this one first."""
     gpus_per_node: int
-    ground: Ground
+    ground: TrainerEnvironment
     options: NodeOptions
     cwd: Path
     sees: Sequence[Path]
@@ -49,7 +49,7 @@ class Stage(NamedTuple):
 
 
 @contextmanager
-def ray_cluster(stage: Stage, company: Company, env: Mapping[str, str]) -> Iterator[str]:
+def ray_cluster(stage: NodeSetup, company: ProcessGroup, env: Mapping[str, str]) -> Iterator[str]:
     """The address of a cluster that has all the GPUs. Raises Failed if it does not come together.
 
     env: what the run adds to the variables of the job; it is exported before Ray starts, because
@@ -74,7 +74,7 @@ def ray_cluster(stage: Stage, company: Company, env: Mapping[str, str]) -> Itera
     yield address
 
 
-def _common(stage: Stage, company: Company) -> list[str]:
+def _common(stage: NodeSetup, company: ProcessGroup) -> list[str]:
     gpus = stage.gpus_per_node
     cpus = stage.options.ray_cpus_per_node or max(process_group.cpus_here(), 4 * gpus + 4)
     common = [
@@ -92,26 +92,26 @@ def _common(stage: Stage, company: Company) -> list[str]:
     return common
 
 
-def _until_listening(company: Company, host: str, port: int, seconds: float) -> None:
+def _until_listening(company: ProcessGroup, host: str, port: int, seconds: float) -> None:
     """A worker that asks before the head answers gives up."""
     import socket
 
     deadline = time.monotonic() + seconds
     while True:
         if (told := company.ending()) is not None:
-            raise Failed(told)
+            raise RayStartError(told)
         try:
             with socket.create_connection((host, port), timeout=2):
                 return
         except OSError:
             if time.monotonic() > deadline:
-                raise Failed(_late(company, seconds, "its head does not listen")) from None
+                raise RayStartError(_late(company, seconds, "its head does not listen")) from None
         time.sleep(0.2)
 
 
 def _until_whole(
-    stage: Stage,
-    company: Company,
+    stage: NodeSetup,
+    company: ProcessGroup,
     address: str,
     variables: Mapping[str, str],
     env: Mapping[str, str],
@@ -135,9 +135,9 @@ def _until_whole(
     try:
         while waiter.poll() is None:
             if (told := company.ending()) is not None:
-                raise Failed(told)
+                raise RayStartError(told)
             if time.monotonic() > deadline:
-                raise Failed(_late(company, seconds, "it does not answer"))
+                raise RayStartError(_late(company, seconds, "it does not answer"))
             time.sleep(0.2)
     finally:
         program.end(waiter, 2)
@@ -146,9 +146,9 @@ def _until_whole(
     if waiter.returncode == 3:
         gpus, living = out.read_text(encoding="utf-8").split()[-2:]
         what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"
-        raise Failed(_late(company, seconds, what))
+        raise RayStartError(_late(company, seconds, what))
     tail = read_tail(err, 1 << 14).decode(errors="replace")
-    raise Failed(
+    raise RayStartError(
         Ending(
             "failed",
             code=waiter.returncode,
@@ -158,7 +158,7 @@ def _until_whole(
     )
 
 
-def _late(company: Company, seconds: float, what: str) -> Ending:
+def _late(company: ProcessGroup, seconds: float, what: str) -> Ending:
     message = (
         f"Ray did not come together within {seconds / 60:g} minutes "
         f"(site.options.start_minutes): {what}. What each node said is in {company.folder}"

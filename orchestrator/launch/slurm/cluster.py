@@ -5,10 +5,15 @@ is the same from SLURM 20.11 to 24.11. Asking changes nothing.
 """
 
 import getpass
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+from orchestrator.errors import EnvironmentFault
 
 DEADLINE_SECONDS = 20.0
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
@@ -95,7 +100,7 @@ class Cluster:
         return [node for node in self.nodes if partition in node.partitions]
 
 
-def ask() -> Cluster | None:
+def read_cluster() -> Cluster | None:
     """The cluster this machine belongs to; None where there is none or it does not answer."""
     faults: list[str] = []
     config = _settings(_said(faults, "scontrol", "show", "config"))
@@ -116,10 +121,10 @@ def ask() -> Cluster | None:
             "format=account,partition,qos,maxsubmit,maxwall",
         )
         qos = _said(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
-    return read(config, partitions, nodes, rights, qos, faults)
+    return parse_cluster(config, partitions, nodes, rights, qos, faults)
 
 
-def read(
+def parse_cluster(
     config: dict[str, str],
     partitions: str,
     nodes: str,
@@ -227,7 +232,7 @@ def _count(text: str | None) -> int | None:
 
 def _said(faults: list[str], *argv: str) -> str:
     """What a command prints; nothing, and a sentence in faults, where it fails."""
-    from orchestrator.launch.slurm.scheduler import told
+    from orchestrator.launch.slurm.scheduler import refusal_of
 
     try:
         done = subprocess.run(
@@ -246,6 +251,51 @@ def _said(faults: list[str], *argv: str) -> str:
         faults.append(f"`{' '.join(argv[:3])}` did not answer in {DEADLINE_SECONDS:.0f} s")
         return ""
     if done.returncode:
-        faults.append(f"`{' '.join(argv[:3])}`: {told(done.stderr, {}).sentence}")
+        faults.append(f"`{' '.join(argv[:3])}`: {refusal_of(done.stderr, {}).sentence}")
         return ""
     return done.stdout
+
+
+# Whether there is a cluster here: asked once, briefly, and only where SLURM's commands are.
+
+
+_DEADLINE_SECONDS = 15.0
+
+
+def has_controller() -> bool:
+    """Whether a SLURM controller answers. Costs nothing where `sbatch` is not on PATH.
+
+    SLURM's commands without a configuration are not a cluster. Raises EnvironmentFault for a
+    configured cluster that does not answer: to rehearse by mistake what a cluster was to train
+    would be worse than to ask again.
+    """
+    sbatch, scontrol = shutil.which("sbatch"), shutil.which("scontrol")
+    if sbatch is None or scontrol is None:
+        return False
+    return _answers(scontrol, os.environ.get("SLURM_CONF", ""))
+
+
+@lru_cache(maxsize=8)
+def _answers(scontrol: str, _conf: str) -> bool:
+    try:
+        asked = subprocess.run(
+            [scontrol, "ping"],
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        told = f"{asked.stdout}\n{asked.stderr}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        told = str(error)
+    if " is UP" in told:
+        return True
+    if "configuration source" in told:
+        return False
+    said = " ".join(told.split()) or "nothing"
+    raise EnvironmentFault(
+        "site.kind 'auto' cannot tell where to run: SLURM is configured here and its controller "
+        f"does not answer (`scontrol ping` said: {said[:300]}). Try again when it does, or say "
+        "site=local to rehearse on this machine, or site.kind=slurm to insist on the cluster"
+    )

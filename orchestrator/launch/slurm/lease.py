@@ -21,8 +21,8 @@ from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.launch.endings import Ending
 from orchestrator.rundir import AttemptDir, CellDir
 
-BEAT_SECONDS = 3.0
-SILENT_SECONDS = 30.0
+HEARTBEAT_SECONDS = 3.0
+LEASE_SECONDS = 30.0
 
 
 def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir | None:
@@ -45,7 +45,7 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
     return cell_dir.reserve(json.dumps(order), fresh=True)
 
 
-def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
+def wait_for_earlier_attempts(cell_dir: CellDir, mine: AttemptDir) -> None:
     """Returns when no earlier attempt can be writing any more."""
     for earlier in cell_dir.attempts():
         while earlier.number < mine.number and not (earlier.exit.exists() or is_dead(earlier)):
@@ -54,9 +54,9 @@ def wait_for_silence(cell_dir: CellDir, mine: AttemptDir) -> None:
                 silent = mine.beat.stat().st_mtime - earlier.beat.stat().st_mtime
             except FileNotFoundError:
                 break  # it never lived
-            if silent > SILENT_SECONDS:
+            if silent > LEASE_SECONDS:
                 break
-            time.sleep(min(1.0, BEAT_SECONDS))
+            time.sleep(min(1.0, HEARTBEAT_SECONDS))
 
 
 def is_dead(attempt: AttemptDir) -> bool:
@@ -65,6 +65,16 @@ def is_dead(attempt: AttemptDir) -> bool:
     if not job.get("birth") or job.get("host") != processes.node_name():
         return False
     return processes.birth(int(job.get("pid", 0))) != str(job["birth"])
+
+
+def has_helper(attempt: AttemptDir, job: str) -> bool:
+    """Whether another job than the element's own is at the attempt."""
+    if not attempt.job.exists() or (read_json(attempt.job) or {}).get("job") in (None, job):
+        return False
+    try:
+        return time.time() - attempt.beat.stat().st_mtime < LEASE_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 class Lease:
@@ -88,10 +98,10 @@ class Lease:
             yield self
         finally:
             done.set()
-            thread.join(timeout=BEAT_SECONDS)
+            thread.join(timeout=HEARTBEAT_SECONDS)
 
     def _beat(self, done: threading.Event) -> None:
-        while not done.wait(BEAT_SECONDS):
+        while not done.wait(HEARTBEAT_SECONDS):
             with suppress(OSError, OrchError):  # a file server that is away is asked again
                 self.lost = self._is_superseded()
                 self.ending = self._watch()

@@ -17,9 +17,9 @@ from typing import Any
 from orchestrator.files import read_tail
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm import scheduler as words
-from orchestrator.launch.slurm.work_stealing import is_helped
+from orchestrator.launch.slurm.lease import has_helper
 from orchestrator.records import ExitRecord, State
-from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.rundir import ON_CLUSTER, AttemptDir, CellDir, RunFolder, SchedulerReport
 
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 _FRESH_SECONDS = 1.0
@@ -28,11 +28,8 @@ _YOUNG_SECONDS = 120.0
 _SKEW_SECONDS = 3600.0
 """How far the clocks of a login node and of the controller may be apart."""
 
-PolledState = tuple[State, ExitRecord | None, str]
-"""State, how it ended, and why it is unknown."""
 
-
-class Snapshot:
+class SchedulerSnapshot:
     """One answer of the scheduler about a folder's jobs."""
 
     def __init__(self, folder: RunFolder):
@@ -64,40 +61,37 @@ class Snapshot:
     def asked(self) -> tuple[object, object]:
         return self._accounted, self._queued
 
-    def seen(self, job: str, index: int, sent: float, log: Path) -> PolledState:
+    def seen(self, job: str, index: int, sent: float, log: Path) -> SchedulerReport:
         """One element. log: what it prints; there from the moment it is started."""
         found = self.accounted().get((job, index))
         if found is not None and 0 < found.submitted < sent - _SKEW_SECONDS:
             found = None  # of another job: ids begin again when a controller loses its state
         if found is not None and not words.is_over(found.word):
-            return words.state_of(found), None, ""
+            return SchedulerReport(words.state_of(found))
         queue = self.queued()
         if queue is None:
-            return "unknown", None, f"{self.fault}; ask again when it does"
+            return SchedulerReport("unknown", fault=f"{self.fault}; ask again when it does")
         held = queue.get((job, index))
         if held is not None and not words.is_over(held.word):
-            return words.state_of(held), None, ""
+            return SchedulerReport(words.state_of(held))
         if found is None and held is not None:
             if self._will_be_told(held):
-                return "running", None, ""
+                return SchedulerReport("running")
             found = held
         if found is not None:
             ended = words.ending_of(found, _last_words(log))
             waiting: State = "pending" if found.word in words.STOPPED else "running"
-            return (ended.state if ended else waiting), ended, ""
+            return SchedulerReport(ended.state if ended else waiting, ended)
         if self._knows(job) and not log.exists():
             return words.withdrawn(job, index)
         if not self.fault and time.time() - sent < _YOUNG_SECONDS:
-            return "submitted", None, ""
+            return SchedulerReport("submitted")
         if not self.fault:
             return words.forgotten(job, index)
-        return (
+        return SchedulerReport(
             "unknown",
-            None,
-            (
-                f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
-                "cancel` and `orch retry` submit the cell again"
-            ),
+            fault=f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
+            "cancel` and `orch retry` submit the cell again",
         )
 
     def _will_be_told(self, held: scheduler.ArrayElement) -> bool:
@@ -114,7 +108,7 @@ class Snapshot:
         )
 
 
-_snapshots: dict[Path, Snapshot] = {}
+_snapshots: dict[Path, SchedulerSnapshot] = {}
 _gaps: dict[Path, float] = {}
 
 
@@ -131,12 +125,12 @@ def refresh(folder: RunFolder) -> None:
         del _snapshots[folder.path]
 
 
-def snapshot(folder: RunFolder) -> Snapshot:
+def scheduler_snapshot(folder: RunFolder) -> SchedulerSnapshot:
     """The scheduler's answer, not older than a few seconds; a minute when nothing changes."""
     held = _snapshots.get(folder.path)
     if held is not None and time.monotonic() - held.made < _gaps.get(folder.path, FIRST_SECONDS):
         return held
-    made = Snapshot(folder)
+    made = SchedulerSnapshot(folder)
     if held is not None:
         made.accounted()
         same = made.asked()[0] == held.asked()[0]
@@ -146,13 +140,15 @@ def snapshot(folder: RunFolder) -> Snapshot:
     return made
 
 
-def seen_job(folder: RunFolder, sent: submissions.Submission, index: int) -> PolledState:
+def polled_element(folder: RunFolder, sent: submissions.Submission, index: int) -> SchedulerReport:
     """One element of a submission that is in the ledger."""
     log = folder.submission(sent.id) / f"{sent.job}_{index}.log"
-    return snapshot(folder).seen(str(sent.job), index, sent.time, log)
+    return scheduler_snapshot(folder).seen(str(sent.job), index, sent.time, log)
 
 
-def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> PolledState | None:
+def polled_state(
+    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
+) -> SchedulerReport | None:
     """What to say of a cell whose last attempt was submitted and has no final word.
 
     ended: an exit.json that says preempted or timed_out: the job may be in the queue again. None
@@ -160,41 +156,38 @@ def seen(cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None) -> Po
     """
     order = _head(attempt)
     folder = RunFolder(cell_dir.path.parents[1])
-    taken = snapshot(folder)
+    taken = scheduler_snapshot(folder)
     submission = taken.jobs.get(order["submission"]) or submissions.read(folder).get(
         order["submission"]
     )
     if submission is None:
-        return (
+        return SchedulerReport(
             "unknown",
             ended,
-            (
-                f"{attempt.order} names a submission that is not in {folder.ledger}: it was "
-                f"removed "
-                "or cut. Remove the attempt's folder to submit the cell again"
-            ),
+            f"{attempt.order} names a submission that is not in {folder.ledger}: it was removed "
+            "or cut. Remove the attempt's folder to submit the cell again",
         )
     if submission.dropped:
         return None
     if submission.job is None:
-        return "submitted", ended, ""
+        return SchedulerReport("submitted", ended)
     log = folder.submission(submission.id) / f"{submission.job}_{order['index']}.log"
-    state, record, fault = taken.seen(submission.job, order["index"], submission.time, log)
+    report = taken.seen(submission.job, order["index"], submission.time, log)
     if (
         ended is None
-        and state != "running"
-        and is_helped(attempt, f"{submission.job}_{order['index']}")
+        and report.state != "running"
+        and has_helper(attempt, f"{submission.job}_{order['index']}")
     ):
-        return "running", None, ""
-    if ended is None or state in ("submitted", "pending", "running"):
-        return state, record, fault
-    if state == "cancelled":
-        return state, record, ""
+        return SchedulerReport("running")
+    if ended is None or report.state in ON_CLUSTER:
+        return report
+    if report.state == "cancelled":
+        return report._replace(fault="")
     if taken.queued() is None:
-        return "unknown", ended, fault  # it may be in the queue again
+        return SchedulerReport("unknown", ended, report.fault)  # it may be in the queue again
     if time.time() - ended.ended < words.LATE_SECONDS:
-        return "pending", None, ""  # it puts itself back into the queue
-    return ended.state, ended, ""
+        return SchedulerReport("pending")  # it puts itself back into the queue
+    return SchedulerReport(ended.state, ended)
 
 
 _HEAD = re.compile(rb'\{"submission": "(\w+)", "index": (\d+), "cell": ')
@@ -224,16 +217,16 @@ PATIENCE_SECONDS = 30.0
 """How long a job may wait before its reason is looked at."""
 
 
-def stuck(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
+def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     """One sentence a reason, with the number of jobs. options: `site.options`, for their values.
 
     Accounting keeps the last reason that was neither priority nor resources, also when it is over:
     only where that is a reason not to start, the queue is asked whether it holds. That is a call
     more.
     """
-    from orchestrator.launch.slurm.scheduler import stuck as meaning
+    from orchestrator.launch.slurm.scheduler import stuck_reason as meaning
 
-    taken = snapshot(folder)
+    taken = scheduler_snapshot(folder)
     mine = {s.job for s in taken.jobs.values() if s.job and not s.drained}
     since = time.time() - PATIENCE_SECONDS
     late = {

@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.launch import processes
 from orchestrator.records import ExitRecord, State
+from orchestrator.rundir import SchedulerReport
 
 DEADLINE_SECONDS = 60.0
 MAX_ARGUMENTS = 500
@@ -84,7 +86,7 @@ def call(argv: Sequence[str], cwd: Path | None = None, patient: bool = False) ->
             f"{argv[0]} finds no cluster: no slurm.conf ($SLURM_CONF, /etc/slurm), and "
             "none is announced. Run orch on a login node; site=local rehearses here"
         )
-    if not patient and told(words, {}).passing:
+    if not patient and refusal_of(words, {}).passing:
         raise SchedulerUnavailable(words)
     raise SchedulerRefusal(words)
 
@@ -268,15 +270,16 @@ def ending_of(element: ArrayElement, log: str, now: float | None = None) -> Exit
     )
 
 
-def withdrawn(job: str, index: int) -> tuple[State, ExitRecord, str]:
+def withdrawn(job: str, index: int) -> SchedulerReport:
     """Of an element that is nowhere while its array is known, and that never started: SLURM keeps
     no record of an element that was cancelled alone while it waited."""
     now = time.time()
     message = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
-    return "cancelled", ExitRecord(state="cancelled", message=message, started=now, ended=now), ""
+    record = ExitRecord(state="cancelled", message=message, started=now, ended=now)
+    return SchedulerReport("cancelled", record)
 
 
-def forgotten(job: str, index: int) -> tuple[State, ExitRecord, str]:
+def forgotten(job: str, index: int) -> SchedulerReport:
     """Of a job that neither queue nor accounting knows, though both answer and had time to learn
     of it: a controller that crashed has forgotten it. Should it start after all, it finds its
     cell taken over."""
@@ -284,11 +287,8 @@ def forgotten(job: str, index: int) -> tuple[State, ExitRecord, str]:
     message = (
         f"the scheduler has forgotten job {job}_{index}: neither the queue nor accounting knows it"
     )
-    return (
-        "failed",
-        ExitRecord(state="failed", failure="lost", message=message, started=now, ended=now),
-        "",
-    )
+    record = ExitRecord(state="failed", failure="lost", message=message, started=now, ended=now)
+    return SchedulerReport("failed", record)
 
 
 def _meaning(element: ArrayElement) -> tuple[State, str, str]:
@@ -364,7 +364,7 @@ def _code(told: str) -> int | None:
 # and scontrol print themselves; the reasons are squeue's (job_reason_string).
 
 
-class Refusal(NamedTuple):
+class SchedulerMessage(NamedTuple):
     """One refusal, for a person."""
 
     sentence: str
@@ -606,9 +606,9 @@ _REASONS: Mapping[str, tuple[str, str]] = {
 """Reasons that do not pass by waiting, or only when somebody does something about them."""
 
 
-def told(
+def refusal_of(
     stderr: str, options: Mapping[str, object], known: Mapping[str, list[str]] | None = None
-) -> Refusal:
+) -> SchedulerMessage:
     """What a failed sbatch, srun, scontrol or sacct said, as a sentence.
 
     options: `site.options`; known: field -> the names the cluster has, for a suggestion.
@@ -616,11 +616,11 @@ def told(
     line = _line(stderr)
     rule = next((r for r in _RULES if re.search(r.phrase, stderr, re.IGNORECASE)), None)
     if rule is None:
-        return Refusal(f"SLURM refuses: {line or 'without a word'}")
+        return SchedulerMessage(f"SLURM refuses: {line or 'without a word'}")
     return _told(rule.says, rule.field, line, options, known or {}, rule.passing)
 
 
-def stuck(reason: str, options: Mapping[str, object]) -> Refusal | None:
+def stuck_reason(reason: str, options: Mapping[str, object]) -> SchedulerMessage | None:
     """Why a pending job will never start, by squeue's reason; None for reasons that pass."""
     name = reason.strip("()").split(",")[0].strip()
     found = _REASONS.get(name)
@@ -636,20 +636,20 @@ def _told(
     options: Mapping[str, object],
     known: Mapping[str, list[str]],
     passing: bool,
-) -> Refusal:
+) -> SchedulerMessage:
     value = options.get(field)
     shown = "that was asked for" if value is None else f"'{value}'"
     sentence = says.format(value=shown, line=line)
     if not field:
-        return Refusal(sentence, passing=passing)
+        return SchedulerMessage(sentence, passing=passing)
     path = "site.runs_dir" if field == "runs_dir" else f"site.options.{field}"
     names = known.get(field, [])
     hint = did_you_mean(str(value), names) if value is not None else ""
     if not hint and names:
         hint = f" (there are: {', '.join(names)})"
     if says.endswith("{line}") or line in sentence:
-        return Refusal(f"{sentence}{hint}; change {path}", path, passing)
-    return Refusal(f"{sentence}{hint}; change {path}. SLURM: {line}", path, passing)
+        return SchedulerMessage(f"{sentence}{hint}; change {path}", path, passing)
+    return SchedulerMessage(f"{sentence}{hint}; change {path}. SLURM: {line}", path, passing)
 
 
 def _line(stderr: str) -> str:
@@ -662,3 +662,37 @@ def _line(stderr: str) -> str:
         "",
         re.sub(r"^\w+: ", "", chosen),
     ).strip()
+
+
+# A job that puts itself back into the queue, under its own id.
+
+
+_PATIENCE_SECONDS = 120
+_OURS = ("RUNNING", "SIGNALING")
+"""States in which nobody else ends the job; the second is that of one that was told just now."""
+
+
+def job_id() -> str:
+    """`<array>_<index>` of this job, as SLURM's commands take it."""
+    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+
+
+def restarts() -> int:
+    """How often SLURM has started this job again; not exact where it had troubles of its own."""
+    told = os.environ.get("SLURM_RESTART_COUNT", "")
+    return int(told) if told.isdigit() else 0
+
+
+def requeue_job(job: str) -> bool:
+    """Whether the job was put back, or SLURM is at it itself (also to cancel it)."""
+    call = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            listed = call(["squeue", "--noheader", f"--jobs={job}", "--format=%T"])
+            if listed.returncode == 0 and listed.stdout.strip() not in _OURS:
+                return True
+            if call(["scontrol", "requeue", job]).returncode == 0:
+                return True
+        time.sleep(2)
+    return False

@@ -9,6 +9,10 @@ from typing import NamedTuple
 from orchestrator.records import Cell
 from orchestrator.spec.site_options import SlurmOptions
 
+EVALUATE = "orchestrator.runs.evaluation_task"
+"""The program that exports and scores a trained cell. Evaluation is above launching: it is named
+here and never imported."""
+
 
 class ArrayResources(NamedTuple):
     """What the elements of one array have in common."""
@@ -27,9 +31,11 @@ class ArrayJob(NamedTuple):
     after: str | None = None
     """Id of the array whose elements these wait for, one by one."""
     exclude: tuple[str, ...] = ()
+    program: str = "orchestrator.launch.slurm.task"
+    """Module that each element runs, by name."""
 
 
-def shape_of(cell: Cell) -> ArrayResources:
+def array_resources(cell: Cell) -> ArrayResources:
     """An embedded cell takes a core of one node; another what its resources say."""
     if cell.scale == "micro":
         return ArrayResources()
@@ -63,7 +69,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     for flag in options.extra:
         name, given, value = flag.removeprefix("--").partition("=")
         more[name] = value if given else True
-    command = shlex.join([options.python or sys.executable, "-P", "-m", TASK])
+    command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
     trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job, see helping
     made: str = _make_sbatch_string(
         command=f"{trained} || exec {command}",
@@ -85,9 +91,6 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         additional_parameters=more,
     )
     return made
-
-
-TASK = "orchestrator.launch.slurm.task"
 
 
 def argv(folder: str) -> Sequence[str]:

@@ -19,12 +19,11 @@ from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import telling, write_text
 from orchestrator.launch import processes
-from orchestrator.launch.check import expressible
+from orchestrator.launch.check import check_launchable
 from orchestrator.launch.slurm import poll, scheduler, script, submissions
 from orchestrator.launch.slurm import scheduler as words
-from orchestrator.records import Cell
-from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import RESUMABLE, CellState, look
+from orchestrator.records import Cell, ExitRecord
+from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import SlurmOptions, of_evaluation
 
 SETTLED_SECONDS = 5.0
@@ -34,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @contextmanager
-def submitting(folder: RunFolder) -> Iterator[None]:
+def submission_lock(folder: RunFolder) -> Iterator[None]:
     """The right to submit cells of a folder. Raises OrchError if another orch keeps it."""
     lock = folder.submission(".lock")
     with telling(lock, passing=()):
@@ -100,7 +99,7 @@ def _respect(left: submissions.Submission) -> None:
         )
 
 
-def close_books(folder: RunFolder) -> None:
+def mark_drained(folder: RunFolder) -> None:
     """Notes which submissions have nothing at work any more, so that they are not asked about."""
     for sent in submissions.read(folder).values():
         if sent.job is None or sent.drained or sent.kind != "train":
@@ -170,14 +169,14 @@ def submit(
     EnvironmentFault where SLURM refuses, or does not answer for AWAY_SECONDS.
     """
     folder.open()
-    with submitting(folder):
+    with submission_lock(folder):
         for line in reconcile(folder):
             tell(line)
-        close_books(folder)
+        mark_drained(folder)
         poll.refresh(folder)
-        looks = [(cell, look(folder.cell(cell))) for cell in cells]
+        looks = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
         todo = [(cell, seen) for cell, seen in looks if seen.state in RESUMABLE]
-        expressible([cell for cell, _ in todo], folder)
+        check_launchable([cell for cell, _ in todo], folder)
         _follow_up(folder, options, tell)
         if not todo:
             return Submitted()
@@ -260,15 +259,17 @@ def _send_scoring(
     """Sends evaluations of such cells: each is one process of one node."""
     gpus = options.evaluation.gpus
     if gpus is None:
-        gpus = max((script.shape_of(cell).gpus_per_node for cell in cells), default=0)
+        gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
     adapted = of_evaluation(options, gpus, small=all(c.scale == "micro" for c in cells))
-    job = script.ArrayJob(name, len(elements), script.ArrayResources(1, gpus), after=after)
+    job = script.ArrayJob(
+        name, len(elements), script.ArrayResources(1, gpus), after=after, program=script.EVALUATE
+    )
     manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
     _write(folder, submission, manifest, job, adapted)
     return _sbatch(folder, submission, name, adapted, tell)
 
 
-def evaluate_alone(
+def submit_evaluation(
     cells: Sequence[Cell],
     folder: RunFolder,
     options: SlurmOptions,
@@ -278,7 +279,7 @@ def evaluate_alone(
 
     Asks not whether there is one already. Raises as `submit` does.
     """
-    with submitting(folder):
+    with submission_lock(folder):
         for line in reconcile(folder):
             tell(line)
         submission = secrets.token_hex(8)
@@ -355,13 +356,13 @@ def _sbatch(
     try:
         job = patiently(send, tell)
     except scheduler.SchedulerRefusal as error:
-        from orchestrator.launch.slurm.cluster import ask
-        from orchestrator.launch.slurm.scheduler import told
+        from orchestrator.launch.slurm.cluster import read_cluster
+        from orchestrator.launch.slurm.scheduler import refusal_of
 
         submissions.note(folder, submissions.DROPPED, submission, why=str(error)[:500])
-        cluster = ask()
+        cluster = read_cluster()
         known = cluster.names() if cluster else None
-        said = told(str(error), options.model_dump(mode="json"), known)
+        said = refusal_of(str(error), options.model_dump(mode="json"), known)
         raise EnvironmentFault(
             f"the cluster refuses the job: {said.sentence.rstrip('.')}. Nothing of it was submitted"
         ) from error
@@ -392,7 +393,7 @@ def _chunks(
 ) -> Iterator[Chunk]:
     groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
     for cell, seen in todo:
-        key = script.shape_of(cell), _bad_nodes(folder.cell(cell), seen)
+        key = script.array_resources(cell), _bad_nodes(folder.cell(cell), seen)
         groups.setdefault(key, []).append(cell)
     for (shape, exclude), cells in groups.items():
         for start in range(0, len(cells), size):
@@ -419,3 +420,48 @@ def _room(options: SlurmOptions, evaluate: bool, tell: Callable[[str], None]) ->
         return None
     queued = sum(not words.is_over(e.word) for e in patiently(scheduler.queue, tell).values())
     return max(0, options.max_submit_jobs - queued) // (2 if evaluate else 1)
+
+
+# What a person does to cells that are on a cluster: cancel them.
+
+
+def cancel_submitted(
+    cells: Iterable[Cell], folder: RunFolder, why: str
+) -> tuple[list[tuple[Cell, CellState]], str]:
+    """Cancels cells that are with the scheduler: those it did, as they were, and what went wrong.
+
+    The last attempt's word comes first: a job that starts, or runs on, after it finds itself
+    cancelled, also when the scheduler does not answer.
+    """
+    done: list[tuple[Cell, CellState]] = []
+    elements: list[str] = []
+    known = submissions.read(folder)
+    follower = {s.follows: s.job for s in known.values() if s.follows and s.job}
+    for cell in cells:
+        cell_dir = folder.cell(cell)
+        seen = cell_dir.state(poll=poll.polled_state)
+        # a scheduler that does not answer is no reason to let a cell go on
+        if seen.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
+            continue
+        order = cell_dir.attempts()[-1].read_order()
+        sent = known.get(order["submission"])
+        now = time.time()
+        cell_dir.open_attempt().write_exit(
+            ExitRecord(
+                state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
+            )
+        )
+        folder.append("cancel", cell.id)
+        jobs = (sent and sent.job, follower.get(order["submission"]))
+        elements += [f"{job}_{order['index']}" for job in jobs if job]
+        done.append((cell, seen))
+    try:
+        scheduler.cancel(elements)
+    except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+        return done, (
+            f"the scheduler could not be told ({error}); jobs that run end by themselves within "
+            "seconds, those that wait will end when they start"
+        )
+    finally:
+        poll.forget()
+    return done, ""

@@ -4,35 +4,75 @@ python -m orchestrator.launch.slurm.task     SLURM's variables say which element
 """
 
 import os
+import runpy
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import NO_ROOM, read_json
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
-from orchestrator.launch.program import Quiet
-from orchestrator.launch.slurm import evaluation_task, requeue, scheduler, work_stealing
-from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
-from orchestrator.launch.slurm.requeue import job_id
+from orchestrator.launch.program import HangWatch
+from orchestrator.launch.slurm import scheduler, script, work_stealing
+from orchestrator.launch.slurm import scheduler as requeue
+from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_earlier_attempts
+from orchestrator.launch.slurm.scheduler import job_id
 from orchestrator.records import Cell, ExitRecord, LaunchPlan, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.spec.site_options import SlurmOptions
 
-ASKED: Mapping[int, State] = {**worker.ASKED, signal.SIGUSR1: "timed_out"}
+STOP_SIGNALS: Mapping[int, State] = {**worker.STOP_SIGNALS, signal.SIGUSR1: "timed_out"}
 """USR1 comes before the time limit and, where the cluster says so, on preemption."""
 NOT_MINE = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
 _STARTED = time.monotonic()
 
 
+class TaskElement(NamedTuple):
+    """One element of a job array, as its job finds it."""
+
+    place: Path
+    """The folder of the submission, where the job runs."""
+    number: int
+    """Its index in the array."""
+    cell_dir: CellDir
+    attempt: int
+    """The number of the attempt that was submitted."""
+    manifest: Mapping[str, Any]
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.place.parents[1])
+
+
 def main() -> int:
-    ask = worker.StopSignals(ASKED)
+    """Train the cell of this job's element; return the job's exit code."""
+    ask = worker.StopSignals(STOP_SIGNALS)
+    element = read_element()
+    if element is None:
+        return scheduler.UNSEEN
+    if element.manifest["kind"] == "evaluate":
+        # submitted by an orch whose evaluations did not name their own program
+        runpy.run_module(script.EVALUATE, run_name="__main__", alter_sys=True)
+    place, index, cell_dir, number, manifest = element
+    if not _are_shared(cell_dir, manifest):
+        return exit_code_of(lambda: train(cell_dir, place.name, number, manifest["options"], ask))
+    return work_stealing.run_in_child(
+        lambda: exit_code_of(lambda: train_shared(cell_dir, place, index, number, manifest, ask)),
+        lambda: help_others(element.folder, place, index, manifest, ask),
+        ask,
+        STOP_SIGNALS,
+    )
+
+
+def read_element() -> TaskElement | None:
+    """Return the element that SLURM's variables name; None, and say so, where the node does not see
+    the runs folder."""
     place = Path.cwd()
     manifest = read_json(place / "manifest.json")
     if manifest is None:
@@ -40,26 +80,16 @@ def main() -> int:
             f"{place}/manifest.json cannot be seen from {os.environ.get('SLURMD_NODENAME')}: the "
             "runs folder must lie on a file system that every node sees"
         )
-        return scheduler.UNSEEN
-    folder = RunFolder(place.parents[1])
+        return None
     index = int(os.environ["SLURM_ARRAY_TASK_ID"])
     name, number = manifest["elements"][index]
-    cell_dir = CellDir(folder.cells_path / name)
-    os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # what the submitter means by it
-    if manifest["kind"] == "evaluate":
-        return _told(lambda: evaluation_task.run(folder, cell_dir, manifest, ask))
-    if not _are_shared(cell_dir, manifest):
-        return _told(lambda: train(cell_dir, place.name, number, manifest["options"], ask))
-    return work_stealing.in_child(
-        lambda: _told(lambda: train_shared(cell_dir, place, index, number, manifest, ask)),
-        lambda: help_others(folder, place, index, manifest, ask),
-        ask,
-        ASKED,
-    )
+    os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # as it was where the cells were submitted
+    cell_dir = CellDir(RunFolder(place.parents[1]).cells_path / name)
+    return TaskElement(place, index, cell_dir, number, manifest)
 
 
-def _told(work: Callable[[], int]) -> int:
-    """The exit code of the work; of what went wrong for a reason of its own, a sentence and one."""
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Return the exit code of the work. A fault that is not orch's own is a sentence and a code."""
     try:
         return work()
     except (OrchError, OSError) as error:
@@ -86,7 +116,7 @@ def train(
 ) -> int:
     """Trains the job's own cell, and puts the job back into the queue if it was stopped before its
     end."""
-    ended = fulfil(cell_dir, submission, number, plain, ask)
+    ended = train_cell(cell_dir, submission, number, plain, ask)
     if isinstance(ended, int):
         return ended
     if ended.state in ("preempted", "timed_out"):
@@ -104,7 +134,7 @@ def train_shared(
 ) -> int:
     """The same, after waiting for the job that helps with it, if one does."""
     attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
-    if attempts and not work_stealing.take(place, index, job_id()):
+    if attempts and not work_stealing.take_element(place, index, job_id()):
         work_stealing.wait_for_helper(place, index, attempts[0], lambda: ask.state is not None)
         if ask.state in ("preempted", "timed_out"):
             requeue.requeue_job(job_id())  # nothing was stopped here: it does not count
@@ -123,20 +153,20 @@ def help_others(
     def going() -> bool:
         return ask.state is None and time.monotonic() < until
 
-    for other in work_stealing.to_help(place, index, len(elements), job_id(), going):
+    for other in work_stealing.claim_unstarted(place, index, len(elements), job_id(), going):
         name, number = elements[other]
         cell_dir = CellDir(folder.cells_path / name)
-        if not work_stealing.may_begin(cell_dir, number):
+        if not work_stealing.begin_unstarted(cell_dir, number):
             continue
-        ended = fulfil(cell_dir, place.name, number, plain, ask)
+        ended = train_cell(cell_dir, place.name, number, plain, ask)
         if isinstance(ended, int):
             continue
         if ended.state != "succeeded":
             return
-        work_stealing.done(place, other)
+        work_stealing.mark_done(place, other)
 
 
-def fulfil(
+def train_cell(
     cell_dir: CellDir,
     submission: str,
     number: int,
@@ -150,8 +180,8 @@ def fulfil(
         return _code_of(cell_dir, submission)
     options = SlurmOptions.model_validate(plain)
     cell = Cell.model_validate(attempt.read_order()["cell"])
-    wait_for_silence(cell_dir, attempt)
-    quiet = Quiet(attempt.path, options.hung_after_minutes * 60)
+    wait_for_earlier_attempts(cell_dir, attempt)
+    quiet = HangWatch(attempt.path, options.hung_after_minutes * 60)
     with Lease(cell_dir, attempt, quiet.ending).held() as lease:
         record = _attempt(cell, cell_dir, attempt, submission, plain, ask)
     if lease.lost or not attempt.path.exists():
@@ -188,7 +218,7 @@ def _attempt(
     if cell.scale == "micro":
         worker.one_thread()
     try:
-        return worker.perform(cell, cell_dir, attempt, job, ask, lambda: None, execute)
+        return worker.train(cell, cell_dir, attempt, job, ask, lambda: None, execute)
     except RunFolderError as error:
         say(str(error))
         told = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
@@ -231,9 +261,16 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-if __name__ == "__main__":
-    code = main()
+def end_process(code: int) -> NoReturn:
+    """End the process with this code.
+
+    The interpreter's own end would give another code where a disk is full.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
-    os._exit(code)  # the interpreter's own end would give another code where a disk is full
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -19,14 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.files import read_json
 from orchestrator.launch import processes
-from orchestrator.launch.slurm.lease import BEAT_SECONDS, SILENT_SECONDS, is_dead
+from orchestrator.launch.slurm.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_dead
 from orchestrator.launch.worker import StopSignals
 from orchestrator.rundir import AttemptDir, CellDir
 
 
-def take(place: Path, index: int, job: str) -> bool:
+def take_element(place: Path, index: int, job: str) -> bool:
     """Whether the element of the submission in `place` is this job's now, or was before."""
     marker = _taken(place, index)
     try:
@@ -37,18 +36,18 @@ def take(place: Path, index: int, job: str) -> bool:
         return marker.read_text() == job
 
 
-def to_help(
+def claim_unstarted(
     place: Path, index: int, elements: int, job: str, going: Callable[[], bool]
 ) -> Iterator[int]:
     """Elements behind `index` that no job had taken, each this job's from now on, while `going`."""
     for other in range(elements - 1, index, -1):
         if not going():
             return
-        if not _taken(place, other).exists() and take(place, other, job):
+        if not _taken(place, other).exists() and take_element(place, other, job):
             yield other
 
 
-def may_begin(cell_dir: CellDir, number: int) -> bool:
+def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
     """Whether the attempt that was submitted is the last one and untouched: a helper begins cells,
     and leaves to their own jobs what anybody else ever began. It is marked as alive."""
     attempts = cell_dir.attempts()
@@ -61,12 +60,12 @@ def may_begin(cell_dir: CellDir, number: int) -> bool:
     return True
 
 
-def done(place: Path, index: int) -> None:
+def mark_done(place: Path, index: int) -> None:
     """Lets the element's own job end at once."""
     (place / f"{index}.done").touch()
 
 
-def in_child(
+def run_in_child(
     own: Callable[[], int], more: Callable[[], None], ask: StopSignals, signals: Mapping[int, str]
 ) -> int:
     """Does a job's own work in a child, and then, if its code is 0, what it does besides.
@@ -121,24 +120,14 @@ def wait_for_helper(
         began = time.monotonic()
         sign = attempt.beat if attempt.beat.exists() else _taken(place, index)
         latest, now = sign.stat().st_mtime, time.monotonic()
-        if latest != heard or now - began > BEAT_SECONDS:  # or the file server was away
+        if latest != heard or now - began > HEARTBEAT_SECONDS:  # or the file server was away
             heard, since = latest, now
-        if now - since > SILENT_SECONDS:
+        if now - since > LEASE_SECONDS:
             break
         time.sleep(0.2)
     look_anew = attempt.path / f".look-{os.getpid()}"  # or NFS tells for a while what was not there
     look_anew.touch()
     look_anew.unlink()
-
-
-def is_helped(attempt: AttemptDir, job: str) -> bool:
-    """Whether another job than the element's own is at the attempt."""
-    if not attempt.job.exists() or (read_json(attempt.job) or {}).get("job") in (None, job):
-        return False
-    try:
-        return time.time() - attempt.beat.stat().st_mtime < SILENT_SECONDS
-    except FileNotFoundError:
-        return False
 
 
 def _taken(place: Path, index: int) -> Path:

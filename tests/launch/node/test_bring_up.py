@@ -243,8 +243,8 @@ def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> No
     scratch, token = tmp_path / "scratch", tokens.token_hex(8)
     code = (
         "import os, sys, time\nfrom pathlib import Path\n"
-        "from orchestrator.launch.node.process_group import Company\n"
-        f"company = Company({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
+        "from orchestrator.launch.node.process_group import ProcessGroup\n"
+        f"company = ProcessGroup({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
         f"company.scratch = Path({str(scratch)!r})\n"
         "company.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
         " Path('/'), here=True)\ntime.sleep(300)\n"

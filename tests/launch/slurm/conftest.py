@@ -13,8 +13,8 @@ from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm import scheduler as words
 from orchestrator.launch.slurm.submit import Submitted, submit
 from orchestrator.records import Cell
-from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.state import CellState, look
+from orchestrator.rundir import AttemptDir, CellState, RunFolder
+from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import Request, start, wait
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -50,7 +50,7 @@ class Site:
     def look(self, cell: Cell) -> CellState:
         """What the scheduler says at this moment, nothing remembered."""
         poll.forget()
-        return look(self.folder.cell(cell))
+        return read_state(self.folder.cell(cell))
 
     def until(self, cell: Cell, state: str, seconds: float = 60) -> CellState:
         deadline = time.monotonic() + seconds

@@ -14,8 +14,8 @@ from orchestrator.launch.slurm import scheduler
 from orchestrator.records import Cell, Spec
 from orchestrator.records import EvaluationSpec as Asked
 from orchestrator.runs import evaluation_jobs
-from orchestrator.runs.cost import scoring
-from orchestrator.runs.evaluation_jobs import EvaluationJob
+from orchestrator.runs.cost import evaluation_spending
+from orchestrator.runs.evaluation_jobs import EvaluationState
 from orchestrator.runs.operations import retry
 from orchestrator.runs.wait import Request, evaluated, start, wait
 from tests.launch import exporter
@@ -41,7 +41,7 @@ def request(site: Site, *cells: Cell) -> Request:
     return Request(cells, site.folder, site.options, evaluate=True, tell=site.told.append)
 
 
-def of(site: Site, cell: Cell) -> EvaluationJob:
+def of(site: Site, cell: Cell) -> EvaluationState:
     looks = [(cell, site.look(cell))]
     return evaluated(site.folder, looks)[1][site.folder.cell(cell).path.name]
 
@@ -74,7 +74,7 @@ def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_pa
     assert len(made) == 2
     assert not retry(cells, verl.folder)[0].done
     assert exporter.calls(place) == 6
-    taken = scoring(verl.folder)
+    taken = evaluation_spending(verl.folder)
     assert taken.cells == 2
     assert taken.used == pytest.approx(6 * taken.each), "each try of each, on one GPU"
     assert taken.each > 0
@@ -102,7 +102,7 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
             time.sleep(0.5)
         assert told.exit is not None, told
         assert (told.state, told.exit.failure) == ("failed", "lost")
-        assert evaluation_jobs.goes_again(told, verl.options) == (count == 1)
+        assert evaluation_jobs.may_repeat(told, verl.options) == (count == 1)
         start(request(verl, cell))
     assert of(verl, cell).failures == 2
     assert not verl.cluster.run("squeue", "-h"), "twice was enough"
@@ -115,7 +115,7 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
         time.sleep(0.3)
     assert told.exit is not None
     assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
-    assert not evaluation_jobs.goes_again(told, verl.options)
+    assert not evaluation_jobs.may_repeat(told, verl.options)
 
 
 def test_an_evaluation_waits_for_its_cell_and_dies_with_it(

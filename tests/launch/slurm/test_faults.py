@@ -123,10 +123,10 @@ def test_jobs_that_would_wait_for_ever_say_why(
     told: list[str] = []
     for _ in range(60):
         site.look(cells[0])
-        if told := poll.stuck(site.folder, site.options.model_dump()):
+        if told := poll.stuck_jobs(site.folder, site.options.model_dump()):
             break
     (sentence,) = told
     assert sentence.startswith("3 jobs wait: the time limit '2.0' is longer than the partition")
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
-    assert poll.stuck(site.folder, {}) == []
+    assert poll.stuck_jobs(site.folder, {}) == []

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.files import read_json
 from orchestrator.launch.local import launch
 from orchestrator.launch.slurm import work_stealing
-from orchestrator.launch.slurm.control import cancel
+from orchestrator.launch.slurm.submit import cancel_submitted
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
@@ -28,20 +28,22 @@ SMOKE = ROOT / "experiments" / "smoke.yaml"
 
 
 def test_an_element_is_taken_once_and_kept(tmp_path: Path) -> None:
-    assert work_stealing.take(tmp_path, 3, "7_3")
-    assert work_stealing.take(tmp_path, 3, "7_3"), "a job that SLURM starts again still has it"
-    assert not work_stealing.take(tmp_path, 3, "7_0")
+    assert work_stealing.take_element(tmp_path, 3, "7_3")
+    assert work_stealing.take_element(tmp_path, 3, "7_3"), (
+        "a job that SLURM starts again still has it"
+    )
+    assert not work_stealing.take_element(tmp_path, 3, "7_0")
 
 
 def test_help_comes_from_the_far_end_and_leaves_what_is_taken(tmp_path: Path) -> None:
-    work_stealing.take(tmp_path, 4, "7_4")
-    found = work_stealing.to_help(tmp_path, 1, 6, "7_1", lambda: True)
+    work_stealing.take_element(tmp_path, 4, "7_4")
+    found = work_stealing.claim_unstarted(tmp_path, 1, 6, "7_1", lambda: True)
     assert list(found) == [5, 3, 2]
-    assert list(work_stealing.to_help(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
+    assert list(work_stealing.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
 
 
 def test_nothing_is_taken_when_the_time_is_over(tmp_path: Path) -> None:
-    assert list(work_stealing.to_help(tmp_path, 0, 6, "7_0", lambda: False)) == []
+    assert list(work_stealing.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: False)) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,8 +57,8 @@ def test_a_helper_begins_cells_and_never_takes_one_over(
         attempt = cell_dir.reserve('{"submission": "one", "index": 0}')
         if began:
             (attempt.path / began).write_text("{}")
-        assert work_stealing.may_begin(cell_dir, attempt.number) == (began is None)
-        assert not work_stealing.may_begin(cell_dir, attempt.number + 1), "it is another's"
+        assert work_stealing.begin_unstarted(cell_dir, attempt.number) == (began is None)
+        assert not work_stealing.begin_unstarted(cell_dir, attempt.number + 1), "it is another's"
     assert attempt.path.is_dir()
 
 
@@ -93,10 +95,10 @@ sys.exit(helping.in_child(own, more, Ask(task.ASKED), task.ASKED))
 
 
 def test_a_silent_helper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_stealing, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(work_stealing, "LEASE_SECONDS", 0.5)
     attempt = AttemptDir(tmp_path / "1", 1)
     attempt.path.mkdir()
-    work_stealing.take(tmp_path, 0, "7_5")
+    work_stealing.take_element(tmp_path, 0, "7_5")
     began = time.monotonic()
     work_stealing.wait_for_helper(tmp_path, 0, attempt, lambda: False)
     assert 0.3 < time.monotonic() - began < 5
@@ -202,7 +204,7 @@ def test_a_cell_is_cancelled_while_another_job_trains_it(micro: Site) -> None:
     micro.start(short, long)
     until(lambda: micro.attempts(long)[0].metrics.exists(), lambda: micro.words(long))
     pid = int(str(job_of(micro.attempts(long)[0])["pid"]))
-    cancel([long], micro.folder, "by a test")
+    cancel_submitted([long], micro.folder, "by a test")
     assert micro.look(long).state == "cancelled"
 
     def gone() -> bool:

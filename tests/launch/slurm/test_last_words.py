@@ -47,12 +47,12 @@ def test_an_evaluation_that_ends_while_the_scheduler_is_asked_is_not_lost(
             submissions.write_end(folder, sent.id, index, failed("export"))
         return "failed", failed(""), ""
 
-    monkeypatch.setattr(poll, "seen_job", ended)
-    seen = evaluation_jobs.last(folder, {"cell": "succeeded"})["cell"]
+    monkeypatch.setattr(poll, "polled_element", ended)
+    seen = evaluation_jobs.last_evaluations(folder, {"cell": "succeeded"})["cell"]
     assert seen.exit is not None
     told = (seen.state, seen.exit.failure, seen.failures, seen.written)
     assert told == ("failed", *(("export", 1, True) if in_time else ("lost", 1, False)))
-    evaluation_jobs.settle(folder, {"cell": "succeeded"}, {"cell": seen})
-    again = evaluation_jobs.last(folder, {"cell": "succeeded"})["cell"]
+    evaluation_jobs.record_ends(folder, {"cell": "succeeded"}, {"cell": seen})
+    again = evaluation_jobs.last_evaluations(folder, {"cell": "succeeded"})["cell"]
     assert again.exit is not None
     assert (again.exit.failure, again.failures, again.written) == (seen.exit.failure, 1, True)

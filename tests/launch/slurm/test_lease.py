@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.launch.slurm import lease
-from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_silence
+from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_earlier_attempts
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from tests.launch.kit import ended
@@ -69,25 +69,25 @@ def test_a_cancelled_cell_does_not_start(cell_dir: CellDir) -> None:
 def test_the_newer_attempt_waits_while_the_older_one_beats(
     cell_dir: CellDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "SILENT_SECONDS", 0.8)
-    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.8)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
     first = reserve(cell_dir, "one")
     first.job.write_text("{}")
     first.beat.touch()
     second = open_attempt(cell_dir, "one", 1)
     assert second is not None
     began = time.monotonic()
-    wait_for_silence(cell_dir, second)
+    wait_for_earlier_attempts(cell_dir, second)
     assert time.monotonic() - began >= 0.7, "the other could still have been writing"
     first.beat.touch()
     first.write_exit(ended("preempted"))
     began = time.monotonic()
-    wait_for_silence(cell_dir, second)
+    wait_for_earlier_attempts(cell_dir, second)
     assert time.monotonic() - began < 0.5, "its last word is enough"
 
 
 def test_a_zombie_is_told_to_end(cell_dir: CellDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *of: killed.append(of))
     mine = reserve(cell_dir, "one")

@@ -56,7 +56,7 @@ def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) ->
     while site.units(cell) != count:  # it works on until it sees that it is cancelled
         assert time.monotonic() < deadline
         count = site.units(cell)
-        time.sleep(lease.BEAT_SECONDS)
+        time.sleep(lease.HEARTBEAT_SECONDS)
     assert site.look(cell).state == "cancelled"
     assert count < 2400
 

@@ -12,12 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.evaluate import UnscoredError, evaluate
+from orchestrator.files import read_object
 from orchestrator.launch import worker
-from orchestrator.launch.endings import Ending, Stopped, ending_of, failure_of, no_room, shortened
-from orchestrator.launch.slurm import requeue, submissions
+from orchestrator.launch.endings import (
+    Ending,
+    Stopped,
+    disk_full_error,
+    ending_of,
+    failure_of,
+    shortened,
+)
+from orchestrator.launch.export import ExportError, export
+from orchestrator.launch.slurm import scheduler, submissions
+from orchestrator.launch.slurm.task import STOP_SIGNALS, end_process, exit_code_of, read_element
 from orchestrator.records import Record, Spec
 from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.collect import collect
 from orchestrator.spec.site_options import node_options
+
+
+def main() -> int:
+    """Export and score the cell of this job's element; return the job's exit code."""
+    ask = worker.StopSignals(STOP_SIGNALS)
+    element = read_element()
+    if element is None:
+        return scheduler.UNSEEN
+    return exit_code_of(lambda: run(element.folder, element.cell_dir, element.manifest, ask))
 
 
 def run(
@@ -32,13 +53,13 @@ def run(
             _score(folder, cell_dir, manifest)
         ending = Ending("succeeded", code=0)
     except Stopped:
-        if requeue.restarts() < int(manifest["options"]["max_requeues"]):
-            requeue.requeue_job(requeue.job_id())
+        if scheduler.restarts() < int(manifest["options"]["max_requeues"]):
+            scheduler.requeue_job(scheduler.job_id())
         return 1  # scores are kept: it goes on where it was
     except RunFolderError:
         raise
     except Exception as error:
-        if full := no_room(error, folder.path):
+        if full := disk_full_error(error, folder.path):
             raise full from error
         if not isinstance(error, OrchError):
             traceback.print_exc()
@@ -53,10 +74,6 @@ def run(
 
 
 def _score(folder: RunFolder, cell_dir: CellDir, manifest: Mapping[str, Any]) -> None:
-    from orchestrator.evaluate import evaluate
-    from orchestrator.files import read_object
-    from orchestrator.runs.collect import collect
-
     spec = read_object(Spec, folder.spec)
     if spec is None:
         raise RunFolderError(f"{folder.spec} is missing: `orch run` writes it")
@@ -72,19 +89,18 @@ def _export(
     record: Record, cell_dir: CellDir, options: Mapping[str, object], *, every: bool
 ) -> None:
     """Converts what evaluation reads, before it does, so that a failure has its own class."""
-    from orchestrator.launch.export import export
-
     for checkpoint in record.checkpoints if every else record.checkpoints[-1:]:
         export(record.cell, checkpoint, cell_dir, node_options(options))
 
 
 def _ending(error: Exception) -> Ending:
-    from orchestrator.evaluate import UnscoredError
-    from orchestrator.launch.export import ExportError
-
     if isinstance(error, ExportError):
         return Ending("failed", code=1, failure="export", message=shortened(str(error)))
     if isinstance(error, UnscoredError):
         told = str(error)
         return Ending("failed", code=1, failure=failure_of(told), message=shortened(told))
     return ending_of(error)
+
+
+if __name__ == "__main__":
+    end_process(main())
