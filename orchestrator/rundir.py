@@ -1,10 +1,23 @@
-"""One try at a cell: attempts/<n>/ of its run directory.
+"""The run directory: every path in it, and every write to it. It is the protocol between processes.
 
-order.json     on a cluster: the submission that may start it; there from the first moment
-job.json       made when it starts: by whom, where
-beat           on a cluster: touched every few seconds while it lives
-stdout, stderr, metrics.jsonl
-exit.json      how it ended, written once
+    runs/mlflow.db, runs/mlartifacts/              the mirror
+    runs/<experiment>/                             `<name>`, or `<name>.micro` at micro scale
+      format.json  spec.json  ledger.jsonl  report/
+      cells/<slug>-<id>/
+        cell.json  claim  plan/  checkpoints/  exports/  eval/
+        attempts/<n>/
+          order.json      on a cluster: the submission that may start the attempt, and its cell
+          job.json        written when the attempt starts: process, host, versions
+          beat            on a cluster: the heartbeat, touched every few seconds
+          stdout  stderr  metrics.jsonl
+          exit.json       the exit record: how the attempt ended, written once
+      slurm/<submission>/                          script, manifest and logs of one job array
+
+Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
+worked on only by the process that holds the lock on its `claim`: the kernel releases the lock when
+the process dies, so a cell is never trained twice at once on one machine. (Between the nodes of a
+cluster, where locks may not reach, see launch/slurm/lease.py.) The id alone names a cell: a
+directory whose slug comes from an earlier wording of the spec is still that cell's.
 """
 
 import contextlib
@@ -60,7 +73,7 @@ class SchedulerReport(NamedTuple):
 
 @dataclass(frozen=True)
 class AttemptDir:
-    """attempts/<n>: one try at a cell."""
+    """attempts/<n>: one attempt at training a cell."""
 
     path: Path
     number: int
@@ -74,7 +87,7 @@ class AttemptDir:
         return self.path / "order.json"
 
     @property
-    def beat(self) -> Path:
+    def heartbeat(self) -> Path:
         return self.path / "beat"
 
     @property
@@ -94,40 +107,25 @@ class AttemptDir:
         return self.path / "exit.json"
 
     @property
-    def wish(self) -> Path:
-        """Why whoever has asked the worker to stop wants it cancelled, in words."""
+    def cancel_reason(self) -> Path:
+        """Written before the worker is asked to stop: what its exit record is to say."""
         return self.path / "wish.txt"
 
     def read_exit(self) -> ExitRecord | None:
-        """How it ended, or None while it has not."""
+        """Return how the attempt ended, or None while it has not."""
         return read_object(ExitRecord, self.exit)
 
     def write_exit(self, record: ExitRecord) -> None:
+        """Write the exit record."""
         write_text(self.exit, record.model_dump_json() + "\n")
 
     def read_order(self) -> dict[str, Any]:
-        """What it was submitted for; {} if it was not submitted to a cluster."""
+        """Return the submission, index and cell it was submitted with; {} if it was not."""
         return read_json(self.order) or {}
 
 
-# The run directory is the protocol. This module owns every path and every write in it.
-#
-#     runs/mlflow.db, runs/mlartifacts/             the mirror
-#     runs/<experiment>/                            `<name>`, or `<name>.micro` at micro scale
-#       format.json  spec.json  ledger.jsonl  report/
-#       cells/<slug>-<id>/
-#         cell.json  claim  plan/  checkpoints/  exports/  eval/
-#         attempts/<n>/{job.json, stdout, stderr, metrics.jsonl, exit.json}, see attemptdir
-#       slurm/<submission>/             the script and manifest of one job array
-#
-# Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell
-# is worked on only by the process that holds the lock on its `claim`, so the kernel ends a claim
-# with its process and no cell is ever trained twice at once. The id alone names a cell: a directory
-# whose slug is of an earlier wording of the spec is still that cell's.
-
-
 FORMAT = 1
-"""Raised when an older orch could not read what a newer one writes."""
+"""Increased whenever an older orch could not read what this one writes."""
 
 _OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm"}
 
@@ -171,14 +169,17 @@ class CellDir:
         return self.path.name.rpartition("-")[0]
 
     def read_cell(self) -> Cell:
-        """The cell as it was launched. Raises RunFolderError if it is missing or cut."""
+        """Return the cell as it was launched. Raise RunFolderError if it is missing or torn."""
         cell = read_object(Cell, self.cell)
         if cell is None:
             raise RunFolderError(f"{self.cell} is missing; remove {self.path} or restore the file")
         return cell
 
     def make(self, cell: Cell) -> None:
-        """Makes the directory, with its cell.json from the first moment on, if there is none."""
+        """Make the directory if there is none.
+
+        It is made under another name and renamed, so that no reader finds it without cell.json.
+        """
         if self.cell.exists():
             return
         nascent = CellDir(self.path.with_name(f".new-{self.path.name}-{os.getpid()}"))
@@ -190,11 +191,11 @@ class CellDir:
                 shutil.rmtree(nascent.path, ignore_errors=True)
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-        if not self.cell.exists():  # the directory was there without it
+        if not self.cell.exists():  # the directory existed without it
             self._write_cell(cell)
 
     def write(self, cell: Cell, plan: LaunchPlan) -> None:
-        """cell.json and plan/, before a launch."""
+        """Write cell.json and plan/, before a launch."""
         for name, text in plan.files.items():
             write_text(self._inside(self.plan, name), text)
         write_text(self.plan / "plan.json", plan.model_dump_json(indent=1) + "\n")
@@ -204,7 +205,7 @@ class CellDir:
         write_text(self.cell, cell.model_dump_json(indent=1) + "\n")
 
     def attempts(self) -> list[AttemptDir]:
-        """Every attempt, oldest first."""
+        """Return every attempt, oldest first."""
         root = self.path / "attempts"
         with telling(root):
             try:
@@ -215,7 +216,7 @@ class CellDir:
         return [AttemptDir(root / str(n), n) for n in numbers]
 
     def new_attempt(self) -> AttemptDir:
-        """Makes the next attempt's directory; two callers never get the same one."""
+        """Make and return the next attempt; two callers never get the same one."""
         while True:
             existing = self.attempts()
             number = existing[-1].number + 1 if existing else 1
@@ -226,7 +227,7 @@ class CellDir:
                 return attempt
 
     def open_attempt(self) -> AttemptDir:
-        """The attempt to start: the last one if it never was (see retry), else a new one."""
+        """Return the attempt to start: the last one if it never started, else a new one."""
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         if last is not None and not last.job.exists() and not last.exit.exists():
@@ -234,10 +235,11 @@ class CellDir:
         return self.new_attempt()
 
     def reserve(self, order: str, *, fresh: bool = False) -> AttemptDir:
-        """The attempt that an order (JSON) is to start, with the order in it from the first moment.
+        """Return the attempt that an order (JSON) is to start, with the order written in it.
 
-        fresh: always a new one. Two callers never make the same one; only the holder of the
-        folder's submission lock may reserve one that was never started.
+        fresh: always a new attempt. Two callers never make the same one: `rename` to an existing
+        directory fails, and a reader finds no attempt without its order. Only the holder of the
+        folder's submission lock may reserve an attempt that exists and never started.
         """
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
@@ -309,11 +311,17 @@ class CellDir:
         last = self.attempts()[-1:]
         return bool(last) and last[0].order.exists()
 
-    def place(self, attempt: AttemptDir) -> AttemptPaths:
+    def paths(self, attempt: AttemptDir) -> AttemptPaths:
+        """Return the paths that a backend translates an attempt with."""
         return AttemptPaths(self.plan, attempt.path, self.checkpoints)
 
+    def first_paths(self) -> AttemptPaths:
+        """Return the paths of a first attempt, on disk or not: for a translation that starts
+        nothing."""
+        return self.paths(AttemptDir(self.path / "attempts" / "1", 1))
+
     def is_claimed(self) -> bool:
-        """Whether a living process is working on this cell. Changes nothing."""
+        """Return whether a living process works on this cell. Change nothing."""
         with telling(self.claim):
             try:
                 file = self.claim.open()
@@ -327,11 +335,11 @@ class CellDir:
             return False
 
     def take_claim(self, patience_seconds: float = 1.0) -> IO[str] | None:
-        """The lock on this cell, held until the file is closed; None if another process has it.
-
-        Raises FileNotFoundError if the cell has no directory (any more).
+        """Return the lock on this cell, held until the file is closed; None if another process
+        holds it. Raise FileNotFoundError if the cell has no directory (any more).
         """
-        deadline = time.monotonic() + patience_seconds  # a reader may look for a moment
+        # `is_claimed` holds a shared lock for a moment: wait for readers to let go
+        deadline = time.monotonic() + patience_seconds
         while True:
             with telling(self.claim):
                 file = self.claim.open("a")
@@ -345,7 +353,7 @@ class CellDir:
             else:
                 if self._is_in_place(file):
                     return file
-                file.close()  # pruned between opening and locking
+                file.close()  # the directory was pruned between opening and locking: open the new one
 
     def _is_in_place(self, file: IO[str]) -> bool:
         try:
@@ -374,7 +382,7 @@ class RunFolder:
 
     @classmethod
     def of(cls, runs_dir: str | Path, name: str, scale: str) -> "RunFolder":
-        """The folder of experiment `name` at a scale (`full` or `micro`), existing or not."""
+        """Return the folder of experiment `name` at a scale, on disk or not."""
         experiment = name if scale == "full" else f"{name}.{scale}"
         return cls(Path(runs_dir).absolute() / experiment)
 
@@ -395,7 +403,7 @@ class RunFolder:
         return self.path / "report"
 
     def submission(self, id_: str) -> Path:
-        """The folder of one job array; its jobs run in it and print there what is not a cell's."""
+        """Return the folder of one job array. Its jobs run there; their own output lands there."""
         return self.path / "slurm" / id_
 
     @cached_property
@@ -403,15 +411,15 @@ class RunFolder:
         return self.path / "cells"
 
     def cell(self, cell: Cell) -> CellDir:
-        """The cell's directory: the one on disk with its id, else the one it will have."""
+        """Return the cell's directory: the one on disk with its id, else the one it will have."""
         return CellDir(self.cells_path / self.directories().get(cell.id, cell.directory))
 
     def cells(self) -> list[CellDir]:
-        """Every cell directory on disk, sorted by name."""
+        """Return every cell directory on disk, sorted by name."""
         return [CellDir(self.cells_path / name) for name in self.directories().values()]
 
     def directories(self) -> Mapping[str, str]:
-        """Cell id -> directory name, for every cell on disk, sorted by name."""
+        """Return cell id -> directory name of every cell on disk, sorted by name."""
         with telling(self.cells_path):
             try:
                 changed = self.cells_path.stat().st_mtime_ns
@@ -420,12 +428,12 @@ class RunFolder:
                 return {}
 
     def leftovers(self) -> list[Path]:
-        """Directories whose making or removal was cut short by the death of its process."""
-        found = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
-        return sorted(path for path in found if not _is_alive(path.name.rpartition("-")[2]))
+        """Return directories left by a process that died while it made or removed them."""
+        left = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
+        return sorted(path for path in left if not _is_alive(path.name.rpartition("-")[2]))
 
     def open(self) -> None:
-        """Makes the folder, or checks that it is ours and of a format we read."""
+        """Make the folder, or check that orch made it in a format this orch reads."""
         marker = self.path / "format.json"
         self.check()
         if not marker.exists():
@@ -434,48 +442,48 @@ class RunFolder:
             write_text(marker, json.dumps({"format": FORMAT, "orch": __version__}) + "\n")
 
     def check(self) -> None:
-        """Raises RunFolderError for a folder written by a newer orch or by something else."""
+        """Raise RunFolderError for a folder written by a newer orch or by something else."""
         marker = self.path / "format.json"
         plain = read_json(marker)
         if plain is None:
-            return self._refuse_strangers()
-        found = plain.get("format")
-        if not isinstance(found, int):
+            return self._refuse_foreign_files()
+        version = plain.get("format")
+        if not isinstance(version, int):
             raise RunFolderError(f"{marker} does not say a format; {self.path} is not orch's")
-        if found > FORMAT:
+        if version > FORMAT:
             raise RunFolderError(
-                f"{self.path} has format {found}, written by orch {plain.get('orch')}; this orch "
+                f"{self.path} has format {version}, written by orch {plain.get('orch')}; this orch "
                 f"({__version__}) reads up to format {FORMAT}. Upgrade orch, or choose another "
                 "runs folder with site.runs_dir=..."
             )
         return None
 
-    def _refuse_strangers(self) -> None:
+    def _refuse_foreign_files(self) -> None:
         with telling(self.path):
             try:
                 names = sorted(path.name for path in self.path.iterdir())
             except FileNotFoundError:
                 return
-        strangers = [n for n in names if n not in _OURS and not n.startswith(".format.json.")]
-        if strangers:
+        foreign = [n for n in names if n not in _OURS and not n.startswith(".format.json.")]
+        if foreign:
             raise RunFolderError(
-                f"{self.path} is not orch's: it has no format.json, but {strangers[0]!r}. Choose "
+                f"{self.path} is not orch's: it has no format.json, but {foreign[0]!r}. Choose "
                 "another name for the experiment, or another runs folder with site.runs_dir=..."
             )
 
     def append(self, event: str, cell_id: str, **details: Any) -> None:
-        """One line of the ledger: what is about to happen, or has happened, to a cell."""
+        """Append a line to the ledger: something is about to happen, or has happened, to a cell."""
         line = json.dumps({"time": time.time(), "event": event, "cell": cell_id, **details})
         append_line(self.ledger, line)
 
     def events(self) -> list[dict[str, Any]]:
-        """The ledger, oldest first. A torn last line is left out."""
+        """Return the ledger, oldest first. A torn last line is left out."""
         return list(read_lines(self.ledger))
 
 
 @lru_cache(maxsize=8)
 def _directories(cells: str, _changed: int) -> dict[str, str]:
-    """Read again only when the folder's time of change differs, so asking per cell is cheap."""
+    """Cached by the folder's time of change, so that asking for every cell lists it once."""
     with os.scandir(cells) as entries:
         names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
     return {name.rpartition("-")[2]: name for name in names}

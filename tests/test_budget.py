@@ -82,8 +82,8 @@ def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[...
     first.write_exit(ExitRecord(state="preempted", started=0, ended=3600, gpu_hours=4))
     second = cell_dir.new_attempt()
     second.job.write_text(json.dumps({"started": 1000.0}))
-    second.beat.touch()
-    os.utime(second.beat, (2800.0, 2800.0))
+    second.heartbeat.touch()
+    os.utime(second.heartbeat, (2800.0, 2800.0))
     assert used(plan.rows) == pytest.approx(4 + 0.5 * 4)
 
 

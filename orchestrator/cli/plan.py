@@ -139,7 +139,7 @@ def _check_translations(made: "Plan") -> None:
         first = AttemptDir(row.directory.path / "attempts" / "1", 1)
         try:
             backend = plugins.load(row.cell.settings.backend.name)
-            backend.translate(row.cell, row.directory.place(first))
+            backend.translate(row.cell, row.directory.paths(first))
         except OrchError as error:
             refused.setdefault(str(error), []).append(row.cell.slug)
     if refused:

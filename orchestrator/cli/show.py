@@ -69,7 +69,7 @@ def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
     attempts = cell_dir.attempts()
     attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
     backend = plugins.load(cell.settings.backend.name)
-    place = cell_dir.place(attempt)
+    place = cell_dir.paths(attempt)
     return ShownCell(cell, backend.translate(cell, place), place, site)
 
 

@@ -10,7 +10,7 @@ from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.records import Cell, LaunchPlan
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 
@@ -26,7 +26,7 @@ def check_launchable(
     refused: dict[str, list[str]] = {}
     for cell in cells:
         cell_dir = folder.cell(cell)
-        place = cell_dir.place(AttemptDir(cell_dir.path / "attempts" / "1", 1))
+        place = cell_dir.first_paths()
         try:
             plan = plugins.load(cell.settings.backend.name).translate(cell, place)
             needs = plan.files.get(PLAN_FILE, "")

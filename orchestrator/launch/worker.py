@@ -179,7 +179,7 @@ def _train(
     execute: Callable[[LaunchPlan], Ending],
 ) -> Ending:
     """Everything that may go wrong with a cell without being orch's fault."""
-    place = cell_dir.place(attempt)
+    place = cell_dir.paths(attempt)
     try:
         with ask.interrupting():
             plan = plugins.load(cell.settings.backend.name).translate(cell, place)
@@ -198,8 +198,8 @@ def _train(
         if not isinstance(error, Stopped | OrchError):
             traceback.print_exc()
         ending = ending_of(error)
-        if ending.state == "cancelled" and attempt.wish.exists():
-            return ending._replace(message=attempt.wish.read_text())
+        if ending.state == "cancelled" and attempt.cancel_reason.exists():
+            return ending._replace(message=attempt.cancel_reason.read_text())
         return ending
 
 

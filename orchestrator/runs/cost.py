@@ -326,7 +326,7 @@ def _hours(attempt: AttemptDir, cell: Cell) -> float:
         return ended.gpu_hours
     job = read_json(attempt.job) or {}
     try:
-        last = attempt.beat.stat().st_mtime
+        last = attempt.heartbeat.stat().st_mtime
     except FileNotFoundError:
         return 0.0
     return max(0.0, last - float(job.get("started", last))) * _gpus(cell) / 3600

@@ -105,7 +105,7 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> OperationResult:
         if pid is not None and (late or pid not in asked):
             asked.add(pid)
             attempt = cell_dir.attempts()[-1]
-            write_text(attempt.wish, why)
+            write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
                 # before the kill, or whoever started it would start it again
                 attempt.write_exit(_cancelled(why))

@@ -16,7 +16,7 @@ from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Cell, EvaluationSpec, Record, Score, Study
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, at_scale
 from orchestrator.search.block import Dimension, SearchObjective, Tune, read
 from orchestrator.spec.expand import expand
@@ -273,7 +273,7 @@ def _name(row: Iterable[Any]) -> str:
 def _translate(cell: Cell, experiment: Experiment) -> str | None:
     """The entry of a cell's launch. Raises UnsupportedSetting."""
     directory = experiment.folder.cell(cell)
-    place = directory.place(AttemptDir(directory.path / "attempts" / "1", 1))
+    place = directory.first_paths()
     return plugins.load(cell.settings.backend.name).translate(cell, place).entry
 
 

@@ -12,7 +12,7 @@ from orchestrator.data.prepared import missing
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.errors import OrchError
 from orchestrator.records import Cell
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import cost
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -36,7 +36,7 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     found: dict[str, list[str]] = {}
     for cell in cells:
         home = folder.cell(cell)
-        place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
+        place = home.first_paths()
         try:
             plugins.load(cell.settings.backend.name).translate(cell, place)
         except OrchError as error:
@@ -50,7 +50,7 @@ def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]
     found: dict[str, list[str]] = {}
     for cell in cells:
         home = folder.cell(cell)
-        place = home.place(AttemptDir(home.path / "attempts" / "1", 1))
+        place = home.first_paths()
         try:
             plan = plugins.load(cell.settings.backend.name).translate(cell, place)
         except OrchError:

@@ -49,9 +49,9 @@ def wait_for_earlier_attempts(cell_dir: CellDir, mine: AttemptDir) -> None:
     """Returns when no earlier attempt can be writing any more."""
     for earlier in cell_dir.attempts():
         while earlier.number < mine.number and not (earlier.exit.exists() or is_dead(earlier)):
-            mine.beat.touch()
+            mine.heartbeat.touch()
             try:
-                silent = mine.beat.stat().st_mtime - earlier.beat.stat().st_mtime
+                silent = mine.heartbeat.stat().st_mtime - earlier.heartbeat.stat().st_mtime
             except FileNotFoundError:
                 break  # it never lived
             if silent > LEASE_SECONDS:
@@ -72,7 +72,7 @@ def has_helper(attempt: AttemptDir, job: str) -> bool:
     if not attempt.job.exists() or (read_json(attempt.job) or {}).get("job") in (None, job):
         return False
     try:
-        return time.time() - attempt.beat.stat().st_mtime < LEASE_SECONDS
+        return time.time() - attempt.heartbeat.stat().st_mtime < LEASE_SECONDS
     except FileNotFoundError:
         return False
 
@@ -91,7 +91,7 @@ class Lease:
     def held(self) -> Iterator["Lease"]:
         """Beats, in a thread of its own, while the context lasts."""
         done = threading.Event()
-        self.mine.beat.touch()
+        self.mine.heartbeat.touch()
         thread = threading.Thread(target=self._beat, args=(done,), daemon=True)
         thread.start()
         try:
@@ -111,7 +111,7 @@ class Lease:
 
     def _is_superseded(self) -> bool:
         try:
-            os.utime(self.mine.beat)
+            os.utime(self.mine.heartbeat)
         except FileNotFoundError:
             return True
         return any(other.number > self.mine.number for other in self.cell_dir.attempts())

@@ -54,9 +54,9 @@ def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
     if not attempts or attempts[-1].number != number:
         return False
     last = attempts[-1]
-    if last.job.exists() or last.beat.exists() or last.exit.exists():
+    if last.job.exists() or last.heartbeat.exists() or last.exit.exists():
         return False
-    last.beat.touch()
+    last.heartbeat.touch()
     return True
 
 
@@ -118,7 +118,7 @@ def wait_for_helper(
     heard, since = 0.0, time.monotonic()
     while not (asked() or attempt.exit.exists() or is_dead(attempt)):
         began = time.monotonic()
-        sign = attempt.beat if attempt.beat.exists() else _taken(place, index)
+        sign = attempt.heartbeat if attempt.heartbeat.exists() else _taken(place, index)
         latest, now = sign.stat().st_mtime, time.monotonic()
         if latest != heard or now - began > HEARTBEAT_SECONDS:  # or the file server was away
             heard, since = latest, now

@@ -20,7 +20,7 @@ def main() -> None:
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
-    plan = plugins.load(cell.settings.backend.name).translate(cell, cell_dir.place(attempt))
+    plan = plugins.load(cell.settings.backend.name).translate(cell, cell_dir.paths(attempt))
     cell_dir.write(cell, plan)
 
     def stop(_number: int, _frame: object) -> None:

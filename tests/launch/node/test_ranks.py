@@ -158,7 +158,7 @@ def test_prime_rl_serves_on_one_node_and_trains_on_the_other(
     (programs / "python").symlink_to(sys.executable)
     home = RunFolder(tmp_path / "runs").cell(cell)
     attempt = AttemptDir(home.path / "attempts" / "1", 1)
-    plan = BACKEND.translate(cell, home.place(attempt))
+    plan = BACKEND.translate(cell, home.paths(attempt))
     assert plan.bring_up == "ranks"
     environments = {"prime_rl": {"venv": str(programs.parent)}}
     told = ended(start(cluster, tmp_path, cell, plan, environments=environments))

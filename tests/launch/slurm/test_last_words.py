@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import ExitRecord
-from orchestrator.rundir import RunFolder
+from orchestrator.rundir import RunFolder, SchedulerReport
 from orchestrator.runs import evaluation_jobs
 
 
@@ -42,10 +42,10 @@ def test_an_evaluation_that_ends_while_the_scheduler_is_asked_is_not_lost(
 ) -> None:
     """The scheduler says `ended` of a job whose own word is written after it was looked for."""
 
-    def ended(_folder: RunFolder, sent: submissions.Submission, index: int) -> poll.PolledState:
+    def ended(_folder: RunFolder, sent: submissions.Submission, index: int) -> SchedulerReport:
         if in_time:
             submissions.write_end(folder, sent.id, index, failed("export"))
-        return "failed", failed(""), ""
+        return SchedulerReport("failed", failed(""))
 
     monkeypatch.setattr(poll, "polled_element", ended)
     seen = evaluation_jobs.last_evaluations(folder, {"cell": "succeeded"})["cell"]

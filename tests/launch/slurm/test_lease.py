@@ -73,13 +73,13 @@ def test_the_newer_attempt_waits_while_the_older_one_beats(
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
     first = reserve(cell_dir, "one")
     first.job.write_text("{}")
-    first.beat.touch()
+    first.heartbeat.touch()
     second = open_attempt(cell_dir, "one", 1)
     assert second is not None
     began = time.monotonic()
     wait_for_earlier_attempts(cell_dir, second)
     assert time.monotonic() - began >= 0.7, "the other could still have been writing"
-    first.beat.touch()
+    first.heartbeat.touch()
     first.write_exit(ended("preempted"))
     began = time.monotonic()
     wait_for_earlier_attempts(cell_dir, second)

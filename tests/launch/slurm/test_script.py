@@ -1,9 +1,10 @@
 """The script that sbatch gets, by submitit."""
 
+import importlib.util
 import subprocess
 import sys
 
-from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, argv, text
+from orchestrator.launch.slurm.script import EVALUATE, ArrayJob, ArrayResources, argv, text
 from orchestrator.spec.site_options import slurm_options
 
 
@@ -69,3 +70,9 @@ def test_the_script_is_shell_that_names_no_folder() -> None:
     assert subprocess.run(["/bin/bash", "-n"], input=script, text=True, check=False).returncode == 0
     assert f"exec {sys.executable} -P -m orchestrator.launch.slurm.task" in script
     assert argv("/a b/$c")[2] == "--chdir=/a b/$c", "folders are arguments, never shell"
+
+
+def test_an_evaluation_is_a_program_of_its_own_named_and_not_imported() -> None:
+    job = ArrayJob("x", 1, ArrayResources(), program=EVALUATE)
+    assert f"exec {sys.executable} -P -m {EVALUATE}" in text(job, slurm_options({}))
+    assert importlib.util.find_spec(EVALUATE) is not None
