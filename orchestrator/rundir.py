@@ -353,7 +353,7 @@ class CellDir:
             else:
                 if self._is_in_place(file):
                     return file
-                file.close()  # the directory was pruned between opening and locking: open the new one
+                file.close()  # pruned between opening and locking: open the new one
 
     def _is_in_place(self, file: IO[str]) -> bool:
         try:

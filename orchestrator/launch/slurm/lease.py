@@ -1,9 +1,13 @@
-"""At most one attempt of a cell writes, also where file locks do not reach from node to node.
+"""The lease on a cell: at most one attempt writes, also where file locks do not reach other nodes.
 
-A running attempt touches its `beat` every few seconds, and looks whether there is a newer attempt:
-then it is a zombie (its node was given up, a person cancelled it), and ends itself. A newer attempt
-makes its folder first and starts only when the older one has written how it ended, or has been
-silent for longer than a living one may. Times are the file system's own: both are of `beat` files.
+A running attempt holds the lease by touching its heartbeat file every HEARTBEAT_SECONDS. Each time
+it checks whether a newer attempt exists. If one does, it has been superseded (its node was given
+up, or a person cancelled it) and ends itself. A new attempt makes its folder first and starts once
+the previous one has written its exit record or its heartbeat has timed out.
+
+Why this order is safe: a superseded attempt notices within one heartbeat that the newer folder
+exists, and the newer attempt waits for ten heartbeats of silence. Times are compared between two
+heartbeat files, so both are the file server's: the clocks of two nodes may differ.
 """
 
 import json
@@ -23,12 +27,16 @@ from orchestrator.rundir import AttemptDir, CellDir
 
 HEARTBEAT_SECONDS = 3.0
 LEASE_SECONDS = 30.0
+"""How old a heartbeat may be before its attempt counts as dead."""
 
 
 def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir | None:
-    """The attempt that a job of this submission is to start; None if the cell is not its any more.
+    """Return the attempt that a job of this submission is to start; None if the cell is not its.
 
-    number: the attempt it was submitted for. A job that SLURM starts again gets a new one.
+    number: the attempt the job was submitted for. A job that SLURM starts again, after a
+    preemption or its time limit, gets a new attempt of the same order. The order in the last
+    attempt is the fence: a cell that was retried or cancelled since has another one, so a job that
+    the scheduler had forgotten, and starts after all, does nothing.
     """
     attempts = cell_dir.attempts()
     last = attempts[-1] if attempts else None
@@ -45,30 +53,31 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
     return cell_dir.reserve(json.dumps(order), fresh=True)
 
 
-def wait_for_earlier_attempts(cell_dir: CellDir, mine: AttemptDir) -> None:
-    """Returns when no earlier attempt can be writing any more."""
+def wait_for_earlier_attempts(cell_dir: CellDir, own: AttemptDir) -> None:
+    """Return once no earlier attempt can be writing any more."""
     for earlier in cell_dir.attempts():
-        while earlier.number < mine.number and not (earlier.exit.exists() or is_dead(earlier)):
-            mine.heartbeat.touch()
+        while earlier.number < own.number and not (earlier.exit.exists() or is_dead(earlier)):
+            own.heartbeat.touch()
             try:
-                silent = mine.heartbeat.stat().st_mtime - earlier.heartbeat.stat().st_mtime
+                silence = own.heartbeat.stat().st_mtime - earlier.heartbeat.stat().st_mtime
             except FileNotFoundError:
-                break  # it never lived
-            if silent > LEASE_SECONDS:
+                break  # it never ran
+            if silence > LEASE_SECONDS:
                 break
             time.sleep(min(1.0, HEARTBEAT_SECONDS))
 
 
 def is_dead(attempt: AttemptDir) -> bool:
-    """Whether it ran on this very node and its process is gone."""
+    """Return whether the attempt ran on this very node and its process is gone."""
     job = read_json(attempt.job) or {}
     if not job.get("birth") or job.get("host") != processes.node_name():
         return False
+    # the time of birth tells the process from a later one with the same pid
     return processes.birth(int(job.get("pid", 0))) != str(job["birth"])
 
 
 def has_helper(attempt: AttemptDir, job: str) -> bool:
-    """Whether another job than the element's own is at the attempt."""
+    """Return whether a living job other than `job`, the element's own, runs the attempt."""
     if not attempt.job.exists() or (read_json(attempt.job) or {}).get("job") in (None, job):
         return False
     try:
@@ -78,21 +87,24 @@ def has_helper(attempt: AttemptDir, job: str) -> bool:
 
 
 class Lease:
-    """A running attempt's right to write."""
+    """A running attempt's right to write.
 
-    def __init__(self, cell_dir: CellDir, mine: AttemptDir, watch: Callable[[], Ending | None]):
-        self.cell_dir, self.mine, self._watch = cell_dir, mine, watch
+    watch: returns an ending when the attempt is to be ended (it hangs), None while it may go on.
+    """
+
+    def __init__(self, cell_dir: CellDir, own: AttemptDir, watch: Callable[[], Ending | None]):
+        self.cell_dir, self.own, self._watch = cell_dir, own, watch
         self.ending: Ending | None = None
-        """Why it was ended from here, if it was."""
+        """Set when `watch` ended the attempt."""
         self.lost = False
         """A newer attempt has taken over, or the folder is gone: nothing more may be written."""
 
     @contextmanager
     def held(self) -> Iterator["Lease"]:
-        """Beats, in a thread of its own, while the context lasts."""
+        """Renew the lease, in a thread of its own, while the context lasts."""
         done = threading.Event()
-        self.mine.heartbeat.touch()
-        thread = threading.Thread(target=self._beat, args=(done,), daemon=True)
+        self.own.heartbeat.touch()
+        thread = threading.Thread(target=self._renew, args=(done,), daemon=True)
         thread.start()
         try:
             yield self
@@ -100,26 +112,29 @@ class Lease:
             done.set()
             thread.join(timeout=HEARTBEAT_SECONDS)
 
-    def _beat(self, done: threading.Event) -> None:
+    def _renew(self, done: threading.Event) -> None:
         while not done.wait(HEARTBEAT_SECONDS):
-            with suppress(OSError, OrchError):  # a file server that is away is asked again
+            # a file server that does not answer is asked again at the next heartbeat: giving up
+            # here would end a run that nobody else may start either
+            with suppress(OSError, OrchError):
                 self.lost = self._is_superseded()
                 self.ending = self._watch()
             if self.lost or self.ending is not None:
-                self._end(done)
+                self._end_process(done)
                 return
 
     def _is_superseded(self) -> bool:
         try:
-            os.utime(self.mine.heartbeat)
+            os.utime(self.own.heartbeat)  # not touch: a pruned folder must not come back
         except FileNotFoundError:
             return True
-        return any(other.number > self.mine.number for other in self.cell_dir.attempts())
+        return any(other.number > self.own.number for other in self.cell_dir.attempts())
 
-    def _end(self, done: threading.Event) -> None:
+    def _end_process(self, done: threading.Event) -> None:
+        """Ask this process to stop as SLURM would; kill it if the trainer does not listen."""
         os.kill(os.getpid(), signal.SIGTERM)
-        if not done.wait(2 * GRACE_SECONDS):  # the trainer does not listen
+        if not done.wait(2 * GRACE_SECONDS):
             if not self.lost and self.ending is not None:
                 now = time.time()
-                self.mine.write_exit(self.ending.record(now, now))
+                self.own.write_exit(self.ending.record(now, now))
             os.kill(os.getpid(), signal.SIGKILL)

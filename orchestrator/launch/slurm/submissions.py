@@ -1,8 +1,19 @@
-"""What the ledger says of submissions: asked for, sent, refused, finished with."""
+"""Submissions: what the ledger says of each job array, and the files in its folder.
+
+The ledger gets one event for each step of a submission, before or after it happens:
+
+    intent      about to call sbatch; the job's name holds the submission's id
+    submitted   sbatch returned this array id
+    dropped     refused, or cut short before sbatch: nothing was submitted
+    drained     nothing of the array is at work any more: it is not asked about again
+
+Beside the ledger, slurm/<submission>/ holds the manifest (which cells, which attempts), the batch
+script, one log an element, and the exit records of evaluations (ends/<index>.<state>.json).
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +28,7 @@ FORGIVEN = "forgiven"
 
 @dataclass(frozen=True)
 class Submission:
-    """One job array, from the ledger. `job` is None until its sending is in the ledger."""
+    """One job array, from the ledger. `job` is None until the ledger has its array id."""
 
     id: str
     kind: str
@@ -27,6 +38,7 @@ class Submission:
     host: str
     pid: int
     birth: str
+    """When the submitting process started, as its kernel says: with host and pid, who it is."""
     cells: int
     follows: str = ""
     """The training submission that an evaluation waits for."""
@@ -36,100 +48,100 @@ class Submission:
 
     @property
     def open(self) -> bool:
-        """Its intent is in the ledger and nothing more: it was cut short, or is being sent."""
+        """The ledger has the intent and no outcome: it is being sent, or was cut short."""
         return self.job is None and not self.dropped
 
 
 def read(folder: RunFolder) -> Mapping[str, Submission]:
-    """Every submission by id, oldest first."""
+    """Return every submission by id, oldest first."""
     with telling(folder.ledger):
         try:
-            found = folder.ledger.stat()
+            status = folder.ledger.stat()
         except FileNotFoundError:
             return {}
-    return _read(folder, found.st_mtime_ns, found.st_size)
+    return _read(folder, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4)
 def _read(folder: RunFolder, _changed: int, _size: int) -> Mapping[str, Submission]:
-    book: dict[str, Submission] = {}
+    known: dict[str, Submission] = {}
     for line in folder.ledger.read_bytes().splitlines():
-        if b'"slurm"' not in line:
+        if b'"slurm"' not in line:  # 10,000 local events are not parsed
             continue
         try:
             event: dict[str, Any] = json.loads(line)
-            _note(book, event)
+            _apply(known, event)
         except (ValueError, KeyError, TypeError):
-            continue  # torn by a kill: what it would have said is asked of the scheduler
-    return book
+            continue  # torn by a kill: the scheduler is asked what the line would have said
+    return known
 
 
-def _note(book: dict[str, Submission], event: dict[str, Any]) -> None:
+def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
     if event.get("launcher") != "slurm":
         return
-    id_, what = event["submission"], event["event"]
-    if what == INTENT:
-        book[id_] = Submission(
-            id_,
-            event["kind"],
-            event["name"],
-            event["time"],
-            event["host"],
-            event["pid"],
-            event["birth"],
-            event["cells"],
-            event.get("follows", ""),
-        )
-        return
-    given = {
-        SENT: ("job", event.get("job")),
-        DROPPED: ("dropped", True),
-        DRAINED: ("drained", True),
-    }[what]
-    held = book[id_]
-    book[id_] = Submission(**{**held.__dict__, given[0]: given[1]})
+    id_ = event["submission"]
+    match event["event"]:
+        case "intent":
+            known[id_] = Submission(
+                id=id_,
+                kind=event["kind"],
+                name=event["name"],
+                time=event["time"],
+                host=event["host"],
+                pid=event["pid"],
+                birth=event["birth"],
+                cells=event["cells"],
+                follows=event.get("follows", ""),
+            )
+        case "submitted":
+            known[id_] = replace(known[id_], job=event.get("job"))
+        case "dropped":
+            known[id_] = replace(known[id_], dropped=True)
+        case "drained":
+            known[id_] = replace(known[id_], drained=True)
 
 
-def note(folder: RunFolder, what: str, submission: str, **details: Any) -> None:
-    """One line of the ledger about a submission."""
-    folder.append(what, "", launcher="slurm", submission=submission, **details)
+def note(folder: RunFolder, event: str, submission: str, **details: Any) -> None:
+    """Append an event of a submission to the ledger."""
+    folder.append(event, "", launcher="slurm", submission=submission, **details)
 
 
 def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, Any]) -> None:
-    """What the elements of an array are, before it is submitted."""
+    """Write what the elements of an array are, before it is submitted."""
     write_text(folder.submission(submission) / "manifest.json", json.dumps(manifest) + "\n")
 
 
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
-    """{kind, elements: [[cell's directory, attempt], ...], options}; {} if it is gone."""
+    """Return {kind, elements: [[cell's directory, attempt], ...], options}; {} if it is gone."""
     return read_json(folder.submission(submission) / "manifest.json") or {}
 
 
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
-    """How one element of an evaluation ended; its name says the state, so that most are not read.
+    """Write how one element of an evaluation ended. (Training writes that in its attempt.)
 
-    (How training ended is in the attempt.)
+    The state is in the file's name, so that most of these files need not be read.
     """
-    place = folder.submission(submission) / "ends" / f"{index}.{record.state}.json"
-    write_text(place, record.model_dump_json() + "\n")
+    path = folder.submission(submission) / "ends" / f"{index}.{record.state}.json"
+    write_text(path, record.model_dump_json() + "\n")
 
 
 def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
-    """Has a failed evaluation not count any more: a person wants it tried again."""
-    place = folder.submission(submission) / "ends"
-    write_text(place / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
-    (place / f"{index}.{record.state}.json").unlink(missing_ok=True)
+    """Stop counting a failed evaluation, because a person wants it tried again."""
+    ends_dir = folder.submission(submission) / "ends"
+    write_text(ends_dir / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
+    (ends_dir / f"{index}.{record.state}.json").unlink(missing_ok=True)
 
 
 def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
-    """Element -> the file that says how it ended; of one that ended twice, its success."""
-    found: dict[int, Path] = {}
+    """Return element -> the file that says how it ended; of two, the one of its success."""
+    files: dict[int, Path] = {}
     for path in (folder.submission(submission) / "ends").glob("*.json"):
         index, _, state = path.stem.partition(".")
-        if index.isdigit() and (state in ("succeeded", FORGIVEN) or int(index) not in found):
-            found[int(index)] = path
-    return found
+        if index.isdigit() and (state in ("succeeded", FORGIVEN) or int(index) not in files):
+            files[int(index)] = path
+    return files
 
 
 def read_end(path: Path) -> ExitRecord | None:
+    """Return the exit record in one of these files."""
     return read_object(ExitRecord, path)

@@ -1,12 +1,19 @@
-"""Jobs of embedded cells help each other: most of so small a job is the start of Python and torch.
+"""Work stealing between the jobs of one array of embedded cells.
 
-A job that has trained its own cell goes on, for a while, with cells of its array that no job has
-begun, from the far end: SLURM starts an array's elements in their order. Whoever is the first to
-make `<index>.taken` trains that cell. The element's own job waits for it, goes on with what a dead
-or interrupted helper left, and ends at once, before it starts a Python, where it finds
-`<index>.done`. So each element still ends as its cell did, and what follows it follows that.
+Most of so small a job is the start of Python and torch. A job that has trained its own cell
+therefore goes on, for a while, with cells of its array that no job has begun. It begins at the far
+end, because SLURM starts an array's elements in their order.
 
-All of it is done by a child, so that a helper that dies is not the end of its own, good cell.
+Files in the submission's folder, one pair an element:
+
+    <index>.taken   made with O_EXCL by the job that trains the element's cell; holds that job's id
+    <index>.done    the cell was trained by another job: the element's own ends before it starts a
+                    Python (the batch script looks for it)
+
+The element's own job waits while another trains its cell, and goes on with what a dead or
+interrupted one left. So each element ends as its cell did, and an evaluation that depends on it
+starts at the right time. All training is done in a child process, so that a helper that dies is not
+the end of its own, good cell.
 """
 
 import os
@@ -25,11 +32,14 @@ from orchestrator.launch.worker import StopSignals
 from orchestrator.rundir import AttemptDir, CellDir
 
 
-def take_element(place: Path, index: int, job: str) -> bool:
-    """Whether the element of the submission in `place` is this job's now, or was before."""
-    marker = _taken(place, index)
+def take_element(submission: Path, index: int, job: str) -> bool:
+    """Return whether the element is this job's now, or was before.
+
+    submission: its folder.
+    """
+    marker = _taken(submission, index)
     try:
-        with marker.open("x") as file:
+        with marker.open("x") as file:  # O_EXCL: one job makes it, on a network file system too
             file.write(job)
         return True
     except FileExistsError:
@@ -37,19 +47,22 @@ def take_element(place: Path, index: int, job: str) -> bool:
 
 
 def claim_unstarted(
-    place: Path, index: int, elements: int, job: str, going: Callable[[], bool]
+    submission: Path, index: int, elements: int, job: str, may_go_on: Callable[[], bool]
 ) -> Iterator[int]:
-    """Elements behind `index` that no job had taken, each this job's from now on, while `going`."""
+    """Yield elements behind `index` that no job had taken; each is taken for this job first."""
     for other in range(elements - 1, index, -1):
-        if not going():
+        if not may_go_on():
             return
-        if not _taken(place, other).exists() and take_element(place, other, job):
+        if not _taken(submission, other).exists() and take_element(submission, other, job):
             yield other
 
 
 def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
-    """Whether the attempt that was submitted is the last one and untouched: a helper begins cells,
-    and leaves to their own jobs what anybody else ever began. It is marked as alive."""
+    """Return whether attempt `number` is the last one and was never begun; mark it as alive.
+
+    A helper only begins cells. What any job ever began, its own job finishes: that one knows how to
+    wait for an earlier attempt.
+    """
     attempts = cell_dir.attempts()
     if not attempts or attempts[-1].number != number:
         return False
@@ -60,29 +73,33 @@ def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
     return True
 
 
-def mark_done(place: Path, index: int) -> None:
-    """Lets the element's own job end at once."""
-    (place / f"{index}.done").touch()
+def mark_done(submission: Path, index: int) -> None:
+    """Let the element's own job end at once."""
+    (submission / f"{index}.done").touch()
 
 
 def run_in_child(
-    own: Callable[[], int], more: Callable[[], None], ask: StopSignals, signals: Mapping[int, str]
+    own: Callable[[], int],
+    more: Callable[[], None],
+    stop: StopSignals,
+    signals: Mapping[int, str],
 ) -> int:
-    """Does a job's own work in a child, and then, if its code is 0, what it does besides.
+    """Run a job's own work in a child process, then `more` if its code is 0; return that code.
 
-    The code of its own work, whatever becomes of the child after that. The child gets what this
-    process is asked, and dies with it; this one dies as the child did before it had a code.
+    The code is that of the own work, whatever happens to the child afterwards. Signals that this
+    process gets are passed on once, and the child dies with it. If the child dies before it has a
+    code, this process dies in the same way, so that SLURM sees it.
     """
     reads, writes = os.pipe()
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        _both(own, more, parent, writes)
+        _run_both(own, more, parent, writes)
     os.close(writes)
-    told = False
+    passed_on = False
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if ask.state is not None and not told:
-            told = True
-            os.kill(child, next(n for n, state in signals.items() if state == ask.state))
+        if stop.state is not None and not passed_on:
+            passed_on = True
+            os.kill(child, next(n for n, state in signals.items() if state == stop.state))
         time.sleep(0.05)
     if code := os.read(reads, 1):
         return code[0]
@@ -94,11 +111,13 @@ def run_in_child(
     return died or 1
 
 
-def _both(own: Callable[[], int], more: Callable[[], None], parent: int, told: int) -> NoReturn:
+def _run_both(
+    own: Callable[[], int], more: Callable[[], None], parent: int, report: int
+) -> NoReturn:
     try:
         processes.die_with(parent)
         code = own()
-        os.write(told, bytes([code]))
+        os.write(report, bytes([code]))
         if code == 0:
             more()
     except BaseException:
@@ -111,24 +130,30 @@ def _both(own: Callable[[], int], more: Callable[[], None], parent: int, told: i
 
 
 def wait_for_helper(
-    place: Path, index: int, attempt: AttemptDir, asked: Callable[[], bool]
+    submission: Path, index: int, attempt: AttemptDir, stopped: Callable[[], bool]
 ) -> None:
-    """Returns when the attempt has ended, or its helper is dead or has not been heard of for
-    SILENT_SECONDS of looking, or this job is asked to stop."""
-    heard, since = 0.0, time.monotonic()
-    while not (asked() or attempt.exit.exists() or is_dead(attempt)):
+    """Return when the attempt has ended, its helper is dead, or this job is asked to stop.
+
+    A helper counts as dead when its heartbeat has not changed for LEASE_SECONDS of looking. The
+    seconds are counted here, not read from file times: a wait during which the file server did not
+    answer must not count as silence.
+    """
+    heartbeat, since = 0.0, time.monotonic()
+    while not (stopped() or attempt.exit.exists() or is_dead(attempt)):
         began = time.monotonic()
-        sign = attempt.heartbeat if attempt.heartbeat.exists() else _taken(place, index)
+        sign = attempt.heartbeat if attempt.heartbeat.exists() else _taken(submission, index)
         latest, now = sign.stat().st_mtime, time.monotonic()
-        if latest != heard or now - began > HEARTBEAT_SECONDS:  # or the file server was away
-            heard, since = latest, now
+        if latest != heartbeat or now - began > HEARTBEAT_SECONDS:
+            heartbeat, since = latest, now
         if now - since > LEASE_SECONDS:
             break
         time.sleep(0.2)
-    look_anew = attempt.path / f".look-{os.getpid()}"  # or NFS tells for a while what was not there
-    look_anew.touch()
-    look_anew.unlink()
+    # NFS caches for seconds that a file does not exist. A change to the directory made from here
+    # ends that, so that the exit record is found.
+    refresh = attempt.path / f".look-{os.getpid()}"
+    refresh.touch()
+    refresh.unlink()
 
 
-def _taken(place: Path, index: int) -> Path:
-    return place / f"{index}.taken"
+def _taken(submission: Path, index: int) -> Path:
+    return submission / f"{index}.taken"
