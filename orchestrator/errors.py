@@ -1,4 +1,4 @@
-"""Every way orch says no.
+"""Exceptions: every way orch refuses.
 
 OrchError                  a mistake of the user or the world: one sentence, exit 1, no traceback
 ├── SpecError              a spec file; carries every Fault of the file at once
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 class OrchError(Exception):
-    """A mistake told in a sentence: what, where, the rule, the value given, what to do."""
+    """A mistake as a sentence: what, where, the rule, the value given, what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class LogFault(OrchError):
         held: Iterable[str],
         wanted: str | None = None,
     ) -> "LogFault":
-        """Of a log that holds none of the names orch knows, or not the one that it needs."""
+        """Return the fault of a log without any known name, or without the one it needs."""
         some = sorted(held)
         shown = ", ".join(some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")
         what = f"has no '{wanted}'" if wanted else "holds none of the names orch knows"
@@ -112,6 +112,6 @@ class LaboratoryError(OrchError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the nearest known name, or an empty string."""
+    """Return `, did you mean 'x'?` for the nearest known name, or an empty string."""
     near = get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.6)
     return f", did you mean '{near[0]}'?" if near else ""

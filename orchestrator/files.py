@@ -1,4 +1,4 @@
-"""Reading and writing files so that a kill, a full disk or a stranger's hand is told, not suffered.
+"""Read and write files so that a kill, a full disk or a foreign change is reported.
 
 Writes replace a whole file or append whole lines; reads give a sentence for what cannot be read.
 """
@@ -40,7 +40,7 @@ _SENTENCES = {
 def telling(
     path: Path, passing: tuple[type[OSError], ...] = (FileNotFoundError, FileExistsError)
 ) -> Iterator[None]:
-    """Turns what the file system refuses into a sentence, but for errors that are to pass."""
+    """Raise what the file system refuses as a sentence, except the errors that are to pass."""
     try:
         yield
     except passing:
@@ -51,12 +51,12 @@ def telling(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file as a whole: a reader sees the old text or the new, never a part."""
+    """Replace a file as a whole: a reader sees the old text or the new one, never a part."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces a file as a whole: a reader sees the old content or the new, never a part."""
+    """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with telling(path, passing=()):
         try:
@@ -70,7 +70,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds one line in a single write. Mends a file whose last line was torn by a kill."""
+    """Append one line in a single write. First end a last line that a kill has torn."""
     with telling(path, passing=()):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -85,7 +85,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from disk; None if the file is not there. RunFolderError if it is cut."""
+    """Return a JSON object from disk, or None without a file. Raise RunFolderError if it is cut."""
     with telling(path):
         try:
             raw = path.read_bytes()
@@ -101,7 +101,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
-    """A typed object from disk; None if the file is not there. RunFolderError if it is not one."""
+    """Return a typed object from disk, or None without a file. Raise RunFolderError if cut."""
     with telling(path):
         try:
             raw = path.read_bytes()
@@ -110,19 +110,19 @@ def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        raise _told(error, path) from error
+        raise _first_fault(error, path) from error
 
 
 def parsed(kind: type[Parsed], plain: Mapping[str, Any], path: Path) -> Parsed:
-    """A typed object from plain data read at `path`. RunFolderError names the first fault."""
+    """Return a typed object from data of `path`. Raise RunFolderError with the first fault."""
     try:
         return kind.model_validate_json(json.dumps(plain))
     except ValidationError as error:
-        raise _told(error, path) from error
+        raise _first_fault(error, path) from error
 
 
 def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Objects of a JSON-lines file. What cannot be read is left out and told in `faults`."""
+    """Return the objects of a JSON-lines file. What cannot be read goes to `faults`."""
     with telling(path):
         try:
             raw = path.read_bytes()
@@ -142,7 +142,7 @@ def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str
 
 
 def read_tail(path: Path, max_bytes: int) -> bytes:
-    """The last bytes of a file, from the start of a line on; nothing if it is not there."""
+    """Return the last bytes of a file, from the start of a line on; nothing without a file."""
     with telling(path):
         try:
             with path.open("rb") as file:
@@ -156,7 +156,7 @@ def read_tail(path: Path, max_bytes: int) -> bytes:
 
 
 def remove_tree(path: Path) -> None:
-    """Deletes a directory of ours; it is renamed first, so that a kill leaves no half."""
+    """Delete a directory of ours. It is renamed first, so that a kill leaves no half."""
     doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
     with telling(path):
         path.replace(doomed)
@@ -167,7 +167,7 @@ def _not_an_object(path: Path) -> str:
     return f"{path} is not a JSON object (cut or overwritten?); restore or remove it"
 
 
-def _told(error: ValidationError, path: Path) -> RunFolderError:
+def _first_fault(error: ValidationError, path: Path) -> RunFolderError:
     first = error.errors()[0]
     if first["type"] == "json_invalid" or not first["loc"]:
         return RunFolderError(_not_an_object(path))

@@ -26,9 +26,9 @@ BIRTH_VALUES: Mapping[str, object] = {}
 
 
 def fingerprint(settings: Settings) -> str:
-    """12 hexadecimal digits that name these settings, for ever.
+    """Return the 12 hexadecimal digits that name these settings for ever.
 
-    Raises TypeError for a value that has no canonical form (NaN, infinity, an object).
+    Raise TypeError for a value that has no canonical form (NaN, infinity, an object).
     """
     parts = []
     for name in sorted(type(settings).model_fields):
@@ -41,18 +41,18 @@ def fingerprint(settings: Settings) -> str:
 
 
 def identity(settings: Settings) -> dict[str, object]:
-    """The plain data that is hashed: `digest(identity(s)) == fingerprint(s)`."""
+    """Return the plain data that is hashed: `digest(identity(s)) == fingerprint(s)`."""
     return _counted(settings.model_dump(), "")
 
 
 @lru_cache(maxsize=4096)
 def _encoded(section: Frozen, prefix: str) -> str:
-    """A section's canonical JSON. Cells share sections, and equal sections encode alike."""
+    """Return a section's canonical JSON. Cells share sections, so each is encoded once."""
     return encode(_counted(section.model_dump(), prefix))
 
 
 def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
-    """The fields that are part of an identity."""
+    """Return the fields that are part of an identity."""
     return {
         key: _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
         for key, value in plain.items()
@@ -67,7 +67,7 @@ def _counts(field: str, value: object) -> bool:
 
 
 def digest(value: object) -> str:
-    """The hash of any plain data in the canonical encoding."""
+    """Return the hash of any plain data in the canonical encoding."""
     return _hash(encode(value))
 
 
@@ -76,7 +76,7 @@ def _hash(text: str) -> str:
 
 
 def encode(value: object) -> str:
-    """Canonical JSON. Raises TypeError, naming the path, for what it cannot encode."""
+    """Return canonical JSON. Raise TypeError with the path of what has no canonical form."""
     return json.dumps(
         _canonical(value, "$"), sort_keys=True, separators=(",", ":"), ensure_ascii=False
     )
@@ -102,7 +102,7 @@ def _canonical(value: object, path: str) -> object:
 
 
 def flatten(plain: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted leaves of nested data, in order: `kl.beta`, 0.1."""
+    """Yield the dotted leaves of nested data, in order: `kl.beta`, 0.1."""
     for key, value in plain.items():
         dotted = f"{prefix}{key}"
         if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def flatten(plain: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def drift(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, tuple[object, object]]:
-    """Every dotted field that differs between two identities: field -> (old, new)."""
+    """Return every dotted field that differs between two identities: field -> (old, new)."""
     before, after = dict(flatten(old)), dict(flatten(new))
     return {
         field: (before.get(field), after.get(field))

@@ -20,14 +20,14 @@ _SECONDS = 20
 
 @cache
 def commit() -> str:
-    """`<40 digits>`, `<40 digits>+changes` of a checkout that was changed, or nothing where orch
-    was installed from a package. Files that git does not know count as changes."""
+    """Return `<40 digits>`, `<40 digits>+changes` of a changed checkout, or an empty text where
+    orch was installed from a package. Files that git does not know count as changes."""
     root = Path(__file__).resolve().parent.parent
     return _checked_out(root) if (root / ".git").exists() else _installed()
 
 
 def versions() -> dict[str, str]:
-    """Python and, of what computes, what this process has imported."""
+    """Return the version of Python and of each numerical library that this process has imported."""
     found = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
     return {"python": platform.python_version()} | {n: str(v) for n, v in found.items() if v}
 
@@ -57,7 +57,7 @@ def _checked_out(root: Path) -> str:
 
 
 def _installed() -> str:
-    """What pip wrote down of an installation from a repository (PEP 610)."""
+    """Return the commit that pip recorded for an installation from a repository (PEP 610)."""
     try:
         told = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
         return str(told.get("vcs_info", {}).get("commit_id", ""))

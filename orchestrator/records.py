@@ -1,5 +1,9 @@
-"""What a spec asks of checkpoints: tasks, baselines, sampling, divergences, the engine; and what is
-published about them.
+"""Records that stages hand on: Spec, Cell, LaunchPlan, Record, Score. All frozen, all plain data.
+
+load       Path -> Spec               expand     Spec -> Cells
+translate  Cell -> LaunchPlan         launch     LaunchPlan -> attempts on disk
+collect    run directory -> Records   evaluate   Record -> Scores
+compare    Records, Scores -> Comparison
 """
 
 from collections.abc import Mapping
@@ -20,6 +24,8 @@ from orchestrator.settings import (
     Resources,
     Settings,
 )
+
+# ---------------------------------------------------------------- evaluation
 
 
 class Sampling(Frozen):
@@ -139,14 +145,7 @@ class Published(Frozen):
     numbers: tuple[PublishedNumber, ...] = Field(default=(), strict=False)
 
 
-# The nouns of the line: Spec, Cell, LaunchPlan, Record, Score. All frozen; all plain data.
-#
-# load: Path -> Spec    expand: Spec -> Cells    translate: Cell -> LaunchPlan
-# launch: LaunchPlan -> attempts on disk    collect: run directory -> Records
-# evaluate: Record -> Scores    compare: Records, Scores -> Comparison
-
-
-# ---------------------------------------------------------------- what a person declares
+# ---------------------------------------------------------------- a spec
 
 
 class Site(Frozen):
@@ -196,7 +195,7 @@ class Spec(Frozen):
     """The file it was read from."""
 
 
-# ---------------------------------------------------------------- what orch makes of it
+# ---------------------------------------------------------------- a cell and its launch
 
 
 class Cell(Frozen):
@@ -263,7 +262,7 @@ class LaunchPlan(Frozen):
     argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
 
 
-# ---------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------- results
 
 State = Literal[
     "planned",

@@ -41,11 +41,13 @@ METRICS: dict[str, Metric] = {
 
 
 def is_divergence(metric: str) -> bool:
-    """Whether a score (`kl_forward`, `entropy_per_sequence`) is a divergence or an entropy: no
-    share of right answers, and no part of a domain's mean."""
+    """Return True for a divergence or an entropy (`kl_forward`, `entropy_per_sequence`).
+
+    Such a score is no share of right answers, and no part of a domain's mean.
+    """
     return metric.startswith(("kl_", "entropy"))
 
 
 def is_canonical(name: str) -> bool:
-    """Whether orch may write this name to metrics.jsonl or MLflow."""
+    """Return True if orch may write this name to metrics.jsonl or MLflow."""
     return name in METRICS or name.startswith("eval/")

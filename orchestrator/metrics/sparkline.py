@@ -10,7 +10,7 @@ NAN = "×"
 def sparkline(
     values: Sequence[float], width: int, low: float | None = None, high: float | None = None
 ) -> str:
-    """At most `width` bars from the lowest value (or `low`) to the highest (or `high`).
+    """Return at most `width` bars from the lowest value (or `low`) to the highest (or `high`).
 
     More values than that are averaged in equal groups; one that is not finite shows as ×.
     """

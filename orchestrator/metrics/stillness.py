@@ -27,7 +27,7 @@ class Stillness(NamedTuple):
     """What every one of them gave on average; None where the log does not say."""
 
     def sentence(self, cell: str) -> str:
-        """What happened to a cell, what the likely cause is, what to look at."""
+        """Return what happened to a cell, the likely cause, and what to look at."""
         score = "the same score" if self.reward is None else f"the same score ({self.reward:g})"
         return (
             f"{cell}: nothing was learnt from train step {self.first} to {self.last}: the gradient "
@@ -38,9 +38,9 @@ class Stillness(NamedTuple):
 
 
 def stillness(points: Iterable[MetricPoint]) -> Stillness | None:
-    """The longest stretch of points whose gradient is exactly 0 and whose reward never moves.
+    """Return the longest stretch of points with a gradient of 0 and a constant reward.
 
-    None where it is shorter than SHORTEST, and where every rollout of it had the best reward.
+    Return None where it is shorter than SHORTEST, or every rollout of it had the best reward.
     """
     runs: list[list[MetricPoint]] = [[]]
     for point in points:

@@ -25,7 +25,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(path: Path) -> Iterator[Scalar]:
-    """In file order; a record cut short ends it."""
+    """Yield scalars in file order. A record that is cut short ends the file."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
@@ -59,7 +59,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of a protobuf message; varints as int, all else as bytes."""
+    """Yield (number, value) of a protobuf message: varints as int, all else as bytes."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

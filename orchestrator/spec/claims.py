@@ -51,11 +51,11 @@ class AxisCondition:
     values: tuple[str, ...]
 
     def __str__(self) -> str:
-        """As a `--where` term: `kl.beta=0.05,0.1`."""
+        """Return the condition as a `--where` term: `kl.beta=0.05,0.1`."""
         return f"{self.axis}={','.join(self.values)}"
 
     def each(self) -> "tuple[AxisCondition, ...]":
-        """One for each value."""
+        """Return one condition for each value."""
         return tuple(AxisCondition(self.axis, (value,)) for value in self.values)
 
 
@@ -89,7 +89,7 @@ class Claim:
 
 
 def parse(text: str) -> Claim:
-    """The claim a text states. Raises ValueError: the place, and what was expected there."""
+    """Return the claim that a text states. Raise ValueError with the place and what it expected."""
     reader = _Reader(text)
     left = _side(reader)
     relation = cast(
@@ -114,7 +114,7 @@ class _Reader:
             self.at += 1
 
     def peek(self, pattern: re.Pattern[str] | str) -> str | None:
-        """What stands here, if it is of the pattern or starts with the literal text."""
+        """Return what stands here if it matches the pattern or starts with the literal text."""
         if isinstance(pattern, str):
             return pattern if self.text.startswith(pattern, self.at) else None
         found = pattern.match(self.text, self.at)
@@ -240,9 +240,6 @@ def _check_metric(metric: str) -> None:
         )
 
 
-# Claims of a spec: each must be readable, and about cells that there are.
-
-
 def check_claims(
     claims: Mapping[str, str],
     done: Expansion,
@@ -251,7 +248,7 @@ def check_claims(
     *,
     strict: bool,
 ) -> None:
-    """Tells of claims that cannot be read or that speak of nothing the spec declares.
+    """Report claims that cannot be read, or that speak of nothing the spec declares.
 
     `strict`: a claim about no cell is a fault; it is not once overrides have narrowed the grid.
     """

@@ -1,4 +1,4 @@
-"""Config groups: the folders beside a spec, and the files that a spec is composed of."""
+"""Config groups and the files of a spec: composed by Hydra, once, and resolved by OmegaConf."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +39,11 @@ class Library:
     """What the command line changed, and how it was written there."""
 
     def names(self, group: str) -> list[str]:
-        """The entries a group has."""
+        """Return the names of a group's entries."""
         return sorted(path.stem for path in (self.folder / group).glob("*.yaml"))
 
     def missing(self, group: str, name: str) -> str:
-        """The sentence for an entry that is not there; empty if it is."""
+        """Return the sentence for an entry that does not exist; empty if it does."""
         if not is_name(name):
             return f"{group} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
         names = self.names(group)
@@ -53,7 +53,7 @@ class Library:
         return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({there})'}"
 
     def entry(self, group: str, name: str) -> Mapping[str, Any]:
-        """The plain data of an entry. Raises LookupError with a sentence if there is none."""
+        """Return the plain data of an entry. Raise LookupError with a sentence if there is none."""
         if (group, name) not in self.entries:
             problem = self.missing(group, name)
             if problem:
@@ -78,7 +78,7 @@ class Library:
     def walk(
         self, group: str, name: str, prefix: Pointer, above: tuple[Path, ...]
     ) -> Iterator[ComposedPart]:
-        """An entry and the entries its `defaults` name, in order of composition."""
+        """Yield an entry and the entries that its `defaults` name, in order of composition."""
         file = self.folder / group / f"{name}.yaml"
         document = read(file, self.faults)
         if document is None:
@@ -110,7 +110,7 @@ class Library:
         at: Pointer,
         above: tuple[Path, ...],
     ) -> Iterator[ComposedPart]:
-        """One item of a defaults list, checked."""
+        """Yield what one item of a defaults list names, checked."""
         problem = self.missing(group, name)
         if problem:
             self.faults.append(document.fault(problem, at))
@@ -121,7 +121,7 @@ class Library:
             yield from self.walk(group, name, prefix, above)
 
     def fault(self, message: str, pointer: Pointer) -> Fault:
-        """A fault at a place of the composed spec, in the file and line that wrote it."""
+        """Return a fault at a place of the composed spec, with the file and line that wrote it."""
         for place, text in self.overridden:
             if pointer[: len(place)] == place:
                 return Fault(message, f"{spelled(pointer)} (override '{text}')")
@@ -141,7 +141,7 @@ class Library:
 
 
 def is_name(name: object) -> bool:
-    """Whether it can name a group entry: it cannot leave its folder."""
+    """Return True if a text can name a group entry. Such a name cannot leave its folder."""
     try:
         _NAME.validate_python(name)
     except ValidationError:
@@ -150,7 +150,7 @@ def is_name(name: object) -> bool:
 
 
 def default_items(document: YamlDocument, faults: list[Fault]) -> list[Any]:
-    """The `defaults` of a file; anything but a list is a fault."""
+    """Return the `defaults` of a file. Anything but a list is a fault."""
     items = document.data.get("defaults", [])
     if isinstance(items, list):
         return items
@@ -159,7 +159,7 @@ def default_items(document: YamlDocument, faults: list[Fault]) -> list[Any]:
 
 
 def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings merged; everything else of `over` replaces what is under it."""
+    """Return nested mappings merged; everything else of `over` replaces what is under it."""
     out = dict(under)
     for key, value in over.items():
         below = out.get(key)
@@ -168,9 +168,6 @@ def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             out[key] = value
     return out
-
-
-# Composition by Hydra, once per spec, and resolution by OmegaConf.
 
 
 _FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
@@ -189,7 +186,7 @@ class Override(NamedTuple):
 
 
 def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
-    """Parses the overrides; each that cannot be parsed is a fault."""
+    """Parse the overrides. Each that cannot be parsed is a fault."""
     if not texts:
         return []
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -217,7 +214,7 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
 
 
 def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:
-    """Reads every file the spec is composed of into `library.parts`; the data they make up.
+    """Read every file of the spec into `library.parts`. Return the data that they make up.
 
     `chosen`: group -> entry, as overrides on the command line have it.
     """
@@ -254,7 +251,7 @@ def _sibling(
     at: Pointer,
     above: tuple[Path, ...],
 ) -> dict[str, Any]:
-    """Another spec in the same folder that this one builds on."""
+    """Return another spec in the same folder that this one builds on."""
     file = library.folder / f"{name}.yaml"
     names = [path.stem for path in library.folder.glob("*.yaml")]
     if not is_name(name):
@@ -272,7 +269,7 @@ def _sibling(
 def _group_item(
     document: YamlDocument, item: object, at: Pointer, faults: list[Fault]
 ) -> tuple[str, str]:
-    """`{group: entry}` of a defaults list; two empty texts if it is something else."""
+    """Return `{group: entry}` of a defaults list as two texts; two empty ones for anything else."""
     if isinstance(item, dict) and len(item) == 1:
         group, name = next(iter(item.items()))
         group = group.removeprefix("override ").strip()
@@ -295,7 +292,7 @@ def _group_item(
 def compose(
     file: Path, overrides: Sequence[Override], data: Mapping[str, Any], faults: list[Fault]
 ) -> dict[str, Any]:
-    """The composed spec, unresolved. What Hydra refuses is a fault."""
+    """Return the composed spec, unresolved. What Hydra refuses is a fault."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -304,7 +301,7 @@ def compose(
 
     ours = [o for o in overrides if _ours(o.key, data)]
     theirs = [_adding(o, data, file) for o in overrides if o not in ours]
-    absent = [told for o in overrides if o not in ours and (told := _absent(o, file))]
+    absent = [fault for o in overrides if o not in ours and (fault := _absent(o, file))]
     if absent:
         faults.extend(absent)
         return {}
@@ -327,7 +324,7 @@ def compose(
 
 
 def _absent(override: Override, file: Path) -> Fault | None:
-    """The fault of an override that names an entry which its config group does not have."""
+    """Return the fault of an override that names no entry of its config group."""
     folder, name = file.parent / override.key, override.value
     if override.key not in GROUPS or not isinstance(name, str) or not folder.is_dir():
         return None
@@ -339,7 +336,7 @@ def _absent(override: Override, file: Path) -> Fault | None:
 
 
 def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """What a spec could say and does not can be set without Hydra's `+`, as it is checked later."""
+    """Add Hydra's `+` to overrides of what a spec may say and does not: it is checked later."""
     words = override.key.split(".")
     if override.text.startswith(("+", "~")) or place(override.key, data) is not None:
         return override.text
@@ -356,7 +353,7 @@ def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
 
 
 def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """The place of a key that Hydra cannot address: it has a dot in one of its steps, or it is the
+    """Return the place of a key that Hydra cannot address: a step of it has a dot, or it is the
     name of an entry where Hydra, seeing a config group, looks for an item of the defaults list."""
     pointer = place(key, data)
     if pointer and len(pointer) == 1 and pointer[0] in GROUPS and isinstance(data[key], str):
@@ -365,7 +362,7 @@ def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
 
 
 def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """`studies.a.axes.kl.beta` as keys of the data, the longest first; None if it has no place."""
+    """Return `studies.a.axes.kl.beta` as keys of the data, or None if it has no place there."""
     steps: list[str | int] = []
     words, node = key.split("."), data
     while words:
@@ -394,7 +391,7 @@ def _apply(composed: dict[str, Any], override: Override) -> None:
 
 
 def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
-    """The nearest key for an override that names none."""
+    """Return the nearest key for an override that names none."""
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
@@ -411,7 +408,7 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
 
 
 def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:
-    """The data with every `${...}` replaced by what it means."""
+    """Return the data with every `${...}` replaced by what it means."""
     from omegaconf import OmegaConf
 
     if not any(mark in repr(data) for mark in ("${", "???")):

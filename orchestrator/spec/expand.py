@@ -1,4 +1,26 @@
-"""Assignments: `field = value`, where the value was written, and the short forms of values."""
+"""Spec -> Cells. Pure: it reads no file, imports no backend, and works on plain data.
+
+A study is its base (recipe, the spec's base, the study's own) and its axes:
+
+    axes:
+      model: [qwen2.5-7b, llama-3.1-8b-instruct]          two values; names of a config group
+      kl:                                                  1 + 2 x 2 x 2 alternatives
+        - none
+        - product: {estimator: [k1, k3], placement: [reward, loss], beta: [0.1, 1.0]}
+      task: {zip: {model: [a, b], data: [math, countdown]}}   coupled; any name will do
+      loss.clip: [null, {low: 0.2, high: 0.28}]            any dotted field
+      batch.num_minibatches: {values: [1, 4], when: {kl: k1.loss}}   elsewhere as in the base
+    exclude: [{model: qwen2.5-7b, kl.beta: ">=1"}]         rows for which all of it holds
+    include: [{kl: k2.loss, kl.beta: 0.1}]                 one more row each, on the base
+
+Axes multiply, in the order written; conditional ones come after the others (see `rows`); then
+exclusions, inclusions, and the seeds. A value that is a mapping changes the fields it names and
+no other; `model`, `data` and `backend` are replaced whole; `none` takes the base's placement and
+beta with it. A cell that several studies ask for is one cell, in all of them.
+
+The file goes from the small to the large: an assignment (`field = value`, and where it was
+written), an axis as choices, the rows of a grid, the settings of a row, the cells of a study.
+"""
 
 import re
 import weakref
@@ -41,7 +63,7 @@ class Assignment(NamedTuple):
 
     @property
     def section(self) -> str:
-        """The top-level field it changes."""
+        """Return the top-level field that it changes."""
         return self.field.partition(".")[0]
 
 
@@ -52,18 +74,18 @@ class SpecProblem(NamedTuple):
     pointer: Pointer
 
 
-class ToldError(Exception):
+class UnreadableValueError(Exception):
     """A value that cannot be read; carries the sentence."""
 
 
 def read(
     field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
 ) -> Iterator[Assignment]:
-    """What writing `field: value` assigns. `field` may be empty: the value then holds fields."""
+    """Yield what `field: value` assigns. With an empty `field` the value holds fields."""
     try:
         yield from _read(field, value, pointer, lookup, problems)
-    except ToldError as told:
-        problems.append(SpecProblem(str(told), pointer))
+    except UnreadableValueError as error:
+        problems.append(SpecProblem(str(error), pointer))
 
 
 def _read(
@@ -72,19 +94,23 @@ def _read(
     if field and field not in FIELDS:
         parent = field.rpartition(".")[0]
         known = parent in FIELDS and FIELDS[parent].section is not None
-        raise ToldError(unknown(field[len(parent) + 1 :], parent) if known else unknown(field))
+        raise UnreadableValueError(
+            unknown(field[len(parent) + 1 :], parent) if known else unknown(field)
+        )
     if field in WHOLE:
         yield _whole(field, value, pointer, lookup)
     elif field == "kl" and isinstance(value, str):
         yield from _kl(value, pointer)
     elif isinstance(value, Mapping):
         if field and FIELDS[field].section is None:
-            raise ToldError(f"{field} is one value, not a mapping; got {shown(dict(value))}")
+            raise UnreadableValueError(
+                f"{field} is one value, not a mapping; got {shown(dict(value))}"
+            )
         for key, item in value.items():
             child = f"{field}.{key}" if field else str(key)
             yield from read(child, item, (*pointer, key), lookup, problems)
     elif not field or (FIELDS[field].section is not None and not _clears(field, value)):
-        raise ToldError(f"{field or 'this'} is a mapping of fields; got {shown(value)}")
+        raise UnreadableValueError(f"{field or 'this'} is a mapping of fields; got {shown(value)}")
     else:
         yield Assignment(field, value, pointer)
 
@@ -94,9 +120,9 @@ def _clears(field: str, value: object) -> bool:
 
 
 def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assignment:
-    """A model, data set or backend: an entry's name, `name@version`, or its content."""
+    """Read a model, data set or backend: an entry's name, `name@version`, or its content."""
     if not isinstance(value, str | Mapping):
-        raise ToldError(f"{field} is a name or a mapping; got {shown(value)}")
+        raise UnreadableValueError(f"{field} is a name or a mapping; got {shown(value)}")
     try:
         if isinstance(value, str) and field != "backend":
             return Assignment(field, {"name": value, **lookup(field, value)}, (f"@{field}", value))
@@ -106,23 +132,23 @@ def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assig
         if field == "backend" and "name" in value:
             lookup(field, str(value["name"]))
     except LookupError as error:
-        raise ToldError(str(error.args[0])) from None
+        raise UnreadableValueError(str(error.args[0])) from None
     return Assignment(field, dict(value), pointer)
 
 
 def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
-    """`none`, `k1.reward`, `k3.both`."""
+    """Read `none`, `k1.reward` or `k3.both`."""
     estimator, dot, placement = label.partition(".")
     known = estimators.choices()
     if estimator not in known:
-        raise ToldError(
+        raise UnreadableValueError(
             f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "
             f"(there are: {', '.join(known)})"
         )
     yield Assignment("kl.estimator", estimator, pointer)
     if dot:
         if placement not in PLACEMENTS:
-            raise ToldError(
+            raise UnreadableValueError(
                 f"'{label}' names no placement{did_you_mean(placement, PLACEMENTS)} "
                 "(there are: reward, loss, both)"
             )
@@ -130,7 +156,7 @@ def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
 
 
 def put(tree: dict[str, Any], assignment: Assignment) -> None:
-    """Carries out an assignment on nested plain data."""
+    """Carry out an assignment on nested plain data."""
     *parents, leaf = assignment.field.split(".")
     node = tree
     for parent in parents:
@@ -145,7 +171,7 @@ def put(tree: dict[str, Any], assignment: Assignment) -> None:
 
 
 def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
-    """Dotted leaf -> value, for conditions to look at."""
+    """Return dotted leaf -> value, for conditions to look at."""
     leaves: dict[str, object] = {}
     for field, value, _ in assignments:
         if isinstance(value, Mapping):
@@ -158,20 +184,17 @@ def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
 
 
 def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
-    """How conditions look up a leaf: as assigned, else its default."""
+    """Return a function that looks up a leaf for a condition: as assigned, else its default."""
     return lambda name: leaves.get(name, DEFAULTS.get(name))
 
 
 def spelled(pointer: Pointer) -> str:
-    """A pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
+    """Return a pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
     text = "$"
     for key in pointer:
         plain = isinstance(key, str) and key.replace("_", "a").replace("-", "a").isalnum()
         text += f".{key}" if plain else f"[{key!r}]"
     return text
-
-
-# Axes as written, read into choices: lists, `product`, `zip`, `values` and `when`.
 
 
 MAX_CELLS = 100_000
@@ -207,21 +230,21 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads axes and conditions of one study; what is wrong goes to `problems`."""
+    """Reads axes and conditions of one study. What is wrong goes to `problems`."""
 
     lookup: Lookup
     problems: list[SpecProblem]
 
     def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
-        """One entry of `axes`. None if it cannot be read."""
+        """Return one entry of `axes`, or None if it cannot be read."""
         before = len(self.problems)
         field = name if name in FIELDS else ""
         if name == "seed":
-            self._tell("seeds are an axis of their own: write `seeds: [...]`", pointer)
+            self._report("seeds are an axis of their own: write `seeds: [...]`", pointer)
         elif not field and not _couples(items):
             hint = did_you_mean(name, FIELDS)
             rule = "an axis under a name of its own is a zip, a product or a list of mappings"
-            self._tell(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
+            self._report(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
         else:
             found = self._alternatives(field, items, pointer)
             if len(self.problems) == before and found is not None:
@@ -229,9 +252,9 @@ class Reader:
         return None
 
     def conditions(self, written: object, pointer: Pointer) -> tuple[FilterTerm, ...]:
-        """`{field: value | [values] | "!value" | ">=number"}`."""
+        """Read `{field: value | [values] | "!value" | ">=number"}`."""
         if not isinstance(written, Mapping) or not written:
-            self._tell(f"a condition is a mapping of fields; got {shown(written)}", pointer)
+            self._report(f"a condition is a mapping of fields; got {shown(written)}", pointer)
             return ()
         terms = []
         for field, value in written.items():
@@ -240,7 +263,7 @@ class Reader:
                     raise ValueError(f"a condition of a spec cannot ask for '{field}'")
                 terms.append(_condition(str(field), value))
             except ValueError as error:
-                self._tell(str(error), (*pointer, field))
+                self._report(str(error), (*pointer, field))
         return tuple(terms)
 
     def _alternatives(self, field: str, items: object, pointer: Pointer) -> Alternatives | None:
@@ -250,17 +273,17 @@ class Reader:
             if field and FIELDS[field].section is not None:
                 return self._product(field, items, pointer)
         if not isinstance(items, list):
-            self._tell(
+            self._report(
                 f"an axis is a list of values; got {shown(items)}: write "
                 f"[{text_of(items)}], or put it in `base`",
                 pointer,
             )
             return None
         if not items:
-            self._tell("an axis needs at least one value; it is empty", pointer)
+            self._report("an axis needs at least one value; it is empty", pointer)
             return None
         parts = [self._item(field, item, (*pointer, i)) for i, item in enumerate(items)]
-        self._tell_twins(items, pointer)
+        self._report_duplicates(items, pointer)
         choices = tuple(choice for part in parts if part for choice in part.choices)
         single = sum(1 for part in parts if part and not part.formula)
         sums = [str(single)] if single else []
@@ -268,7 +291,7 @@ class Reader:
         return Alternatives(choices, " + ".join(sums))
 
     def _item(self, field: str, item: object, pointer: Pointer) -> Alternatives | None:
-        """One element of a list: a value, or a sub-grid."""
+        """Return one element of a list: a value, or a sub-grid."""
         if isinstance(item, dict):
             if item.keys() & GRID_KEYS:
                 return self._grid(field, item, pointer)
@@ -277,7 +300,7 @@ class Reader:
                 when = self.conditions(item["when"], (*pointer, "when"))
                 return Alternatives((Choice(self._read(field, value, pointer), when),), "")
         if isinstance(item, list):
-            self._tell(
+            self._report(
                 f"a list in a list; got {shown(item)}: write its values one by one, or a zip",
                 pointer,
             )
@@ -288,19 +311,19 @@ class Reader:
         kinds = grid.keys() & GRID_KEYS
         for extra in grid.keys() - GRID_KEYS - {"when"}:
             hint = did_you_mean(str(extra), [*GRID_KEYS, "when"])
-            self._tell(
+            self._report(
                 f"'{extra}' beside {min(kinds)}{hint or ': only `when` can stand there'}",
                 (*pointer, extra),
             )
         if len(kinds) > 1:
-            self._tell(f"{' and '.join(sorted(kinds))} exclude each other; nest them", pointer)
+            self._report(f"{' and '.join(sorted(kinds))} exclude each other; nest them", pointer)
             return None
         (kind,) = kinds
         body, at = grid[kind], (*pointer, kind)
         if kind == "values":
             found = self._alternatives(field, body, at)
         elif not isinstance(body, dict) or not body:
-            self._tell(f"{kind} holds axes (a mapping of lists); got {shown(body)}", at)
+            self._report(f"{kind} holds axes (a mapping of lists); got {shown(body)}", at)
             return None
         else:
             found = (self._product if kind == "product" else self._zip)(field, body, at)
@@ -312,13 +335,13 @@ class Reader:
         )
 
     def _below(self, field: str, body: dict[str, Any], pointer: Pointer) -> list[Axis] | None:
-        """The axes inside a product or a zip, named within the axis' own section or in full."""
+        """Return the axes inside a product or a zip, named within the section or in full."""
         axes = []
         for name, items in body.items():
             relative = f"{field}.{name}" if field else str(name)
             full = str(name) if relative not in FIELDS and name in FIELDS else relative
             if full not in FIELDS and field:
-                self._tell(unknown(str(name), field), (*pointer, name))
+                self._report(unknown(str(name), field), (*pointer, name))
             else:
                 axes.append(self.axis(full, items, (*pointer, name)))
         whole = [axis for axis in axes if axis is not None]
@@ -346,7 +369,7 @@ class Reader:
         lengths = {axis.name: len(axis.alternatives.choices) for axis in axes}
         if len(set(lengths.values())) > 1:
             counted = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-            self._tell(f"zip couples lists of one length; {counted}", pointer)
+            self._report(f"zip couples lists of one length; {counted}", pointer)
             return None
         choices = [
             Choice(tuple(a for c in row for a in c.assign), tuple(w for c in row for w in c.when))
@@ -357,19 +380,19 @@ class Reader:
     def _read(self, field: str, value: object, pointer: Pointer) -> tuple[Assignment, ...]:
         return tuple(read(field, value, pointer, self.lookup, self.problems))
 
-    def _tell_twins(self, items: Sequence[object], pointer: Pointer) -> None:
+    def _report_duplicates(self, items: Sequence[object], pointer: Pointer) -> None:
         seen: list[object] = []
         for i, item in enumerate(items):
             if item in seen:
-                self._tell(f"{shown(item)} is in this axis twice", (*pointer, i))
+                self._report(f"{shown(item)} is in this axis twice", (*pointer, i))
             seen.append(item)
 
-    def _tell(self, message: str, pointer: Pointer) -> None:
+    def _report(self, message: str, pointer: Pointer) -> None:
         self.problems.append(SpecProblem(message, pointer))
 
 
 def formula(axes: Sequence[Axis]) -> str:
-    """`2 model x (1 + 2 estimator x 4 beta) kl`; axes of one value go without saying."""
+    """Return `2 model x (1 + 2 estimator x 4 beta) kl`; an axis of one value is left out."""
     parts = []
     for axis in axes:
         inner = axis.alternatives.formula
@@ -380,7 +403,7 @@ def formula(axes: Sequence[Axis]) -> str:
 
 
 def _couples(items: object) -> bool:
-    """Whether these can be alternatives of an axis that is no field itself."""
+    """Return True if these can be alternatives of an axis that is no field itself."""
     if isinstance(items, dict):
         return bool(items.keys() & GRID_KEYS)
     return isinstance(items, list) and all(isinstance(item, dict) for item in items)
@@ -396,13 +419,6 @@ def _condition(field: str, value: object) -> FilterTerm:
         if isinstance(value, str) and text.startswith(op):
             return term(field, "!=" if op == "!" else op, [text.removeprefix(op)])
     return term(field, "=", [text])
-
-
-# The rows of a study's grid: one choice from each axis, before seeds and before validation.
-#
-# Axes without conditions are multiplied in the order written. Then each conditional axis, in the
-# order written, adds the alternatives whose conditions hold for what is assigned so far; where none
-# holds, the axis is not there and the base keeps its value.
 
 
 GridRow = tuple[Choice, ...]
@@ -421,7 +437,11 @@ class GridRows(NamedTuple):
 
 
 def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
-    """Reads and multiplies the axes of a study; broken, with problems told, if it cannot.
+    """Read and multiply the axes of a study. Return broken rows, with the problems, if that fails.
+
+    Axes without conditions are multiplied in the order written. Then each conditional axis, in
+    the order written, adds the alternatives whose conditions hold for what is assigned so far;
+    where none holds, the axis is left out and the base keeps its value.
 
     `strict`: an exclusion or a condition that never holds is a fault. It is not once overrides
     have narrowed the grid.
@@ -441,11 +461,11 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
     if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))
-    found = list(_multiplied(axes, base, reader, at))
-    kept, dropped = _without(found, base, [terms for terms, _ in excluded])
+    grid = list(_multiplied(axes, base, reader, at))
+    kept, dropped = _without(grid, base, [terms for terms, _ in excluded])
     if strict:
-        _tell_idle(excluded, dropped, axes, found, reader, at)
-    text = _told(axes, len(found) - len(kept), len(included), len(kept), study.seeds)
+        _report_idle(excluded, dropped, axes, grid, reader, at)
+    text = _formula_of_study(axes, len(grid) - len(kept), len(included), len(kept), study.seeds)
     return GridRows(tuple(kept), included, text, tuple(axes))
 
 
@@ -493,10 +513,10 @@ def _multiplied(
             yield row
             return
         axis, left = rest[0], rest[1:]
-        there = [c for c in axis.alternatives.choices if _holds(c.when, known)]
-        if not there:
+        holding = [c for c in axis.alternatives.choices if _holds(c.when, known)]
+        if not holding:
             yield from extended(row, left, known)
-        for choice in there:
+        for choice in holding:
             news = leaves[id(choice)]
             clashes.update(
                 f"{field} is set by '{axis.name}' and by another axis for the same cells"
@@ -522,13 +542,13 @@ def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
 
 
 def _without(
-    found: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
+    grid: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
 ) -> tuple[list[GridRow], set[int]]:
-    """The rows that no exclusion names, and which exclusions named one."""
+    """Return the rows that no exclusion matches, and which exclusions matched one."""
     if not exclusions:
-        return found, set()
+        return grid, set()
     kept, used = [], set()
-    for row in found:
+    for row in grid:
         known = dict(base)
         for choice in row:
             known |= flat(choice.assign)
@@ -539,19 +559,19 @@ def _without(
     return kept, used
 
 
-def _tell_idle(
+def _report_idle(
     excluded: list[tuple[tuple[FilterTerm, ...], Pointer]],
     dropped: set[int],
     axes: Sequence[Axis],
-    found: list[GridRow],
+    grid: list[GridRow],
     reader: Reader,
     at: Pointer,
 ) -> None:
-    """A condition that never holds is most likely a slip, and would cost GPU-hours."""
+    """Report conditions that never hold: most likely a slip, which would cost GPU-hours."""
     for i, (_, pointer) in enumerate(excluded):
         if i not in dropped:
             reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
-    used = {id(choice) for row in found for choice in row}
+    used = {id(choice) for row in grid for choice in row}
     for axis in axes:
         if axis.conditional and not any(id(c) in used for c in axis.alternatives.choices):
             reader.problems.append(
@@ -587,10 +607,10 @@ def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ob
             yield f"{prefix}{key}", value
 
 
-def _told(
+def _formula_of_study(
     axes: Sequence[Axis], excluded: int, included: int, left: int, seeds: Sequence[int]
 ) -> str:
-    """`2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
+    """Return `2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
     parts = [formula([a for a in axes if not a.conditional])]
     parts += [f"up to {len(a.alternatives.choices)} {a.name}" for a in axes if a.conditional]
     text = " x ".join(part for part in parts if part != "1") or "1"
@@ -601,9 +621,6 @@ def _told(
     if not plain:
         text += f" = {count}"
     return f"{text} x {len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
-
-
-# Rows become settings. Each distinct section is validated once and shared by its cells.
 
 
 SECTIONS: dict[str, type[Frozen]] = {
@@ -617,7 +634,10 @@ SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 
 
 class Builder:
-    """Builds the settings of one study's rows, and tells each fault once."""
+    """Builds the settings of one study's rows, and reports each fault once.
+
+    Each distinct section is validated once and shared by the cells that have it.
+    """
 
     def __init__(
         self,
@@ -629,10 +649,10 @@ class Builder:
         self.at: Pointer = ("studies", name)
         self.base, self.origins, self.problems = base, origins, problems
         self._sections: dict[tuple[object, ...], Frozen | None] = {}
-        self._told: set[tuple[str, Pointer]] = set()
+        self._reported: set[tuple[str, Pointer]] = set()
 
     def parts(self, row: GridRow) -> dict[str, Any]:
-        """Validated sections and raw scalars of a row. A section at fault is left out."""
+        """Return validated sections and raw scalars of a row, without the sections at fault."""
         touched: dict[str, list[int]] = {}
         scalars: dict[str, object] = {}
         for choice in row:
@@ -655,7 +675,7 @@ class Builder:
         return parts
 
     def settings(self, parts: Mapping[str, Any], seed: int, row: GridRow) -> Settings | None:
-        """The settings of a row and a seed; None, with its problems told, if they cannot be."""
+        """Return the settings of a row and a seed, or None after reporting why they cannot be."""
         inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
         if any(name not in parts for name in SECTIONS):
             self._scalars(parts, row)
@@ -663,11 +683,11 @@ class Builder:
         try:
             return Settings.model_validate({**inside, "seed": seed})
         except ValidationError as error:
-            self._tell(error, "", row)
+            self._report(error, "", row)
             return None
 
     def alone(self, choices: Iterable[Choice]) -> None:
-        """Checks the base, and each choice by itself, for a study whose axes cannot be read."""
+        """Check the base, and each choice by itself, for a study whose axes cannot be read."""
         for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
             self._section(name, ())
         self._scalars(self.base, ())
@@ -679,16 +699,16 @@ class Builder:
             self._scalars(scalars, (choice,))
 
     def _scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
-        """Checks the scalars of settings whose sections are at fault already."""
+        """Check the scalars of settings whose sections are at fault already."""
         for name in SCALARS:
             if name in parts:
                 try:
                     TypeAdapter(FIELDS[name].annotation).validate_python(parts[name], strict=True)
                 except ValidationError as error:
-                    self._tell(error, name, row)
+                    self._report(error, name, row)
 
     def _section(self, name: str, row: GridRow, own: Set[str] = frozenset()) -> Frozen | None:
-        """A validated section; None, with its problems told. `own`: tell only of these fields,
+        """Return a validated section, or None after reporting why. `own`: report only these fields,
         for the rest may have been meant to come from an axis that cannot be read."""
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
         assigned = [a for choice in row for a in choice.assign if a.section == name]
@@ -704,7 +724,7 @@ class Builder:
         try:
             section = SECTIONS[name].model_validate(tree[name])
         except ValidationError as error:
-            self._tell(error, name, row, own)
+            self._report(error, name, row, own)
             return None
         if own:
             return section
@@ -719,7 +739,7 @@ class Builder:
             return None
         return section
 
-    def _tell(
+    def _report(
         self, error: ValidationError, within: str, row: GridRow, own: Set[str] = frozenset()
     ) -> None:
         for detail in error.errors():
@@ -738,7 +758,7 @@ class Builder:
             self._add(message, self._origin(field or self._mentioned(message, row), row))
 
     def _origin(self, field: str, row: GridRow) -> Pointer:
-        """Where the value of a field was written: by the last axis that set it, else the base."""
+        """Return where a field's value was written: by the last axis that set it, else the base."""
         assigned = [a for choice in row for a in choice.assign]
         for near in _widening(field):
             for assignment in reversed(assigned):
@@ -752,20 +772,20 @@ class Builder:
         return inside[-1] if inside and field else self.at
 
     def _mentioned(self, message: str, row: GridRow) -> str:
-        """The field that a rule between fields is about: one that an axis sets, else the first."""
+        """Return the field that a rule between fields is about: one of an axis, else the first."""
         words = [word.strip(".") for word in re.findall(r"[a-z_.]+", message)]
         fields = [word for word in words if word in FIELDS]
         assigned = {a.field for choice in row for a in choice.assign}
         return next((f for f in fields if f in assigned), fields[0] if fields else "")
 
     def _add(self, message: str, pointer: Pointer) -> None:
-        if (message, pointer) not in self._told:
-            self._told.add((message, pointer))
+        if (message, pointer) not in self._reported:
+            self._reported.add((message, pointer))
             self.problems.append(SpecProblem(message, pointer))
 
 
 def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
-    """Assignments, later ones over earlier ones, as nested data and where each field came from."""
+    """Return assignments, later over earlier ones, as nested data and where each field is from."""
     tree: dict[str, Any] = {}
     origins: dict[str, Pointer] = {}
     for assignment in assignments:
@@ -778,7 +798,7 @@ def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Po
 
 
 def _widening(field: str) -> Iterator[str]:
-    """`loss.clip.low`, `loss.clip`, `loss`."""
+    """Yield `loss.clip.low`, `loss.clip`, `loss`."""
     while field:
         yield field
         field = field.rpartition(".")[0]
@@ -786,9 +806,6 @@ def _widening(field: str) -> Iterator[str]:
 
 def _rest(field: str, near: str) -> Pointer:
     return tuple(key for key in field.removeprefix(near).split(".") if key)
-
-
-# Settings become cells: id, slug, and what each is called on every axis.
 
 
 MAX_SLUG = 96
@@ -808,13 +825,13 @@ _LABELLED = (
 
 
 def cells_of(
-    study: Study, found: GridRows, builder: Builder, slugs: dict[str, str]
+    study: Study, grid: GridRows, builder: Builder, slugs: dict[str, str]
 ) -> dict[str, Cell]:
-    """The cells of one study. Two rows that are one cell are a problem."""
-    extras = _extra_labels(found)
-    planned = [(row, seed) for seed in study.seeds for row in found.product]
+    """Return the cells of one study by id. Two rows that are one cell are a problem."""
+    extras = _extra_labels(grid)
+    planned = [(row, seed) for seed in study.seeds for row in grid.product]
     planned += [
-        (row, seed) for row, own in found.included for seed in (study.seeds if own is None else own)
+        (row, seed) for row, own in grid.included for seed in (study.seeds if own is None else own)
     ]
     parts_of: dict[int, dict[str, Any]] = {}
     cells: dict[str, Cell] = {}
@@ -827,12 +844,12 @@ def cells_of(
             continue
         cell = _cell(study, settings, parts, extras, slugs)
         if cell.id in cells:
-            _tell_twins(cell, cells[cell.id], row, builder)
+            _report_duplicate(cell, cells[cell.id], row, builder)
         cells.setdefault(cell.id, cell)
     return cells
 
 
-def _tell_twins(cell: Cell, twin: Cell, row: GridRow, builder: Builder) -> None:
+def _report_duplicate(cell: Cell, twin: Cell, row: GridRow, builder: Builder) -> None:
     last = row[-1].assign[-1].pointer if row and row[-1].assign else builder.at
     builder.problems.append(
         SpecProblem(
@@ -843,10 +860,10 @@ def _tell_twins(cell: Cell, twin: Cell, row: GridRow, builder: Builder) -> None:
     )
 
 
-def _extra_labels(found: GridRows) -> list[str]:
-    """The fields this study varies that no standard label shows."""
-    choices = [c for axis in found.axes for c in axis.alternatives.choices]
-    choices += [c for row, _ in found.included for c in row]
+def _extra_labels(grid: GridRows) -> list[str]:
+    """Return the fields that this study varies and no standard label shows."""
+    choices = [c for axis in grid.axes for c in axis.alternatives.choices]
+    choices += [c for row, _ in grid.included for c in row]
     fields: dict[str, None] = {}
     for choice in choices:
         for a in choice.assign:
@@ -901,7 +918,7 @@ def _cell(
 
 
 def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str:
-    """Readable, safe as a file name, and the same whatever else the spec declares."""
+    """Return a readable name: safe as a file name, the same whatever else the spec declares."""
     words = [axes["model"], axes["data"], axes["kl"]]
     if settings.kl.estimator != "none":
         words.append(f"b{axes['beta']}")
@@ -920,27 +937,6 @@ def merged(one: Cell, other: Cell) -> Cell:
     )
 
 
-# Spec -> Cells. Pure: reads no file, imports no backend, works on plain data.
-#
-# A study is its base (recipe, the spec's base, the study's own) and its axes:
-#
-#     axes:
-#       model: [qwen2.5-7b, llama-3.1-8b-instruct]          two values; names of a config group
-#       kl:                                                  1 + 2 x 2 x 2 alternatives
-#         - none
-#         - product: {estimator: [k1, k3], placement: [reward, loss], beta: [0.1, 1.0]}
-#       task: {zip: {model: [a, b], data: [math, countdown]}}   coupled; any name will do
-#       loss.clip: [null, {low: 0.2, high: 0.28}]            any dotted field
-#       batch.num_minibatches: {values: [1, 4], when: {kl: k1.loss}}   elsewhere as in the base
-#     exclude: [{model: qwen2.5-7b, kl.beta: ">=1"}]         rows for which all of it holds
-#     include: [{kl: k2.loss, kl.beta: 0.1}]                 one more row each, on the base
-#
-# Axes multiply, in the order written; conditional ones come after the others (see rows.py); then
-# exclusions, inclusions, and the seeds. A value that is a mapping changes the fields it names and
-# no other; `model`, `data` and `backend` are replaced whole; `none` takes the base's placement and
-# beta with it. A cell that several studies ask for is one cell, in all of them.
-
-
 class Expansion(NamedTuple):
     """The cells of a spec, how each study's number comes about, and what is wrong."""
 
@@ -954,15 +950,15 @@ _latest: list[tuple[weakref.ref[Spec], Expansion]] = []
 
 
 def expand(spec: Spec) -> list[Cell]:
-    """The declared cells, each once, by study and seed, in the order written.
+    """Return the declared cells, each once, by study and seed, in the order written.
 
-    Raises SpecError with every cell that cannot be.
+    Raise SpecError with every cell that cannot be.
     """
     return list(_expansion_of(spec).cells)
 
 
 def how(spec: Spec) -> dict[str, str]:
-    """Study -> how its cells come about: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
+    """Return study -> how its cells come about: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
     return dict(_expansion_of(spec).formulas)
 
 
@@ -979,7 +975,7 @@ def _expansion_of(spec: Spec) -> Expansion:
 
 
 def keep(spec: Spec, done: Expansion) -> None:
-    """Remembers the expansion of a spec until another is kept."""
+    """Remember the expansion of a spec until another is kept."""
     _latest[:] = [(weakref.ref(spec), done)]
 
 
@@ -990,9 +986,9 @@ def expansion(
     *,
     strict: bool = False,
 ) -> Expansion:
-    """Expands studies and collects all problems.
+    """Expand studies and collect all problems.
 
-    `origins`: study -> field -> where it was written. `strict`: see rows.py.
+    `origins`: study -> field -> where it was written. `strict`: see `rows`.
     """
     problems: list[SpecProblem] = []
     cells: dict[str, Cell] = {}

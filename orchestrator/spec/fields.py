@@ -78,7 +78,7 @@ LABELS: dict[str, str] = {
 
 
 def label_of(name: str, leaf: Callable[[str], object]) -> str:
-    """What a cell is called on an axis, given how to look up one of its leaves."""
+    """Return what a cell is called on an axis, given how to look up one of its leaves."""
     if name == "kl":
         estimator, placement = leaf("kl.estimator"), leaf("kl.placement")
         short = "both" if placement == "reward_and_loss" else placement
@@ -87,7 +87,7 @@ def label_of(name: str, leaf: Callable[[str], object]) -> str:
 
 
 def text_of(value: object) -> str:
-    """A value as a person writes it: `none`, `true`, `0.05`, `low0.2-high0.28`."""
+    """Return a value as a person writes it: `none`, `true`, `0.05`, `low0.2-high0.28`."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -102,7 +102,7 @@ def text_of(value: object) -> str:
 
 
 def unknown(name: str, within: str = "") -> str:
-    """The sentence for a name that is no field; `within` is the section it was looked for in."""
+    """Return the sentence for a name that is no field of the section `within`."""
     known = (
         [field.removeprefix(f"{within}.") for field in FIELDS if field.startswith(f"{within}.")]
         if within

@@ -1,4 +1,8 @@
-"""Plain data against the models: every fault as a sentence and a pointer."""
+"""Path -> Spec: read, compose, resolve, check. Every fault of a file is reported at once.
+
+The file goes from the check of plain data against the models, over overrides that change no cell
+(what is ignored in silence would be believed), to `load`.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -64,8 +68,8 @@ _BELOW: dict[str | int, type[Frozen]] = {
 
 
 def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | None:
-    """The file against the language. What is at fault is told and taken out, so that the rest is
-    checked too."""
+    """Check the file against the language. Report what is at fault and take it out, so that the
+    rest is checked too."""
     for _ in range(4):
         try:
             return SpecFile.model_validate(plain)
@@ -90,7 +94,7 @@ def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | No
 
 
 def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
-    """The part of a pydantic location that is in the data, and whether an alternative failed."""
+    """Return the part of a pydantic location that is in the data, and if an alternative failed."""
     pointer: list[str | int] = []
     node = plain
     for i, key in enumerate(loc):
@@ -115,7 +119,7 @@ def _known(pointer: Pointer) -> tuple[str, ...]:
 
 
 def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
-    """Where a setting belongs, if that is what a field we do not know is."""
+    """Return where a setting belongs, if an unknown field is one that stands elsewhere."""
     name, _, below = (str(pointer[-1]) if pointer else "").partition(".")
     meant = get_close_matches(name, Settings.model_fields, 1, 0.8)
     if detail["type"] != "extra_forbidden" or not meant:
@@ -125,7 +129,7 @@ def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
 
 
 def _without(plain: Any, pointer: Pointer) -> Any:
-    """The data without one of its parts; a list is left out whole."""
+    """Return the data without one of its parts. A list is left out whole."""
     if not pointer or not isinstance(plain, dict):
         return plain
     key, rest = pointer[0], pointer[1:]
@@ -151,11 +155,8 @@ def valid(
 
 
 def _model_below(owner: Any, key: str | int) -> Any:
-    """The model of a field, or of the items of a list; None where there is none."""
+    """Return the model of a field, or of the items of a list; None where there is none."""
     return owner if isinstance(key, int) or owner is None else _BELOW.get(key)
-
-
-# Overrides that no cell would feel: told, as what is silently ignored is believed.
 
 
 NAMED = ("model", "data", "backend")
@@ -163,8 +164,8 @@ NAMED = ("model", "data", "backend")
 
 
 def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
-    """A problem for each override of a base, or of a study's or the spec's model, data or backend,
-    whose value no cell has: every study, further in, says otherwise."""
+    """Yield a problem for each override of a base, or of a model, data set or backend, whose value
+    no cell has: every study, further in, says otherwise."""
     for override in overrides:
         study, field = _of_a_base(override.key)
         if field not in (*FIELDS, *NAMED) or not _is_plain(override.value):
@@ -183,7 +184,7 @@ def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[Spe
 
 
 def _of_a_base(key: str) -> tuple[str | None, str]:
-    """The study (None: all) and the field that a key sets which a study's axes may set again:
+    """Return the study (None: all) and the field of a key that a study's axes may set again:
     `base.FIELD`, `studies.NAME.base.FIELD`, `backend`, `studies.NAME.backend`."""
     study: str | None = None
     if key.startswith("studies."):
@@ -192,7 +193,7 @@ def _of_a_base(key: str) -> tuple[str | None, str]:
 
 
 def _values(cell: Cell, field: str) -> tuple[object, ...]:
-    """What may have been written for a cell's value of a field."""
+    """Return what may have been written for a cell's value of a field."""
     steps = field.split(".")
     node: object = cell if steps[0] in OUTSIDE else cell.settings
     for step in steps:
@@ -208,31 +209,28 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-# Path -> Spec: read, compose, resolve, check. Every fault of the file is told at once.
-
-
 LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl")
 """Libraries a spec may name whether or not this installation drives them."""
 MAX_FAULTS = 100
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
-    """Reads a spec file and checks every cell of it.
+    """Read a spec file and check every cell of it.
 
-    `overrides` are in Hydra's grammar. Raises SpecError with every fault found, each with its
+    `overrides` are in Hydra's grammar. Raise SpecError with every fault found, each with its
     file and line.
     """
     faults: list[Fault] = []
     library = Library(path.parent, faults)
     if path.suffix != ".yaml" and path.is_file():
         faults.append(Fault("a spec's file name ends in .yaml", "$", path))
-    told = overrides_of(overrides, faults)
-    chosen = {o.key: o.value for o in told if o.key in GROUPS and isinstance(o.value, str)}
+    parsed = overrides_of(overrides, faults)
+    chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
     data = documents(path, library, chosen)
     _stop(path, faults)
-    composed = compose(path, told, data, faults)
+    composed = compose(path, parsed, data, faults)
     _stop(path, faults)
-    for override in told:
+    for override in parsed:
         pointer = place(override.key, composed)
         if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
             library.overridden.append((pointer, override.text))
@@ -241,8 +239,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     file = checked(resolved(composed, found), problems)
     problems += [SpecProblem(*told_) for told_ in found]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
-    if spec and not problems and told:
-        problems += unfelt(told, expand(spec))
+    if spec and not problems and parsed:
+        problems += unfelt(parsed, expand(spec))
     faults += [library.fault(problem.message, problem.pointer) for problem in problems]
     _stop(path, faults)
     if spec is None:
@@ -251,7 +249,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
 
 
 def _stop(path: Path, faults: Sequence[Fault]) -> None:
-    """Raises if there is any fault: those of the spec first, by file and line."""
+    """Raise SpecError if there is any fault: those of the spec first, by file and line."""
     if not faults:
         return
     ordered = sorted(
@@ -301,7 +299,7 @@ def _assembled(
             )
         )
     done = expansion(studies, lookup, origins, strict=strict)
-    problems += [  # what a recipe that is not there would have given is not told as well
+    problems += [  # what a missing recipe would have given is not reported as well
         p for p in done.problems if not (p.pointer in broken and " is missing" in p.message)
     ]
     evaluation = _evaluation(file, library, problems)
@@ -326,7 +324,7 @@ def _assembled(
 
 
 def _used(library: Library) -> dict[str, dict[str, Any]]:
-    """The entries that an axis may name again when the spec is expanded."""
+    """Return the entries that an axis may name again when the spec is expanded."""
     groups: dict[str, dict[str, Any]] = {}
     for (group, name), data in library.entries.items():
         if group in ("model", "data"):
@@ -374,7 +372,7 @@ def _entry(
     library: Library,
     problems: list[SpecProblem],
 ) -> tuple[Mapping[str, Any], Pointer]:
-    """The content of a group entry or of what stands in its place, and where it was written."""
+    """Return the content of a group entry, or of what replaces it, and where it was written."""
     if not isinstance(written, str):
         return written or {}, pointer
     try:
@@ -423,9 +421,9 @@ def _published(
     if not isinstance(published, Published):
         return Published()
     for i, number in enumerate(published.numbers):
-        told: list[SpecProblem] = []
-        check_claims({number.name: number.claim}, done, list(file.studies), told, strict=False)
-        problems += [SpecProblem(each.message, (*at, "numbers", i, "claim")) for each in told]
+        unread: list[SpecProblem] = []
+        check_claims({number.name: number.claim}, done, list(file.studies), unread, strict=False)
+        problems += [SpecProblem(each.message, (*at, "numbers", i, "claim")) for each in unread]
     return published
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
-    """Each cell at the embedded trainer's scale, in order.
+    """Return each cell at the embedded trainer's scale, in order.
 
     Declared cells that become the same training run (one cell asked of two libraries that mean the
     same by it, say) are one cell, in the studies of all, and its axes show every name it was
@@ -43,13 +43,13 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
 
 
 def semantics(library: BackendRef) -> Semantics:
-    """What a library's release means by equal settings."""
+    """Return what a library's release means by equal settings."""
     return plugins.load(library.name).semantics(library.version)
 
 
 def verdict_on(settings: Settings) -> "GradientVerdict":
-    """What the gradient of a cell's KL term is, in the dialect of its library; in the plain one
-    for a release whose mathematics nothing is known of."""
+    """Return the verdict on a cell's KL term in the dialect of its library, or in the plain one
+    for a release of whose mathematics nothing is known."""
     from orchestrator.kl.verdicts import verdict_of
 
     try:

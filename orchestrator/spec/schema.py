@@ -28,7 +28,7 @@ _NAMED: JsonSchema = {"type": "string", "minLength": 1}
 
 
 def schema() -> JsonSchema:
-    """JSON Schema, draft 2020-12, of spec files."""
+    """Return the JSON Schema (draft 2020-12) of spec files."""
     document = SpecFile.model_json_schema()
     definitions = document.pop("$defs")
     properties = document["properties"]
@@ -61,7 +61,7 @@ def _ref(name: str) -> JsonSchema:
 
 
 def _language() -> JsonSchema:
-    """A definition for the value and for the axis of each field, and for what is made of them."""
+    """Return definitions for the value and the axis of each field, and for what is made of them."""
     sections = [name for name, field in FIELDS.items() if field.section is not None]
     found: JsonSchema = {f"value {name}": _value(field) for name, field in FIELDS.items()}
     found |= {f"axis {name}": _axis(field) for name, field in FIELDS.items() if name != "seed"}
@@ -78,7 +78,7 @@ def _language() -> JsonSchema:
 
 
 def _value(field: SettingsField) -> JsonSchema:
-    """What may be written for a field: its value, a part of its section, or a short form."""
+    """Return what may be written for a field: its value, a part of its section, or a short form."""
     if field.section is None:
         return TypeAdapter(field.annotation).json_schema()
     forms: list[JsonSchema] = [
@@ -103,7 +103,7 @@ def _value(field: SettingsField) -> JsonSchema:
 
 
 def _grid(axes: str) -> JsonSchema:
-    """A product, a zip or values, perhaps under a condition."""
+    """Return the schema of a product, a zip or values, perhaps under a condition."""
     coupled: JsonSchema = {"minProperties": 1, **_ref(axes)}
     kinds: JsonSchema = {"product": coupled, "zip": coupled, "values": {}}
     return {
@@ -115,7 +115,7 @@ def _grid(axes: str) -> JsonSchema:
 
 
 def _axes(section: str) -> JsonSchema:
-    """A mapping of axes: fields of a section or in full; any other name couples fields."""
+    """Return the schema of axes: fields of a section or in full; other names couple fields."""
     axes = {name: _ref(f"axis {name}") for name in FIELDS if name != "seed"}
     if section:
         axes |= {
@@ -149,7 +149,7 @@ def _axis(field: SettingsField) -> JsonSchema:
 
 
 def _condition() -> JsonSchema:
-    """Fields and what they are compared with."""
+    """Return the schema of a condition: fields and what they are compared with."""
     plain: JsonSchema = {"type": ["string", "number", "boolean", "null"]}
     compared: JsonSchema = {"anyOf": [plain, {"type": "array", "minItems": 1, "items": plain}]}
     return {
@@ -161,7 +161,7 @@ def _condition() -> JsonSchema:
 
 
 def _open_to_interpolation(node: Any) -> Any:
-    """The same schema, in which every number, word or truth value may be a `${...}`."""
+    """Return the schema in which every number, word or truth value may be a `${...}`."""
     if isinstance(node, list):
         return [_open_to_interpolation(item) for item in node]
     if not isinstance(node, dict):

@@ -33,7 +33,7 @@ class FilterTerm(NamedTuple):
     values: tuple[str, ...]
 
     def holds(self, found: Sequence[str]) -> bool:
-        """Whether it holds for something that has these values of the field."""
+        """Return True if the term holds for something that has these values of the field."""
         if self.op in _ORDER:
             return any(_ordered(self.op, text, self.values[0]) for text in found)
         hit = any(_same(text, value, self.field) for text in found for value in self.values)
@@ -41,14 +41,14 @@ class FilterTerm(NamedTuple):
 
 
 def parse(terms: Sequence[str]) -> Selection:
-    """Reads `--where` terms. Raises SelectionError for a field or a form there is not."""
+    """Read `--where` terms. Raise SelectionError for an unknown field or form."""
     for text in terms:
         _parsed(text)
     return Selection(tuple(terms))
 
 
 def matches(selection: Selection, cell: Cell, state: str | None = None) -> bool:
-    """Whether every term holds for the cell; `state` is needed by terms that ask for it."""
+    """Return True if every term holds for the cell. Terms about the state need `state`."""
     return all(
         _parsed(text).holds(_found(_parsed(text).field, cell, state)) for text in selection.terms
     )
@@ -69,7 +69,7 @@ def _parsed(text: str) -> FilterTerm:
 
 
 def term(field: str, op: str, values: Sequence[str], negated: bool = False) -> FilterTerm:
-    """A checked term. Raises ValueError, a sentence, for a field, form or word there is not."""
+    """Return a checked term. Raise ValueError with a sentence for an unknown field or word."""
     if field not in FIELDS and field not in LABELS and field not in OF_A_CELL:
         hint = did_you_mean(field, [*OF_A_CELL, *LABELS, *FIELDS])
         raise ValueError(f"unknown field '{field}'{hint}" if hint else unknown(field))
@@ -91,7 +91,7 @@ def term(field: str, op: str, values: Sequence[str], negated: bool = False) -> F
 
 
 def _words(field: str) -> tuple[str, ...]:
-    """The words a settings field can hold, if it is one of a few."""
+    """Return the words that a settings field can hold, if they are few."""
     if field not in FIELDS or FIELDS[field].section is not None:
         return ()
     words = choices(FIELDS[field].annotation)
@@ -115,7 +115,7 @@ def _found(field: str, cell: Cell, state: str | None) -> Sequence[str]:
 
 
 def leaf_of(cell: Cell) -> Callable[[str], object]:
-    """How to look up a field of what the spec declared."""
+    """Return a function that looks up a field of what the spec declared."""
     settings = cell.declared or cell.settings
 
     def leaf(name: str) -> object:

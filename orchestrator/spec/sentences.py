@@ -32,7 +32,7 @@ _NAME_RULE = (
 
 
 def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
-    """One pydantic error about `field` (dotted); `known` are the names it could have had."""
+    """Return one pydantic error as a sentence about `field`; `known`: names it could have had."""
     kind, given = error["type"], error.get("input")
     context: dict[str, Any] = dict(error.get("ctx", {}))
     if kind == "missing":
@@ -57,7 +57,7 @@ def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message: JSON-like, at most 60 characters."""
+    """Return a value for a message: like JSON, at most 60 characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The words an annotation allows, at any depth; empty where it is no choice of words."""
+    """Return the words that an annotation allows, at any depth; none if it is no choice."""
     if isinstance(annotation, EstimatorName):
         return annotation.choices
     found: list[str] = []

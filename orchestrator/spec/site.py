@@ -11,7 +11,7 @@ from orchestrator.spec.yaml_file import read
 
 
 def read_site(path: Path) -> Site:
-    """The site that a file describes. Raises SpecError with every fault."""
+    """Return the site that a file describes. Raise SpecError with every fault."""
     faults: list[Fault] = []
     document = read(path, faults)
     site = None

@@ -1,6 +1,8 @@
-"""What a site says of its nodes: environments of the trainers, variables, patience.
+"""`site.options`: what a site file says of its nodes and of its scheduler.
 
-These are fields of `site.options`; the launcher's own (partition, account, ...) stand beside them.
+`NodeOptions` are the environments of the trainers, variables and time limits of a node;
+`SlurmOptions` add partition, account and all that a submission needs. Both are checked before
+anything is submitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,19 +86,16 @@ class NodeOptions(Frozen):
 
 
 def node_options(options: Mapping[str, object]) -> NodeOptions:
-    """Reads those fields and leaves the others. Raises EnvironmentFault with every fault."""
+    """Read the options of nodes and leave the others. Raise EnvironmentFault with every fault."""
     mine = {name: options[name] for name in NodeOptions.model_fields if name in options}
     try:
         return NodeOptions.model_validate(mine)
     except ValidationError as error:
-        told = []
+        messages = []
         for each in error.errors():
             at = ".".join(map(str, each["loc"]))
-            told.append(f"  {sentence(each, f'site.options.{at}')}  @ $.site.options.{at}")
-        raise EnvironmentFault("\n".join(["the site cannot be used", *told])) from error
-
-
-# What a site file says of its cluster: `site.options`, checked before anything is submitted.
+            messages.append(f"  {sentence(each, f'site.options.{at}')}  @ $.site.options.{at}")
+        raise EnvironmentFault("\n".join(["the site cannot be used", *messages])) from error
 
 
 Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export"]
@@ -231,7 +230,7 @@ RETRIES: Mapping[str, int] = {
 
 
 def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
-    """Every fault of `site.options`, as a sentence and where in them it is."""
+    """Yield every fault of `site.options`: a sentence, and where it is."""
     try:
         SlurmOptions.model_validate(dict(options))
     except ValidationError as error:
@@ -245,7 +244,7 @@ def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int
 
 
 def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
-    """The options of evaluation jobs that take so many GPUs; small: of embedded policies."""
+    """Return the options of evaluation jobs with so many GPUs; `small`: for embedded policies."""
     own = options.evaluation
     memory = own.memory_gib or options.memory_gib
     changes: dict[str, object] = {
@@ -262,7 +261,9 @@ def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOpti
 
 
 def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
-    """The options, typed. Raises EnvironmentFault with every fault."""
-    if told := [text for text, _ in faults(options)]:
-        raise EnvironmentFault("\n".join(["the site cannot be used", *(f"  {t}" for t in told)]))
+    """Return the options, typed. Raise EnvironmentFault with every fault."""
+    if messages := [text for text, _ in faults(options)]:
+        raise EnvironmentFault(
+            "\n".join(["the site cannot be used", *(f"  {t}" for t in messages)])
+        )
     return SlurmOptions.model_validate(dict(options))

@@ -47,7 +47,7 @@ class YamlDocument:
     lines: Mapping[Pointer, int]
 
     def fault(self, message: str, at: Pointer = ()) -> Fault:
-        """A fault at the nearest written place."""
+        """Return a fault at the nearest written place."""
         near = at
         while near and near not in self.lines:
             near = near[:-1]
@@ -55,7 +55,7 @@ class YamlDocument:
 
 
 def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
-    """Reads a spec or a group entry. What is wrong goes to `faults`; None if nothing is left."""
+    """Read a spec or a group entry. Return None if no data is left. Faults go to `faults`."""
     text = _text(file, faults)
     if text is None:
         return None
