@@ -201,6 +201,8 @@ class ReleaseTable:
     values: Mapping[str, frozenset[object]] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add (Hydra's `+`), such as a worker's environment."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """Key -> its type, as annotations of Python name it; `float x 2`: two words of a command."""
 
     def has(self, key: str) -> bool:
         """Tell whether a launch of the release may send a key."""
@@ -214,7 +216,36 @@ class ReleaseTable:
         if taken is not None and not any(_equal(value, each) for each in taken):
             names = ", ".join(sorted(map(str, taken)))
             return f"{key} of {self.version} takes {names}; not {value}"
+        kind = self.kinds.get(key)
+        if kind is not None and not fits(kind, value):
+            return f"{key} of {self.version} is of type {kind}; {value!r} is not"
         return ""
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "switch": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+}
+
+
+def fits(kind: str, value: object) -> bool:
+    """Tell whether a value is of a type: an integer is a float, too; what is no simple type fits.
+
+    `switch` and `bool` are one type, and so are `float x 2` and a list of two floats.
+    """
+    if kind.startswith("Optional["):
+        return value is None or fits(kind[len("Optional[") : -1], value)
+    if kind.startswith("List["):
+        inner = kind[len("List[") : -1]
+        return isinstance(value, list | tuple) and all(fits(inner, each) for each in value)
+    inner, times, count = kind.partition(" x ")
+    if times and count.isdecimal():
+        return fits(f"List[{inner}]", value) and len(value) == int(count)  # type: ignore[arg-type]
+    types = _TYPES.get(kind)
+    return types is None or type(value) in types
 
 
 class Carried(NamedTuple):
@@ -226,8 +257,8 @@ class Carried(NamedTuple):
     sent: Values
 
 
-Show = Callable[[Carried, Values], tuple[str, str]]
-"""Key and value of a field as the ledger shows them, from the launch that carries it."""
+Show = Callable[[Carried, Values, str], tuple[str, str]]
+"""Key and value of a field as the ledger shows them, from the launch of a release."""
 
 
 @dataclass(frozen=True)
@@ -420,7 +451,7 @@ class Manifest:
         if status == "exact":
             self._check_meaning(row, value, launch)
         if self.show is not None:
-            key, text = self.show(carried, launch)
+            key, text = self.show(carried, launch, table.version)
         else:
             key, text = row.key, str(launch.get(row.key, value) if row.key else value)
         return _ledger_entry(row.field, status, key, text, note)

@@ -13,6 +13,7 @@ from orchestrator.library.manifest import (
     Number,
     ReleaseTable,
     Row,
+    fits,
     same,
 )
 from orchestrator.settings import Clip, Settings
@@ -173,3 +174,26 @@ def test_advice_may_depend_on_the_cell() -> None:
     )
     with pytest.raises(UnsupportedSetting, match="Not at loss"):
         manifest(row, BETA, CLIP).check(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("int", [1], [True, 1.0, "1", None]),
+        ("float", [1, 0.5], [True, "1", None]),
+        ("Optional[int]", [None, 3], [0.5]),
+        ("List[float]", [[], [1, 0.5]], [[True], 1.0]),
+        ("float x 2", [(0.1, 0.2)], [(0.1,), 0.1]),
+        ("switch", [True, False], [1, "true"]),
+        ("Union[bool, int]", ["anything"], []),
+    ],
+)
+def test_types_of_a_release(kind: str, right: list[object], wrong: list[object]) -> None:
+    assert all(fits(kind, value) for value in right)
+    assert not any(fits(kind, value) for value in wrong)
+
+
+def test_a_value_of_another_type_cannot_be_sent() -> None:
+    table = ReleaseTable("1.0", frozenset({"seed"}), kinds={"seed": "int"})
+    assert "of type int; 0.5 is not" in table.objection("seed", 0.5)
+    assert not table.objection("seed", 5)

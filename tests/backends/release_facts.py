@@ -1,0 +1,56 @@
+"""The keys of each release that a backend drives, asked of the library itself.
+
+python -m tests.backends.release_facts openrlhf     writes backends/openrlhf/options.json anew
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator import plugins
+from orchestrator.library.release_facts import Option, Options, dump
+from tests.backends.environments import contract_python
+
+HERE = Path(__file__).parent
+SCRIPTS = {
+    "openrlhf": HERE / "openrlhf" / "describe.py",
+    "skyrl": HERE / "skyrl" / "ask" / "describe.py",
+}
+
+
+def options_of(library: str, version: str) -> Options:
+    """Return the keys that a release says it has, from its contract environment."""
+    done = subprocess.run(
+        [contract_python(library, version), SCRIPTS[library]],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    plain = json.loads(done.stdout.rpartition("ANSWER ")[2])
+    return {
+        key: Option(
+            facts["kind"],
+            facts["default"],
+            tuple(facts["values"]) if "values" in facts else None,
+        )
+        for key, facts in plain.items()
+    }
+
+
+def written(library: str) -> Path:
+    """Return the file of a backend that holds these facts."""
+    return HERE.parents[1] / "backends" / library / "options.json"
+
+
+def main(libraries: Sequence[str]) -> None:
+    for library in libraries:
+        oldest_first = reversed(plugins.load(library).versions)
+        releases = {version: options_of(library, version) for version in oldest_first}
+        written(library).write_text(dump(releases), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

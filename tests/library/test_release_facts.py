@@ -1,0 +1,29 @@
+"""Facts of releases, written and read."""
+
+from pathlib import Path
+
+from orchestrator.library.release_facts import Option, dump, load, table
+
+RELEASES = {
+    "1.0": {
+        "seed": Option("int", 1),
+        "kl": Option("str", "k1", ("k1", "k2")),
+        "old": Option("bool"),
+    },
+    "1.1": {"seed": Option("int", 1), "kl": Option("str", "k1", ("k1", "k2", "k3"))},
+    "1.2": {"seed": Option("float", 1.5), "kl": Option("str", "k1", ("k1", "k2", "k3"))},
+}
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text(dump(RELEASES))
+    assert load(tmp_path / "options.json") == RELEASES
+    assert dump(RELEASES).count('"1.2"') == 2, "a release is named where something changed"
+
+
+def test_a_table_takes_what_a_launch_registers() -> None:
+    facts = table("1.1", RELEASES["1.1"], added=("orch.",), registered={"kl": ["ours"]})
+    assert not facts.objection("kl", "ours")
+    assert not facts.objection("orch.anything", 1)
+    assert "takes k1, k2, k3, ours" in facts.objection("kl", "k4")
+    assert "has no key old" in facts.objection("old", True)
