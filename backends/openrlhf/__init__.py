@@ -6,7 +6,7 @@ from pathlib import Path
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
 from orchestrator.kl.dialect import Semantics
-from orchestrator.library.launches import Launch, Reading
+from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
@@ -39,7 +39,7 @@ class OpenRLHF(LibraryBackend):
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         from backends.openrlhf.audit import audit
 
         return audit(launch)

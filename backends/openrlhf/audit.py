@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, unquoted
 from orchestrator.library.launches import (
-    LONGEST_ENTRY,
     AuditNote,
     CommandWord,
     Edit,
@@ -19,15 +19,11 @@ from orchestrator.library.launches import (
     Inactive,
     InLoss,
     InReward,
-    Keys,
     Launch,
-    Reading,
-    Releases,
+    LaunchReading,
     Rule,
-    load_releases,
-    nearest,
-    unquoted,
 )
+from orchestrator.library.releases import Releases, load_releases, nearest
 
 FLAT = {
     "coefficient": "init_kl_coef",
@@ -70,7 +66,7 @@ def releases() -> Releases:
     return load_releases(Path(__file__).with_name("keys.json"))
 
 
-def audit(launch: Launch) -> Reading | None:
+def audit(launch: Launch) -> LaunchReading | None:
     """What OpenRLHF makes of it; None where it is not a launch of its PPO trainers."""
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
@@ -79,8 +75,8 @@ def audit(launch: Launch) -> Reading | None:
     dotted = any("." in name for name in flags)
     names = DOTTED if dotted else FLAT
     keys = Keys({names[k]: v for k, v in DEFAULTS.items()}, flags)
-    if launch.more:
-        keys.opaque = launch.more
+    if launch.open_end:
+        keys.opaque = launch.open_end
     version, because = _release(launch, keys, dotted)
     return _Judge(keys, names, entry, version, because).reading()
 
@@ -151,7 +147,7 @@ class _Judge:
         self.version, self.because = version, because
         self.unknown: list[str] = []
 
-    def reading(self) -> Reading:
+    def reading(self) -> LaunchReading:
         keys, names = self.keys, self.names
         beta = keys.number(names["coefficient"])
         if beta is None:
@@ -165,7 +161,7 @@ class _Judge:
             loss = InLoss(on, estimator, beta, straight and estimator != "k2")
         elif on is not False:
             reward = InReward(on, estimator, beta)
-        return Reading(
+        return LaunchReading(
             library="openrlhf",
             version=self.version,
             version_because=self.because,

@@ -2,7 +2,7 @@
 
 from backends.prime_rl import capabilities, checkpoints, dialect, metrics, parse
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
-from orchestrator.library.launches import Launch, Reading
+from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 
 
@@ -22,7 +22,7 @@ class PrimeRl(LibraryBackend):
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     checkpoint_companions = staticmethod(checkpoints.companions)
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         """Return what Prime-RL makes of a launch by anybody, or None if it is not one of its."""
         from backends.prime_rl.audit import audit
 

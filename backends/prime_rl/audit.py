@@ -10,25 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
-    LONGEST_ENTRY,
-    PRIME_RL_TAU,
     CommandWord,
     Edit,
     Given,
     Inactive,
     InLoss,
     InReward,
-    Keys,
     Launch,
-    Reading,
-    Releases,
+    LaunchReading,
     Rule,
-    as_number,
-    load_releases,
-    nearest,
-    unquoted,
 )
+from orchestrator.library.releases import PRIME_RL_TAU, Releases, load_releases, nearest
 
 OLD = 1
 """Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
@@ -72,7 +66,7 @@ def releases() -> Releases:
     return load_releases(Path(__file__).with_name("keys.json"))
 
 
-def audit(launch: Launch) -> Reading | None:
+def audit(launch: Launch) -> LaunchReading | None:
     """What Prime-RL makes of it; None where it is not one of its launches."""
     entry, rest = _entry(launch.words)
     documents = [d for d in launch.documents if d.kind == "toml"]
@@ -190,7 +184,7 @@ class _Judge:
                 return name
         return None
 
-    def reading(self) -> Reading:
+    def reading(self) -> LaunchReading:
         keys = self.keys
         in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
         if _is_sft(keys.given) and not self.launch.words:
@@ -225,7 +219,7 @@ class _Judge:
             if self.at <= OLD
             else "rl"
         )
-        return Reading(
+        return LaunchReading(
             library="prime_rl",
             version=self.version,
             version_because=self.because,

@@ -7,7 +7,7 @@ from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
 from orchestrator.kl.dialect import Semantics
-from orchestrator.library.launches import Launch, Reading
+from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
@@ -40,7 +40,7 @@ class SkyRL(LibraryBackend):
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         from backends.skyrl.audit import audit
 
         return audit(launch)

@@ -8,8 +8,8 @@ KL in the loss, as k3 with 0.001, is on by default in all of them.
 import re
 from collections.abc import Iterator, Sequence
 
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.library.launches import (
-    LONGEST_ENTRY,
     AuditNote,
     AuditVerdict,
     CommandWord,
@@ -17,12 +17,9 @@ from orchestrator.library.launches import (
     Inactive,
     InLoss,
     InReward,
-    Keys,
     Launch,
-    Reading,
+    LaunchReading,
     Rule,
-    shown,
-    split_override,
 )
 
 ALGORITHM = "trainer.algorithm"
@@ -73,7 +70,7 @@ place of the reward, token by token, whatever the estimator and the coefficient.
 NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 1340)"
 
 
-def audit(launch: Launch) -> Reading | None:
+def audit(launch: Launch) -> LaunchReading | None:
     """What SkyRL makes of it; None where it is not a launch of SkyRL."""
     entry, rest = _entry(launch.words)
     if launch.words and (entry is None or _NOT_RL.search(entry)):
@@ -90,8 +87,8 @@ def audit(launch: Launch) -> Reading | None:
             keys.add(*found)
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
-    if launch.more:
-        keys.opaque = launch.more
+    if launch.open_end:
+        keys.opaque = launch.open_end
     version, because = _release(launch, keys)
     return _Judge(keys, entry, version, because, launch).reading()
 
@@ -148,7 +145,7 @@ class _Judge:
     def old(self) -> bool:
         return self.version == OLD_RELEASE
 
-    def reading(self) -> Reading:
+    def reading(self) -> LaunchReading:
         keys = self.keys
         in_reward, in_loss = keys.switch(USE_REWARD), keys.switch(USE_LOSS)
         for key, found in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
@@ -176,7 +173,7 @@ class _Judge:
         if told is not None:
             reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
-        return Reading(
+        return LaunchReading(
             library="skyrl",
             version=self.version,
             version_because=self.because,
@@ -194,7 +191,7 @@ class _Judge:
             assumes=(*self._assumed(), *self._newer(loss)),
             unknown=tuple(self.unknown),
             no_gradient=dead,
-            told=told,
+            decided=told,
         )
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
@@ -232,7 +229,7 @@ class _Judge:
             )
 
     def _dead(self) -> str:
-        from orchestrator.library.launches import numbers
+        from orchestrator.library.releases import numbers
 
         if self.old:
             return NO_GRADIENT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
 from orchestrator.kl.dialect import Semantics
-from orchestrator.library.launches import Launch, Reading
+from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
@@ -41,7 +41,7 @@ class Verl(LibraryBackend):
     def semantics(self, version: str | None) -> Semantics:
         return dialect.semantics(version)
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         from backends.verl.audit import audit
 
         return audit(launch)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backends.verl import easyr1
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
+from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -19,16 +20,11 @@ from orchestrator.library.launches import (
     Inactive,
     InLoss,
     InReward,
-    Keys,
     Launch,
-    Reading,
-    Releases,
+    LaunchReading,
     Rule,
-    load_releases,
-    nearest,
-    shown,
-    split_override,
 )
+from orchestrator.library.releases import Releases, load_releases, nearest
 
 ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
 USE_REWARD, PENALTY = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.kl_penalty"
@@ -71,7 +67,7 @@ def releases() -> Releases:
     return load_releases(Path(__file__).with_name("keys.json"))
 
 
-def audit(launch: Launch) -> Reading | None:
+def audit(launch: Launch) -> LaunchReading | None:
     """What verl makes of it; None where it is not a launch of verl."""
     if easyr1.is_easyr1(launch):
         return easyr1.reading(launch)
@@ -91,8 +87,8 @@ def audit(launch: Launch) -> Reading | None:
     at, because, spread = _release(launch, keys)
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
-    if launch.more:
-        keys.opaque = launch.more
+    if launch.open_end:
+        keys.opaque = launch.open_end
     config = config_name(rest)
     if config and config not in STOCK and not launch.documents:
         told = shown(config) or "that a variable names"
@@ -185,7 +181,7 @@ class _Judge:
         self.contradictions: list[AuditNote] = list(keys.doubled(KL_KEYS))
         self.rules: list[Rule] = []
 
-    def reading(self) -> Reading:
+    def reading(self) -> LaunchReading:
         keys = self.keys
         advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
         in_loss, loaded_by_loss = self._loss()
@@ -195,7 +191,7 @@ class _Judge:
             if None in (loaded_by_loss, loaded_by_reward)
             else bool(loaded_by_loss or loaded_by_reward)
         )
-        return Reading(
+        return LaunchReading(
             library="verl",
             version=self.version,
             version_because=self.because,

@@ -8,18 +8,8 @@ actor/{config,dp_actor}.py, examples/config.yaml. One estimator and one coeffici
 import re
 from collections.abc import Iterator
 
-from orchestrator.library.launches import (
-    LONGEST_ENTRY,
-    Edit,
-    InLoss,
-    InReward,
-    Keys,
-    Launch,
-    Reading,
-    Rule,
-    shown,
-    split_override,
-)
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
+from orchestrator.library.launches import Edit, InLoss, InReward, Launch, LaunchReading, Rule
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
@@ -65,7 +55,7 @@ def is_easyr1(launch: Launch) -> bool:
     )
 
 
-def reading(launch: Launch) -> Reading:
+def reading(launch: Launch) -> LaunchReading:
     """What EasyR1 makes of it."""
     words = launch.words
     at = next((i for i, word in enumerate(words) if _ENTRY.search(word.text)), None)
@@ -100,7 +90,7 @@ def _unseen(keys: Keys, config: str, launch: Launch) -> None:
         keys.opaque = f"it comes from the configuration '{shown(config)}', which is not here"
 
 
-def _judged(keys: Keys, entry: str | None) -> Reading:
+def _judged(keys: Keys, entry: str | None) -> LaunchReading:
     old = OLD_USE in keys.defaults or keys.has(OLD_USE) or keys.has(OLD_COEFFICIENT)
     if old:
         keys.defaults = OLD | dict(keys.defaults)
@@ -130,7 +120,7 @@ def _judged(keys: Keys, entry: str | None) -> Reading:
         for key in (USE_LOSS, PENALTY, COEFFICIENT)
         for flag in (keys.inert(key, f"{DISABLE} is true") if off else ())
     ]
-    return Reading(
+    return LaunchReading(
         library="verl",
         version="EasyR1",
         version_because="its entry point and its keys are those of this fork of verl",

@@ -2,7 +2,8 @@
 
 import re
 
-from orchestrator.library.launches import LONGEST_ENTRY, CommandWord
+from orchestrator.library.launch_keys import LONGEST_ENTRY
+from orchestrator.library.launches import CommandWord
 
 _MODULE = re.compile(
     r"^(verl\.(trainer|experimental)\.[\w.]*main\w*|verl\.experimental\.[\w.]*_main"

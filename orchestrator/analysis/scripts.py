@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationStep, at_micro
+from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import SelectionError
 from orchestrator.identity import fingerprint
 from orchestrator.kl.dialect import Dialect, relevant
 from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
 from orchestrator.kl.estimators import plain_names
-from orchestrator.library.launches import AuditFinding
 from orchestrator.records import Cell
 from orchestrator.settings import (
     Advantage,

@@ -7,13 +7,8 @@
 
 from collections.abc import Mapping
 
-from orchestrator.library.launches import (
-    AuditFinding,
-    InLoss,
-    InReward,
-    ReadSetting,
-    UnreadableScript,
-)
+from orchestrator.audit.findings import AuditFinding
+from orchestrator.library.launches import InLoss, InReward, ReadSetting, UnreadableScript
 
 __all__ = ["AuditFinding", "InLoss", "InReward", "ReadSetting", "UnreadableScript", "audit"]
 

@@ -4,7 +4,8 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from orchestrator.library.launches import AuditFinding, Edit
+from orchestrator.audit.findings import AuditFinding
+from orchestrator.library.launches import Edit
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 

@@ -2,17 +2,11 @@
 
 from dataclasses import replace
 
+from orchestrator.audit.findings import AuditFinding
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.verdicts import GradientVerdict as Measured
 from orchestrator.kl.verdicts import verdict
-from orchestrator.library.launches import (
-    AuditFinding,
-    AuditNote,
-    AuditVerdict,
-    Edit,
-    Launch,
-    Reading,
-)
+from orchestrator.library.launches import AuditNote, AuditVerdict, Edit, Launch, LaunchReading
 from orchestrator.settings import AdvantageEstimator, Kl, Placement
 
 IN_LOSS: dict[ObjectiveKind, AuditVerdict] = {
@@ -29,11 +23,11 @@ _ADVANTAGES: dict[str, AdvantageEstimator] = {
 }
 
 
-def judged(reading: Reading, launch: Launch, name: str) -> AuditFinding:
+def judged(reading: LaunchReading, launch: Launch, name: str) -> AuditFinding:
     """The answer: the verdict, what it stands on, and what was measured."""
     found, why, measured = _verdict(reading)
-    if launch.lost is not None and any("kl" in flag.lower() for flag in launch.lost[1]):
-        why += f" (its KL flags from line {launch.lost[0]} on are cut off: see the conflict)"
+    if launch.cut_off is not None and any("kl" in flag.lower() for flag in launch.cut_off[1]):
+        why += f" (its KL flags from line {launch.cut_off[0]} on are cut off: see the conflict)"
     lines = sorted(
         {
             launch.line,
@@ -73,7 +67,7 @@ def judged(reading: Reading, launch: Launch, name: str) -> AuditFinding:
     )
 
 
-def _contradictions(reading: Reading) -> tuple[AuditNote, ...]:
+def _contradictions(reading: LaunchReading) -> tuple[AuditNote, ...]:
     """The library's, a KL with a negative weight, and one without gradient."""
     for each in (reading.in_reward, reading.in_loss):
         if each.active and (each.beta or 0) < 0:
@@ -88,9 +82,9 @@ def _contradictions(reading: Reading) -> tuple[AuditNote, ...]:
 
 def _lost(launch: Launch) -> tuple[AuditNote, ...]:
     """Flags behind a broken continuation."""
-    if launch.lost is None:
+    if launch.cut_off is None:
         return ()
-    line, flags = launch.lost
+    line, flags = launch.cut_off
     named = ", ".join([f for f in flags if "kl" in f.lower()][:3])
     told = (
         f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks its "
@@ -99,17 +93,17 @@ def _lost(launch: Launch) -> tuple[AuditNote, ...]:
     return (AuditNote(f"{told} ({named} among them)" if named else told, (line,)),)
 
 
-def _change(reading: Reading, found: AuditVerdict) -> tuple[Edit, ...]:
+def _change(reading: LaunchReading, found: AuditVerdict) -> tuple[Edit, ...]:
     keep = found in ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
     return () if keep and not reading.contradictions and not reading.no_gradient else reading.change
 
 
-def _verdict(reading: Reading) -> tuple[AuditVerdict, str, Measured | None]:
+def _verdict(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None]:
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
         return "undetermined", "; ".join(reading.unknown), None
-    if reading.told is not None:
-        return *reading.told, None
+    if reading.decided is not None:
+        return *reading.decided, None
     if reward.active and loss.active and not reading.no_gradient:
         return _both(reading)
     if loss.active and reading.no_gradient:
@@ -133,7 +127,7 @@ def _verdict(reading: Reading) -> tuple[AuditVerdict, str, Measured | None]:
     return "no_kl", _nothing(reading), None
 
 
-def _nothing(reading: Reading) -> str:
+def _nothing(reading: LaunchReading) -> str:
     zero = [
         where
         for where, each in (("reward", reading.in_reward), ("loss", reading.in_loss))
@@ -145,7 +139,7 @@ def _nothing(reading: Reading) -> str:
 
 
 def _measure(
-    reading: Reading,
+    reading: LaunchReading,
     estimator: str | None,
     placement: Placement,
     beta: float | None,
@@ -159,7 +153,7 @@ def _measure(
     return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
 
 
-def _in_reward(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
+def _in_reward(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured]:
     reward = reading.in_reward
     found = _measure(reading, reward.estimator, "reward", reward.beta)
     unbiased = found.objective is ObjectiveKind.SEQUENCE_REVERSE_KL
@@ -173,7 +167,7 @@ def _in_reward(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
     )
 
 
-def _in_loss(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
+def _in_loss(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured]:
     loss = reading.in_loss
     found = _measure(reading, loss.estimator, "loss", loss.beta, straight=loss.straight_through)
     straight = " with k2's gradient" if loss.straight_through else ""
@@ -191,7 +185,7 @@ def _in_loss(reading: Reading) -> tuple[AuditVerdict, str, Measured]:
     return name, f"{told}: {words}", found
 
 
-def _both(reading: Reading) -> tuple[AuditVerdict, str, Measured | None]:
+def _both(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None]:
     reward, loss = reading.in_reward, reading.in_loss
     straight = " with k2's gradient" if loss.straight_through else ""
     why = (

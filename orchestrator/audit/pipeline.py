@@ -9,16 +9,11 @@ from orchestrator import plugins
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
+from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.hints import HINT
 from orchestrator.audit.judge import judged
 from orchestrator.audit.releases import pins
-from orchestrator.library.launches import (
-    AuditFinding,
-    CommandWord,
-    ConfigDocument,
-    Launch,
-    UnreadableScript,
-)
+from orchestrator.library.launches import CommandWord, ConfigDocument, Launch, UnreadableScript
 
 LARGEST = 200_000
 """Characters; the largest launch script seen has 60,000."""
@@ -230,7 +225,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
         yield from _shell(told, files, line, {}, budget)
     for command in found.commands:
         caveats = (f"{command.open}: none of them changes the KL",) if command.open else ()
-        launch = Launch(command.words, line=command.line, more=command.open, caveats=caveats)
+        launch = Launch(command.words, line=command.line, open_end=command.open, caveats=caveats)
         yield _configured(launch, {}, files)
     for line, document in found.documents:
         yield Launch(documents=(document,), line=line)

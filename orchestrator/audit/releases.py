@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.library.launches import PRIME_RL_TAU
+from orchestrator.library.releases import PRIME_RL_TAU
 
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATTERNS = (

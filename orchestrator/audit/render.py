@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.library.launches import AuditFinding, AuditNote, Inactive, InLoss, InReward
+from orchestrator.audit.findings import AuditFinding
+from orchestrator.library.launches import AuditNote, Inactive, InLoss, InReward
 
 KEYS = (
     "library",

@@ -11,7 +11,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 
 if TYPE_CHECKING:
-    from orchestrator.library.launches import AuditFinding
+    from orchestrator.audit.findings import AuditFinding
 
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}

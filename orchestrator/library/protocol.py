@@ -36,7 +36,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
-from orchestrator.library.launches import Launch, Reading, ReleaseMarks
+from orchestrator.library.launches import Launch, LaunchReading
+from orchestrator.library.releases import ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
@@ -121,7 +122,7 @@ class Backend(Protocol):
         """
         ...
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         """Return what the library makes of anybody's launch; None where the launch is not its."""
         ...
 
@@ -189,7 +190,7 @@ class LibraryBackend(ABC):
         """Return None: checkpoints are Hugging Face directories."""
         return None
 
-    def audit(self, launch: Launch) -> Reading | None:
+    def audit(self, launch: Launch) -> LaunchReading | None:
         """Return None: no launch is recognised."""
         return None
 

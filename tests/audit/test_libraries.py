@@ -16,7 +16,7 @@ from audit.scripts import (
     verdict,
 )
 from orchestrator.audit.releases import versions
-from orchestrator.library.launches import PRIME_RL_TAU
+from orchestrator.library.releases import PRIME_RL_TAU
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 

@@ -205,7 +205,7 @@ def _cases(
             case=_label(run, command, ways),
             usual=all(run.branches[b].usual in (None, arm) for b, arm in ways.items()),
             caveats=(*sorted(run.caveats), *sourced),
-            lost=cut,
+            cut_off=cut,
         )
     run.guard = ()
 

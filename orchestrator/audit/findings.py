@@ -1,0 +1,65 @@
+"""What an audit says of one launch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    ReadSetting,
+    Rule,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """The answer for one launch of a file, in one case it can take."""
+
+    file: str
+    line: int
+    case: str | None
+    usual: bool
+    library: str
+    version: str
+    version_because: str
+    entry_point: str | None
+    kl_in_reward: InReward
+    kl_in_loss: InLoss
+    advantage_estimator: str | None
+    reference_policy_loaded: bool | None
+    group_size: int | None
+    inactive_flags: tuple[Inactive, ...]
+    contradictions: tuple[AuditNote, ...]
+    verdict: AuditVerdict
+    why: str
+    lines: tuple[int, ...]
+    """Lines of the file that the verdict stands on, ascending."""
+    rollout_kl: float | None = None
+    settings: tuple[ReadSetting, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    measured: str = ""
+    """The laboratory's gradient of this term."""
+    change: tuple[Edit, ...] = ()
+    change_note: str = ""
+    assumes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def confidence(self) -> Literal["certain", "assumed", "none"]:
+        """`none`: undetermined; `assumed`: it hangs on what `assumes` says; `certain`: on the file
+        and the release alone."""
+        if self.verdict == "undetermined":
+            return "none"
+        return "assumed" if self.assumes else "certain"
+
+    @property
+    def problem(self) -> bool:
+        """Whether the KL term does not do what its name says, or the file contradicts itself."""
+        return self.verdict in PROBLEMS or bool(self.contradictions)
+
+
+PROBLEMS = frozenset({"zero_mean_noise", "biased_reward", "token_forward_kl", "both"})

@@ -1,0 +1,167 @@
+"""Keys of one launch with their values: what was given last, what is a default, what is not known.
+
+Backends read a launch through `Keys`, which notes every value that was asked for, so that a finding
+can say which lines and which defaults it stands on.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
+    AuditNote,
+    CommandWord,
+    ConfigDocument,
+    Edit,
+    Given,
+    Inactive,
+    ReadSetting,
+)
+
+OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
+LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
+"""Characters of a word that may name an entry point, and of a value that is shown."""
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
+
+
+def split_override(word: CommandWord) -> tuple[str, Given] | None:
+    """Return `+a.b=c` as key and value; None where the word is something else."""
+    match = OVERRIDE.match(word.text)
+    if match is None:
+        return None
+    return match[2], Given(unquoted(match[3]), word.lines, word.why, match[1] or "")
+
+
+def unquoted(text: str) -> str:
+    """Return a value without the quotes around all of it."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text
+
+
+@dataclass(slots=True)
+class Keys:
+    """Keys of one launch. Every value that is read is noted as a setting, with its lines."""
+
+    defaults: Mapping[str, str]
+    given: dict[str, list[Given]] = field(default_factory=dict)
+    settings: list[ReadSetting] = field(default_factory=list)
+    assumes: list[str] = field(default_factory=list)
+    opaque: str = ""
+    """Why keys that are not given may have another value than the release's default."""
+
+    def add(self, key: str, given: Given) -> None:
+        """Note a value. The last one of a key wins."""
+        self.given.setdefault(key, []).append(given)
+
+    def add_documents(self, documents: Iterable[ConfigDocument]) -> None:
+        """Note the values of configuration files, the weakest first."""
+        for document in documents:
+            for key, given in document.values.items():
+                self.add(key, given)
+
+    def has(self, key: str) -> bool:
+        """Return whether a key is given."""
+        return key in self.given
+
+    def last(self, key: str) -> Given | None:
+        """Return the value that wins, or None where none is given."""
+        values = self.given.get(key)
+        return values[-1] if values else None
+
+    def text(self, key: str) -> str | None:
+        """Return the value, or the release's default; None where it is not known."""
+        given = self.last(key)
+        if given is None:
+            if self.opaque or key not in self.defaults:
+                return None
+            self._note(ReadSetting(key, self.defaults[key]))
+            return self.defaults[key]
+        self._note(ReadSetting(key, shown(given.text), given.lines))
+        if UNKNOWN in given.text:
+            return None
+        if UNSET in given.text:
+            variable = given.why[0] if given.why else "a variable"
+            assumption = f"{variable} is not set in the environment ({key} is then empty)"
+            if assumption not in self.assumes:
+                self.assumes.append(assumption)
+        return given.text.replace(UNSET, "")
+
+    def _note(self, setting: ReadSetting) -> None:
+        if all(each.key != setting.key for each in self.settings):
+            self.settings.append(setting)
+
+    def switch(self, key: str) -> bool | None:
+        """Return a boolean as YAML and Hydra read it; any other text is true, as in Python."""
+        text = self.text(key)
+        if text is None:
+            return None
+        return text.strip().lower() not in _FALSE
+
+    def number(self, key: str) -> float | None:
+        """Return a number; None where it is not known or not a number."""
+        text = self.text(key)
+        return None if text is None else as_number(text)
+
+    def integer(self, key: str) -> int | None:
+        """Return a whole number; None where it is not known or not whole."""
+        number = self.number(key)
+        return int(number) if number is not None and number == int(number) else None
+
+    def lines(self, *keys: str) -> tuple[int, ...]:
+        """Return the lines on which the values of keys stand, ascending."""
+        return tuple(sorted({n for k in keys for g in self.given.get(k, [])[-1:] for n in g.lines}))
+
+    def why_unknown(self, key: str) -> str:
+        """Return why `text` gave None, for people."""
+        given = self.last(key)
+        if given is None:
+            return f"{key} is not given here, and {self.opaque or 'its default is not known'}"
+        if UNKNOWN in given.text or UNSET in given.text:
+            return f"{key} comes from {given.why[0] if given.why else 'outside the script'}"
+        return f"{key} is '{shown(given.text)[:60]}', which is not a value of it"
+
+    def inert(self, key: str, why: str) -> Iterator[Inactive]:
+        """Yield the flag as one without effect, if it is given."""
+        if key in self.given:
+            yield Inactive(key, why, self.lines(key))
+
+    def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
+        """Yield keys that are given several times with different values."""
+        for key in keys:
+            texts = [g.text for g in self.given.get(key, [])]
+            if len(set(texts)) > 1:
+                values = ", then ".join(shown(text) for text in texts)
+                lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))
+                yield AuditNote(
+                    f"{key} is given {len(texts)} times ({values}); the last one wins", lines
+                )
+
+    def edit(self, key: str, value: str, written: str) -> Edit | None:
+        """Return the change that gives a key this value; None where it has it."""
+        given = self.last(key)
+        if given is not None and given.text.strip().lower() == value.lower():
+            return None
+        default = "" if self.opaque else self.defaults.get(key, "")
+        if given is None and default.lower() == value.lower():
+            return None
+        return Edit(key, written, given.lines[:1] if given is not None else ())
+
+
+def shown(text: str) -> str:
+    """Return a value for people."""
+    text = text.replace(UNKNOWN, "…").replace(UNSET, "")
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
+
+
+def as_number(text: str) -> float | None:
+    """Return a finite number; None for other text."""
+    try:
+        number = float(text.strip().replace("_", ""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

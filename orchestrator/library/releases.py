@@ -1,0 +1,112 @@
+"""Which release a launch runs on: what a text or a file beside it says, and what its keys tell."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.library.launches import Given
+
+PRIME_RL_TAU = "prime_rl kl_tau"
+"""Among a launch's versions, though no release: the default of kl_tau in Prime-RL's own source
+beside it. It changed between two releases, and checkouts are of commits between them."""
+RELEASE_NUMBER = re.compile(
+    r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
+)
+"""A release alone on a line, or after `version =`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A file of a project, by its path in it, that holds a release."""
+
+    key: str
+    """Name in Launch.versions: the library's, or that of a fact besides its release."""
+    path: str
+    needs: str = ""
+    """A folder beside `path` that marks the project as the library's."""
+    pattern: re.Pattern[str] = RELEASE_NUMBER
+    """Its first group is the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMarks:
+    """By what a text says that it means a library, and which release of it.
+
+    Launch.versions holds what was recognised: name -> release, a space, and the sentence why.
+    """
+
+    hint: str
+    """Regular expression of words without which a text holds no launch of the library. Words of
+    several libraries (`use_kl`, `main_`) are known without it."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which a release is given (`orch audit --library NAME@VERSION`)."""
+    distributions: tuple[str, ...] = ()
+    """Names of packages in requirements: `NAME[extra]==1.2`."""
+    repositories: tuple[str, ...] = ()
+    """Names of git repositories: `/NAME.git@v1.2`, `git clone -b v1.2 .../NAME`."""
+    images: tuple[str, ...] = ()
+    """Beginnings of container images, up to the release: `owner/image:tag-`."""
+    files: tuple[ReleaseFile, ...] = ()
+    in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
+    """Further entries of Launch.versions that the text of a launch script gives."""
+    amended: (
+        Callable[[Callable[[str], str | None], Mapping[str, str]], Iterable[tuple[str, str]]] | None
+    ) = None
+    """Entries that replace those recognised so far in a project. Called with a reader of the
+    project's files (None: no such file) and these entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """Which release has which keys: `keys[name] = (first, last)`, for those that came or went."""
+
+    versions: Sequence[str]
+    keys: Mapping[str, tuple[int, int]]
+
+    def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
+        """Return the releases that refuse the fewest keys, and the keys that tell them apart."""
+        refused = [0] * len(self.versions)
+        telling = []
+        for key, values in given.items():
+            span = self.keys.get(key)
+            if span is None or values[-1].mark in ("++", "~"):
+                continue
+            telling.append(key)
+            added = values[-1].mark == "+"
+            for i in range(len(self.versions)):
+                refused[i] += (span[0] <= i <= span[1]) == added
+        least = min(refused)
+        return [i for i, count in enumerate(refused) if count == least], telling
+
+    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
+        """Return the keys that `among` is the last release to have."""
+        return [
+            key
+            for key, values in given.items()
+            if key in self.keys and values[-1].mark == "" and self.keys[key][1] == among
+        ]
+
+
+def load_releases(path: Path) -> Releases:
+    """Read the table of releases that a backend keeps beside its code."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version for comparing: `0.3.0.post1` -> (0, 3, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
+
+
+def nearest(versions: Sequence[str], asked: str) -> int:
+    """Return the index of a release, else of the listed one of the same minor, else of the newest
+    that is not newer.
+    """
+    wanted = numbers(asked)
+    if wanted in (known := [numbers(each) for each in versions]):
+        return known.index(wanted)
+    same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
+    older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
+    return (same or older or [0])[-1]
