@@ -1,42 +1,163 @@
-"""Finds backends: every folder of `backends/` that exports BACKEND. The only importer of it."""
+"""Find backends, estimators and evaluation tasks: orch's own, and those of other distributions.
 
+A distribution adds to orch by entry points of its pyproject.toml:
+
+    [project.entry-points."orch.backends"]
+    toytrl = "toytrl"              # a package that exports BACKEND
+
+    [project.entry-points."orch.estimators"]
+    k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
+
+    [project.entry-points."orch.tasks"]
+    toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
+
+orch's own backends are the folders of `backends/`. This module is the only one that imports them.
+Nothing of a plugin is imported before it is asked for, and finding it imports only the packages
+that its module lies in.
+"""
+
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
 from orchestrator.library.protocol import Backend
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+BACKENDS, ESTIMATORS, TASKS = "orch.backends", "orch.estimators", "orch.tasks"
+
 
 @cache
 def names() -> tuple[str, ...]:
-    """Names of the backends in this installation, sorted. Imports none of them."""
-    root = _root()
-    return tuple(sorted(p.parent.name for p in root.glob("*/__init__.py")))
+    """Return the names of all backends, sorted. Import none of them."""
+    return tuple(sorted({*_own(), *_entry_points(BACKENDS)}))
 
 
 @cache
 def load(name: str) -> Backend:
-    """The backend of that name. Raises EnvironmentFault if there is none."""
-    if name not in names():
+    """Return the backend of that name.
+
+    Raise EnvironmentFault if there is none, or if another distribution's cannot be used.
+    """
+    backend = _exported(name)
+    missing = sorted(member for member in _MEMBERS if not hasattr(backend, member))
+    if missing:
         raise EnvironmentFault(
-            f"backend '{name}' is not part of this orch{did_you_mean(name, names())} "
-            f"(it has: {', '.join(names())}). Adding one is adding a folder to backends/."
+            f"{_origin(name)} lacks {', '.join(missing)} of orchestrator.library.protocol.Backend; "
+            "a class that inherits LibraryBackend has the defaults"
         )
-    backend = import_module(f"backends.{name}").BACKEND
-    if not isinstance(backend, Backend):
-        raise TypeError(
-            f"backends.{name}.BACKEND lacks a member of orchestrator.library.protocol.Backend"
+    if backend.name != name:
+        raise EnvironmentFault(
+            f"{_origin(name)} calls itself '{backend.name}': name and entry point must be equal"
         )
     return backend
 
 
+def exists(name: str) -> bool:
+    """Return whether a backend has this name. Read other distributions only if it is not ours."""
+    return name in _own() or name in _entry_points(BACKENDS)
+
+
 def folder(name: str) -> Path:
-    """The folder of a backend: its data files lie there."""
-    return _root() / name
+    """Return the folder of a backend: its data files lie there. Import it not."""
+    if name in _own():
+        return _root() / name
+    point = _entry_points(BACKENDS).get(name)
+    if point is None:
+        raise _no_backend(name)
+    return _folder_of(point)
+
+
+def probes_file(name: str) -> Path:
+    """Return the module of a backend that runs its library's functions (orchestrator.probes).
+
+    Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
+    """
+    path = folder(name) / "probes.py"
+    if not path.exists():
+        having = ", ".join(each for each in names() if has_probes(each))
+        raise EnvironmentFault(
+            f"backend '{name}' has no library whose functions could be asked (there are: {having})"
+        )
+    return path
+
+
+def has_probes(name: str) -> bool:
+    """Return whether the backend drives a library whose functions can be asked."""
+    return (folder(name) / "probes.py").exists()
+
+
+def probes(name: str) -> ModuleType:
+    """Import the module of `probes_file`, for what it says about its library."""
+    probes_file(name)
+    return import_module(f"{_module(name)}.probes")
+
+
+def evidence_dir(name: str) -> Path:
+    """Return where a backend keeps what was measured in its library, one file a release."""
+    return folder(name) / "evidence"
+
+
+@cache
+def task_folders() -> tuple[Path, ...]:
+    """Return the folders of evaluation tasks that other distributions bring."""
+    return tuple(_folder_of(point) for point in _entry_points(TASKS).values())
+
+
+def load_estimators() -> None:
+    """Register the KL estimators of other distributions in the table of orchestrator.estimators.
+
+    Each entry point names an EstimatorEntry or a sequence of them. Raise EnvironmentFault on
+    anything else.
+    """
+    for point in _entry_points(ESTIMATORS).values():
+        loaded = _loaded(point)
+        entries = loaded if isinstance(loaded, list | tuple) else (loaded,)
+        for entry in entries:
+            if not isinstance(entry, EstimatorEntry):
+                raise EnvironmentFault(
+                    f"{_origin_of(point)} is {entry!r}; it must be an "
+                    "orchestrator.estimators.EstimatorEntry, or a sequence of them"
+                )
+            register(entry)
+
+
+_MEMBERS = frozenset(Backend.__annotations__) | {
+    name for name, member in vars(Backend).items() if callable(member) and name[0] != "_"
+}
+
+
+def _exported(name: str) -> Backend:
+    if name in _own():
+        backend: Backend = import_module(f"backends.{name}").BACKEND
+        return backend
+    point = _entry_points(BACKENDS).get(name)
+    if point is None:
+        raise _no_backend(name)
+    loaded = _loaded(point)
+    if isinstance(loaded, ModuleType):
+        loaded = getattr(loaded, "BACKEND", None)
+    return loaded  # type: ignore[return-value]  # `load` checks its members
+
+
+def _no_backend(name: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"backend '{name}' is not part of this orch{did_you_mean(name, names())} "
+        f"(it has: {', '.join(names())}). Another distribution adds one by an entry point "
+        f"'{BACKENDS}'; see CONTRIBUTING.md."
+    )
+
+
+@cache
+def _own() -> frozenset[str]:
+    return frozenset(path.parent.name for path in _root().glob("*/__init__.py"))
 
 
 def _root() -> Path:
@@ -50,48 +171,70 @@ def _root() -> Path:
     return Path(backends.__file__).parent
 
 
-def probes_file(name: str) -> Path:
-    """The module of a backend that runs its library's own functions (orchestrator.probes).
+@cache
+def _entry_points(group: str) -> Mapping[str, "EntryPoint"]:
+    """Return the entry points of a group by name. Raise EnvironmentFault for a name given twice."""
+    from importlib.metadata import entry_points
 
-    Raises EnvironmentFault if the backend has none, as the embedded trainer has none.
-    """
-    path = _root() / name / "probes.py"
-    if not path.exists():
-        having = [each for each in names() if (_root() / each / "probes.py").exists()]
+    points: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=group), key=lambda each: each.name):
+        before = points.get(point.name)
+        taken = _distribution(before) if before is not None else "orch"
+        ours = group == BACKENDS and point.name in _own()
+        if ours or (before is not None and before.value != point.value):
+            raise EnvironmentFault(
+                f"{_distribution(point)} and {taken} both register '{point.name}' in '{group}': "
+                "uninstall one of them, or rename its entry point"
+            )
+        points[point.name] = point
+    return points
+
+
+def _loaded(point: "EntryPoint") -> object:
+    try:
+        return point.load()
+    except Exception as error:
         raise EnvironmentFault(
-            f"backend '{name}' has no library whose functions could be asked (there are: "
-            f"{', '.join(having)})"
+            f"{_origin_of(point)} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _folder_of(point: "EntryPoint") -> Path:
+    """Return the folder of an entry point's package, or of the package that its module is in."""
+    try:
+        spec = find_spec(point.module)
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"{_origin_of(point)} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places and spec is not None and spec.origin is not None and "." in point.module:
+        places = [str(Path(spec.origin).parent)]
+    if not places:
+        raise EnvironmentFault(
+            f"{_origin_of(point)} is no package, so its files have no folder of their own"
         )
-    return path
+    return Path(places[0])
 
 
-def has_probes(name: str) -> bool:
-    """Whether the backend drives a library whose functions can be asked."""
-    return (_root() / name / "probes.py").exists()
+def _module(name: str) -> str:
+    point = _entry_points(BACKENDS).get(name) if name not in _own() else None
+    if point is None:
+        return f"backends.{name}"
+    spec = find_spec(point.module)
+    package = spec is not None and spec.submodule_search_locations is not None
+    return point.module if package else point.module.rpartition(".")[0]
 
 
-def probes(name: str) -> ModuleType:
-    """The module probes_file names, for what it says about its library; it loads no torch."""
-    probes_file(name)
-    return import_module(f"backends.{name}.probes")
+def _origin(name: str) -> str:
+    if name in _own():
+        return f"backends.{name}.BACKEND"
+    return _origin_of(_entry_points(BACKENDS)[name])
 
 
-def evidence_dir(name: str) -> Path:
-    """Where a backend keeps what was measured in its library, one file a release."""
-    return _root() / name / "evidence"
+def _origin_of(point: "EntryPoint") -> str:
+    return f"'{point.name}' of {_distribution(point)} ({point.group}: {point.value})"
 
 
-def load_estimators() -> None:
-    """Register the KL estimators of other packages: entry points of the group `orch.estimators`.
-
-    Each names an EstimatorEntry or a sequence of them. Raise EnvironmentFault on anything else.
-    """
-    for point in entry_points(group="orch.estimators"):
-        given = point.load()
-        for each in (given,) if isinstance(given, EstimatorEntry) else given:
-            if not isinstance(each, EstimatorEntry):
-                raise EnvironmentFault(
-                    f"the entry point '{point.name}' of orch.estimators ({point.value}) names "
-                    f"{each!r}; it must name an orchestrator.estimators.EstimatorEntry, or several"
-                )
-            register(each)
+def _distribution(point: "EntryPoint") -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"

@@ -134,11 +134,18 @@ def backends(_runs_dir: Path) -> list[SiteFinding]:
     try:
         names = plugins.names()
     except OrchError as error:
-        return [SiteFinding("backends", "broken", "shadowed", str(error))]
-    return [
-        SiteFinding(f"backend {name}", "ok", ", ".join(plugins.load(name).versions))
-        for name in names
-    ]
+        return [SiteFinding("backends", "broken", "not found", str(error))]
+    return [_backend(name) for name in names]
+
+
+def _backend(name: str) -> SiteFinding:
+    from orchestrator import plugins
+    from orchestrator.errors import OrchError
+
+    try:
+        return SiteFinding(f"backend {name}", "ok", ", ".join(plugins.load(name).versions))
+    except OrchError as error:
+        return SiteFinding(f"backend {name}", "broken", "cannot be used", str(error))
 
 
 def runs_folder(runs_dir: Path) -> list[SiteFinding]:

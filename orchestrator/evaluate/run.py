@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.scores import ScoringJob
@@ -67,7 +68,9 @@ def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
     env = {**os.environ, **QUIET}
     if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
         env |= ON_CORES
-    if not any(Path(ask.task_file).is_relative_to(OWN_TASKS) for job in jobs for ask in job.asks):
+    may_load = (OWN_TASKS, *plugins.task_folders())
+    files = {Path(ask.task_file) for job in jobs for ask in job.asks}
+    if not any(file.is_relative_to(folder) for file in files for folder in may_load):
         env |= OFFLINE
     if any(job.engine.python for job in jobs):
         env["PYTHONPATH"] = os.pathsep.join(

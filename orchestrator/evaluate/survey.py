@@ -252,8 +252,8 @@ class Survey:
 
     def _task_file(self, cell: Cell, name: str) -> Path:
         backend = plugins.load(cell.settings.backend.name)
-        folders = tuple(path for path in (backend.tasks_dir, task_files.OWN_TASKS) if path)
-        return task_files.find_task(name, folders)
+        folders = (backend.tasks_dir, task_files.OWN_TASKS, *plugins.task_folders())
+        return task_files.find_task(name, tuple(path for path in folders if path))
 
 
 def _beside(engine: Engine) -> Engine:

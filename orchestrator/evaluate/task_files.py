@@ -1,5 +1,8 @@
 """Task files: `<task>.yaml`, anywhere below a tasks folder, in lm-evaluation-harness's format.
 
+The folders are orch's own, the one of the cell's backend, and those that other distributions name
+in the entry-point group `orch.tasks`.
+
 A task is a folder, shared with its kin: what its YAML includes and the functions it names lie
 beside it. Code of ours that it uses from elsewhere is listed in its `metadata.sources`, relative to
 the YAML. All of it but the kin's YAML makes the task's version, so that no score outlives the task
@@ -21,8 +24,14 @@ OWN_TASKS = Path(__file__).parent / "tasks"
 
 @lru_cache
 def find_task(name: str, folders: tuple[Path, ...]) -> Path:
-    """The task's YAML. Raises EnvironmentFault if no folder has it."""
-    known = {path.stem: path for folder in folders for path in sorted(folder.rglob("*.yaml"))}
+    """Return the task's YAML. Raise EnvironmentFault if no folder has it, or two have it."""
+    known: dict[str, Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
+        if path.stem == name and name in known:
+            raise EnvironmentFault(
+                f"evaluation task '{name}' has two task files, {known[name]} and {path}: rename one"
+            )
+        known[path.stem] = path
     if name not in known:
         raise EnvironmentFault(
             f"evaluation task '{name}' has no task file{did_you_mean(name, known) or '.'} There is "

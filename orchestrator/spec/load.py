@@ -209,8 +209,6 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl")
-"""Libraries a spec may name whether or not this installation drives them."""
 MAX_FAULTS = 100
 
 
@@ -264,7 +262,7 @@ def _stop(path: Path, faults: Sequence[Fault]) -> None:
 def _assembled(
     file: SpecFile, path: Path, library: Library, problems: list[SpecProblem], *, strict: bool
 ) -> Spec:
-    known = sorted({*plugins.names(), *LIBRARIES})
+    known = plugins.names()
 
     def lookup(group: str, name: str) -> Mapping[str, Any]:
         if group != "backend":

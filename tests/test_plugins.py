@@ -1,0 +1,187 @@
+"""Backends, estimators and tasks are found by themselves; a name given twice is refused."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import estimators, plugins
+from orchestrator.errors import EnvironmentFault
+from orchestrator.library.protocol import Backend
+
+Install = Callable[..., Path]
+
+BACKEND = """
+from orchestrator.kl.dialect import PLAIN, Semantics
+from orchestrator.library.protocol import LibraryBackend
+
+class Toy(LibraryBackend):
+    name, versions, capabilities = "toy", ("1",), {}
+    translate = parse = None
+    def read_metrics(self, attempt_dir): return iter(())
+    def find_checkpoints(self, checkpoints_dir): return []
+    begun_checkpoints = find_checkpoints
+    def semantics(self, version): return Semantics(PLAIN)
+
+BACKEND = Toy()
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a distribution with these modules and entry points on sys.path."""
+    before = set(sys.modules)
+
+    def clear() -> None:
+        for name in ("names", "load", "task_folders", "_own", "_entry_points"):
+            getattr(plugins, name).cache_clear()
+
+    def add(name: str, points: str, **modules: str) -> Path:
+        home = tmp_path / name
+        for module, text in modules.items():
+            (home / module).mkdir(parents=True)
+            (home / module / "__init__.py").write_text(text)
+        info = home / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(home)
+        clear()
+        return home
+
+    yield add
+    monkeypatch.undo()
+    clear()
+    for module in set(sys.modules) - before:
+        if module.startswith("toy"):
+            del sys.modules[module]
+
+
+def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
+    assert "micro" in plugins.names()
+    for name in plugins.names():
+        backend = plugins.load(name)
+        assert isinstance(backend, Backend)
+        assert backend.name == name
+        assert backend.title
+        assert backend.versions
+
+
+def test_an_unknown_backend_is_named_with_the_nearest() -> None:
+    with pytest.raises(EnvironmentFault, match=r"'mikro' is not part .* did you mean 'micro'"):
+        plugins.load("mikro")
+
+
+def test_finding_backends_imports_none_of_them() -> None:
+    code = (
+        "import sys; from orchestrator import plugins; plugins.names();"
+        "assert not [m for m in sys.modules if m.startswith('backends.')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_shadowing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends" / "__init__.py").write_text("")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from orchestrator import plugins\n"
+        "from orchestrator.errors import EnvironmentFault\n"
+        "try:\n    plugins.names()\nexcept EnvironmentFault as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "which is not orch's backends/ folder" in done.stdout
+
+
+def test_a_backend_of_another_distribution_has_a_folder_of_its_own(install: Install) -> None:
+    home = install("toy-dist", "[orch.backends]\ntoy = toylib\n", toylib=BACKEND)
+    assert "toy" in plugins.names()
+    assert plugins.folder("toy") == home / "toylib"
+    assert "toylib" not in sys.modules
+    assert plugins.load("toy").title == "toy"
+    assert not plugins.has_probes("toy")
+    (home / "toylib" / "probes.py").write_text("PACKAGE = 'toy'\n")
+    assert plugins.probes("toy").PACKAGE == "toy"
+    assert plugins.evidence_dir("toy") == home / "toylib" / "evidence"
+
+
+def test_a_name_of_ours_is_not_for_others(install: Install) -> None:
+    install("toy-dist", "[orch.backends]\nverl = toylib\n", toylib=BACKEND)
+    with pytest.raises(EnvironmentFault, match=r"toy-dist 1\.0 and orch both register 'verl'"):
+        plugins.names()
+
+
+def test_two_distributions_cannot_share_a_name(install: Install) -> None:
+    install("toy-a", "[orch.backends]\ntoy = toylib\n", toylib=BACKEND)
+    install("toy-b", "[orch.backends]\ntoy = toyother\n", toyother=BACKEND)
+    with pytest.raises(EnvironmentFault, match=r"toy-. 1\.0 and toy-. 1\.0 both register 'toy'"):
+        plugins.names()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
+        ("", "lacks .*translate.* of orchestrator.library.protocol.Backend"),
+        (BACKEND.replace('"toy",', '"other",'), "calls itself 'other'"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_named(install: Install, text: str, why: str) -> None:
+    install("toy-dist", "[orch.backends]\ntoy = toylib\n", toylib=text)
+    with pytest.raises(EnvironmentFault, match=rf"'toy' of toy-dist 1\.0 .*{why}"):
+        plugins.load("toy")
+
+
+def test_a_module_without_a_folder_of_its_own_is_refused(install: Install) -> None:
+    home = install("toy-dist", "[orch.backends]\ntoy = toyfile\n")
+    (home / "toyfile.py").write_text(BACKEND)
+    with pytest.raises(EnvironmentFault, match="is no package"):
+        plugins.folder("toy")
+
+
+def test_tasks_of_other_distributions_are_found(install: Install) -> None:
+    from orchestrator.evaluate import task_files
+
+    home = install("toy-dist", "[orch.tasks]\ntoy = toytasks\n", toytasks="")
+    (home / "toytasks" / "toy_sum.yaml").write_text("task: toy_sum\n")
+    assert plugins.task_folders() == (home / "toytasks",)
+    folders = (task_files.OWN_TASKS, *plugins.task_folders())
+    assert task_files.find_task("toy_sum", folders) == home / "toytasks" / "toy_sum.yaml"
+
+
+def test_a_task_with_two_files_is_refused(tmp_path: Path) -> None:
+    from orchestrator.evaluate import task_files
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "twice.yaml").write_text("task: twice\n")
+    with pytest.raises(EnvironmentFault, match="'twice' has two task files"):
+        task_files.find_task("twice", (tmp_path / "a", tmp_path / "b"))
+
+
+K4 = """
+from orchestrator.estimators import EstimatorEntry
+
+K4 = EstimatorEntry(
+    name="k4", formula="x^4", value=lambda x: x**4, slope=lambda x: 4 * x**3,
+    is_reverse_kl=False, source="a test",
+)
+WRONG = "k4"
+"""
+
+
+def test_estimators_of_other_distributions_join_the_table(install: Install) -> None:
+    install("toy-dist", "[orch.estimators]\nk4 = toyest:K4\n", toyest=K4)
+    plugins.load_estimators()
+    try:
+        assert estimators.TABLE["k4"].formula == "x^4"
+    finally:
+        estimators.unregister("k4")
+
+
+def test_what_is_no_estimator_is_refused(install: Install) -> None:
+    install("toy-dist", "[orch.estimators]\nk4 = toyest:WRONG\n", toyest=K4)
+    with pytest.raises(EnvironmentFault, match=r"'k4' of toy-dist 1\.0 .* must be an"):
+        plugins.load_estimators()
