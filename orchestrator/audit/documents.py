@@ -1,4 +1,4 @@
-"""YAML and TOML, flattened: dotted key -> value, with the line it stands on."""
+"""YAML and TOML as dotted keys with their values, and the line that each stands on."""
 
 import re
 import tomllib
@@ -9,30 +9,16 @@ import yaml
 
 from orchestrator.library.launches import ConfigDocument, Given, UnreadableScript
 
-MOST_KEYS = 20_000
+MOST_VALUES = 20_000
 DEEPEST = 60
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
-
-
-def nesting(text: str) -> int:
-    """The deepest nesting that brackets or dashes of a text could make."""
-    depth = deepest = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    dashes = max((len(m) // 2 for m in re.findall(r"(?m)^[ ]*((?:- )+|(?:\? )+)", text)), default=0)
-    indent = max((len(m) for m in re.findall(r"(?m)^ *(?=\S)", text)), default=0)
-    return max(deepest, dashes, indent // 8)
+_TOML_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def yaml_node(text: str) -> Any:
-    """The first document's node. Raises UnreadableScript."""
-    if nesting(text) > DEEPEST:
-        raise UnreadableScript("this YAML is nested deeper than any configuration needs")
+    """Return the node of the first document, or None. Raise UnreadableScript."""
+    _check_depth(text, "YAML")
     try:
         loader = _LOADER(text)
         try:
@@ -49,16 +35,19 @@ def yaml_node(text: str) -> Any:
 def scalars(
     node: Any, path: str = "", budget: list[int] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Every scalar under a node with its dotted path; lists count from 0."""
-    left = budget if budget is not None else [MOST_KEYS]
+    """Yield every scalar under a node with its dotted path; lists count from 0.
+
+    An alias is expanded where it stands, so the number of values is bounded: a few lines of aliases
+    of aliases can stand for billions.
+    """
+    left = budget if budget is not None else [MOST_VALUES]
     left[0] -= 1
     if left[0] < 0:
-        raise UnreadableScript(f"this file has more than {MOST_KEYS} values")
+        raise UnreadableScript(f"this file has more than {MOST_VALUES} values")
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:
-            name = str(getattr(key, "value", ""))
             if isinstance(key, yaml.ScalarNode):
-                yield from scalars(child, f"{path}.{name}" if path else name, left)
+                yield from scalars(child, f"{path}.{key.value}" if path else key.value, left)
     elif isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
             yield from scalars(child, f"{path}.{i}" if path else str(i), left)
@@ -67,57 +56,64 @@ def scalars(
 
 
 def yaml_document(node: Any, name: str) -> ConfigDocument:
-    """A configuration; Hydra's defaults list says what it builds on."""
+    """Return a configuration; Hydra's defaults list says what it builds on."""
     values: dict[str, Given] = {}
-    builds: list[str] = []
+    builds_on: list[str] = []
     for path, scalar in scalars(node):
-        if path.startswith("defaults."):
-            if scalar.value != "_self_":
-                group = path.split(".", 2)[2] if path.count(".") > 1 else ""
-                builds.append(f"{group}/{scalar.value}".lstrip("/").split("@")[0])
-            continue
-        told = scalar.value if scalar.value or scalar.style else "null"
-        values[path] = Given(told, (scalar.start_mark.line + 1,))
-    return ConfigDocument(name, _interpolated(values), tuple(builds), "yaml")
+        if not path.startswith("defaults."):
+            text = scalar.value if scalar.value or scalar.style else "null"
+            values[path] = Given(text, (scalar.start_mark.line + 1,))
+        elif scalar.value != "_self_":
+            group = path.split(".", 2)[2] if path.count(".") > 1 else ""
+            builds_on.append(f"{group}/{scalar.value}".lstrip("/").split("@")[0])
+    return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
 
 
-def _interpolated(values: dict[str, Given]) -> Mapping[str, Given]:
-    """With `${other.key}` replaced where the other key is in the file."""
+def toml_document(text: str, name: str) -> ConfigDocument:
+    """Return a TOML configuration. Raise UnreadableScript."""
+    _check_depth(text, "TOML")
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise UnreadableScript(f"this TOML cannot be read: {error}") from None
+    lines = _toml_lines(text)
+    values: dict[str, Given] = {}
+    for path, value in _flattened(tables, ""):
+        key = ".".join(part.replace("-", "_") for part in path.split("."))
+        unnumbered = ".".join(part for part in key.split(".") if not part.isdigit())
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        values[key] = Given(shown, (lines[unnumbered],) if unnumbered in lines else ())
+    builds_on = tuple(g.text for key, g in values.items() if key.startswith("toml_files."))
+    return ConfigDocument(name, values, builds_on, "toml")
+
+
+def _check_depth(text: str, language: str) -> None:
+    """Raise UnreadableScript for a nesting that would exhaust the parser's stack."""
+    depth = deepest = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    dashes = max((len(m) // 2 for m in re.findall(r"(?m)^[ ]*((?:- )+|(?:\? )+)", text)), default=0)
+    indent = max((len(m) for m in re.findall(r"(?m)^ *(?=\S)", text)), default=0)
+    if max(deepest, dashes, indent // 8) > DEEPEST:
+        raise UnreadableScript(f"this {language} is nested deeper than any configuration needs")
+
+
+def _dereferenced(values: Mapping[str, Given]) -> Mapping[str, Given]:
+    """Replace `${other.key}` where the other key is in the file."""
     found = {}
     for key, given in values.items():
-        match = re.fullmatch(r"\$\{([\w.]+)\}", given.text)
+        match = _REFERENCE.fullmatch(given.text)
         other = values.get(match[1]) if match else None
         found[key] = given if other is None else Given(other.text, (*given.lines, *other.lines))
     return found
 
 
-def toml_document(text: str, name: str) -> ConfigDocument:
-    """A TOML configuration. Raises UnreadableScript."""
-    if nesting(text) > DEEPEST:
-        raise UnreadableScript("this TOML is nested deeper than any configuration needs")
-    try:
-        plain = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise UnreadableScript(f"this TOML cannot be read: {error}") from None
-    lines = _toml_lines(text)
-    values: dict[str, Given] = {}
-    for path, value in _flattened(plain, ""):
-        key = ".".join(part.replace("-", "_") for part in path.split("."))
-        told = (
-            {True: "true", False: "false"}.get(value, str(value))
-            if isinstance(value, bool)
-            else str(value)
-        )
-        bare = ".".join(p for p in key.split(".") if not p.isdigit())
-        values[key] = Given(told, (lines[bare],) if bare in lines else ())
-    builds = [g.text for k, g in values.items() if k.startswith("toml_files.")]
-    return ConfigDocument(name, values, tuple(builds), "toml")
-
-
 def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        if not value and path:
-            yield path, "{}"
+    if isinstance(value, dict) and (value or not path):
         for key, child in value.items():
             yield from _flattened(child, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list):
@@ -128,17 +124,17 @@ def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Dotted key -> its first line, sections of arrays without their number."""
-    found: dict[str, int] = {}
+    """Return dotted key -> its first line; sections of arrays are without their number."""
+    lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
-        told = line.partition("#")[0].strip()
-        if told.startswith("[") and told.endswith("]"):
-            section = told.strip("[]").replace('"', "").replace(" ", "") + "."
-            found.setdefault(section[:-1].replace("-", "_"), number)
+        code = line.partition("#")[0].strip()
+        if code.startswith("[") and code.endswith("]"):
+            section = code.strip("[]").replace('"', "").replace(" ", "") + "."
+            lines.setdefault(section[:-1].replace("-", "_"), number)
             continue
-        key = _KEY.match(line)
+        key = _TOML_KEY.match(line)
         if key:
             name = key[1].strip("\"'")
-            found.setdefault(f"{section}{name}".replace("-", "_"), number)
-    return found
+            lines.setdefault(f"{section}{name}".replace("-", "_"), number)
+    return lines

@@ -10,12 +10,12 @@ from orchestrator.library.launches import Edit
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 
 
-def fixed(text: str, found: Sequence[AuditFinding]) -> tuple[str, list[str]]:
-    """The changed text, and what could not be put into it, in words."""
+def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
+    """Return the changed text, and the changes that could not be put into it, for people."""
     lines = text.splitlines(keepends=True)
     left: list[str] = []
     done: set[tuple[str, tuple[int, ...], str | None, int]] = set()
-    for finding in found:
+    for finding in findings:
         if not finding.problem:
             continue
         for edit in finding.change:
@@ -29,14 +29,14 @@ def fixed(text: str, found: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     return "".join(lines), left
 
 
-def diff(text: str, found: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
-    """A unified diff; empty where nothing is changed."""
-    changed, left = fixed(text, found)
-    told = difflib.unified_diff(
+def diff(text: str, findings: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
+    """Return a unified diff, empty where nothing is changed, and what is not in it."""
+    changed, left = fixed(text, findings)
+    lines = difflib.unified_diff(
         text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
     return "".join(
-        each if each.endswith("\n") else each + "\n\\ No newline at end of file\n" for each in told
+        each if each.endswith("\n") else each + "\n\\ No newline at end of file\n" for each in lines
     ), left
 
 
@@ -47,7 +47,7 @@ def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
 
 
 def _replace(lines: list[str], number: int, edit: Edit) -> bool:
-    """Change the value where the key is written on that line."""
+    """Change the value where the key is written on that line; return whether it was."""
     if not 0 < number <= len(lines):
         return False
     line = lines[number - 1]
@@ -73,13 +73,13 @@ def _replace(lines: list[str], number: int, edit: Edit) -> bool:
 
 
 def _in_document(line: str, last: str, value: str) -> str:
-    """The line with another value of a key of YAML, or of a dictionary of Python."""
+    """Return the line with another value of a key of YAML, or of a dictionary of Python."""
     head = re.search(rf"(?m)^[ \t]*(?:- )?{re.escape(last)}[ \t]*:[ \t]*", line)
     if head is not None:
-        told, end, rest = line[head.end() :].partition("\n")
-        before, mark, after = told.partition("#")
-        room = before[len(before.rstrip()) :]
-        return f"{line[: head.end()]}{value}{room}{mark}{after}{end}{rest}"
+        old, end, rest = line[head.end() :].partition("\n")
+        before, mark, comment = old.partition("#")
+        blanks = before[len(before.rstrip()) :]
+        return f"{line[: head.end()]}{value}{blanks}{mark}{comment}{end}{rest}"
     head = re.search(rf"""(["']){re.escape(last)}\1[ \t]*:[ \t]*""", line)
     if head is None:
         return line
@@ -90,13 +90,13 @@ def _in_document(line: str, last: str, value: str) -> str:
 
 
 def _python(value: str) -> str:
-    """A value as Python writes it."""
+    """Return a value as Python writes it."""
     plain = value in ("True", "False") or re.fullmatch(r"[\d.e-]+", value)
     return value if plain else f'"{value}"'
 
 
-def _beside(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Put a key before one of the same section of YAML, or of the same dictionary."""
+def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
+    """Put a key before one of the same section of YAML, or of the same dictionary of Python."""
     parent, _, last = edit.key.rpartition(".")
     value = (edit.text or "").partition("=")[2]
     for setting in finding.settings:
@@ -107,14 +107,14 @@ def _beside(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
             if head is None:
                 continue
             quote = head[2]
-            told = f"{quote}{last}{quote}: {_python(value) + ',' if quote else value}\n"
-            lines[number - 1] = f"{head[1]}{told}{line}"
+            added = f"{quote}{last}{quote}: {_python(value) + ',' if quote else value}\n"
+            lines[number - 1] = f"{head[1]}{added}{line}"
             return True
     return False
 
 
 def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Put a word after one that is there: a setting's, else the entry point's."""
+    """Put a word beside one that is there: a setting's, else the entry point's."""
     if edit.text is None:
         return False
     anchors: list[tuple[int, str]] = []
@@ -135,4 +135,4 @@ def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
         else:
             lines[number - 1] = f"{line[:at]}{edit.text} {line[at:]}"
         return True
-    return _beside(lines, edit, finding)
+    return _add_to_section(lines, edit, finding)

@@ -12,6 +12,7 @@ from orchestrator.audit.documents import scalars, toml_document, yaml_document, 
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.hints import HINT
 from orchestrator.audit.judge import judged
+from orchestrator.audit.python import read_python
 from orchestrator.audit.releases import pins
 from orchestrator.library.launches import CommandWord, ConfigDocument, Launch, UnreadableScript
 
@@ -218,14 +219,14 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Commands that a Python file holds as strings or lists, and configurations it holds."""
-    from orchestrator.audit.python import read
-
-    found, budget = read(text, name), Budget()
+    found, budget = read_python(text, name), Budget()
     for line, told in found.texts:
         yield from _shell(told, files, line, {}, budget)
     for command in found.commands:
-        caveats = (f"{command.open}: none of them changes the KL",) if command.open else ()
-        launch = Launch(command.words, line=command.line, open_end=command.open, caveats=caveats)
+        caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
+        launch = Launch(
+            command.words, line=command.line, open_end=command.open_end, caveats=caveats
+        )
         yield _configured(launch, {}, files)
     for line, document in found.documents:
         yield Launch(documents=(document,), line=line)

@@ -1,4 +1,4 @@
-"""What a Python file would start: commands in strings and lists, configurations in dictionaries.
+"""Launches in a Python file: commands in strings and lists, configurations in dictionaries.
 
 The file is read and never run: names that are assigned once stand for their value, and an argument
 of argparse for its default.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from orchestrator.audit.hints import HINT, STARTS
 from orchestrator.library.launches import (
     UNKNOWN,
+    UNSET,
     CommandWord,
     ConfigDocument,
     Given,
@@ -28,24 +29,24 @@ MOST_VALUES = 20_000
 
 @dataclass(slots=True)
 class PythonCommand:
-    """A command line; `open`: why there may be more words to it."""
+    """A command line. `open_end`: why there may be more words to it."""
 
     line: int
     words: tuple[CommandWord, ...]
-    open: str = ""
+    open_end: str = ""
 
 
 @dataclass(slots=True)
-class File:
-    """What a file holds. `texts`: command lines that are one string, with their lines."""
+class PythonFile:
+    """Commands and configurations of a file. `texts`: command lines that are one string."""
 
     texts: list[tuple[int, str]] = field(default_factory=list)
     commands: list[PythonCommand] = field(default_factory=list)
     documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
 
 
-def read(text: str, name: str) -> File:
-    """Commands and configurations. Raises UnreadableScript where it is not Python."""
+def read_python(text: str, name: str) -> PythonFile:
+    """Return commands and configurations. Raise UnreadableScript where it is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,7 +70,7 @@ class _Reader:
         self.names = {id(value): name for name, given in self.values.items() for value in given}
 
     def _note(self, node: ast.AST) -> None:
-        """Assignments, lists that grow, arguments' defaults, keys set one by one."""
+        """Note assignments, lists that grow, arguments' defaults, keys set one by one."""
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
@@ -88,7 +89,7 @@ class _Reader:
             self._called(node, node.func)
 
     def _called(self, node: ast.Call, func: ast.Attribute) -> None:
-        """`x.append(...)`, and `add_argument("--x", default=...)`."""
+        """Note `x.append(...)`, and `add_argument("--x", default=...)`."""
         if isinstance(func.value, ast.Name) and func.attr in _GROWS:
             self.grown[func.value.id] = node.lineno
         if func.attr != "add_argument":
@@ -101,8 +102,9 @@ class _Reader:
             if each.startswith("--") and default is not None:
                 self.defaults[each[2:].replace("-", "_")] = default
 
-    def file(self) -> File:
-        found, inside = File(), set[int]()
+    def file(self) -> PythonFile:
+        """Return all commands and configurations, each only once."""
+        found, inside = PythonFile(), set[int]()
         for node in self.nodes:
             if id(node) in inside:
                 continue
@@ -124,7 +126,7 @@ class _Reader:
         return found
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
-        """A list of words in which a launch may be."""
+        """Return a list of words in which a launch may be, else None."""
         words, more = self._list(node, 0)
         if not any(HINT.search(word.text) for word in words):
             return None
@@ -136,7 +138,7 @@ class _Reader:
         return PythonCommand(node.lineno, tuple(words), more)
 
     def _list(self, node: ast.expr | None, depth: int) -> tuple[list[CommandWord], str]:
-        """The words of a list, of `[*a, ...]` and of `a + b`, and why there may be more."""
+        """Return the words of a list, of `[*a, ...]` and of `a + b`, and why there may be more."""
         self.left -= 1
         if self.left < 0:
             return [], "Python puts more words into it than are followed"
@@ -164,7 +166,7 @@ class _Reader:
         return words, more
 
     def _document(self, node: ast.Dict) -> ConfigDocument | None:
-        """A dictionary with verl's sections: keys over those of its default configuration."""
+        """Return a dictionary with a trainer's sections: keys over its default configuration."""
         values: dict[str, Given] = {}
         self._flatten(node, "", values)
         heads = {key.partition(".")[0] for key in values}
@@ -188,14 +190,14 @@ class _Reader:
                 values[name] = Given(word.text, (value.lineno,), word.why)
 
     def _word(self, node: ast.expr, depth: int = 0) -> CommandWord:
-        """One word: constants, f-strings, `str(x)`, and names and arguments that are known."""
+        """Return one word: a constant, f-string, `str(x)`, or a name or argument that is known."""
         line = (node.lineno,)
         self.left -= 1
         if self.left < 0:
             depth = 20
         if isinstance(node, ast.Constant):
-            told = "null" if node.value is None else str(node.value)
-            return CommandWord(told.replace("\x00", "").replace("\x01", ""), line)
+            text = "null" if node.value is None else str(node.value)
+            return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line)
         if isinstance(node, ast.JoinedStr) and depth < 20:
             parts = [
                 self._word(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
@@ -204,8 +206,8 @@ class _Reader:
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
             return CommandWord("".join(part.text for part in parts), line, why)
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
-            told = node.func.id if isinstance(node.func, ast.Name) else ""
-            if told in ("str", "float", "int"):
+            function = node.func.id if isinstance(node.func, ast.Name) else ""
+            if function in ("str", "float", "int"):
                 return self._word(node.args[0], depth + 1)
         known = self._known(node)
         if known is not None and depth < 20:
@@ -223,7 +225,7 @@ class _Reader:
 
 
 def _path(target: ast.expr) -> str:
-    """`config["actor_rollout_ref"]["actor"]["use_kl_loss"]` as a dotted key."""
+    """Return `config["actor_rollout_ref"]["actor"]["use_kl_loss"]` as a dotted key."""
     parts: list[str] = []
     node: ast.expr = target
     while isinstance(node, ast.Subscript | ast.Attribute):
