@@ -52,6 +52,9 @@ class EstimatorEntry:
     the mean of a surrogate."""
     source: str
     """Where it is defined: paper and equation, section of the blog, or file and release."""
+    descends: str = ""
+    """The objective, by its key in kl/catalogue.py, whose gradient E[slope * grad log pi] is, token
+    by token; empty: none with a name, so the catalogue gets one for it."""
     form: GradientForm = "plain"
     base: str = ""
     """The plain estimator whose value it has; its own name where it is plain (the default)."""
@@ -134,6 +137,7 @@ _K1 = EstimatorEntry(
     slope=lambda x: x**0,
     is_reverse_kl=True,
     source=f"{_SCHULMAN}; paper eq. 11",
+    descends="zero",
 )
 _K2 = EstimatorEntry(
     name="k2",
@@ -142,6 +146,7 @@ _K2 = EstimatorEntry(
     slope=lambda x: x,
     is_reverse_kl=False,
     source=_SCHULMAN,
+    descends="token_reverse_kl",
 )
 _K3 = EstimatorEntry(
     name="k3",
@@ -150,6 +155,7 @@ _K3 = EstimatorEntry(
     slope=lambda x: -_call("expm1", -x),
     is_reverse_kl=True,
     source=f"{_SCHULMAN}; paper eq. 14",
+    descends="token_forward_kl",
 )
 _ABS = EstimatorEntry(
     name="abs",
@@ -158,6 +164,7 @@ _ABS = EstimatorEntry(
     slope=lambda x: _call("sign", x),
     is_reverse_kl=False,
     source=_VERL,
+    descends="total_variation",
     symbol="|log r|",
 )
 

@@ -116,6 +116,11 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
             words = "unlikelihood of the rollout policy's samples"
             formula = "∇ E_μ log q = -∇ KL(μ‖q)"
         yield f"sampled_{k.name}", words, formula
+    for at, states, where in _STATES:
+        for k in (each for each in plain if not each.descends):
+            words = f"token by token, the slope of {k.symbol} itself{where}"
+            formula = f"Σ_t E_(c~{states}) E_(y~q(·|c)) ({k.symbol})' ∇ log q"
+            yield f"slope_{k.name}{at}", words, formula
     for key, cost, whose in _ppo_costs(plain):
         words = f"PPO's local surrogate with cost {cost}{' of the rollout policy' if whose else ''}"
         formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}{whose}) + future under μ]"

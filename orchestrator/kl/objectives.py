@@ -10,7 +10,7 @@ from itertools import combinations, product
 import numpy as np
 
 from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
-from orchestrator.kl.estimators import clamped_value, plain_names, slope
+from orchestrator.kl.estimators import clamped_value, entry, plain_names, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
 
 
@@ -52,6 +52,9 @@ def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]
     for k in surrogates():
         inner = clamped_value(k, table.x) + slope(k, table.x)
         found[f"token_{k}{at}"] = walk.direct(inner, table.logp)
+    for k in plain_names():
+        if not entry(k).descends:
+            found[f"slope_{k}{at}"] = walk.direct(slope(k, table.x), table.logp)
     return found
 
 
