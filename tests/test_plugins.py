@@ -14,7 +14,7 @@ from orchestrator.library.protocol import Backend
 Install = Callable[..., Path]
 
 BACKEND = """
-from orchestrator.kl.dialect import PLAIN, Semantics
+from orchestrator.kl.library_semantics import PLAIN, Semantics
 from orchestrator.library.protocol import LibraryBackend
 
 class Toy(LibraryBackend):

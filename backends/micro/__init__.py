@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backends.micro import disk, plan, rehearsal, shipped, version
 from backends.micro.skills import SKILLS
-from orchestrator.kl.dialect import Semantics
+from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.metrics.names import METRICS
 

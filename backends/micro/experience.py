@@ -13,7 +13,7 @@ from backends.micro.objective import Experience, in_reward, penalty, shaped_adva
 from backends.micro.policy import weights
 from backends.micro.skills import ANSWER_TOKENS, Skill, encode, problems
 from backends.micro.state import State
-from orchestrator.kl.dialect import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Settings
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from backends.micro.objective import Experience, aggregate, clamp_of, in_loss, in_reward, of_the_kl
-from orchestrator.kl.dialect import Dialect
-from orchestrator.kl.estimators import Clamp, clamped_value, entry
+from orchestrator.estimators import entry
+from orchestrator.kl.estimators import Clamp, clamped_value
+from orchestrator.kl.library_semantics import Dialect
 from orchestrator.settings import AdvantageEstimator, Settings
 
 

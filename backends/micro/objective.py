@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.kl.dialect import PLAIN, Dialect
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, entry, token_kl
+from orchestrator.estimators import entry
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, token_kl
+from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
 

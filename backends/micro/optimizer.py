@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backends.micro.policy import norms
-from orchestrator.kl.dialect import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Batch, Optimizer, Settings
 
 

@@ -12,17 +12,12 @@ from backends.micro.shipped import PREFIX, names
 from backends.micro.skills import ANSWER_TOKENS, NUM_TRAIN_PROBLEMS, PROMPT_TOKENS, SKILLS
 from backends.micro.version import VERSION, dialect
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
+from orchestrator.estimators import choices
 from orchestrator.identity import flatten
-from orchestrator.kl.dialect import PLAIN
-from orchestrator.kl.differences import DIFFERENCES, differing, said
-from orchestrator.kl.estimators import choices
+from orchestrator.kl.differences import DIFFERENCES, describe, differing
+from orchestrator.kl.library_semantics import PLAIN
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import (
-    AdvantageEstimator,
-    LossAggregation,
-    Placement,
-    Settings,
-)
+from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
 
 ENTRY = "backends.micro.train:run"
 CELL = "cell.json"
@@ -133,7 +128,7 @@ def _note(field: str, version: str) -> str:
     """What the trainer means by a field: its own way, or as its dialect has it."""
     told = dialect(version)
     meant = [
-        f"{DIFFERENCES[cause].title}: {said(told, cause)}"
+        f"{DIFFERENCES[cause].title}: {describe(told, cause)}"
         for cause in differing(told, PLAIN)
         if field in DIFFERENCES[cause].settings
     ]

@@ -12,7 +12,7 @@ from backends.micro.shipped import PREFIX, policy_of, skill_of
 from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
 from backends.micro.version import version_for
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.records import Cell, EvalTask
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
 

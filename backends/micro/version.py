@@ -8,7 +8,7 @@ by a cell are one run, and a cell declared for the embedded trainer keeps its id
 from functools import cache
 
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
-from orchestrator.kl.dialect import Dialect, parse, relevant
+from orchestrator.kl.library_semantics import Dialect, parse, relevant
 from orchestrator.settings import Settings
 
 VERSION = "1"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
-from orchestrator.kl.dialect import Semantics
+from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint

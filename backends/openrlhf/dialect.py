@@ -12,8 +12,8 @@ from backends.openrlhf.check import version_of
 from backends.openrlhf.flags import FLAT, NEWEST
 from backends.openrlhf.ledger import PROMPT_ORDER, SHUFFLED
 from backends.openrlhf.topology import LARGEST_MICRO_BATCH
-from orchestrator.kl.dialect import Dialect, Semantics
 from orchestrator.kl.estimators import OPENRLHF
+from orchestrator.kl.library_semantics import Dialect, Semantics
 from orchestrator.settings import BackendRef
 
 KL_RATIO_MAX = 10.0

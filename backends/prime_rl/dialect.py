@@ -11,7 +11,7 @@ from functools import cache
 from backends.prime_rl.capabilities import NAME, VERSIONS
 from backends.prime_rl.ledger import AGGREGATION, LAG, LINEAR
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.kl.dialect import Dialect, Semantics
+from orchestrator.kl.library_semantics import Dialect, Semantics
 
 _DIALECT = Dialect(
     kl_reward="outside",

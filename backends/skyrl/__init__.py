@@ -6,7 +6,7 @@ from pathlib import Path
 from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
-from orchestrator.kl.dialect import Semantics
+from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint

@@ -11,8 +11,8 @@ from functools import cache
 from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
 from backends.skyrl.releases import NEWEST, VERSIONS, before
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.kl.dialect import Dialect, Semantics
 from orchestrator.kl.estimators import VERL_K3
+from orchestrator.kl.library_semantics import Dialect, Semantics
 
 SKYRL_K3 = VERL_K3
 """compute_approx_kl holds k3 within the same bounds as verl does."""

@@ -10,8 +10,8 @@ from functools import cache
 from backends.verl.arguments import NEWEST, VERSIONS
 from backends.verl.ledger import NOTES
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.kl.dialect import Dialect, Semantics
 from orchestrator.kl.estimators import VERL_K3
+from orchestrator.kl.library_semantics import Dialect, Semantics
 
 LOG_RATIO_BOUND = 20.0
 

@@ -19,8 +19,8 @@ from orchestrator.analysis.libraries import (
     dialect_for,
 )
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.dialect import Dialect, relevant
-from orchestrator.kl.differences import DIFFERENCES, taking
+from orchestrator.kl.differences import DIFFERENCES, with_difference
+from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.records import Cell
 from orchestrator.spec.rehearse import semantics
 
@@ -86,7 +86,7 @@ def _taken(one: AskedCell, other: AskedCell) -> Iterator[tuple[str, Dialect]]:
     One that matters only beside another (a bound of a ratio that is 1 in A) is part of the rest."""
     a, b = _dialect(one), _dialect(other)
     for cause in causes_between(one, other):
-        taken = taking(a, cause, b)
+        taken = with_difference(a, cause, b)
         if relevant(taken, one.cell.settings) != dialect_for(one):
             yield cause, taken
 

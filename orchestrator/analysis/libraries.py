@@ -34,8 +34,8 @@ from orchestrator.analysis.runs import (
 )
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.identity import digest, drift, identity
-from orchestrator.kl.dialect import PLAIN, Dialect, relevant
-from orchestrator.kl.differences import DIFFERENCES, differing, said
+from orchestrator.kl.differences import DIFFERENCES, describe, differing
+from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.rehearse import semantics
@@ -503,7 +503,7 @@ def meanings(found: Sequence[LibraryQuestion], base: str, library: str) -> list[
         both = question.one(base), question.one(library)
         one, other = map(dialect_for, both)
         for cause in causes_between(*both):
-            key = (cause, said(one, cause), said(other, cause))
+            key = (cause, describe(one, cause), describe(other, cause))
             said_of.setdefault(key, []).append(question.name)
     return [
         Meaning(cause, DIFFERENCES[cause].title, a, b, tuple(where))

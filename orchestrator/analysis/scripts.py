@@ -11,10 +11,10 @@ from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationStep, at_micro
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import SelectionError
+from orchestrator.estimators import plain_names
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import Dialect, relevant
-from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
-from orchestrator.kl.estimators import plain_names
+from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
+from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.records import Cell
 from orchestrator.settings import (
     Advantage,
@@ -123,7 +123,11 @@ def differences(left: Script, right: Script) -> list[ScriptDifference]:
         ),
         *((what, words(left.finding), words(right.finding)) for what, words in _WORDS.items()),
         *(
-            (DIFFERENCES[cause].title, said(left.dialect, cause), said(right.dialect, cause))
+            (
+                DIFFERENCES[cause].title,
+                describe(left.dialect, cause),
+                describe(right.dialect, cause),
+            )
             for cause in differing(left.dialect, right.dialect)
         ),
     ]
@@ -244,7 +248,7 @@ def _steps(
         if cause in apart
     )
     for cause in matters:
-        yield cause, DIFFERENCES[cause].title, a, taking(one, cause, other)
+        yield cause, DIFFERENCES[cause].title, a, with_difference(one, cause, other)
 
 
 def _cell(settings: Settings, base: Cell) -> Cell:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from orchestrator.kl.estimators import TABLE, EstimatorEntry, plain_names
+from orchestrator.estimators import TABLE, EstimatorEntry, plain_names
 
 
 class ObjectiveKind(StrEnum):

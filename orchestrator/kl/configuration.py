@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.estimators import NONE, TABLE, UNCLAMPED, Centring, Clamp, Ratio, entry
+from orchestrator.estimators import NONE, TABLE, entry
+from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Ratio
 from orchestrator.settings import Placement
 
 

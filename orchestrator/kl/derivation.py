@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import EstimatorEntry, entry, names
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from orchestrator.kl.estimators import EstimatorEntry, Ratio, entry, names
+from orchestrator.kl.estimators import Ratio
 from orchestrator.kl.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 

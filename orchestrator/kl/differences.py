@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from orchestrator.kl.dialect import Bounds, Dialect
+from orchestrator.kl.library_semantics import Bounds, Dialect
 
 
 class Difference(NamedTuple):
@@ -166,13 +166,13 @@ def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
     )
 
 
-def said(dialect: Dialect, cause: str) -> str:
+def describe(dialect: Dialect, cause: str) -> str:
     """What a dialect does about a cause, in words."""
     found = DIFFERENCES[cause]
     return found.words(getattr(dialect, found.fields[0]))
 
 
-def taking(one: Dialect, cause: str, other: Dialect) -> Dialect:
+def with_difference(one: Dialect, cause: str, other: Dialect) -> Dialect:
     """A dialect with one cause as another dialect has it."""
     fields = DIFFERENCES[cause].fields
     return one.model_copy(update={name: getattr(other, name) for name in fields})

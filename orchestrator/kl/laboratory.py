@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import Array, entry, plain_names
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import Array, clamped_value, entry, plain_names, slope
+from orchestrator.kl.estimators import clamped_value, slope
 
 FloatTable = np.ndarray[Any, np.dtype[Any]]
 

@@ -9,8 +9,9 @@ from itertools import combinations, product
 
 import numpy as np
 
+from orchestrator.estimators import entry, plain_names
 from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
-from orchestrator.kl.estimators import clamped_value, entry, plain_names, slope
+from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
 
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import Array
 from orchestrator.kl.catalogue import Naming
-from orchestrator.kl.estimators import Array, Ratio, detach
+from orchestrator.kl.estimators import Ratio, detach
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, like, tables
 from orchestrator.kl.objectives import (
     TOLERANCE,

@@ -8,9 +8,9 @@ from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
-from orchestrator.kl.dialect import PLAIN, Dialect
-from orchestrator.kl.estimators import entry
+from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Settings
 
 
@@ -111,7 +111,7 @@ def _warning(pull: float) -> str:
     return " It hardly regularises near the reference policy." if pull < WEAK else ""
 
 
-def of_old_samples(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
+def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
     """What the importance ratio, the clip and the lag do to the term, off-policy."""
     notes = []
     if kl.placement != "loss":
@@ -135,7 +135,7 @@ def of_old_samples(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> 
     return notes
 
 
-def of_advantage(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
+def advantage_notes(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
     """What the baseline and the normalisation of the advantage do to the term."""
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     notes = []
@@ -248,7 +248,7 @@ OBSERVATIONS: dict[tuple[str, Regime], Observation] = {
 """By label (`k1.reward`; every estimator without KL is `none`) and regime."""
 
 
-def observed(label: str, regimes: tuple[Regime, ...]) -> Observation:
+def paper_observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
     """What the paper saw in these regimes: the worst behaviour, and all that was said of them."""
     found = [OBSERVATIONS[label, each] for each in regimes if (label, each) in OBSERVATIONS]
     if not found:
@@ -322,12 +322,12 @@ def verdict(
     """
     like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
-        return _no_kl(kl, observed("none", like))
+        return _no_kl(kl, paper_observation("none", like))
     row = _row(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
     naming = Naming(ObjectiveKind(row["objective"]), tuple((s, key) for s, key in row["terms"]))
     bias = _bias(row)
-    lag = () if on_policy else of_old_samples(kl, clip, ratio, reward_kl_of)
-    paper = observed(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
+    lag = () if on_policy else off_policy_notes(kl, clip, ratio, reward_kl_of)
+    paper = paper_observation(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
     return GradientVerdict(
         objective=naming.kind,
         summary=_summary(kl, naming, bias, paper, on_policy),
@@ -335,7 +335,7 @@ def verdict(
         paper=paper,
         equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
         advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
-        notes=(*of_advantage(kl, advantage, group_size), *lag, *_provenance(kl.estimator)),
+        notes=(*advantage_notes(kl, advantage, group_size), *lag, *_provenance(kl.estimator)),
         terms=naming.terms,
         noise=row["noise_near"],
     )
@@ -371,7 +371,7 @@ def _of_policy(settings: Settings, dialect: Dialect) -> bool:
 
 
 @cache
-def table() -> tuple[Mapping[str, Any], ...]:
+def stored_rows() -> tuple[Mapping[str, Any], ...]:
     """The derived rows, as stored."""
     text = files("orchestrator.kl").joinpath("verdicts.json").read_text(encoding="utf-8")
     return tuple(json.loads(text))
@@ -382,7 +382,7 @@ KEYS = ("estimator", "placement", "on_policy", "ratio", "reward_kl_of")
 
 @cache
 def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    return {tuple(row[key] for key in KEYS): row for row in table()}
+    return {tuple(row[key] for key in KEYS): row for row in stored_rows()}
 
 
 def _row(

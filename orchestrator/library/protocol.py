@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from orchestrator.kl.dialect import PLAIN, Dialect, Semantics
+from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.releases import ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint

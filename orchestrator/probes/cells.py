@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from orchestrator import plugins
-from orchestrator.kl.estimators import names
+from orchestrator.estimators import names
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import (
     Advantage,

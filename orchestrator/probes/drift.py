@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.estimators import TABLE, entry
+from orchestrator.estimators import TABLE, entry
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import Release, measurement, words
 from orchestrator.probes.evidence import EstimatorCurve, told

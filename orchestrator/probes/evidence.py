@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
+from orchestrator.estimators import TABLE
 from orchestrator.files import write_text
-from orchestrator.kl.estimators import TABLE
 
 ReleaseEvidence = Mapping[str, Any]
 

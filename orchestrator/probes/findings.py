@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.kl.dialect import PLAIN
-from orchestrator.kl.differences import DIFFERENCES, differing, said
-from orchestrator.kl.estimators import plain_names
+from orchestrator.estimators import plain_names
+from orchestrator.kl.differences import DIFFERENCES, describe, differing
+from orchestrator.kl.library_semantics import PLAIN
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import Release
 from orchestrator.settings import BackendRef
@@ -180,7 +180,7 @@ def unmeasured(library: str, version: str) -> list[Unmeasured]:
     """Causes whose value is not the embedded trainer's own and was read; then what is left out."""
     found = semantics(BackendRef(name=library, version=version))
     read = [
-        (DIFFERENCES[cause].title, said(found.dialect, cause), DIFFERENCES[cause].not_compared)
+        (DIFFERENCES[cause].title, describe(found.dialect, cause), DIFFERENCES[cause].not_compared)
         for cause in differing(found.dialect, PLAIN)
         if DIFFERENCES[cause].not_compared
     ]

@@ -8,9 +8,10 @@ import numpy as np
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.estimators import TABLE, entry, plain_names
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import TABLE, clamped_value, entry, plain_names, slope
+from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import verdict

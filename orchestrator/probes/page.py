@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.kl.estimators import plain_names
+from orchestrator.estimators import plain_names
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
 from orchestrator.probes.evidence import EstimatorCurve, told

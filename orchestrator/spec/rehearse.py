@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.dialect import Semantics
+from orchestrator.kl.library_semantics import Semantics
 from orchestrator.records import Cell
 from orchestrator.settings import BackendRef, Settings
 

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.analysis.ablation import ablation, explain
 from orchestrator.analysis.libraries import AskedCell, LibraryQuestion, questions
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import parse, relevant
+from orchestrator.kl.library_semantics import parse, relevant
 from orchestrator.records import Cell
 from orchestrator.settings import BackendRef
 from orchestrator.spec import load

@@ -17,7 +17,7 @@ from backends.micro.objective import Experience, objective, penalty, shaped_adva
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import Dialect, relevant
+from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.probes.protocol import Inquiry, ProbeTarget
 from orchestrator.probes.protocol import ProbeBatch as Asked
 from orchestrator.records import AttemptPaths, Cell

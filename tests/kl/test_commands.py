@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.estimators import choices
-from orchestrator.kl.verdicts import table
+from orchestrator.estimators import choices
+from orchestrator.kl.verdicts import stored_rows
 
 QUICK = ("--trials", "3", "--sequences", "20")
 
@@ -99,7 +99,7 @@ def test_lab_sweeps() -> None:
 
 
 def test_lab_derives_the_stored_verdicts() -> None:
-    names = [(row["estimator"], row["placement"], row["objective"]) for row in table()]
+    names = [(row["estimator"], row["placement"], row["objective"]) for row in stored_rows()]
     derived = json.loads(run(lab, "--verdicts").stdout)
     assert [(row["estimator"], row["placement"], row["objective"]) for row in derived] == names
 

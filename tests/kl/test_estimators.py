@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from orchestrator.estimators import TABLE
 from orchestrator.kl.estimators import (
     OPENRLHF,
-    TABLE,
     UNCLAMPED,
     VERL_K3,
     Clamp,

@@ -13,7 +13,7 @@ from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.kl.objectives import distances, generic_settings, gradients, name_objective
-from orchestrator.kl.verdicts import table
+from orchestrator.kl.verdicts import stored_rows
 from tests.kl import enumeration
 
 Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)
@@ -124,7 +124,7 @@ def test_every_verdict_holds_at_any_parameters(parameters: Any, num_tokens: int)
         rollout = None if on_policy else ToyPolicy(ma, mb)
         setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, rollout)
         known = gradients(setting)
-        rows = [row for row in table() if row["on_policy"] == on_policy]
+        rows = [row for row in stored_rows() if row["on_policy"] == on_policy]
         chosen = [
             KlConfiguration(
                 row["estimator"], row["placement"], row["ratio"], reward_kl_of=row["reward_kl_of"]

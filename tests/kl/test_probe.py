@@ -12,7 +12,7 @@ from orchestrator.kl.estimators import token_kl
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.kl.objectives import generic_settings
 from orchestrator.kl.probe import NUM_TOKENS, probe
-from orchestrator.kl.verdicts import table
+from orchestrator.kl.verdicts import stored_rows
 
 
 def ours(estimator: str) -> Any:
@@ -27,7 +27,7 @@ def test_a_probe_of_our_own_estimators_gives_their_verdicts(
     """Enumeration and autograd, against the dynamic programme that made the table."""
     rows = [
         row
-        for row in table()
+        for row in stored_rows()
         if (row["placement"], row["on_policy"]) == (placement, on_policy)
         and (row["ratio"], row["reward_kl_of"]) == ("token", "policy")
     ]

@@ -8,18 +8,18 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import choices
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.derivation import as_text, derive
-from orchestrator.kl.dialect import Dialect
-from orchestrator.kl.estimators import choices
 from orchestrator.kl.laboratory import LabSetting, estimates
+from orchestrator.kl.library_semantics import Dialect
 from orchestrator.kl.verdicts import (
     OBSERVATIONS,
     OFF_POLICY,
     ON_POLICY,
     GradientVerdict,
     percent,
-    table,
+    stored_rows,
     verdict,
     verdict_of,
 )
@@ -50,7 +50,7 @@ def of(label: str, *, on_policy: bool = True, **rest: Any) -> GradientVerdict:
 
 
 def test_the_stored_table_is_what_the_laboratory_derives() -> None:
-    derived, stored = derive(), table()
+    derived, stored = derive(), stored_rows()
     assert len(derived) == len(stored)
     for new, old in zip(derived, stored, strict=True):
         numbers = [key for key in new if isinstance(new[key], float)]
@@ -69,9 +69,11 @@ def test_the_stored_table_is_complete_and_every_row_is_named() -> None:
         for p in get_args(Placement)
         for on in (True, False)
     }
-    assert asked == {(row["estimator"], row["placement"], row["on_policy"]) for row in table()}
-    assert not [row for row in table() if row["objective"] == ObjectiveKind.UNKNOWN]
-    assert as_text([dict(row) for row in table()]).count("\n") == len(table()) + 1
+    assert asked == {
+        (row["estimator"], row["placement"], row["on_policy"]) for row in stored_rows()
+    }
+    assert not [row for row in stored_rows() if row["objective"] == ObjectiveKind.UNKNOWN]
+    assert as_text([dict(row) for row in stored_rows()]).count("\n") == len(stored_rows()) + 1
 
 
 def test_near_and_far_are_as_far_as_the_words_say() -> None:
@@ -149,7 +151,7 @@ def test_advice_leads_to_a_reverse_kl() -> None:
     for label in OFF_POLICY:
         found = of(label, on_policy=False)
         assert found.objective in REVERSE or found.bias.near < 0.2
-    for row in table():
+    for row in stored_rows():
         kl = Kl(estimator=row["estimator"], placement=row["placement"], beta=1.0)
         told = verdict(kl, on_policy=row["on_policy"])
         assert told.objective in REVERSE or told.advice.use

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.kl.dialect import Dialect
+from orchestrator.kl.library_semantics import Dialect
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import releases
 

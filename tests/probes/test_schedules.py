@@ -21,7 +21,7 @@ from orchestrator import plugins
 from orchestrator.environments import lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import relevant
+from orchestrator.kl.library_semantics import relevant
 from orchestrator.probes.capability import releases
 from orchestrator.probes.protocol import sources
 from orchestrator.probes.runner import Sources

@@ -14,7 +14,7 @@ from backends.micro.policy import initial, norms, weights
 from backends.micro.version import VERSION, version_for
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
-from orchestrator.kl.dialect import PLAIN, Dialect, parse
+from orchestrator.kl.library_semantics import PLAIN, Dialect, parse
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import Advantage, BackendRef, Batch, Kl, Loss, Optimizer, Settings
 

@@ -16,7 +16,8 @@ from backends.micro.objective import (
     penalty,
     policy_loss,
 )
-from orchestrator.kl.estimators import TABLE, names, token_kl
+from orchestrator.estimators import TABLE, names
+from orchestrator.kl.estimators import token_kl
 from orchestrator.settings import Clip, Kl, Loss, Optimizer
 
 GROUP = torch.tensor([[1.0, 0.0, 0.0, 1.0, 1.0]])

@@ -15,19 +15,10 @@ from backends.micro import BACKEND, huggingface, train
 from backends.micro.experience import collect, rewards
 from backends.micro.policy import NUM_PARAMETERS, one_quiet_core
 from backends.micro.state import State
-from orchestrator.kl.estimators import names
+from orchestrator.estimators import names
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import (
-    Advantage,
-    Batch,
-    Clip,
-    Data,
-    Loss,
-    Optimizer,
-    Placement,
-    Settings,
-)
+from orchestrator.settings import Advantage, Batch, Clip, Data, Loss, Optimizer, Placement, Settings
 
 Make = Callable[..., Settings]
 Train = Callable[..., Any]

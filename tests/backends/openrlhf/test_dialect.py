@@ -9,7 +9,7 @@ from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT, VERSIONS
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.dialect import Dialect
+from orchestrator.kl.library_semantics import Dialect
 from orchestrator.probes.protocol import Inquiry, ProbeBatch
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects

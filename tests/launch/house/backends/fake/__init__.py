@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.dialect import PLAIN, Semantics
+from orchestrator.kl.library_semantics import PLAIN, Semantics
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings

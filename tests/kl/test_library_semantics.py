@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.kl.dialect import PLAIN, Dialect, parse, relevant
-from orchestrator.kl.differences import DIFFERENCES, differing, said, taking
-from orchestrator.kl.estimators import plain_names
+from orchestrator.estimators import plain_names
+from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
+from orchestrator.kl.library_semantics import PLAIN, Dialect, parse, relevant
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -100,7 +100,7 @@ def test_taking_every_cause_in_turn_leads_from_one_dialect_to_the_other(
 ) -> None:
     on_the_way = one
     for cause in differing(one, other):
-        on_the_way = taking(on_the_way, cause, other)
+        on_the_way = with_difference(on_the_way, cause, other)
     assert on_the_way == other
     assert differing(on_the_way, other) == ()
 
@@ -110,7 +110,7 @@ def test_every_field_is_part_of_one_cause_and_has_words() -> None:
     assert sorted(fields) == sorted(Dialect.model_fields)
     for name, version in LIBRARIES:
         found = plugins.load(name).semantics(version)
-        assert all(said(found.dialect, cause) for cause in DIFFERENCES)
+        assert all(describe(found.dialect, cause) for cause in DIFFERENCES)
         assert found.dialect != PLAIN
         assert all(found.omits)
 

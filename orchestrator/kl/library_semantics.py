@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
-from orchestrator.kl.estimators import NONE, entry
+from orchestrator.estimators import NONE, entry
 from orchestrator.settings import Frozen, PositiveFloat, PositiveInt, Settings
 
 Bounds = tuple[float | None, float | None]
