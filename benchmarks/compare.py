@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import by
+from orchestrator.analysis.configurations import axis_differences
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, MetricPoint, Outcome, Record, Score, Spec
 from orchestrator.settings import (
@@ -51,7 +51,7 @@ def main() -> None:
     )
     started = time.process_time()
     found = compare(spec, records, scores, items)
-    pairs = by(found.configurations, "kl", "eval/in_domain/mean")
+    pairs = axis_differences(found.configurations, "kl", "eval/in_domain/mean")
     spent = time.process_time() - started
     started = time.process_time()
     rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def main() -> None:
     peer = time.process_time() - started
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{len(records)} runs, {len(found.findings)} claims, {len(pairs)} pairs: "
+        f"{len(records)} runs, {len(found.claims)} claims, {len(pairs)} pairs: "
         f"{spent:.2f} CPU s (bar 10), {largest:.0f} MiB (bar 1024)"
     )
     print(f"  drawing indices alone, a table at a time: {peer:.2f} CPU s; ratio {spent / peer:.2f}")

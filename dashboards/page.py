@@ -10,8 +10,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from orchestrator.analysis.estimates import ALPHA, quantile
 from orchestrator.analysis.runs import is_accuracy
+from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.report import Report
 from orchestrator.report.markdown import MARKS, map_text
 from orchestrator.report.model import (
@@ -29,7 +29,7 @@ LONG = 44
 """Characters from which on a field's text is broken into lines."""
 
 
-def tag(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
+def element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
     """One element with text in it."""
     return f"<{name}{_attributes(attributes or {})}>{escape(text)}</{name}>"
 
@@ -40,18 +40,18 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 def navigation(sections: Iterable[Section]) -> str:
     """Links to every section."""
-    links = [tag("a", "The answer", {"href": "#answer"})]
-    links += [tag("a", section.title, {"href": f"#{section.id}"}) for section in sections]
+    links = [element("a", "The answer", {"href": "#answer"})]
+    links += [element("a", section.title, {"href": f"#{section.id}"}) for section in sections]
     return f'<nav aria-label="Sections">{"".join(links)}</nav>'
 
 
-def cards(found: Sequence[Card]) -> str:
+def claim_cards(found: Sequence[Card]) -> str:
     """The claims with their verdicts; those that could not be tested are folded."""
     tested = [card for card in found if card.verdict != "not testable"]
     rest = [card for card in found if card.verdict == "not testable"]
     if not tested or len(rest) < 3:
         return _cards(found)
-    summary = tag("summary", f"{len(rest)} claims that cannot be tested here, and why")
+    summary = element("summary", f"{len(rest)} claims that cannot be tested here, and why")
     return f'{_cards(tested)}<details class="untested">{summary}{_cards(rest)}</details>'
 
 
@@ -63,34 +63,36 @@ def _card(card: Card) -> str:
     kind = card.verdict.replace(" ", "-")
     badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
     badge += f"{escape(card.verdict)}</span>"
-    trace = [tag("code", card.source)]
+    trace = [element("code", card.source)]
     if card.cells:
-        links = ", ".join(tag("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells)
+        links = ", ".join(element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells)
         trace.append(f"<p>Judged on {len(card.cells)} cells: {links}</p>")
-    head = f'<p class="verdict">{badge}{tag("span", card.name, {"class": "claim"})}</p>'
+    head = f'<p class="verdict">{badge}{element("span", card.name, {"class": "claim"})}</p>'
     return (
-        f'<li class="card {kind}">{head}{tag("p", card.statement, {"class": "statement"})}'
-        f"{tag('p', card.reason, {'class': 'reason'})}"
+        f'<li class="card {kind}">{head}{element("p", card.statement, {"class": "statement"})}'
+        f"{element('p', card.reason, {'class': 'reason'})}"
         f"<details><summary>As stated, and where from</summary>{''.join(trace)}</details></li>"
     )
 
 
-def facts(found: Iterable[tuple[str, str]]) -> str:
+def fact_list(found: Iterable[tuple[str, str]]) -> str:
     """Names and values in a row."""
-    pairs = "".join(f"<div>{tag('dt', name)}{tag('dd', value)}</div>" for name, value in found)
+    pairs = "".join(
+        f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in found
+    )
     return f'<dl class="facts">{pairs}</dl>'
 
 
-def block(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
+def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
     """One section of the page."""
-    loud = tag("p", section.note, {"class": "loud", "role": "note"}) if section.note else ""
-    inner = [tag("h2", section.title), loud, *(_paragraph("p", text) for text in section.text)]
+    loud = element("p", section.note, {"class": "loud", "role": "note"}) if section.note else ""
+    inner = [element("h2", section.title), loud, *(_paragraph("p", text) for text in section.text)]
     if section.points:
         inner.append(f"<ul>{''.join(_paragraph('li', point) for point in section.points)}</ul>")
     names = pictures or {}
     inner += [_figure(figure, names.get(figure.id, ())) for figure in section.figures]
     if section.maps:
-        inner.append(f'<div class="maps">{"".join(map(_map, section.maps))}</div>')
+        inner.append(f'<div class="maps">{"".join(map(_map_html, section.maps))}</div>')
     inner += [_table(table) for table in section.tables]
     inner += [_entry(entry) for entry in section.entries]
     return f'<section id="{escape(section.id)}">{"".join(inner)}</section>'
@@ -108,7 +110,7 @@ def _pictures(names: Sequence[str]) -> str:
     """Links to a figure's pictures, folded where there are many."""
     each = [
         f"{escape(name)}: "
-        + " ".join(tag("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
+        + " ".join(element("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
         for name in names
     ]
     if len(each) < 3:
@@ -124,32 +126,34 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
         "data-alt": figure.alt,
     }
     drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
-    waiting = tag(
+    waiting = element(
         "p", "Drawing needs JavaScript; the tables hold the same numbers.", {"class": "waiting"}
     )
     caption = (
-        f"<figcaption>{tag('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
+        f"<figcaption>{element('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
     )
     inner = f"{drawing}{waiting}{caption}{_pictures(pictures)}"
     return f'<figure id="figure-{escape(figure.id)}">{inner}</figure>'
 
 
 def _table(table: ReportTable) -> str:
-    head = "".join(tag("th", name, {"scope": "col"}) for name in table.columns)
+    head = "".join(element("th", name, {"scope": "col"}) for name in table.columns)
     names = table.anchors or ("",) * len(table.rows)
     rows = "".join(map(_row, table.rows, names))
     region = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": table.caption}
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     scroll = f"<div{_attributes(region)}>{body}</div>"
     if not table.searchable:
-        return f'<div class="table">{tag("p", table.caption, {"class": "caption"})}{scroll}</div>'
+        return (
+            f'<div class="table">{element("p", table.caption, {"class": "caption"})}{scroll}</div>'
+        )
     search = (
         '<label class="search">Rows that contain '
         '<input type="search" autocomplete="off" spellcheck="false"></label>'
         '<output class="count" aria-live="polite"></output>'
     )
     title = f"{table.caption} ({len(table.rows):,} rows)"
-    return f'<details class="table">{tag("summary", title)}{search}{scroll}</details>'
+    return f'<details class="table">{element("summary", title)}{search}{scroll}</details>'
 
 
 def _row(row: Sequence[ReportText], name: str) -> str:
@@ -161,17 +165,17 @@ def _field(field: ReportText) -> str:
     if isinstance(field, str):
         start = '<td class="long">' if len(field) > LONG else "<td>"
         return f"{start}{escape(field)}</td>"
-    links = " ".join(tag("a", link.text, {"href": link.href}) for link in field)
+    links = " ".join(element("a", link.text, {"href": link.href}) for link in field)
     return f"<td>{links}</td>"
 
 
-def _map(found: Map) -> str:
-    head = "".join(tag("th", name, {"scope": "col"}) for name in ("KL", *found.columns))
+def _map_html(found: Map) -> str:
+    head = "".join(element("th", name, {"scope": "col"}) for name in ("KL", *found.columns))
     rows = "".join(
-        f"<tr>{tag('th', name, {'scope': 'row'})}{''.join(map(_map_cell, cells))}</tr>"
+        f"<tr>{element('th', name, {'scope': 'row'})}{''.join(map(_map_cell, cells))}</tr>"
         for name, cells in found.rows
     )
-    caption = tag("caption", found.title)
+    caption = element("caption", found.title)
     return (
         f'<table class="map">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     )
@@ -181,19 +185,21 @@ def _map_cell(cell: MapCell | None) -> str:
     if cell is None:
         return '<td class="empty"></td>'
     if not cell.ended:
-        return tag("td", "not ended", {"class": "open"})
+        return element("td", "not ended", {"class": "open"})
     share = cell.collapsed / cell.ended
     level = "none" if share == 0 else "some" if share < 1 else "all"
     text = map_text(cell)
     if cell.ended < cell.declared:
         text += f", {cell.declared - cell.ended} open"
-    return tag("td", text, {"class": level})
+    return element("td", text, {"class": level})
 
 
 def _entry(entry: Entry) -> str:
-    summary = tag("summary", entry.title)
-    link = tag("a", "its row in Provenance", {"href": f"#cell-{entry.cell}"}) if entry.cell else ""
-    lines = tag("pre", entry.lines, {"tabindex": "0"})
+    summary = element("summary", entry.title)
+    link = (
+        element("a", "its row in Provenance", {"href": f"#cell-{entry.cell}"}) if entry.cell else ""
+    )
+    lines = element("pre", entry.lines, {"tabindex": "0"})
     return f'<details class="entry">{summary}{lines}{link}</details>'
 
 
@@ -208,7 +214,7 @@ def _entry(entry: Entry) -> str:
 LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
-def packed(data: Mapping[str, Any]) -> dict[str, Any]:
+def packed_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Report.data with its curves packed, and what means and intervals are made with."""
     found = data.get("configurations", ())
     most = max((len(c["s"]) for each in found for c in each["curves"].values()), default=0)
@@ -216,19 +222,22 @@ def packed(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **data,
         "configurations": [
-            {**each, "curves": {m: _curve(curve) for m, curve in each["curves"].items()}}
+            {**each, "curves": {m: _packed_curve(curve) for m, curve in each["curves"].items()}}
             for each in found
         ],
-        "t": {str(n): quantile(1 - ALPHA / 2, n - 1) for n in range(2, most + 1)},
+        "t": {str(n): t_quantile(1 - ALPHA / 2, n - 1) for n in range(2, most + 1)},
         "shares": sorted(filter(is_accuracy, names)),
     }
 
 
-def _curve(curve: Mapping[str, Any]) -> dict[str, Any]:
-    return {"g": curve["g"], "s": {seed: words(values) for seed, values in curve["s"].items()}}
+def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "g": curve["g"],
+        "s": {seed: packed_series(values) for seed, values in curve["s"].items()},
+    }
 
 
-def words(values: Sequence[float | None]) -> str:
+def packed_series(values: Sequence[float | None]) -> str:
     """One series."""
     import numpy as np
 
@@ -256,14 +265,19 @@ Pictures = Mapping[str, Sequence[str]]
 def html(report: Report, pictures: Pictures | None = None, *, live: bool = False) -> str:
     """The whole page as text. It fetches nothing and needs nothing beside it; with `pictures`, it
     links to those files; `live`, it asks the server it came from for newer versions of itself."""
-    scripts = (_plotly(), _own("figures.js"), _own("page.js"), *([_own("live.js")] if live else []))
+    scripts = (
+        _plotly(),
+        _asset("figures.js"),
+        _asset("page.js"),
+        *([_asset("live.js")] if live else []),
+    )
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, live)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        tag("title", f"{report.name}: {report.question}" if report.question else report.name),
-        f"<style>{_own('page.css')}</style>",
+        element("title", f"{report.name}: {report.question}" if report.question else report.name),
+        f"<style>{_asset('page.css')}</style>",
     ]
     body = [
         '<a class="skip" href="#answer">Skip to the answer</a>',
@@ -273,8 +287,8 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         _answer(report),
         *_sections(report, pictures or {}),
         "</main>",
-        f"<footer>{tag('p', _footer(report))}</footer>",
-        f'<script type="application/json" id="data">{_json(packed(report.data))}</script>',
+        f"<footer>{element('p', _footer(report))}</footer>",
+        f'<script type="application/json" id="data">{_json(packed_data(report.data))}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]
@@ -288,23 +302,25 @@ def _sections(report: Report, pictures: Pictures) -> Iterator[str]:
         if section.figures and filters:
             yield filters
             filters = ""
-        yield block(section, pictures)
+        yield section_html(section, pictures)
 
 
 def _masthead(report: Report) -> str:
-    banner = tag("p", report.banner, {"class": "banner", "role": "note"}) if report.banner else ""
-    question = tag("h1", report.question or report.name)
-    name = tag("p", report.name, {"class": "name"}) if report.question else ""
+    banner = (
+        element("p", report.banner, {"class": "banner", "role": "note"}) if report.banner else ""
+    )
+    question = element("h1", report.question or report.name)
+    name = element("p", report.name, {"class": "name"}) if report.question else ""
     return f"<header>{banner}<div>{name}{question}</div></header>"
 
 
 def _answer(report: Report) -> str:
     told = [
-        tag("h2", "The answer"),
-        tag("p", report.answer, {"class": "lead"}),
-        facts(report.facts),
-        cards(report.cards),
-        tag("p", report.description, {"class": "description"}) if report.description else "",
+        element("h2", "The answer"),
+        element("p", report.answer, {"class": "lead"}),
+        fact_list(report.facts),
+        claim_cards(report.cards),
+        element("p", report.description, {"class": "description"}) if report.description else "",
     ]
     return f'<section id="answer">{"".join(told)}</section>'
 
@@ -318,7 +334,7 @@ def _footer(report: Report) -> str:
 
 
 @cache
-def _own(name: str) -> str:
+def _asset(name: str) -> str:
     return files("dashboards").joinpath(name).read_text(encoding="utf-8")
 
 

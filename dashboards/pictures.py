@@ -37,30 +37,30 @@ class SeriesStyle(NamedTuple):
     dash: str
 
 
-NONE = SeriesStyle("#5b626b", "o", "-")
+NO_KL_STYLE = SeriesStyle("#5b626b", "o", "-")
 
 
-def looks(values: Sequence[str]) -> Callable[[str], SeriesStyle]:
+def series_styles(values: Sequence[str]) -> Callable[[str], SeriesStyle]:
     """A look for each value of a list; what is named `none` is grey."""
     known = [v for v in dict.fromkeys(values) if v != "none"]
     order = list(dict.fromkeys([*USUAL, *known])) if set(known) & set(USUAL) else known
 
     def of(value: str) -> SeriesStyle:
         if value == "none":
-            return NONE
+            return NO_KL_STYLE
         i = order.index(value)
         return SeriesStyle(COLOURS[i % 6], MARKS[i % 6], DASHES[i % 4])
 
     return of
 
 
-def ramp(values: Sequence[float]) -> Callable[[float | None], SeriesStyle]:
+def ramp_styles(values: Sequence[float]) -> Callable[[float | None], SeriesStyle]:
     """Looks of values with an order: one ramp of falling darkness. None is grey."""
     order = list(values)
 
     def of(value: Any) -> SeriesStyle:
         if value is None:
-            return NONE
+            return NO_KL_STYLE
         i = order.index(value)
         at = i / (len(order) - 1) * (len(RAMP) - 1) if len(order) > 1 else 0.0
         one, other = (_rgb(RAMP[min(int(at) + k, len(RAMP) - 1)]) for k in (0, 1))
@@ -82,7 +82,7 @@ WIDTH = 10.0
 FigureData = Mapping[str, Any]
 
 
-def plain(text: str) -> str:
+def escape_math(text: str) -> str:
     """Text matplotlib does not read as mathematics."""
     return text.replace("$", r"\$")
 
@@ -111,29 +111,29 @@ def panels(
     return made, axes
 
 
-def numbers(values: Sequence[float | None]) -> list[float]:
+def as_floats(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if v is None else v for v in values]
 
 
-def line(
+def draw_curve(
     at: Any, data: FigureData, curve: FigureData, look: SeriesStyle, name: str, *, band: bool = True
 ) -> None:
     x = data["grids"][curve["g"]]
-    mean = numbers(curve.get("m") or next(iter(curve["s"].values())))
+    mean = as_floats(curve.get("m") or next(iter(curve["s"].values())))
     if "l" in curve and band:
         at.fill_between(
-            x, numbers(curve["l"]), numbers(curve["h"]), color=look.color, alpha=0.14, lw=0
+            x, as_floats(curve["l"]), as_floats(curve["h"]), color=look.color, alpha=0.14, lw=0
         )
-    at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=plain(name))
+    at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=escape_math(name))
 
 
-def errors(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
+def error_bars(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
     below = [0.0 if r[1] is None or r[0] is None else max(0.0, r[0] - r[1]) for r in rows]
     above = [0.0 if r[2] is None or r[0] is None else max(0.0, r[2] - r[0]) for r in rows]
     return [below, above]
 
 
-def dots(
+def dot_plot(
     at: Any,
     rows: Sequence[tuple[str, Any, SeriesStyle, Any]],
     before: Sequence[tuple[str, float | None]] = (),
@@ -149,7 +149,7 @@ def dots(
         at.errorbar(
             [found[0]],
             [place],
-            xerr=errors([found]),
+            xerr=error_bars([found]),
             fmt=look.mark,
             color=look.color,
             ms=5,
@@ -160,7 +160,7 @@ def dots(
         if value is not None:
             at.plot([value], [len(before) - 1 - i], "*", color="#5b626b", ms=8)
             at.axvline(value, color="#5b626b", lw=0.8, ls=":")
-    at.set_yticks(range(len(names)), [plain(name) for name in reversed(names)])
+    at.set_yticks(range(len(names)), [escape_math(name) for name in reversed(names)])
     at.set_ylim(-0.7, len(names) - 0.3)
 
 
@@ -206,7 +206,7 @@ def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
     if report is not None:
         for figure in (f for section in report.sections for f in section.figures):
             names = []
-            for name, drawn in draw(figure, report):
+            for name, drawn in draw_figure(figure, report):
                 for ending, stamp in FORMATS.items():
                     held = io.BytesIO()
                     drawn.savefig(held, format=ending, dpi=DPI, metadata=stamp)
@@ -220,7 +220,7 @@ def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
     return written
 
 
-def draw(figure: Figure, report: Report) -> Iterator[Drawn]:
+def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:
     """The pictures of one figure; none where it has nothing to show."""
     from matplotlib import rc_context
 
@@ -254,9 +254,11 @@ def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
 
 
 def _titled(made: Any, title: str, report: Report) -> None:
-    made.suptitle(plain(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
+    made.suptitle(escape_math(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
     if report.banner:
-        made.text(0.5, 0.004, plain(report.banner), ha="center", fontsize=6.5, color="#7a4b00")
+        made.text(
+            0.5, 0.004, escape_math(report.banner), ha="center", fontsize=6.5, color="#7a4b00"
+        )
 
 
 # ---------------------------------------------------------------- of one setting
@@ -270,15 +272,15 @@ def _curves(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     base = [c for c in own if c["kl"] == "none"]
     kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
-    look = ramp(betas)
+    look = ramp_styles(betas)
     made, axes = panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
     for at, kl in zip(axes, kinds or ["none"], strict=True):
         for c in [*base, *(c for c in own if c["kl"] == kl and kl != "none")]:
             name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
-            line(at, data, c["curves"][metric], look(c["beta"]), name)
-        at.set_title(plain("no KL" if kl == "none" else kl))
+            draw_curve(at, data, c["curves"][metric], look(c["beta"]), name)
+        at.set_title(escape_math("no KL" if kl == "none" else kl))
         at.set_xlabel("train step")
-    axes[0].set_ylabel(plain(data["metrics"][metric]))
+    axes[0].set_ylabel(escape_math(data["metrics"][metric]))
     share_y(axes)
     legend(made, axes)
     return made
@@ -288,7 +290,7 @@ def _measures(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> An
     metrics = [m for m in figure.metrics if any(m in c["curves"] for c in own)]
     if not metrics:
         return None
-    look = looks([c["kl"] for c in own])
+    look = series_styles([c["kl"] for c in own])
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
     dashes = dict(zip(betas, ("-", "--", ":", "-.") * 9, strict=False))
     made, axes = panels(len(metrics))
@@ -296,8 +298,10 @@ def _measures(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> An
         for c in own:
             if metric in c["curves"]:
                 style = look(c["kl"])._replace(dash=dashes.get(c["beta"], "-"))
-                line(at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS)
-        at.set_title(plain(data["metrics"][metric]))
+                draw_curve(
+                    at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS
+                )
+        at.set_title(escape_math(data["metrics"][metric]))
         at.set_xlabel("train step")
     legend(made, axes)
     return made
@@ -308,22 +312,22 @@ def _finals(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     if not metrics:
         return None
     before = [b for b in data["baselines"] if any(b["model"] == c["model"] for c in own)]
-    look = looks([c["kl"] for c in own])
+    look = series_styles([c["kl"] for c in own])
     made, axes = panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
     for at, metric in zip(axes, metrics, strict=True):
         rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
-        dots(
+        dot_plot(
             at,
             [(n, f and f[:3], s, f and f[4:]) for n, f, s in rows],
             [(b["name"], b["finals"].get(metric)) for b in before],
         )
-        at.set_title(plain(data["metrics"][metric]))
+        at.set_title(escape_math(data["metrics"][metric]))
     return made
 
 
 def _stability(data: FigureData, _figure: Figure, own: Sequence[FigureData]) -> Any:
     index = {id(c): i for i, c in enumerate(data["configurations"])}
-    look = looks([c["kl"] for c in own])
+    look = series_styles([c["kl"] for c in own])
     found = {
         m["title"]: [(c["name"], m["values"][index[id(c)]], look(c["kl"]), None) for c in own]
         for m in data["stability"].values()
@@ -333,7 +337,7 @@ def _stability(data: FigureData, _figure: Figure, own: Sequence[FigureData]) -> 
         return None
     made, axes = panels(len(found), rows_of=len(own), side=1.25)
     for at, (title, rows) in zip(axes, found.items(), strict=True):
-        dots(at, rows)
+        dot_plot(at, rows)
         at.set_title(title)
     return made
 
@@ -348,7 +352,7 @@ def _predicted(data: FigureData, figure: Figure) -> Any:
     ]
     if not own:
         return None
-    look = looks([c["kl"] for c in own])
+    look = series_styles([c["kl"] for c in own])
     made, (at,) = panels(1, height=5)
     for kl in dict.fromkeys(c["kl"] for c in own):
         members = [c for c in own if c["kl"] == kl]
@@ -356,12 +360,12 @@ def _predicted(data: FigureData, figure: Figure) -> Any:
         at.errorbar(
             x,
             [e[0] for e in ends],
-            yerr=errors([e[:3] for e in ends]),
+            yerr=error_bars([e[:3] for e in ends]),
             fmt=look(kl).mark,
             color=look(kl).color,
             capsize=2,
             lw=1,
-            label=plain(kl),
+            label=escape_math(kl),
         )
     low, high = min(at.get_xlim()[0], at.get_ylim()[0]), max(at.get_xlim()[1], at.get_ylim()[1])
     at.plot([low, high], [low, high], "--", color="#777777", lw=1)
@@ -397,7 +401,7 @@ def _published(data: FigureData, _figure: Figure) -> Any:
     look = SeriesStyle("#0072b2", "o", "-")
     made, (at,) = panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
     scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
-    dots(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
+    dot_plot(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
     at.plot([100 * p["published"] for p in rows], range(len(rows)), "D", color="#d55e00")
     at.set_xlabel("relative improvement (%): circles ours, diamonds published")
     return made
@@ -407,15 +411,15 @@ def _libraries(data: FigureData, _figure: Figure) -> Any:
     found = data["libraries"]
     if not found:
         return None
-    look = looks([name for p in found for name in p["libraries"]])
+    look = series_styles([name for p in found for name in p["libraries"]])
     made, axes = panels(len(found))
     for at, p in zip(axes, found, strict=True):
         for name, values in p["libraries"].items():
             style = look(name)
-            at.plot(p["x"], numbers(values), style.dash, color=style.color, lw=1.4, label=name)
-        at.set_title(plain(p["title"]))
+            at.plot(p["x"], as_floats(values), style.dash, color=style.color, lw=1.4, label=name)
+        at.set_title(escape_math(p["title"]))
         at.set_xlabel("rollouts seen")
-    axes[0].set_ylabel(plain(found[0]["label"]))
+    axes[0].set_ylabel(escape_math(found[0]["label"]))
     share_y(axes)
     legend(made, axes)
     return made
@@ -425,7 +429,7 @@ def _trials(data: FigureData, _figure: Figure) -> Any:
     found = [p for p in data.get("tune", ()) if p["series"]]
     if not found:
         return None
-    look = looks([s["name"] for p in found for s in p["series"]])
+    look = series_styles([s["name"] for p in found for s in p["series"]])
     made, axes = panels(len(found))
     for at, p in zip(axes, found, strict=True):
         for s in p["series"]:
@@ -434,18 +438,22 @@ def _trials(data: FigureData, _figure: Figure) -> Any:
             steps = {"drawstyle": "steps-post"} if p.get("step") else {}
             at.plot(
                 s["x"],
-                numbers(s["y"]),
+                as_floats(s["y"]),
                 dash,
                 marker=style.mark,
                 color=style.color,
                 ms=4,
                 lw=1.2,
-                label=plain(s["name"]),
+                label=escape_math(s["name"]),
                 **steps,
             )
         if p.get("log"):
             at.set_xscale("log")
-        at.set(title=plain(p["title"]), xlabel=plain(p["xtitle"]), ylabel=plain(p["ytitle"]))
+        at.set(
+            title=escape_math(p["title"]),
+            xlabel=escape_math(p["xtitle"]),
+            ylabel=escape_math(p["ytitle"]),
+        )
     legend(made, axes)
     return made
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import AskedCell, LibrarySide, side
+from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
 from orchestrator.report import Context, Origin, Report, markdown, report
-from orchestrator.report.data import MIN_POINTS, kept, setting_names
+from orchestrator.report.figures import MIN_POINTS, kept_points, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
@@ -415,8 +415,8 @@ def libraries(synthetic: Any) -> tuple[Any, list[LibrarySide]]:
                 backend=library,
                 micro=False,
             )
-    asked = [AskedCell(record.cell, record.cell.id) for record in done.records]
-    return done, [side("observed", asked, done.records, done.scores)]
+    asked = [LibraryCell(record.cell, record.cell.id) for record in done.records]
+    return done, [library_side("observed", asked, done.records, done.scores)]
 
 
 def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
@@ -472,7 +472,7 @@ def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> N
 
 @given(st.integers(1, 500), st.integers(MIN_POINTS, 200))
 def test_thinned_steps_keep_both_ends(count: int, most: int) -> None:
-    at = kept(count, most)
+    at = kept_points(count, most)
     assert at[0] == 0
     assert at[-1] == count - 1
     assert len(at) == len(set(at)) == min(count, most)

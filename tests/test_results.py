@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.analysis.results import COLUMNS, TABLES, rows, write
+from orchestrator.analysis.results import COLUMNS, TABLES, table_rows, write_tables
 
 
 def frame(table: Any, done: Any) -> pd.DataFrame:
-    found = list(rows(table, done.records, done.scores))
+    found = list(table_rows(table, done.records, done.scores))
     return pd.DataFrame.from_records(found, columns=list(COLUMNS[table]))
 
 
@@ -39,7 +39,9 @@ def test_curves_hold_every_step_and_scores_their_error(synthetic: Any) -> None:
 def test_files_read_back_into_the_same_rows(synthetic: Any, tmp_path: Path, kind: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.7, 0.8], "none": [0.5]})
     folder = tmp_path / "a folder, with ünicode"
-    for path, table in zip(write(folder, kind, done.records, done.scores), TABLES, strict=True):
+    for path, table in zip(
+        write_tables(folder, kind, done.records, done.scores), TABLES, strict=True
+    ):
         read = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
         assert tuple(read.columns) == COLUMNS[table]
         pd.testing.assert_series_equal(
@@ -49,6 +51,6 @@ def test_files_read_back_into_the_same_rows(synthetic: Any, tmp_path: Path, kind
 
 
 def test_nothing_ran_gives_empty_tables_with_their_columns(synthetic: Any, tmp_path: Path) -> None:
-    for path in write(tmp_path, "csv", [], []):
+    for path in write_tables(tmp_path, "csv", [], []):
         assert len(path.read_text().splitlines()) == 1
     assert frame("finals", synthetic.none).empty

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator import plugins
-from orchestrator.analysis.estimates import Estimate, estimate
 from orchestrator.analysis.libraries import (
-    AskedCell,
+    FinalValue,
+    LibraryCell,
     LibraryQuestion,
-    SeedValue,
-    causes_between,
-    dialect_for,
+    differing_causes,
+    relevant_dialect,
 )
+from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.differences import DIFFERENCES, with_difference
 from orchestrator.kl.library_semantics import Dialect, relevant
@@ -54,7 +54,7 @@ class Ablation:
         return tuple({cell.id: cell for cell in every}.values())
 
 
-def ablation(found: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
+def plan_ablation(found: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
     """The cells that tell what makes the gap between two libraries."""
     steps: list[AblationStep] = []
     ends: list[tuple[str, int, Cell, Cell]] = []
@@ -63,39 +63,39 @@ def ablation(found: Iterable[LibraryQuestion], left: str, right: str) -> Ablatio
             continue
         one, other = question.asked[left], question.asked[right]
         for seed in sorted(one.keys() & other.keys()):
-            a, b = (_dialect(x) for x in (one[seed], other[seed]))
+            a, b = (_dialect_of(x) for x in (one[seed], other[seed]))
             name = f"{left} to {right}"
             ends.append(
                 (
                     question.name,
                     seed,
-                    at_micro(one[seed].cell, a, f"{left}"),
-                    at_micro(other[seed].cell, b, f"{right}"),
+                    rehearsed_in(one[seed].cell, a, f"{left}"),
+                    rehearsed_in(other[seed].cell, b, f"{right}"),
                 )
             )
-            for cause, taken in _taken(one[seed], other[seed]):
-                cell = at_micro(one[seed].cell, taken, f"{name}, {cause}")
+            for cause, taken in _single_causes(one[seed], other[seed]):
+                cell = rehearsed_in(one[seed].cell, taken, f"{name}, {cause}")
                 steps.append(
                     AblationStep(question.name, cause, DIFFERENCES[cause].title, seed, cell)
                 )
     return Ablation(left, right, tuple(steps), tuple(ends))
 
 
-def _taken(one: AskedCell, other: AskedCell) -> Iterator[tuple[str, Dialect]]:
+def _single_causes(one: LibraryCell, other: LibraryCell) -> Iterator[tuple[str, Dialect]]:
     """Every cause that changes a cell of A when it alone is taken from B, with A's dialect then.
     One that matters only beside another (a bound of a ratio that is 1 in A) is part of the rest."""
-    a, b = _dialect(one), _dialect(other)
-    for cause in causes_between(one, other):
+    a, b = _dialect_of(one), _dialect_of(other)
+    for cause in differing_causes(one, other):
         taken = with_difference(a, cause, b)
-        if relevant(taken, one.cell.settings) != dialect_for(one):
+        if relevant(taken, one.cell.settings) != relevant_dialect(one):
             yield cause, taken
 
 
-def _dialect(asked: AskedCell) -> Dialect:
+def _dialect_of(asked: LibraryCell) -> Dialect:
     return semantics(asked.cell.settings.backend).dialect
 
 
-def at_micro(cell: Cell, dialect: Dialect, what: str) -> Cell:
+def rehearsed_in(cell: Cell, dialect: Dialect, what: str) -> Cell:
     """The rehearsal of a declared cell in a dialect, named for what it is there for."""
     small = plugins.load("micro").rehearse(cell, dialect)
     if small is None:
@@ -114,7 +114,7 @@ def at_micro(cell: Cell, dialect: Dialect, what: str) -> Cell:
 
 
 @dataclass(frozen=True)
-class Share:
+class CauseEffect:
     """What one cause does alone. `part` is of the gap's mean; None where the gap has no sign."""
 
     question: str
@@ -125,12 +125,12 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Explained:
+class DifferenceExplanation:
     """A gap on one question, and what its causes do alone."""
 
     question: str
     gap: Estimate
-    shares: tuple[Share, ...]
+    shares: tuple[CauseEffect, ...]
     rest: Estimate
     """Gap less all causes alone: what they do together only."""
 
@@ -141,7 +141,7 @@ class Explained:
         return low is not None and high is not None and (low > 0 or high < 0)
 
 
-def explain(made: Ablation, value: SeedValue) -> list[Explained]:
+def explain_differences(made: Ablation, value: FinalValue) -> list[DifferenceExplanation]:
     """Per question: the gap, each cause's effect and part of it, and the rest. A question with one
     seed or more missing anywhere is explained over the seeds that are left."""
     found = []
@@ -160,16 +160,16 @@ def explain(made: Ablation, value: SeedValue) -> list[Explained]:
         }
         seeds = [s for s in known if all((cause, s) in at for cause in causes)]
         if seeds and causes:
-            found.append(_explained(name, {s: known[s] for s in seeds}, causes, at))
+            found.append(_explanation(name, {s: known[s] for s in seeds}, causes, at))
     return found
 
 
-def _explained(
+def _explanation(
     name: str,
     ends: dict[int, tuple[float, float]],
     causes: Mapping[str, str],
     at: dict[tuple[str, int], float],
-) -> Explained:
+) -> DifferenceExplanation:
     gap = estimate(b - a for a, b in ends.values())
     alone = {cause: {s: at[cause, s] - ends[s][0] for s in ends} for cause in causes}
     rest = estimate(
@@ -179,5 +179,5 @@ def _explained(
     for cause, by_seed in alone.items():
         effect = estimate(by_seed.values())
         part = effect.mean / gap.mean if gap.mean else None
-        shares.append(Share(name, cause, causes[cause], effect, part))
-    return Explained(name, gap, tuple(shares), rest)
+        shares.append(CauseEffect(name, cause, causes[cause], effect, part))
+    return DifferenceExplanation(name, gap, tuple(shares), rest)

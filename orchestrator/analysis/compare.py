@@ -1,58 +1,59 @@
-"""What the numbers support: Records and Scores in, a Comparison out. Pure statistics.
+"""What the numbers support: records and scores in, a Comparison out. Pure statistics.
 
-runs            a run's final values and curves under canonical names
-configurations  runs that differ only in their seed: means, intervals, collapse, curves
-pairing         which runs a claim sets against which
-contrast        their paired differences, seed by seed
-judge           verdicts on claims, corrected for their number
-group           values of one axis set against each other
-estimates       intervals and tests
-crossed, items  intervals over seeds and items: the hierarchical bootstrap
-ratio           relative improvement
-published       numbers of a paper, each beside ours
-stability       drop from the peak, spread between seeds, time to collapse
-words, phrases  all of it as sentences
+README.md beside this file says what is compared with what, and which interval stands where.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from orchestrator.analysis.configurations import IN_DOMAIN as IN_DOMAIN
-from orchestrator.analysis.configurations import OUT_OF_DOMAIN as OUT_OF_DOMAIN
-from orchestrator.analysis.configurations import Configuration as Configuration
-from orchestrator.analysis.configurations import configurations, main_metric
-from orchestrator.analysis.estimates import Estimate as Estimate
-from orchestrator.analysis.estimates import Improvement as Improvement
-from orchestrator.analysis.estimates import Rate as Rate
-from orchestrator.analysis.judge import JudgedClaim as JudgedClaim
-from orchestrator.analysis.judge import judge
-from orchestrator.analysis.libraries import AxisDifference as AxisDifference
-from orchestrator.analysis.libraries import by as by
-from orchestrator.analysis.libraries import versus_none as versus_none
-from orchestrator.analysis.published import PublishedComparison as PublishedComparison
-from orchestrator.analysis.published import beside
-from orchestrator.analysis.runs import ItemScores as ItemScores
-from orchestrator.analysis.runs import MeasuredRun as MeasuredRun
-from orchestrator.analysis.runs import measure
-from orchestrator.analysis.wording import reason as reason
-from orchestrator.analysis.wording import statement as statement
+from orchestrator.analysis.claims import JudgedClaim, NotTestableError, contrast, judge
+from orchestrator.analysis.configurations import (
+    IN_DOMAIN,
+    OUT_OF_DOMAIN,
+    Configuration,
+    configurations,
+    main_metric,
+)
+from orchestrator.analysis.pairing import relative_difference, runs_by_configuration
+from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure
+from orchestrator.analysis.sentences import reason, statement
+from orchestrator.analysis.stats import Improvement
 from orchestrator.errors import Fault, SpecError
-from orchestrator.records import Record, Score, Spec
-from orchestrator.spec.claims import Claim, parse
+from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
+from orchestrator.spec.claims import Claim, ClaimSide, parse
+
+
+@dataclass(frozen=True)
+class PublishedComparison:
+    """A published number and what was measured here of the same claim. They are never merged."""
+
+    published: PublishedNumber
+    claim: Claim
+    ours: Improvement | None
+    missing: str = ""
+    """Why there is nothing of ours, in a sentence."""
+
+    @property
+    def verdict(self) -> str:
+        """Say if the published value lies in our interval; empty where there is none."""
+        if self.ours is None or self.ours.low is None or self.ours.high is None:
+            return ""
+        inside = self.ours.low <= self.published.relative_improvement <= self.ours.high
+        return "inside our interval" if inside else "outside our interval"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Configurations with their intervals, and what they say of the claims."""
+    """Configurations with their intervals, and the verdicts on the spec's claims."""
 
     runs: tuple[MeasuredRun, ...]
     configurations: tuple[Configuration, ...]
-    findings: tuple[JudgedClaim, ...]
+    claims: tuple[JudgedClaim, ...]
     in_domain: str | None
-    """The metric that tells the main result; None before anything finished."""
+    """The metric of the main result; None before anything finished."""
     out_of_domain: str | None
     published: tuple[PublishedComparison, ...] = ()
-    """Numbers of the paper, each beside ours."""
+    """Numbers of the paper, each with ours."""
 
 
 def compare(
@@ -61,12 +62,12 @@ def compare(
     scores: Iterable[Score],
     items: ItemScores | None = None,
 ) -> Comparison:
-    """Means and intervals over seeds of every configuration, and a verdict on every claim.
+    """Return means and intervals over seeds of every configuration, and a verdict on every claim.
 
-    `items`: cell id -> task -> share of right answers of each item; with it, intervals over seeds
-    and items stand beside those over seeds. Raises SpecError for a claim that cannot be read.
+    `items`: cell id -> task -> share of right answers of each item; with it, there are also
+    intervals over seeds and items. Raise SpecError for a claim that cannot be read.
     """
-    claims = _claims(spec)
+    claims = _parsed_claims(spec)
     runs = measure(records, scores, items)
     found = configurations(runs)
     return Comparison(
@@ -75,11 +76,63 @@ def compare(
         tuple(judge(claims, runs)),
         main_metric(found, IN_DOMAIN),
         main_metric(found, OUT_OF_DOMAIN),
-        tuple(beside(spec.published, runs)),
+        tuple(compare_published(spec.published, runs)),
     )
 
 
-def _claims(spec: Spec) -> dict[str, Claim]:
+def compare_published(
+    published: Published, runs: Sequence[MeasuredRun]
+) -> list[PublishedComparison]:
+    """Return one comparison for each published number, in order.
+
+    Raise ValueError for a claim that cannot be read, which `load` has refused before.
+    """
+    return [_compare_number(number, parse(number.claim), runs) for number in published.numbers]
+
+
+def comparison_data(comparison: Comparison) -> dict[str, object]:
+    """Return `orch compare --json`: every number as a number, null where it is not known."""
+    return {
+        "configurations": [
+            {
+                "study": c.study,
+                "traits": dict(c.traits),
+                "kl": c.kl,
+                "beta": c.beta,
+                "seeds": len(c.runs),
+                "finished": c.num_finished,
+                "collapsed": asdict(c.collapse),
+                "finals": {name: asdict(e) for name, e in c.finals.items()},
+                "over_items": {name: asdict(e) for name, e in c.finals_over_items.items()},
+                "stability": asdict(c.stability),
+            }
+            for c in comparison.configurations
+        ],
+        "claims": [
+            {
+                "name": judged.name,
+                "verdict": judged.verdict,
+                "claim": judged.claim.text,
+                "statement": statement(judged.claim),
+                "reason": reason(judged),
+            }
+            for judged in comparison.claims
+        ],
+        "published": [
+            {
+                "name": one.published.name,
+                "where": one.published.where,
+                "claim": one.claim.text,
+                "published": one.published.relative_improvement,
+                "ours": None if one.ours is None else asdict(one.ours),
+                "missing": one.missing,
+            }
+            for one in comparison.published
+        ],
+    }
+
+
+def _parsed_claims(spec: Spec) -> dict[str, Claim]:
     claims, faults = {}, []
     for name, text in spec.claims.items():
         try:
@@ -89,3 +142,25 @@ def _claims(spec: Spec) -> dict[str, Claim]:
     if faults:
         raise SpecError(spec.source or spec.name, faults)
     return claims
+
+
+def _compare_number(
+    number: PublishedNumber, claim: Claim, runs: Sequence[MeasuredRun]
+) -> PublishedComparison:
+    metric = claim.left.metric
+    if not isinstance(claim.right, ClaimSide) or claim.right.metric != metric:
+        return PublishedComparison(
+            number, claim, None, "a relative improvement is of one metric on both sides"
+        )
+    try:
+        settings = contrast(claim, runs).settings
+    except NotTestableError as reason:
+        return PublishedComparison(number, claim, None, str(reason))
+    sides = [
+        (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
+        for s in settings
+    ]
+    ours = relative_difference(sides, metric)
+    return PublishedComparison(
+        number, claim, ours, "" if ours else "the mean of the right side is not above 0"
+    )

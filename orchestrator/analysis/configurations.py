@@ -1,41 +1,64 @@
-"""How steadily a configuration trained: outcomes of their own, beside where it ended.
+"""Runs that differ only in their seed, as one configuration, and configurations set against others.
+
+A configuration has means and intervals over its seeds, its share of collapsed runs, its curves,
+and three measures of how steadily it trained (`Stability`):
 
 drop            best value of the main curve minus the last one: 0 for a run that ends at its best
 spread          standard deviation between seeds of the final value, with its chi-square interval
 steps_kept      train steps before a collapse, or all of them: the mean is the area under the
                 share of runs that still train (restricted mean survival time)
+
+`axis_differences` sets the values of one axis against each other, everything else equal: this is
+`orch compare --by`.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from orchestrator.analysis.estimates import ALPHA, Estimate, Rate, estimate, rate
+from orchestrator.analysis.pairing import (
+    RunGroup,
+    RunsBySeed,
+    difference_over_items,
+    final_values,
+    finished_by_seed,
+    mean_by_seed,
+    mean_over_items,
+    relative_difference,
+)
 from orchestrator.analysis.runs import (
     PREDICTED_ACCURACY,
     LearningCurve,
     MeasuredRun,
-    column,
-    curve,
     is_accuracy,
-    over_items,
+    learning_curve,
+)
+from orchestrator.analysis.stats import (
+    ALPHA,
+    Estimate,
+    Improvement,
+    Rate,
+    SeedSpread,
+    estimate,
+    holm,
+    rate,
+    seed_spread,
+    two_sided_p,
 )
 from orchestrator.spec.claims import COLLAPSE
 
-
-@dataclass(frozen=True, slots=True)
-class SeedSpread:
-    """A standard deviation over `n` seeds. No interval where all values are equal."""
-
-    sd: float
-    n: int
-    low: float | None = None
-    high: float | None = None
+IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
+"""The main result, by preference: the harness's, the trainer's exact one, the training reward."""
+OUT_OF_DOMAIN = ("eval/out_of_domain/mean", "eval/accuracy_out_of_domain")
+STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mean")
+"""Curves that stability is judged by, by preference."""
+STALENESS_MEAN, STALENESS_MAX = "rollout/staleness_mean", "rollout/staleness_max"
 
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Of one configuration, over the runs that ended well."""
+    """How steadily a configuration trained, over its runs that ended well."""
 
     metric: str | None
     """The curve that `drop` is of; None where no run has one."""
@@ -45,17 +68,17 @@ class Stability:
     steps_kept: Estimate | None
     num_train_steps: int
     collapsed_at: tuple[int, ...]
-    """Train steps at which runs collapsed, in order; one that never did is not here."""
+    """Train steps at which runs collapsed, in order, one for each collapsed run."""
 
 
 def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stability:
-    """Of the runs of one configuration. `preferred`: curves to judge `drop` by, best first."""
+    """Return the stability of one configuration. `preferred`: curves for `drop`, best first."""
     ended = [run for run in runs if run.record.state == "succeeded"]
     metric = next(
         (m for m in preferred if ended and all(len(run.series.get(m, {})) > 1 for run in ended)),
         None,
     )
-    drops = [] if metric is None else [_drop(run.series[metric]) for run in ended]
+    drops = [] if metric is None else [_drop_from_peak(run.series[metric]) for run in ended]
     finals = [] if metric is None else [r.finals[metric] for r in ended if metric in r.finals]
     steps = max((run.record.cell.settings.num_train_steps for run in runs), default=0)
     collapsed = sorted(step for run in ended if (step := _collapsed_at(run)) is not None)
@@ -63,33 +86,18 @@ def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stabilit
     return Stability(
         metric,
         estimate(drops).within(0.0, math.inf) if drops else None,
-        spread(finals) if len(finals) > 1 else None,
+        seed_spread(finals) if len(finals) > 1 else None,
         estimate(kept).within(0.0, float(steps)) if kept else None,
         steps,
         tuple(collapsed),
     )
 
 
-def spread(values: Sequence[float]) -> SeedSpread:
-    """Standard deviation of one value a seed, with its interval under normal seeds."""
-    from scipy.special import chdtri
-
-    n = len(values)
-    mean = math.fsum(values) / n
-    squares = math.fsum((v - mean) ** 2 for v in values)
-    sd = math.sqrt(squares / (n - 1))
-    if sd == 0:
-        return SeedSpread(0.0, n)
-    # chdtri(v, p) is the value that chi-square with v degrees of freedom exceeds with probability p
-    low, high = (math.sqrt(squares / float(chdtri(n - 1, p))) for p in (ALPHA / 2, 1 - ALPHA / 2))
-    return SeedSpread(sd, n, low, high)
-
-
-def _drop(points: Mapping[int, float]) -> float:
-    """From the best value to the last; a curve that ends in NaN has lost all of it."""
-    known = [value for value in points.values() if math.isfinite(value)]
+def _drop_from_peak(points: Mapping[int, float]) -> float:
+    """Return the best value minus the last; a curve that ends in NaN has lost all of it."""
+    finite = [value for value in points.values() if math.isfinite(value)]
     last = points[max(points)]
-    return max(known, default=0.0) - (last if math.isfinite(last) else 0.0)
+    return max(finite, default=0.0) - (last if math.isfinite(last) else 0.0)
 
 
 def _collapsed_at(run: MeasuredRun) -> int | None:
@@ -103,20 +111,9 @@ def _collapsed_at(run: MeasuredRun) -> int | None:
     )
 
 
-# Runs that differ only in their seed, as one configuration with its means and intervals.
-
-
-IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
-"""The main result, by preference: the harness's, the trainer's exact one, the training reward."""
-OUT_OF_DOMAIN = ("eval/out_of_domain/mean", "eval/accuracy_out_of_domain")
-STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mean")
-"""Curves that stability is judged by, by preference."""
-STALENESS = ("rollout/staleness_mean", "rollout/staleness_max")
-
-
 @dataclass(frozen=True)
 class Configuration:
-    """One study x every axis but the seed."""
+    """The runs of one study with one value on every axis but the seed."""
 
     study: str
     traits: Mapping[str, str]
@@ -126,11 +123,11 @@ class Configuration:
     beta: float | None
     """None without a KL term."""
     runs: tuple[MeasuredRun, ...]
-    """Every seed, by seed, finished or not."""
+    """One run for each seed, in order, finished or not."""
     finals: Mapping[str, Estimate]
     """Canonical name -> final value over the seeds that have one (`n` says how many)."""
     finals_over_items: Mapping[str, Estimate]
-    """The same with an interval over seeds and items, where single items are known."""
+    """The same with an interval over seeds and items, where scores of single items are known."""
     collapse: Rate
     """Over the runs that ended well."""
     stability: Stability
@@ -148,15 +145,16 @@ class Configuration:
 
     @property
     def num_finished(self) -> int:
+        """Number of runs that succeeded."""
         return sum(run.record.state == "succeeded" for run in self.runs)
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Seed -> final value."""
+        """Return seed -> final value."""
         return {run.seed: run.finals[metric] for run in self.runs if metric in run.finals}
 
 
 def configurations(runs: Sequence[MeasuredRun]) -> list[Configuration]:
-    """Every configuration, in the order of the runs."""
+    """Return every configuration, in the order of the runs."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[MeasuredRun]] = {}
     for run in runs:
         traits = tuple(sorted(run.traits.items()))
@@ -170,58 +168,63 @@ def configurations(runs: Sequence[MeasuredRun]) -> list[Configuration]:
 
 def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
     first = runs[0]
-    kl = first.asked.kl
+    kl = first.declared.kl
     outcomes = [run.finals[COLLAPSE] for run in runs if COLLAPSE in run.finals]
-    stale = [mean for run in runs if (mean := _mean_over_steps(run, STALENESS[0])) is not None]
-    largest = [max(run.series[STALENESS[1]].values()) for run in runs if STALENESS[1] in run.series]
+    stale = [mean for run in runs if (mean := _mean_over_steps(run, STALENESS_MEAN)) is not None]
+    largest = [
+        max(run.series[STALENESS_MAX].values()) for run in runs if STALENESS_MAX in run.series
+    ]
     return Configuration(
         study,
         {name: v for name, v in first.traits.items() if name != "beta" and name[:3] != "kl."},
         kl.label,
         kl.beta if first.has_kl else None,
         tuple(runs),
-        {metric: _final(runs, metric) for metric in _names(run.finals for run in runs)},
-        _over_items(runs),
+        {
+            metric: _final_estimate(runs, metric)
+            for metric in _metric_names(run.finals for run in runs)
+        },
+        _finals_over_items(runs),
         rate(int(sum(outcomes)), len(outcomes)),
         stability(runs, STABILITY),
-        _predicted(runs),
+        _predicted_accuracy(runs),
         _curves(runs),
         estimate(stale) if stale else None,
         max(largest, default=None),
     )
 
 
-def _final(runs: Iterable[MeasuredRun], metric: str) -> Estimate:
-    found = estimate(run.finals[metric] for run in runs if metric in run.finals)
-    return found.within(0.0, 1.0) if is_accuracy(metric) else found
+def _final_estimate(runs: Iterable[MeasuredRun], metric: str) -> Estimate:
+    final = estimate(run.finals[metric] for run in runs if metric in run.finals)
+    return final.within(0.0, 1.0) if is_accuracy(metric) else final
 
 
-def _over_items(runs: Sequence[MeasuredRun]) -> dict[str, Estimate]:
+def _finals_over_items(runs: Sequence[MeasuredRun]) -> dict[str, Estimate]:
     if not any(run.items for run in runs):
         return {}
-    found = {
-        metric: over_items(column(runs, metric), metric)
-        for metric in _names(run.protocols for run in runs)
+    means = {
+        metric: mean_over_items(finished_by_seed(runs, metric), metric)
+        for metric in _metric_names(run.protocols for run in runs)
         if any(metric in run.finals for run in runs)
     }
-    return {metric: one.within(0.0, 1.0) for metric, one in found.items() if one is not None}
+    return {metric: one.within(0.0, 1.0) for metric, one in means.items() if one is not None}
 
 
-def _predicted(runs: Iterable[MeasuredRun]) -> float | None:
+def _predicted_accuracy(runs: Iterable[MeasuredRun]) -> float | None:
     values = [value for run in runs for value in run.series.get(PREDICTED_ACCURACY, {}).values()]
     return values[0] if values else None
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> dict[str, LearningCurve]:
-    """Of every metric, over the seeds that have started to report it."""
-    found = {
-        metric: curve(
+    """Return each metric's curve over the seeds that report it."""
+    curves = {
+        metric: learning_curve(
             {run.seed: run.series[metric] for run in runs if metric in run.series},
             bounds=(0.0, 1.0) if is_accuracy(metric) else (-math.inf, math.inf),
         )
-        for metric in _names(run.series for run in runs)
+        for metric in _metric_names(run.series for run in runs)
     }
-    return {metric: one for metric, one in found.items() if one is not None}
+    return {metric: one for metric, one in curves.items() if one is not None}
 
 
 def _mean_over_steps(run: MeasuredRun, metric: str) -> float | None:
@@ -229,11 +232,143 @@ def _mean_over_steps(run: MeasuredRun, metric: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
+def _metric_names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     return sorted({name for mapping in mappings for name in mapping} - {COLLAPSE})
 
 
-def main_metric(found: Iterable[Configuration], preferred: Sequence[str]) -> str | None:
-    """The first preferred metric that any configuration has a final value of."""
-    known = {metric for configuration in found for metric in configuration.finals}
-    return next((metric for metric in preferred if metric in known), None)
+def main_metric(configurations: Iterable[Configuration], preferred: Sequence[str]) -> str | None:
+    """Return the first preferred metric of which any configuration has a final value."""
+    measured = {metric for c in configurations for metric in c.finals}
+    return next((metric for metric in preferred if metric in measured), None)
+
+
+@dataclass(frozen=True)
+class AxisDifference:
+    """`left` minus `right`, paired on common seeds, over the settings both appear in."""
+
+    axis: str
+    left: str
+    right: str
+    metric: str
+    effect: Estimate
+    settings: tuple[str, ...]
+    """What was held equal in each pair."""
+    p: float
+    p_corrected: float
+    """Holm, over all differences of this axis."""
+    over_items: Estimate | None = None
+    """The effect with an interval over seeds and items, where scores of single items are known."""
+    relative: Improvement | None = None
+    """How much higher left is, in shares of right: mean over tasks and settings."""
+
+    @property
+    def verdict(self) -> str:
+        """`differs`, or `not told apart`: the absence of evidence, never evidence of equality."""
+        return "differs" if self.p_corrected < ALPHA else "not told apart"
+
+
+OtherAxes = tuple[tuple[str, str | None], ...]
+"""(axis, value) of every axis that a comparison holds equal."""
+
+
+def axis_differences(
+    configurations: Sequence[Configuration], axis: str, metric: str
+) -> list[AxisDifference]:
+    """Return the difference of every pair of values of an axis (`kl`, `beta`, `model`, ...).
+
+    Pairs that share no setting or no seed are left out. p-values are corrected by Holm over all
+    pairs. Raise KeyError for an axis that no configuration has.
+    """
+    values = list(
+        dict.fromkeys(v for c in configurations if (v := axis_value(c, axis)) is not None)
+    )
+    if not values:
+        raise KeyError(axis)
+    shared = [
+        (pair, settings, effect)
+        for pair in combinations(values, 2)
+        for settings in [_shared_settings(configurations, axis, pair, metric)]
+        for effect in [_paired_effect(list(settings.values()), metric)]
+        if effect is not None
+    ]
+    p_values = [two_sided_p(effect) for _, _, effect in shared]
+    return [
+        AxisDifference(
+            axis,
+            *pair,
+            metric,
+            effect,
+            tuple(map(_setting_text, settings)),
+            p,
+            corrected,
+            difference_over_items(list(settings.values()), metric),
+            relative_difference(list(settings.values()), metric),
+        )
+        for (pair, settings, effect), p, corrected in zip(
+            shared, p_values, holm(p_values), strict=True
+        )
+    ]
+
+
+def axis_value(configuration: Configuration, axis: str) -> str | None:
+    """Return a configuration's value on an axis; None if it has no such axis."""
+    if axis == "kl":
+        return configuration.kl
+    if axis in ("beta", "kl.beta"):
+        return None if configuration.beta is None else f"{configuration.beta:g}"
+    return configuration.study if axis == "study" else configuration.traits.get(axis)
+
+
+def differences_to_no_kl(
+    configurations: Sequence[Configuration], metric: str
+) -> dict[int, Estimate]:
+    """Return index of a configuration -> its difference to the one without KL, paired on seeds."""
+    baselines = {
+        _other_axes(c, ("kl", "beta")): c.by_seed(metric) for c in configurations if c.beta is None
+    }
+    differences = {}
+    for index, c in enumerate(configurations):
+        base = baselines.get(_other_axes(c, ("kl", "beta")), {}) if c.beta is not None else {}
+        own = c.by_seed(metric)
+        if own.keys() & base.keys():
+            differences[index] = estimate(own[seed] - base[seed] for seed in own.keys() & base)
+    return differences
+
+
+def _other_axes(configuration: Configuration, without: Sequence[str]) -> OtherAxes:
+    names = ["study", "kl", "beta", *configuration.traits]
+    return tuple((name, axis_value(configuration, name)) for name in names if name not in without)
+
+
+def _shared_settings(
+    configurations: Sequence[Configuration], axis: str, pair: tuple[str, str], metric: str
+) -> dict[OtherAxes, tuple[list[RunsBySeed], list[RunsBySeed]]]:
+    """Return the settings with finished runs on both sides.
+
+    A run without KL has no beta: it is compared with the mean over the betas of the other side.
+    """
+    without = (axis, "beta") if axis == "kl" and "none" in pair else (axis,)
+    settings: dict[OtherAxes, tuple[list[RunsBySeed], list[RunsBySeed]]] = {}
+    for configuration in configurations:
+        value, runs = axis_value(configuration, axis), finished_by_seed(configuration.runs, metric)
+        if value in pair and value is not None and runs:
+            sides = settings.setdefault(_other_axes(configuration, without), ([], []))
+            sides[pair.index(value)].append(runs)
+    return {setting: sides for setting, sides in settings.items() if all(sides)}
+
+
+def _paired_effect(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> Estimate | None:
+    one, other = (
+        mean_by_seed([[final_values(runs, metric) for runs in sides[index]] for sides in settings])
+        for index in (0, 1)
+    )
+    seeds = one.keys() & other.keys()
+    return estimate(one[seed] - other[seed] for seed in seeds) if seeds else None
+
+
+def _setting_text(setting: OtherAxes) -> str:
+    return ", ".join(
+        value if name in ("study", "kl") else f"{name}={value}"
+        for name, value in setting
+        if value is not None
+    )

@@ -1,37 +1,23 @@
-"""The same cells in several libraries: who was asked what, and their curves at equal progress.
-
-A *question* is a cell without its library and its seed.
-"""
+"""Libraries."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from orchestrator import plugins
-from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
-from orchestrator.analysis.estimates import (
+from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
+from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
+from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
-    Improvement,
     estimate,
     holm,
+    one_sided_p,
     seeds_needed,
-    tails,
 )
-from orchestrator.analysis.judge import over_seeds, relative, values
-from orchestrator.analysis.phrases import counted
-from orchestrator.analysis.runs import (
-    Column,
-    MeasuredRun,
-    ScoreColumns,
-    column,
-    difference_over_items,
-    is_accuracy,
-    measure,
-)
+from orchestrator.analysis.text import counted
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.identity import digest, drift, identity
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
@@ -42,7 +28,7 @@ from orchestrator.spec.rehearse import semantics
 
 
 @dataclass(frozen=True)
-class AskedCell:
+class LibraryCell:
     """One declared cell, and the id under which it is trained at a scale."""
 
     cell: Cell
@@ -51,7 +37,7 @@ class AskedCell:
 
     @property
     def library(self) -> str:
-        return label(self.cell.settings.backend)
+        return library_name(self.cell.settings.backend)
 
     @property
     def seed(self) -> int:
@@ -59,15 +45,15 @@ class AskedCell:
 
     @property
     def question(self) -> str:
-        return question_of(self.cell.settings)
+        return question_id(self.cell.settings)
 
 
-def label(backend: BackendRef) -> str:
+def library_name(backend: BackendRef) -> str:
     """`verl@0.9.1`."""
     return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
 
-def question_of(settings: Settings) -> str:
+def question_id(settings: Settings) -> str:
     """What is the same for all libraries and seeds, as a digest."""
     return digest(_question(settings))
 
@@ -82,14 +68,14 @@ class LibraryQuestion:
     """A cell as every library was asked it: library -> seed -> what was asked."""
 
     name: str
-    asked: Mapping[str, Mapping[int, AskedCell]]
+    asked: Mapping[str, Mapping[int, LibraryCell]]
 
-    def one(self, library: str) -> AskedCell:
+    def one(self, library: str) -> LibraryCell:
         """Any seed of a library."""
         return next(iter(self.asked[library].values()))
 
 
-def questions(asked: Sequence[AskedCell]) -> list[LibraryQuestion]:
+def questions(asked: Sequence[LibraryCell]) -> list[LibraryQuestion]:
     """Every question asked of two libraries or more, in order.
 
     Raises SelectionError if there is none, saying what the nearest cells differ in.
@@ -100,19 +86,21 @@ def questions(asked: Sequence[AskedCell]) -> list[LibraryQuestion]:
             f"all these cells are of {libraries[0] if libraries else 'no library'}: name two "
             "libraries or more on the axis `backend`"
         )
-    grouped: dict[str, dict[str, dict[int, AskedCell]]] = {}
+    grouped: dict[str, dict[str, dict[int, LibraryCell]]] = {}
     for each in asked:
         grouped.setdefault(each.question, {}).setdefault(each.library, {})[each.seed] = each
     shared = {key: found for key, found in grouped.items() if len(found) > 1}
     if not shared:
-        raise SelectionError(_not_the_same(asked, libraries))
-    names = _names([next(iter(next(iter(f.values())).values())).cell for f in shared.values()])
+        raise SelectionError(_nearest_text(asked, libraries))
+    names = _question_names(
+        [next(iter(next(iter(f.values())).values())).cell for f in shared.values()]
+    )
     return [
         LibraryQuestion(name, found) for name, found in zip(names, shared.values(), strict=True)
     ]
 
 
-def _not_the_same(asked: Sequence[AskedCell], libraries: Sequence[str]) -> str:
+def _nearest_text(asked: Sequence[LibraryCell], libraries: Sequence[str]) -> str:
     one = next(e for e in asked if e.library == libraries[0])
     others = [e for e in asked if e.library != one.library]
     gaps = [drift(_question(one.cell.settings), _question(e.cell.settings)) for e in others]
@@ -125,7 +113,7 @@ def _not_the_same(asked: Sequence[AskedCell], libraries: Sequence[str]) -> str:
     )
 
 
-def _names(cells: Sequence[Cell]) -> list[str]:
+def _question_names(cells: Sequence[Cell]) -> list[str]:
     """`k1.reward β=0.05`, with whatever else tells these cells apart."""
     shown = ("kl", "beta", "backend", "seed", "backend.version")
     axes = [{k: v for k, v in cell.axes.items() if k not in shown} for cell in cells]
@@ -142,7 +130,7 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     return [f"{n} ({c.id})" if n in twice else n for n, c in zip(named, cells, strict=True)]
 
 
-def curve_at(
+def curves_by_library(
     runs: Mapping[str, MeasuredRun], question: LibraryQuestion, metric: str, points: int = 6
 ) -> tuple[tuple[int, ...], dict[str, tuple[float, ...]]]:
     """Samples, and per library the mean over its seeds, at progress that every run has reached.
@@ -179,21 +167,16 @@ def rollouts_per_step(settings: Settings) -> int:
     )
 
 
-# How far apart libraries are on the same questions, seed by seed, and what that says.
-#
-# Libraries that mean the same by a question share one training run at micro scale: their difference
-# is 0 by identity, not by measurement.
-
-
 MARGIN = 0.03
 """Accuracies closer than this are called indistinguishable, where the interval says so."""
 
-SeedValue = Callable[[str], float | None]
+
+FinalValue = Callable[[str], float | None]
 """Cell id -> final value of the metric that is compared; None: not there."""
 
 
 @dataclass(frozen=True)
-class Gap:
+class LibraryDifference:
     """`right` minus `left` on one question, paired on seeds."""
 
     question: str
@@ -217,7 +200,10 @@ class Gap:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        if max(tails(self.effect, -MARGIN)[0], tails(self.effect, MARGIN)[1]) < ALPHA / 2:
+        if (
+            max(one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1])
+            < ALPHA / 2
+        ):
             return "indistinguishable"
         more = self._more_seeds()
         return f"underpowered ({more})" if more else "underpowered"
@@ -232,19 +218,23 @@ class Gap:
         return f"about {counted(max(1, needed - effect.n), 'more seed')}" if needed else ""
 
 
-def library_gaps(found: Sequence[LibraryQuestion], base: str, value: SeedValue) -> list[Gap]:
+def library_differences(
+    found: Sequence[LibraryQuestion], base: str, value: FinalValue
+) -> list[LibraryDifference]:
     """Every library against `base`, question by question, with Holm's correction over all."""
     listed = [
-        _gap(question, base, library, value)
+        _difference(question, base, library, value)
         for question in found
         if base in question.asked
         for library in question.asked
         if library != base
     ]
-    return corrected(listed)
+    return with_corrected_p(listed)
 
 
-def overall(found: Sequence[LibraryQuestion], value: SeedValue) -> list[Gap]:
+def overall_differences(
+    found: Sequence[LibraryQuestion], value: FinalValue
+) -> list[LibraryDifference]:
     """Every pair of libraries, over all questions both were asked: the mean over them, by seed."""
     libraries = list(dict.fromkeys(name for q in found for name in q.asked))
     listed = []
@@ -256,26 +246,28 @@ def overall(found: Sequence[LibraryQuestion], value: SeedValue) -> list[Gap]:
             seeds = set.intersection(*(set(v) for v in values)) if values else set()
             effect = estimate(fmean(v[s] for v in values) for s in seeds) if seeds else None
             name = f"all {len(both)} questions"
-            listed.append(Gap(name, left, right, effect, same, _p(effect)))
-    return corrected(listed)
+            listed.append(LibraryDifference(name, left, right, effect, same, _two_sided_p(effect)))
+    return with_corrected_p(listed)
 
 
-def corrected(listed: Sequence[Gap]) -> list[Gap]:
+def with_corrected_p(listed: Sequence[LibraryDifference]) -> list[LibraryDifference]:
     """With p-values corrected over those that were measured."""
     measured = [gap for gap in listed if gap.effect is not None and not gap.same]
     told = dict(zip(map(id, measured), holm([gap.p for gap in measured]), strict=True))
     return [replace(gap, p_corrected=told.get(id(gap), 1.0)) for gap in listed]
 
 
-def _gap(question: LibraryQuestion, left: str, right: str, value: SeedValue) -> Gap:
+def _difference(
+    question: LibraryQuestion, left: str, right: str, value: FinalValue
+) -> LibraryDifference:
     by_seed = _by_seed(question, left, right, value)
     effect = estimate(by_seed.values()) if by_seed else None
     same = _is_one_run(question, left, right)
-    return Gap(question.name, left, right, effect, same, _p(effect))
+    return LibraryDifference(question.name, left, right, effect, same, _two_sided_p(effect))
 
 
-def _p(effect: Estimate | None) -> float:
-    return 1.0 if effect is None or effect.n < 2 else min(1.0, 2 * min(tails(effect, 0.0)))
+def _two_sided_p(effect: Estimate | None) -> float:
+    return 1.0 if effect is None or effect.n < 2 else min(1.0, 2 * min(one_sided_p(effect, 0.0)))
 
 
 def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
@@ -284,15 +276,15 @@ def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
 
 
 def _by_seed(
-    question: LibraryQuestion, left: str, right: str, value: SeedValue
+    question: LibraryQuestion, left: str, right: str, value: FinalValue
 ) -> dict[int, float]:
     one, other = question.asked[left], question.asked[right]
     pairs = {s: (value(one[s].id), value(other[s].id)) for s in sorted(one.keys() & other.keys())}
     return {s: b - a for s, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def finals(
-    question: LibraryQuestion, library: str, value: SeedValue, *, is_share: bool = False
+def final_estimate(
+    question: LibraryQuestion, library: str, value: FinalValue, *, is_share: bool = False
 ) -> Estimate | None:
     """A library's mean over the seeds that are finished; a share lies in [0, 1]."""
     values = [value(each.id) for each in question.asked[library].values()]
@@ -303,7 +295,7 @@ def finals(
     return found.within(0.0, 1.0) if is_share else found
 
 
-def missing(found: Iterable[LibraryQuestion], value: SeedValue, spec: str) -> list[str]:
+def missing_seeds(found: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
     """Sentences: seeds that a library lacks and another has, and what makes them comparable."""
     said: dict[tuple[str, str], list[str]] = {}
     for question in found:
@@ -319,10 +311,12 @@ def missing(found: Iterable[LibraryQuestion], value: SeedValue, spec: str) -> li
                 said.setdefault((library, f"{what}{name} -w seed={wanted}`"), []).append(
                     question.name
                 )
-    return [f"{library} {what} (in {_some(where)})" for (library, what), where in said.items()]
+    return [
+        f"{library} {what} (in {_first_names(where)})" for (library, what), where in said.items()
+    ]
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -330,139 +324,10 @@ def _listed(seeds: Sequence[int]) -> str:
     return " and ".join([", ".join(map(str, seeds[:-1])), str(seeds[-1])]).removeprefix(" and ")
 
 
-def value_in(runs: Iterable[MeasuredRun], metric: str) -> SeedValue:
+def final_values_by_cell(runs: Iterable[MeasuredRun], metric: str) -> FinalValue:
     """Final values of a metric by cell id."""
     by_id = {run.record.cell.id: run.finals.get(metric) for run in runs}
     return by_id.get
-
-
-# Values of one axis set against each other, everything else equal: `orch compare --by backend`.
-
-
-@dataclass(frozen=True)
-class AxisDifference:
-    """`left` minus `right`, paired on common seeds, over the settings both appear in."""
-
-    axis: str
-    left: str
-    right: str
-    metric: str
-    effect: Estimate
-    settings: tuple[str, ...]
-    """What was held equal in each pair."""
-    p: float
-    p_corrected: float
-    """Holm, over all differences of this axis."""
-    over_items: Estimate | None = None
-    """The effect with an interval over seeds and items, where single items are known."""
-    relative: Improvement | None = None
-    """How much higher left is, in shares of right: mean over tasks and settings."""
-
-    @property
-    def verdict(self) -> str:
-        """`differs`, or `not told apart`: the absence of evidence, never evidence of equality."""
-        return "differs" if self.p_corrected < ALPHA else "not told apart"
-
-
-def by(found: Sequence[Configuration], axis: str, metric: str) -> list[AxisDifference]:
-    """Every pair of values of an axis (`kl`, `beta`, `model`, `backend`, ...), in order.
-
-    Pairs that share no setting or no seed are left out. Raises KeyError for an axis no
-    configuration has.
-    """
-    values = list(dict.fromkeys(v for c in found if (v := value_of(c, axis)) is not None))
-    if not values:
-        raise KeyError(axis)
-    shared = [
-        (pair, settings, effect)
-        for pair in combinations(values, 2)
-        for settings in [_shared(found, axis, pair, metric)]
-        for effect in [_effect(list(settings.values()), metric)]
-        if effect is not None
-    ]
-    p_values = [min(1.0, 2 * min(tails(effect, 0.0))) for _, _, effect in shared]
-    return [
-        AxisDifference(
-            axis,
-            *pair,
-            metric,
-            effect,
-            tuple(map(_told, settings)),
-            p,
-            corrected,
-            difference_over_items(list(settings.values()), metric),
-            relative(list(settings.values()), metric),
-        )
-        for (pair, settings, effect), p, corrected in zip(
-            shared, p_values, holm(p_values), strict=True
-        )
-    ]
-
-
-def value_of(configuration: Configuration, axis: str) -> str | None:
-    """What a configuration is called on an axis; None if it has no such axis."""
-    if axis == "kl":
-        return configuration.kl
-    if axis in ("beta", "kl.beta"):
-        return None if configuration.beta is None else f"{configuration.beta:g}"
-    return configuration.study if axis == "study" else configuration.traits.get(axis)
-
-
-def versus_none(found: Sequence[Configuration], metric: str) -> dict[int, Estimate]:
-    """Index of a configuration -> its difference to the run without KL, paired on seeds."""
-    baselines = {_setting(c, ("kl", "beta")): c.by_seed(metric) for c in found if c.beta is None}
-    differences = {}
-    for index, c in enumerate(found):
-        base = baselines.get(_setting(c, ("kl", "beta")), {}) if c.beta is not None else {}
-        own = c.by_seed(metric)
-        if own.keys() & base.keys():
-            differences[index] = estimate(own[seed] - base[seed] for seed in own.keys() & base)
-    return differences
-
-
-GroupSetting = tuple[tuple[str, str | None], ...]
-
-
-def _setting(configuration: Configuration, without: Sequence[str]) -> GroupSetting:
-    names = ["study", "kl", "beta", *configuration.traits]
-    return tuple((name, value_of(configuration, name)) for name in names if name not in without)
-
-
-def _shared(
-    found: Sequence[Configuration], axis: str, pair: tuple[str, str], metric: str
-) -> dict[GroupSetting, tuple[list[Column], list[Column]]]:
-    """Settings with finished runs on both sides.
-
-    A run without KL has no beta, and is set against the mean over the other's.
-    """
-    without = (axis, "beta") if axis == "kl" and "none" in pair else (axis,)
-    settings: dict[GroupSetting, tuple[list[Column], list[Column]]] = {}
-    for configuration in found:
-        value, runs = value_of(configuration, axis), column(configuration.runs, metric)
-        if value in pair and value is not None and runs:
-            sides = settings.setdefault(_setting(configuration, without), ([], []))
-            sides[pair.index(value)].append(runs)
-    return {setting: sides for setting, sides in settings.items() if all(sides)}
-
-
-def _effect(settings: Sequence[tuple[ScoreColumns, ScoreColumns]], metric: str) -> Estimate | None:
-    one, other = (
-        over_seeds([[values(runs, metric) for runs in sides[index]] for sides in settings])
-        for index in (0, 1)
-    )
-    seeds = one.keys() & other.keys()
-    return estimate(one[seed] - other[seed] for seed in seeds) if seeds else None
-
-
-def _told(setting: GroupSetting) -> str:
-    return ", ".join(
-        value if name in ("study", "kl") else f"{name}={value}"
-        for name, value in setting
-        if value is not None
-    )
-
-
-# What libraries mean differently by equal settings, and what that does to beta.
 
 
 BETA_EFFECTIVE = "train/beta_effective"
@@ -471,7 +336,7 @@ _ABOUT = ("kl.", "loss.", "advantage.", "optimizer.", "batch.", "max_staleness_s
 
 
 @dataclass(frozen=True)
-class Meaning:
+class DialectDifference:
     """One cause in which a library parts from the base, and the questions it matters to."""
 
     cause: str
@@ -481,37 +346,41 @@ class Meaning:
     questions: tuple[str, ...]
 
 
-def dialect_for(asked: AskedCell) -> Dialect:
+def relevant_dialect(asked: LibraryCell) -> Dialect:
     """What of a library's dialect matters to a cell."""
     settings = asked.cell.settings
     return relevant(semantics(settings.backend).dialect, settings)
 
 
-def causes_between(one: AskedCell, other: AskedCell) -> list[str]:
+def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
     """Causes in which two libraries differ on a cell; not those in which they are alike and which
     another cause keeps from mattering in one (a bound of a ratio that is 1)."""
     apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
-    return [each for each in differing(dialect_for(one), dialect_for(other)) if each in apart]
+    return [
+        each for each in differing(relevant_dialect(one), relevant_dialect(other)) if each in apart
+    ]
 
 
-def meanings(found: Sequence[LibraryQuestion], base: str, library: str) -> list[Meaning]:
+def dialect_differences(
+    found: Sequence[LibraryQuestion], base: str, library: str
+) -> list[DialectDifference]:
     """Every cause in which two libraries differ on these questions."""
     said_of: dict[tuple[str, str, str], list[str]] = {}
     for question in found:
         if base not in question.asked or library not in question.asked:
             continue
         both = question.one(base), question.one(library)
-        one, other = map(dialect_for, both)
-        for cause in causes_between(*both):
+        one, other = map(relevant_dialect, both)
+        for cause in differing_causes(*both):
             key = (cause, describe(one, cause), describe(other, cause))
             said_of.setdefault(key, []).append(question.name)
     return [
-        Meaning(cause, DIFFERENCES[cause].title, a, b, tuple(where))
+        DialectDifference(cause, DIFFERENCES[cause].title, a, b, tuple(where))
         for (cause, a, b), where in said_of.items()
     ]
 
 
-def omitted(found: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
+def not_imitated(found: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
     """What of a library the rehearsal does not imitate."""
     backend = next(q.one(library) for q in found if library in q.asked).cell.settings.backend
     return semantics(backend).omits
@@ -523,7 +392,7 @@ def not_compared(found: Sequence[LibraryQuestion]) -> list[str]:
     read: dict[str, tuple[str, ...]] = {}
     for question in found:
         for library in question.asked:
-            for cause in differing(dialect_for(question.one(library)), PLAIN):
+            for cause in differing(relevant_dialect(question.one(library)), PLAIN):
                 if DIFFERENCES[cause].not_compared and library not in read.get(cause, ()):
                     read[cause] = (*read.get(cause, ()), library)
     return [
@@ -534,7 +403,7 @@ def not_compared(found: Sequence[LibraryQuestion]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LedgerGap:
+class LedgerDifference:
     """One field of which two ledgers do not say the same."""
 
     field: str
@@ -543,26 +412,28 @@ class LedgerGap:
     questions: tuple[str, ...]
 
 
-def ledger_gaps(found: Sequence[LibraryQuestion], base: str, library: str) -> list[LedgerGap]:
+def ledger_differences(
+    found: Sequence[LibraryQuestion], base: str, library: str
+) -> list[LedgerDifference]:
     """Where two libraries' ledgers say different things of the mathematics of the same cell, at
     least one of them something other than `exact`."""
     said_of: dict[tuple[str, str, str], list[str]] = {}
     for question in found:
         if base not in question.asked or library not in question.asked:
             continue
-        one, other = (_ledger(question.one(name)) for name in (base, library))
+        one, other = (_ledger_of(question.one(name)) for name in (base, library))
         for field in [f for f in one if f in other and f.startswith(_ABOUT)]:
-            a, b = (_difference_text(entry) for entry in (one[field], other[field]))
+            a, b = (_ledger_text(entry) for entry in (one[field], other[field]))
             if a != b and not one[field].status == other[field].status == "exact":
                 said_of.setdefault((field, a, b), []).append(question.name)
-    return [LedgerGap(f, a, b, tuple(where)) for (f, a, b), where in said_of.items()]
+    return [LedgerDifference(f, a, b, tuple(where)) for (f, a, b), where in said_of.items()]
 
 
-def _difference_text(entry: LedgerEntry) -> str:
+def _ledger_text(entry: LedgerEntry) -> str:
     return f"{entry.status}: {entry.note}" if entry.note else entry.status
 
 
-def _ledger(asked: AskedCell) -> Mapping[str, LedgerEntry]:
+def _ledger_of(asked: LibraryCell) -> Mapping[str, LedgerEntry]:
     """Field -> entry; empty for a cell that the library refuses."""
     cell = asked.cell
     if cell.scale == "micro":  # trained as its rehearsal
@@ -575,7 +446,7 @@ def _ledger(asked: AskedCell) -> Mapping[str, LedgerEntry]:
     return {entry.field: entry for entry in plan.ledger}
 
 
-def refused(found: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
+def refusals(found: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
     """Question -> the library's sentence, for cells it cannot run: their rehearsal is of what it
     would mean by them."""
     told = {}
@@ -605,12 +476,6 @@ def beta_effective(
     return estimate(means) if means else None
 
 
-# One side of a comparison of libraries: predicted by rehearsals, or observed in the libraries.
-#
-# The two are never mixed: each has its own records, its own metric and its own differences, and a
-# page shows them beside each other.
-
-
 CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
 SideName = Literal["predicted", "observed"]
 
@@ -630,14 +495,14 @@ class LibrarySide:
     def libraries(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for q in self.questions for name in q.asked))
 
-    def value(self, metric: str | None = None) -> SeedValue:
+    def value(self, metric: str | None = None) -> FinalValue:
         """Final values by cell id."""
-        return value_in(self.runs.values(), metric or self.metric or "")
+        return final_values_by_cell(self.runs.values(), metric or self.metric or "")
 
 
-def side(
+def library_side(
     name: SideName,
-    asked: Sequence[AskedCell],
+    asked: Sequence[LibraryCell],
     records: Sequence[Record],
     scores: Sequence[Score],
     metric: str | None = None,
@@ -654,7 +519,7 @@ def side(
     return LibrarySide(name, tuple(questions(asked)), runs, chosen)
 
 
-def plain(found: LibrarySide, base: str, spec: str) -> dict[str, Any]:
+def side_data(found: LibrarySide, base: str, spec: str) -> dict[str, Any]:
     """Everything a page says of one side, as plain data."""
     known = {m for run in found.runs.values() for m in run.finals}
     outside = next((m for m in OUT_OF_DOMAIN if m in known), None)
@@ -664,16 +529,18 @@ def plain(found: LibrarySide, base: str, spec: str) -> dict[str, Any]:
         "out_of_domain": outside,
         "base": base,
         "scores": [
-            _scores(found, q, library, outside) for q in found.questions for library in q.asked
+            _score_data(found, q, library, outside) for q in found.questions for library in q.asked
         ],
-        "curves": [_curve(found, q) for q in found.questions],
-        "differences": [told(gap) for gap in library_gaps(found.questions, base, value)],
-        "overall": [told(gap) for gap in overall(found.questions, value)],
-        "missing": missing(found.questions, value, spec),
+        "curves": [_curve_data(found, q) for q in found.questions],
+        "differences": [
+            difference_data(gap) for gap in library_differences(found.questions, base, value)
+        ],
+        "overall": [difference_data(gap) for gap in overall_differences(found.questions, value)],
+        "missing": missing_seeds(found.questions, value, spec),
     }
 
 
-def _scores(
+def _score_data(
     found: LibrarySide, question: LibraryQuestion, library: str, outside: str | None
 ) -> dict[str, Any]:
     asked = question.asked[library]
@@ -689,50 +556,54 @@ def _scores(
         "question": question.name,
         "library": library,
         "seeds": len(asked),
-        "in_domain": numbers(finals(question, library, found.value(), is_share=share)),
-        "out_of_domain": numbers(
-            finals(question, library, found.value(outside), is_share=True) if outside else None
+        "in_domain": estimate_data(
+            final_estimate(question, library, found.value(), is_share=share)
+        ),
+        "out_of_domain": estimate_data(
+            final_estimate(question, library, found.value(outside), is_share=True)
+            if outside
+            else None
         ),
         "beta": beta if question.one(library).cell.settings.kl.placement else None,
-        "beta_effective": numbers(beta_effective(found.runs, question, library)),
+        "beta_effective": estimate_data(beta_effective(found.runs, question, library)),
         "one_run_with": shared,
     }
 
 
-def _curve(found: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
+def _curve_data(found: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
     for metric in CURVES:
-        at, curves = curve_at(found.runs, question, metric)
+        at, curves = curves_by_library(found.runs, question, metric)
         if at:
             return {"question": question.name, "metric": metric, "samples": at, "curves": curves}
     return {"question": question.name, "metric": None, "samples": (), "curves": {}}
 
 
-def told(gap: Gap) -> dict[str, Any]:
+def difference_data(gap: LibraryDifference) -> dict[str, Any]:
     """A difference as plain data."""
     return {
         "question": gap.question,
         "left": gap.left,
         "right": gap.right,
-        "difference": numbers(gap.effect),
+        "difference": estimate_data(gap.effect),
         "p_corrected": gap.p_corrected,
         "verdict": gap.verdict,
     }
 
 
-def numbers(found: Estimate | None) -> dict[str, Any] | None:
+def estimate_data(found: Estimate | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def meaning(found: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
+def meaning_data(found: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
     """What each library means differently than the base, and what its rehearsal leaves out."""
     libraries = dict.fromkeys(name for q in found for name in q.asked)
     return [
         {
             "library": library,
-            "differs": [asdict(m) for m in meanings(found, base, library)],
-            "ledger": [asdict(g) for g in ledger_gaps(found, base, library)],
-            "omits": omitted(found, library),
-            "refused": refused(found, library),
+            "differs": [asdict(m) for m in dialect_differences(found, base, library)],
+            "ledger": [asdict(g) for g in ledger_differences(found, base, library)],
+            "omits": not_imitated(found, library),
+            "refused": refusals(found, library),
         }
         for library in libraries
         if library != base

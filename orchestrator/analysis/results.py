@@ -84,16 +84,18 @@ def load_results(
     experiment = open_experiment(spec, overrides).chosen(where)
     records = collect(experiment.cells, experiment.folder)
     scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
-    made = rows(table, records, [*scores, *aggregate(scores)])
+    made = table_rows(table, records, [*scores, *aggregate(scores)])
     return pd.DataFrame.from_records(list(made), columns=list(COLUMNS[table]))
 
 
-def rows(
+def table_rows(
     table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Any, ...]]:
     """The rows of a table, in the order of COLUMNS."""
     if table == "scores":
-        named = {record.cell.id: _run(run) for record, run in _measured(records, scores)}
+        named = {
+            record.cell.id: _run_columns(run) for record, run in _measured_records(records, scores)
+        }
         for s in scores:
             if s.cell_id in named:
                 yield (
@@ -109,8 +111,8 @@ def rows(
                     s.eval_seed,
                 )
         return
-    for _, run in _measured(records, scores):
-        own = _run(run)
+    for _, run in _measured_records(records, scores):
+        own = _run_columns(run)
         if table == "finals":
             yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
         else:
@@ -118,34 +120,34 @@ def rows(
                 yield from ((*own, metric, step, points[step]) for step in sorted(points))
 
 
-def _measured(
+def _measured_records(
     records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Record, MeasuredRun]]:
     yield from zip(records, measure(records, scores), strict=True)
 
 
-def _run(run: MeasuredRun) -> tuple[Any, ...]:
-    cell, asked = run.record.cell, run.asked
+def _run_columns(run: MeasuredRun) -> tuple[Any, ...]:
+    cell, declared = run.record.cell, run.declared
     outcome = run.record.outcome
     return (
         cell.id,
         ",".join(cell.studies),
         cell.scale,
-        asked.model.name,
-        asked.data.name,
-        run.traits.get("backend", asked.backend.name),
-        asked.kl.label,
-        asked.kl.estimator,
-        asked.kl.placement,
-        asked.kl.beta if run.has_kl else None,
-        asked.max_staleness_steps,
-        asked.seed,
+        declared.model.name,
+        declared.data.name,
+        run.traits.get("backend", declared.backend.name),
+        declared.kl.label,
+        declared.kl.estimator,
+        declared.kl.placement,
+        declared.kl.beta if run.has_kl else None,
+        declared.max_staleness_steps,
+        declared.seed,
         run.record.state,
         outcome.kind if outcome else None,
     )
 
 
-def write(
+def write_tables(
     folder: Path,
     kind: Literal["csv", "parquet"],
     records: Sequence[Record],
@@ -161,7 +163,7 @@ def write(
     paths = []
     for table in TABLES:
         frame = pd.DataFrame.from_records(
-            list(rows(table, records, scores)), columns=list(COLUMNS[table])
+            list(table_rows(table, records, scores)), columns=list(COLUMNS[table])
         )
         held = io.BytesIO()
         if kind == "csv":

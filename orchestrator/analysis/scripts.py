@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator import plugins
-from orchestrator.analysis.ablation import Ablation, AblationStep, at_micro
+from orchestrator.analysis.ablation import Ablation, AblationStep, rehearsed_in
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import SelectionError
 from orchestrator.estimators import plain_names
@@ -86,10 +86,10 @@ class ScriptDifference:
     right: str
 
 
-def script(finding: AuditFinding, name: str) -> Script:
+def read_script(finding: AuditFinding, name: str) -> Script:
     """A finding with the dialect of its library's nearest release that orch has facts of."""
     backend = plugins.load(finding.library)
-    version = nearest(finding.version, backend.versions)
+    version = nearest_release(finding.version, backend.versions)
     notes = []
     if version != finding.version:
         notes.append(
@@ -100,7 +100,7 @@ def script(finding: AuditFinding, name: str) -> Script:
     return Script(name, finding, found.native or found.dialect, (*notes, *finding.notes))
 
 
-def nearest(version: str, known: Sequence[str]) -> str:
+def nearest_release(version: str, known: Sequence[str]) -> str:
     """The known release nearest to a version, the newer where two are as near."""
     return version if version in known else min(known, key=lambda k: _distance(k, version))
 
@@ -113,7 +113,7 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
     return tuple(abs(x - y) for x, y in zip([*a, 0, 0], [*b, 0, 0], strict=False))
 
 
-def differences(left: Script, right: Script) -> list[ScriptDifference]:
+def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
     """What two launches ask for, and what their libraries mean, wherever it differs."""
     rows = [
         (
@@ -121,7 +121,7 @@ def differences(left: Script, right: Script) -> list[ScriptDifference]:
             f"{left.finding.library} {left.finding.version}",
             f"{right.finding.library} {right.finding.version}",
         ),
-        *((what, words(left.finding), words(right.finding)) for what, words in _WORDS.items()),
+        *((what, words(left.finding), words(right.finding)) for what, words in _FIELDS.items()),
         *(
             (
                 DIFFERENCES[cause].title,
@@ -134,7 +134,7 @@ def differences(left: Script, right: Script) -> list[ScriptDifference]:
     return [ScriptDifference(what, a, b) for what, a, b in rows if a != b]
 
 
-def not_compared(left: Script, right: Script) -> list[str]:
+def unverified_differences(left: Script, right: Script) -> list[str]:
     """A sentence for each difference of the libraries that was read and not compared by running."""
     found = [DIFFERENCES[cause] for cause in differing(left.dialect, right.dialect)]
     return [
@@ -150,7 +150,7 @@ def _term(active: bool | None, estimator: str | None, beta: float | None) -> str
     return f"{estimator or 'an estimator not known'}, β={'not known' if beta is None else beta}"
 
 
-_WORDS: Mapping[str, Callable[[AuditFinding], str]] = {
+_FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
     "KL in the reward, as asked": lambda f: _term(
         f.kl_in_reward.active, f.kl_in_reward.estimator, f.kl_in_reward.beta
     ),
@@ -164,7 +164,7 @@ _WORDS: Mapping[str, Callable[[AuditFinding], str]] = {
 }
 
 
-def settings_of(made: Script, base: Settings) -> Settings:
+def script_settings(made: Script, base: Settings) -> Settings:
     """The base with the script's KL, advantage and group. Raises SelectionError, with every reason,
     for what the embedded trainer has no word for."""
     finding, faults = made.finding, []
@@ -217,24 +217,24 @@ def _kl(finding: AuditFinding) -> Kl | None:
 _SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "rollout": "group size"}
 
 
-def ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
+def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
     """From one script towards the other: what is asked and what it means, one at a time."""
-    one, other = (settings_of(s, base.settings) for s in (left, right))
+    one, other = (script_settings(s, base.settings) for s in (left, right))
     question = f"{left.name} to {right.name}"
     steps: list[AblationStep] = []
     ends = []
     for seed in seeds:
         a, b = (s.model_copy(update={"seed": seed}) for s in (one, other))
-        first, last = _cell(a, base), _cell(b, base)
-        start = at_micro(first, left.dialect, left.name)
-        ends.append((question, seed, start, at_micro(last, right.dialect, right.name)))
-        for cause, title, settings, dialect in _steps(a, b, left.dialect, right.dialect):
-            cell = at_micro(_cell(settings, base), dialect, f"{left.name} {cause}")
+        first, last = _script_cell(a, base), _script_cell(b, base)
+        start = rehearsed_in(first, left.dialect, left.name)
+        ends.append((question, seed, start, rehearsed_in(last, right.dialect, right.name)))
+        for cause, title, settings, dialect in _ablation_steps(a, b, left.dialect, right.dialect):
+            cell = rehearsed_in(_script_cell(settings, base), dialect, f"{left.name} {cause}")
             steps.append(AblationStep(question, cause, title, seed, cell))
     return Ablation(left.name, right.name, tuple(steps), tuple(ends))
 
 
-def _steps(
+def _ablation_steps(
     a: Settings, b: Settings, one: Dialect, other: Dialect
 ) -> Iterator[tuple[str, str, Settings, Dialect]]:
     for section, title in _SECTIONS.items():
@@ -251,7 +251,7 @@ def _steps(
         yield cause, DIFFERENCES[cause].title, a, with_difference(one, cause, other)
 
 
-def _cell(settings: Settings, base: Cell) -> Cell:
+def _script_cell(settings: Settings, base: Cell) -> Cell:
     own = base.model_copy(update={"settings": settings, "id": fingerprint(settings)})
     kl = settings.kl
     words = [kl.label, f"b{kl.beta:g}", settings.advantage.estimator, settings.backend.name]

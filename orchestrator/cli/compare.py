@@ -9,8 +9,8 @@ from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import SelectionError
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.estimates import Estimate
-    from orchestrator.analysis.libraries import AxisDifference
+    from orchestrator.analysis.configurations import AxisDifference
+    from orchestrator.analysis.stats import Estimate
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
@@ -93,13 +93,13 @@ def _print_by(
     effect: float | None,
     as_json: bool,
 ) -> None:
-    from orchestrator.analysis.libraries import by
+    from orchestrator.analysis.configurations import axis_differences
 
     chosen = metric or comparison.in_domain
     if chosen is None:
         raise SelectionError("no cell has finished yet: there is nothing to compare")
     try:
-        differences = by(comparison.configurations, axis, chosen)
+        differences = axis_differences(comparison.configurations, axis, chosen)
     except KeyError:
         known = sorted({name for c in comparison.configurations for name in c.traits})
         raise SelectionError(
@@ -148,7 +148,7 @@ def _print_by(
 def _seeds(found: "AxisDifference", effect: float | None) -> int | None:
     """Seeds that would tell an effect of this size, with the spread seen here; None with one seed,
     and where no number up to 1,000 would do."""
-    from orchestrator.analysis.estimates import seeds_needed
+    from orchestrator.analysis.stats import seeds_needed
 
     if effect is None or found.effect.n < 2:
         return None
@@ -183,7 +183,7 @@ def _plain_difference(found: "AxisDifference") -> dict[str, object]:
 def _plain(comparison: "stages.Comparison") -> dict[str, object]:
     from dataclasses import asdict
 
-    from orchestrator.analysis.wording import reason, statement
+    from orchestrator.analysis.sentences import reason, statement
 
     return {
         "configurations": [
@@ -209,7 +209,7 @@ def _plain(comparison: "stages.Comparison") -> dict[str, object]:
                 "statement": statement(f.claim),
                 "reason": reason(f),
             }
-            for f in comparison.findings
+            for f in comparison.claims
         ],
         "published": [
             {

@@ -11,7 +11,7 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.ablation import Ablation
-    from orchestrator.analysis.libraries import AskedCell, LibrarySide
+    from orchestrator.analysis.libraries import LibraryCell, LibrarySide
     from orchestrator.records import Cell, Spec
 
 EXACT = "eval/accuracy_in_domain"
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
 
 def show(experiment: Experiment, wanted: Wanted) -> int:
     """Prints the page. 1 if cells of an ablation could not be trained."""
-    from orchestrator.analysis.libraries import meaning, not_compared, omitted, plain
+    from orchestrator.analysis.libraries import meaning_data, not_compared, not_imitated, side_data
 
     declared = _chosen(experiment, wanted.where)
     sides = list(_sides(experiment, declared, wanted))
@@ -43,10 +43,10 @@ def show(experiment: Experiment, wanted: Wanted) -> int:
         "base": base,
         "not_compared": [
             *not_compared(sides[0].questions),
-            *(f"{base}, not imitated: {told}" for told in omitted(sides[0].questions, base)),
+            *(f"{base}, not imitated: {told}" for told in not_imitated(sides[0].questions, base)),
         ],
-        "meaning": meaning(sides[0].questions, base),
-        **{each.name: plain(each, base, source) for each in sides},
+        "meaning": meaning_data(sides[0].questions, base),
+        **{each.name: side_data(each, base, source) for each in sides},
     }
     code = 0
     if wanted.ablate:
@@ -93,7 +93,7 @@ def _sides(
 def _side(
     experiment: Experiment, folder: Any, declared: "Sequence[Cell]", name: str, metric: str | None
 ) -> "LibrarySide | None":
-    from orchestrator.analysis.libraries import side
+    from orchestrator.analysis.libraries import library_side
     from orchestrator.evaluate import known
     from orchestrator.runs.collect import collect
 
@@ -102,18 +102,18 @@ def _side(
         return None
     records = collect(cells, folder)
     scores = known(cells, experiment.spec.evaluation, folder).scores
-    return side(name, asked, records, scores, metric)  # type: ignore[arg-type]
+    return library_side(name, asked, records, scores, metric)  # type: ignore[arg-type]
 
 
-def _asked(declared: "Sequence[Cell]", *, micro: bool) -> "tuple[list[AskedCell], list[Cell]]":
+def _asked(declared: "Sequence[Cell]", *, micro: bool) -> "tuple[list[LibraryCell], list[Cell]]":
     """Declared cells with the ids they are trained under, and those cells."""
-    from orchestrator.analysis.libraries import AskedCell
+    from orchestrator.analysis.libraries import LibraryCell
     from orchestrator.spec.rehearse import rehearse
 
     if not micro:
         own = [cell for cell in declared if cell.scale == "full"]
-        return [AskedCell(cell, cell.id) for cell in own], own
-    asked = [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
+        return [LibraryCell(cell, cell.id) for cell in own], own
+    asked = [LibraryCell(cell, rehearse([cell])[0].id) for cell in declared]
     return asked, rehearse(declared)
 
 
@@ -137,17 +137,17 @@ def _ablate(
     experiment: Experiment, first: "LibrarySide", base: str, metric: str | None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Trains what is missing and explains every library's gap to the base."""
-    from orchestrator.analysis.ablation import ablation, explain
+    from orchestrator.analysis.ablation import explain_differences, plan_ablation
 
     chosen = metric if metric and not metric.startswith("eval/in_domain") else EXACT
-    made = [ablation(first.questions, base, x) for x in first.libraries if x != base]
+    made = [plan_ablation(first.questions, base, x) for x in first.libraries if x != base]
     code, value = trained(experiment.spec, made, chosen)
     return code, [
         {
             "left": each.left,
             "right": each.right,
             "metric": chosen,
-            "questions": [explained(x) for x in explain(each, value)],
+            "questions": [explained(x) for x in explain_differences(each, value)],
         }
         for each in made
     ]
@@ -155,7 +155,7 @@ def _ablate(
 
 def trained(spec: "Spec", made: "Sequence[Ablation]", metric: str) -> tuple[int, Any]:
     """Trains the cells of ablations that are nowhere yet; 1 if some failed, and final values."""
-    from orchestrator.analysis.libraries import value_in
+    from orchestrator.analysis.libraries import final_values_by_cell
     from orchestrator.analysis.runs import measure
     from orchestrator.files import write_text
     from orchestrator.launch.local import launch
@@ -183,7 +183,7 @@ def trained(spec: "Spec", made: "Sequence[Ablation]", metric: str) -> tuple[int,
                 raise EnvironmentFault("stopped; nothing is lost. Go on with the same command.")
             code = int(done.count("failed", "unknown") > 0)
     records = [*have.values(), *(r for r in collect(todo, own) if r.state == "succeeded")]
-    return code, value_in(measure(records, []), metric)
+    return code, final_values_by_cell(measure(records, []), metric)
 
 
 def _finished(cells: "Sequence[Cell]", folder: Any) -> dict[str, Any]:

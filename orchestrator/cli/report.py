@@ -50,10 +50,10 @@ def command(
     known = stages.known(experiment)
     scores = known.scores
     if kind in ("csv", "parquet"):
-        from orchestrator.analysis.results import write
+        from orchestrator.analysis.results import write_tables
 
         folder = output or experiment.folder.report
-        for path in write(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
+        for path in write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
             click.echo(path)
         return stages.tell_faults(records)
     comparison = stages.contrast(experiment, records, scores, known.items)

@@ -51,19 +51,19 @@ def _sides(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
 ) -> "list[LibrarySide]":
     """Of experiments that ask one cell of several libraries; first the side that runs here."""
-    from orchestrator.analysis.libraries import AskedCell, label, side
+    from orchestrator.analysis.libraries import LibraryCell, library_name, library_side
     from orchestrator.rundir import RunFolder
     from orchestrator.spec.rehearse import rehearse
 
     declared = experiment.declared
-    if len({label(cell.settings.backend) for cell in declared}) < 2:
+    if len({library_name(cell.settings.backend) for cell in declared}) < 2:
         return []
-    small = [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
-    full = [AskedCell(cell, cell.id) for cell in declared if cell.scale == "full"]
+    small = [LibraryCell(cell, rehearse([cell])[0].id) for cell in declared]
+    full = [LibraryCell(cell, cell.id) for cell in declared if cell.scale == "full"]
     here: Any = "predicted" if experiment.scale == "micro" else "observed"
     found = []
     with contextlib.suppress(SelectionError):  # no cell is asked of two libraries
-        found.append(side(here, small if here == "predicted" else full, records, scores))
+        found.append(library_side(here, small if here == "predicted" else full, records, scores))
         spec = experiment.spec
         other: Any = "observed" if here == "predicted" else "predicted"
         scale = "full" if other == "observed" else "micro"
@@ -71,7 +71,7 @@ def _sides(
         if folder.path.exists():
             cells = [a.cell for a in full] if other == "observed" else list(rehearse(declared))
             theirs, known = _read(experiment, folder, cells)
-            found.append(side(other, full if other == "observed" else small, theirs, known))
+            found.append(library_side(other, full if other == "observed" else small, theirs, known))
     return found
 
 

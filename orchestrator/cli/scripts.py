@@ -20,7 +20,7 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
     """Prints the table and, on request, what each difference does. 1 if cells failed."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.scripts import differences, not_compared
+    from orchestrator.analysis.scripts import script_differences, unverified_differences
 
     if len(paths) != 2:
         raise SelectionError(
@@ -30,13 +30,13 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
     left, right = (_read(path) for path in paths)
     if left.name == right.name:
         left, right = (_renamed(s, p) for s, p in zip((left, right), paths, strict=True))
-    rows = differences(left, right)
+    rows = script_differences(left, right)
     page: dict[str, Any] = {
         "left": left.name,
         "right": right.name,
         "differences": [asdict(row) for row in rows],
         "why": {s.name: s.finding.why for s in (left, right)},
-        "notes": [*left.notes, *right.notes, *not_compared(left, right)],
+        "notes": [*left.notes, *right.notes, *unverified_differences(left, right)],
     }
     code = 0
     if ablate:
@@ -60,7 +60,7 @@ def show(paths: Sequence[str], *, ablate: bool, as_json: bool) -> int:
 
 def _read(path: str) -> "Script":
     """The launch that a script makes in its usual case. Raises OrchError."""
-    from orchestrator.analysis.scripts import script
+    from orchestrator.analysis.scripts import read_script
     from orchestrator.audit import UnreadableScript, audit
 
     file = Path(path)
@@ -73,7 +73,7 @@ def _read(path: str) -> "Script":
     except UnreadableScript as error:
         raise SelectionError(f"{path}: {error}") from error
     usual = [finding for finding in found if finding.usual] or found
-    made = script(usual[0], file.stem)
+    made = read_script(usual[0], file.stem)
     if len(found) > 1:
         say(f"{path} holds {len(found)} launches or cases: the one of line {usual[0].line} is used")
     return made
@@ -87,18 +87,18 @@ def _renamed(made: "Script", path: str) -> "Script":
 
 def _ablate(left: "Script", right: "Script") -> tuple[int, list[dict[str, Any]]]:
     """Trains both ends and every step, at the scale of this machine."""
-    from orchestrator.analysis.ablation import explain
-    from orchestrator.analysis.scripts import RECIPE, ablation
+    from orchestrator.analysis.ablation import explain_differences
+    from orchestrator.analysis.scripts import RECIPE, script_ablation
     from orchestrator.cli.libraries import EXACT, explained, trained
     from orchestrator.records import Spec
 
-    made = ablation(left, right, RECIPE, SEEDS)
+    made = script_ablation(left, right, RECIPE, SEEDS)
     code, value = trained(Spec(name="scripts", studies=()), [made], EXACT)
     return code, [
         {
             "left": left.name,
             "right": right.name,
             "metric": EXACT,
-            "questions": [explained(x) for x in explain(made, value)],
+            "questions": [explained(x) for x in explain_differences(made, value)],
         }
     ]

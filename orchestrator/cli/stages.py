@@ -12,8 +12,8 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison as Comparison
-    from orchestrator.analysis.estimates import Estimate
     from orchestrator.analysis.runs import ItemScores
+    from orchestrator.analysis.stats import Estimate
     from orchestrator.evaluate import ScoredBaseline, ScoreIndex
     from orchestrator.report import Report as Report
     from orchestrator.report.model import Section
@@ -243,9 +243,9 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
 
 def print_claims(comparison: "Comparison") -> None:
     """Verdict and reason of every claim."""
-    from orchestrator.analysis.wording import reason, statement
+    from orchestrator.analysis.sentences import reason, statement
 
-    rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.findings]
+    rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.claims]
     if rows:
         print_table(("verdict", "claim", "why"), rows)
 

@@ -9,33 +9,45 @@ from typing import Any
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import LibrarySide
-from orchestrator.analysis.phrases import counted, listed
-from orchestrator.analysis.wording import reason, statement
+from orchestrator.analysis.sentences import reason, statement
+from orchestrator.analysis.text import counted, listed
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec
-from orchestrator.report.data import data as drawing
-from orchestrator.report.libraries import capability, gradients, laboratory, libraries
-from orchestrator.report.libraries import data as by_library
-from orchestrator.report.limits import is_micro, limits
+from orchestrator.report.figures import figure_data as drawing
+from orchestrator.report.libraries import (
+    capability_section,
+    gradients_section,
+    laboratory_data,
+    libraries_section,
+)
+from orchestrator.report.libraries import library_panels as by_library
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Card, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.provenance import Origin as Origin
-from orchestrator.report.provenance import effective, failures, methods, provenance, staleness
+from orchestrator.report.provenance import (
+    failures_section,
+    is_micro,
+    limits,
+    methods_section,
+    provenance_section,
+)
 from orchestrator.report.results import baseline_data as before_training
 from orchestrator.report.results import (
-    collapse,
-    cost,
-    curves,
-    finals,
-    predicted,
-    printed,
-    reference,
-    steadiness,
+    beta_section,
+    collapse_section,
+    cost_section,
+    curves_section,
+    finals_section,
+    predicted_section,
+    published_section,
+    reference_section,
+    stability_section,
+    staleness_section,
 )
-from orchestrator.report.results import data as how_steady
-from orchestrator.report.results import printed_data as numbers_of
+from orchestrator.report.results import published_data as numbers_of
+from orchestrator.report.results import stability_data as how_steady
 
 AGGREGATES = ("in_domain", "out_of_domain")
 """Means over tasks, which are scores of nothing that was asked."""
@@ -89,28 +101,30 @@ def report(
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
     other = context or Context()
-    lab = laboratory()
+    lab = laboratory_data()
     found = (
         incomplete(other.faults),
         unlearnt(records),
         limited(comparison, scores, spec, other.baselines),
-        finals(comparison, other.baselines),
-        printed(comparison, spec),
-        curves(comparison),
-        collapse(comparison),
-        steadiness(comparison),
-        reference(comparison),
-        predicted(comparison),
-        libraries(other.sides, other.base, spec.source or spec.name) if other.sides else None,
-        gradients(comparison, lab),
-        capability(comparison),
-        staleness(comparison),
-        effective(comparison),
+        finals_section(comparison, other.baselines),
+        published_section(comparison, spec),
+        curves_section(comparison),
+        collapse_section(comparison),
+        stability_section(comparison),
+        reference_section(comparison),
+        predicted_section(comparison),
+        libraries_section(other.sides, other.base, spec.source or spec.name)
+        if other.sides
+        else None,
+        gradients_section(comparison, lab),
+        capability_section(comparison),
+        staleness_section(comparison),
+        beta_section(comparison),
         *sections,
-        cost(comparison, records),
-        failures(records, last_lines or {}),
-        methods(),
-        provenance(records, scores, other.origins, other.home),
+        cost_section(comparison, records),
+        failures_section(records, last_lines or {}),
+        methods_section(),
+        provenance_section(records, scores, other.origins, other.home),
     )
     return Report(
         name=spec.name,
@@ -186,12 +200,12 @@ def _cards(comparison: Comparison) -> list[Card]:
             f.claim.text,
             f.evidence.contrast.cells if f.evidence else (),
         )
-        for f in comparison.findings
+        for f in comparison.claims
     ]
 
 
 def _answer(comparison: Comparison) -> str:
-    findings = comparison.findings
+    findings = comparison.claims
     if not any(run.record.state == "succeeded" for run in comparison.runs):
         return "No cell has finished yet: there is nothing to say."
     if not findings:

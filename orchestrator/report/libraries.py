@@ -5,25 +5,25 @@ from functools import cache
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.estimates import Estimate
 from orchestrator.analysis.libraries import (
     CURVES,
     LibrarySide,
-    curve_at,
-    meaning,
+    curves_by_library,
+    meaning_data,
     not_compared,
-    omitted,
-    plain,
+    not_imitated,
+    side_data,
 )
-from orchestrator.analysis.phrases import counted, number, p_value, told
-from orchestrator.analysis.wording import metric as name_of
+from orchestrator.analysis.sentences import metric_title as name_of
+from orchestrator.analysis.stats import Estimate
+from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.probes.capability import RANK, CapabilityRow, Release, matrix, releases, words
-from orchestrator.report.data import label, rounded
+from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.spec.rehearse import verdict_on
 
-TITLES = {"predicted": "predicted at micro scale", "observed": "observed in the libraries"}
-TEXT = (
+SIDE_TITLES = {"predicted": "predicted at micro scale", "observed": "observed in the libraries"}
+LIBRARIES_TEXT = (
     "A question is a cell without its library and its seed. Differences are paired on seeds and "
     "corrected by Holm; one of `same mathematics` is one training run under both names, so it is 0 "
     "by identity and not by measurement."
@@ -35,15 +35,19 @@ PREDICTED = (
 POINTS = 40
 
 
-def libraries(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
+def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
     """Meanings, curves, scores, effective beta and verdicts of every library against `base`."""
-    pages: dict[str, dict[str, Any]] = {side.name: plain(side, base, source) for side in sides}
-    meant = meaning(sides[0].questions, base)
-    text = [TEXT, *([PREDICTED] if "predicted" in pages else []), *_overall(pages)]
+    pages: dict[str, dict[str, Any]] = {side.name: side_data(side, base, source) for side in sides}
+    meant = meaning_data(sides[0].questions, base)
+    text = [
+        LIBRARIES_TEXT,
+        *([PREDICTED] if "predicted" in pages else []),
+        *_overall_sentences(pages),
+    ]
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
     read = not_compared(sides[0].questions)
-    own = [f"{base}, not imitated: {each}" for each in omitted(sides[0].questions, base)]
-    points = tuple(dict.fromkeys([*read, *own, *_omitted(meant), *missing]))
+    own = [f"{base}, not imitated: {each}" for each in not_imitated(sides[0].questions, base)]
+    points = tuple(dict.fromkeys([*read, *own, *_not_imitated(meant), *missing]))
     figure = Figure(
         "libraries",
         "libraries",
@@ -53,21 +57,21 @@ def libraries(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
         "Learning curves by library, one panel a question; the tables below hold final values.",
     )
     tables = [
-        _meanings(meant, base),
-        *(table for side in sides for table in _of_side(side, pages[side.name])),
-        _ledger(meant, base),
+        _meaning_table(meant, base),
+        *(table for side in sides for table in _side_tables(side, pages[side.name])),
+        _ledger_table(meant, base),
     ]
     return Section(
         "libraries",
         "Across libraries",
         tuple(text),
         points,
-        figures=(figure,) if data(sides) else (),
+        figures=(figure,) if library_panels(sides) else (),
         tables=tuple(table for table in tables if table.rows),
     )
 
 
-def _overall(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _overall_sentences(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The verdict over all questions, in one sentence a side."""
     for name, page in pages.items():
         by: dict[str, list[str]] = {}
@@ -77,10 +81,10 @@ def _overall(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
         if by:
             said = "; ".join(f"{verdict}: {', '.join(pairs)}" for verdict, pairs in by.items())
-            yield f"Over all questions, {TITLES[name]}: {said}."
+            yield f"Over all questions, {SIDE_TITLES[name]}: {said}."
 
 
-def _omitted(meant: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _not_imitated(meant: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in meant:
         for sentence in each["omits"]:
             yield f"{each['library']}, not imitated: {sentence}"
@@ -88,7 +92,7 @@ def _omitted(meant: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"{each['library']} would refuse {question}: {sentence}"
 
 
-def _meanings(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
+def _meaning_table(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     rows = tuple(
         (each["library"], m["title"], m["base"], m["other"], counted(len(m["questions"]), "cell"))
         for each in meant
@@ -99,7 +103,7 @@ def _meanings(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     )
 
 
-def _ledger(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
+def _ledger_table(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     rows = tuple(
         (each["library"], g["field"], g["base"], g["other"])
         for each in meant
@@ -113,19 +117,19 @@ def _ledger(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     )
 
 
-def _of_side(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportTable]:
-    title = TITLES[side.name]
+def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportTable]:
+    title = SIDE_TITLES[side.name]
     metric = name_of(page["metric"]) if page["metric"] else "nothing has finished yet"
     rows = tuple(
         (
             s["question"],
             s["library"],
-            _told(s["in_domain"]),
-            _told(s["out_of_domain"]),
+            _estimate_text(s["in_domain"]),
+            _estimate_text(s["out_of_domain"]),
             "" if s["beta"] is None else f"{s['beta']:g}",
-            number(s["beta_effective"]["mean"]) if s["beta_effective"] else "",
+            number_text(s["beta_effective"]["mean"]) if s["beta_effective"] else "",
             f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "",
-            _cells(side, s["question"], s["library"]),
+            _library_links(side, s["question"], s["library"]),
         )
         for s in page["scores"]
     )
@@ -138,44 +142,44 @@ def _of_side(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportTable
     yield ReportTable(
         f"Difference to {page['base']}, {title}",
         ("cell", "library", "difference", "p (Holm)", "verdict"),
-        tuple((d["question"], d["right"], *_verdict(d)) for d in page["differences"]),
+        tuple((d["question"], d["right"], *_difference_columns(d)) for d in page["differences"]),
         searchable=True,
     )
     yield ReportTable(
         f"Over all cells, {title}",
         ("library", "less", "difference", "p (Holm)", "verdict"),
-        tuple((d["right"], d["left"], *_verdict(d)) for d in page["overall"]),
+        tuple((d["right"], d["left"], *_difference_columns(d)) for d in page["overall"]),
     )
 
 
-def _verdict(found: Mapping[str, Any]) -> tuple[str, str, str]:
+def _difference_columns(found: Mapping[str, Any]) -> tuple[str, str, str]:
     measured = found["difference"] is not None
-    p = p_value(found["p_corrected"]).removeprefix("p = ") if measured else ""
-    return _told(found["difference"], signed=True), p, found["verdict"]
+    p = p_text(found["p_corrected"]).removeprefix("p = ") if measured else ""
+    return _estimate_text(found["difference"], signed=True), p, found["verdict"]
 
 
-def _told(found: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    return "" if found is None else told(Estimate(**found), signed=signed)
+def _estimate_text(found: Mapping[str, Any] | None, *, signed: bool = False) -> str:
+    return "" if found is None else estimate_text(Estimate(**found), signed=signed)
 
 
-def _cells(side: LibrarySide, question: str, library: str) -> ReportText:
+def _library_links(side: LibrarySide, question: str, library: str) -> ReportText:
     asked = next(q for q in side.questions if q.name == question).asked[library]
     return tuple(cell_link(one.id, f"s{seed}") for seed, one in sorted(asked.items()))
 
 
-def data(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
+def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
     """One panel a question and side: {"title", "metric", "libraries": {name: {"x", "y"}}}."""
     panels = []
     for side in sides:
         for question in side.questions:
             for metric in CURVES:
-                at, curves = curve_at(side.runs, question, metric, POINTS)
+                at, curves = curves_by_library(side.runs, question, metric, POINTS)
                 if len(at) > 1:
                     panels.append(
                         {
                             "title": question.name + (f", {side.name}" if len(sides) > 1 else ""),
                             "metric": metric,
-                            "label": label(metric),
+                            "label": axis_label(metric),
                             "x": list(at),
                             "libraries": {
                                 name: [rounded(v) for v in values]
@@ -202,13 +206,13 @@ LEGEND = (
 )
 OWN = "The KL terms of this experiment, on samples of the policy itself"
 OLDER = "... and on samples of an older policy (minibatches, staleness)"
-MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
+STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
 
 
-def capability(comparison: Comparison) -> Section | None:
+def capability_section(comparison: Comparison) -> Section | None:
     """The terms of this experiment first, then every other one; nothing where none of its
     libraries was measured."""
-    chosen = _releases(comparison)
+    chosen = _declared_releases(comparison)
     if not chosen:
         return None
     rows = matrix(chosen)
@@ -217,15 +221,15 @@ def capability(comparison: Comparison) -> Section | None:
     own = {c.kl for c in comparison.configurations}
     labels = list(dict.fromkeys(row.label for row in rows))
     off = any(
-        run.asked.batch.num_minibatches > 1 or run.asked.max_staleness_steps
+        run.declared.batch.num_minibatches > 1 or run.declared.max_staleness_steps
         for run in comparison.runs
     )
     mine = [label for label in labels if label in own]
     rest = [label for label in labels if label not in own]
     tables = (
-        _table(OWN, rows, chosen, mine, False),
-        _table(OLDER, rows, chosen, mine if off else [], True),
-        _table("Every other KL term", rows, chosen, rest, False, searchable=True),
+        _capability_table(OWN, rows, chosen, mine, False),
+        _capability_table(OLDER, rows, chosen, mine if off else [], True),
+        _capability_table("Every other KL term", rows, chosen, rest, False, searchable=True),
     )
     return Section(
         "capability",
@@ -235,19 +239,19 @@ def capability(comparison: Comparison) -> Section | None:
     )
 
 
-def _releases(comparison: Comparison) -> list[Release]:
+def _declared_releases(comparison: Comparison) -> list[Release]:
     """The releases the cells were declared for; one without a version stands for the newest."""
     known = releases()
     found: dict[Release, None] = {}
     for run in comparison.runs:
-        backend = run.asked.backend
+        backend = run.declared.backend
         match = [r for r in known if r[0] == backend.name and backend.version in (None, "", r[1])]
         if match:
             found[match[0]] = None
     return list(found)
 
 
-def _table(
+def _capability_table(
     caption: str,
     rows: Sequence[CapabilityRow],
     chosen: Sequence[Release],
@@ -275,19 +279,19 @@ def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
     found = row.off_policy if off_policy else row.on_policy
     if row.status == "refused" or (found is not None and "refused" in found):
         return "–"
-    mark = MARKS[row.status]
+    mark = STATUS_MARKS[row.status]
     return words(found) + mark + ("" if found is None or found.get("agrees") else " !")
 
 
 # What the KL terms of this experiment optimise, and the paper's Fig. 1 from the laboratory.
 
 
-TITLE = "What the KL terms optimise"
+GRADIENTS_TITLE = "What the KL terms optimise"
 PARAMETERS = ("a", "b")
 
 
 @cache
-def laboratory() -> Mapping[str, Any]:
+def laboratory_data() -> Mapping[str, Any]:
     """Fig. 1 as the page draws it: per configuration and parameter, exact and sampled. The same in
     every report, and a second of work: made once a process."""
     from orchestrator.kl.figures import figure1
@@ -305,7 +309,7 @@ def laboratory() -> Mapping[str, Any]:
     }
 
 
-def gradients(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
+def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
     """The verdict on every configuration, and bias and variance of the gradients (Fig. 1)."""
     setting = lab["setting"]
     policy, reference = setting["policy"], setting["reference"]
@@ -324,24 +328,24 @@ def gradients(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
     )
     return Section(
         "gradients",
-        TITLE,
+        GRADIENTS_TITLE,
         ("Derived from exact gradients of the paper's autoregressive model (orch explain).",),
         figures=(figure,),
-        tables=(_verdicts(comparison), _numbers(lab)),
+        tables=(_verdict_table(comparison), _gradient_table(lab)),
     )
 
 
-def _verdicts(comparison: Comparison) -> ReportTable:
+def _verdict_table(comparison: Comparison) -> ReportTable:
     rows: dict[tuple[str, ...], None] = {}
     for found in comparison.configurations:
-        told = verdict_on(found.runs[0].asked)
+        told = verdict_on(found.runs[0].declared)
         rows[found.study, found.kl, told.summary, told.advice.text] = None
     return ReportTable(
         "The KL terms of this experiment", ("study", "KL", "its gradient", "advice"), tuple(rows)
     )
 
 
-def _numbers(lab: Mapping[str, Any]) -> ReportTable:
+def _gradient_table(lab: Mapping[str, Any]) -> ReportTable:
     columns = (
         "configuration",
         *(f"{name} d/d{p}" for p in PARAMETERS for name in ("bias", "sampled bias", "variance")),

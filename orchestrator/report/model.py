@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orchestrator.analysis.judge import ClaimVerdict
+from orchestrator.analysis.claims import ClaimVerdict
 
 FigureKind = Literal[
     "finals",

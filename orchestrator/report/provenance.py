@@ -1,23 +1,134 @@
-"""The sections that let a reader check: staleness, failures, methods, provenance."""
+"""Provenance."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
 from urllib.parse import quote
 
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.estimates import ALPHA, LEVEL, POWER, estimate
-from orchestrator.analysis.phrases import told
+from orchestrator.analysis.runs import MeasuredRun
+from orchestrator.analysis.stats import ALPHA, LEVEL, POWER
+from orchestrator.analysis.text import counted, listed, number_text
 from orchestrator.provenance import CHANGED
-from orchestrator.records import Record, Score
-from orchestrator.report.data import drawn, names_of
-from orchestrator.report.model import Entry, Figure, Link, ReportTable, ReportText, Section
-from orchestrator.report.results import WHO, cells, who
+from orchestrator.records import Record, Score, Spec
+from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
 from orchestrator.settings import Settings
 
-TITLE = "Provenance"
-BETA_EFFECTIVE = "train/beta_effective"
+UNCORRECTED = (
+    "Claims are corrected for their number; the intervals of figures and tables are not. Among "
+    "many intervals some exclude the truth."
+)
+
+
+def limits(
+    comparison: Comparison, scores: Sequence[Score], spec: Spec, baselines: Collection[str] = ()
+) -> tuple[str, ...]:
+    """One sentence each, the weightiest first. `baselines`: those that are scored, as
+    `model (chat template: default)`."""
+    return (
+        *_scale_limits(comparison.runs),
+        *_seed_limits(comparison),
+        *_unfinished_limits(comparison),
+        *_evaluation_limits(scores, spec),
+        *_baseline_limits(spec, baselines),
+        UNCORRECTED,
+    )
+
+
+def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    if not is_micro(runs):
+        return
+    yield (
+        "Every run is of the embedded trainer: a policy of tens of thousands of parameters on "
+        "strings of digits. It shows what a KL configuration does to the gradient and to training; "
+        "none of these numbers is the paper's, and none says how large an effect is on a language "
+        "model."
+    )
+    libraries = {name for run in runs for name in run.traits.get("backend", "").split(" | ")}
+    if named := sorted(libraries - {"", "micro"}):
+        yield (
+            f"The cells are declared for {listed(named)}; the embedded trainer trained each in the "
+            "dialect of its library, as far as it imitates it. A difference between libraries here "
+            "is a prediction; none of their code ran."
+        )
+
+
+def _baseline_limits(spec: Spec, scored: Collection[str]) -> Iterator[str]:
+    declared = [f"{b.model} (chat template: {b.chat_template})" for b in spec.evaluation.baselines]
+    if missing := [name for name in declared if name not in scored]:
+        yield (
+            f"Of the baselines the spec declares, {listed(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not evaluated: `orch eval` does. Curves start "
+            "at train step 0, which is the base policy."
+        )
+
+
+def is_micro(runs: Sequence[MeasuredRun]) -> bool:
+    """Whether these are rehearsals."""
+    return any(run.record.cell.scale == "micro" for run in runs)
+
+
+def _seed_limits(comparison: Comparison) -> Iterator[str]:
+    counts = sorted({len(c.runs) for c in comparison.configurations})
+    if not counts:
+        return
+    spread = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
+    metric = comparison.in_domain
+    widths = [
+        width
+        for c in comparison.configurations
+        if metric is not None
+        and metric in c.finals
+        and (width := c.finals[metric].half_width) is not None
+    ]
+    if not widths:
+        yield f"With {spread} a configuration there are no intervals: no difference is established."
+        return
+    yield (
+        f"There are {spread} a configuration. The median 95 % interval of the in-domain result is "
+        f"±{number_text(median(widths))}: much smaller differences cannot be told from chance."
+    )
+    yield (
+        "Seeds vary the order of prompts, sampling and nothing else: the initial policy and the "
+        "hyperparameters are the same, and results may depend on them."
+    )
+
+
+def _unfinished_limits(comparison: Comparison) -> Iterator[str]:
+    states: dict[str, int] = {}
+    for run in comparison.runs:
+        if run.record.state != "succeeded":
+            states[run.record.state] = states.get(run.record.state, 0) + 1
+    if states:
+        named = listed(f"{count} {state}" for state, count in sorted(states.items()))
+        total = counted(len(comparison.runs), "cell")
+        yield (
+            f"Of {total}, {named}: their configurations rest on fewer seeds, and cells that fail "
+            "need not be a random choice."
+        )
+
+
+def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
+    if not scores:
+        yield (
+            "No checkpoint was evaluated with the harness; accuracies are the trainer's own, where "
+            "it has any."
+        )
+        return
+    tasks = {score.task: score for score in scores}
+    sizes = listed(
+        f"{name} ({one.num_items} × {one.repeats})" for name, one in sorted(tasks.items())
+    )
+    yield f"Scores rest on these items × responses: {sizes}."
+    if spec.evaluation.sampling.min_p == 1.0 or any(s.sampling.min_p == 1.0 for s in scores):
+        yield (
+            "Evaluation sampled with min_p = 1.0, which keeps only the likeliest token: it is "
+            "greedy decoding, and repeats of an item are the same response."
+        )
+
+
+PROVENANCE_TITLE = "Provenance"
 MAX_LINES = 30
 MAX_CHARACTERS = 4000
 """Of what a failed cell printed, from its end."""
@@ -41,18 +152,12 @@ class Origin:
     mlflow_url: str = ""
 
 
-EFFECTIVE = (
-    "The β that would pull as hard under the objective the spec names. It parts from the β asked "
-    "for where a library averages, scales or bounds the KL term otherwise."
-)
-STALENESS = (
-    "Policy versions between sampling and use, in train steps, averaged over training. What was "
-    "asked for is a bound; what counts is what was observed."
-)
 DIRECTORY = (
     "Each holds cell.json (every setting), plan/ (what was launched, and the ledger of how each "
     "setting got there), attempts/, checkpoints/ and eval/ (scores and single items)."
 )
+
+
 METHODS = (
     (
         f"Intervals over seeds are {100 * LEVEL:.0f} % intervals of the mean by Student's t; "
@@ -94,88 +199,7 @@ METHODS = (
 )
 
 
-def staleness(comparison: Comparison) -> Section | None:
-    """Asked-for bounds beside what was observed, and beta beside what it came to."""
-    rows = [
-        (
-            *who(c, setting),
-            c.traits.get("async", ""),
-            told(c.staleness),
-            "" if c.max_staleness is None else f"{c.max_staleness:g}",
-            cells(c),
-        )
-        for c, setting in names_of(comparison.configurations)
-        if c.staleness is not None
-    ]
-    if not any(
-        c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
-    ):
-        return None
-    columns = (*WHO, "largest allowed", "observed mean", "observed largest", "cells")
-    table = ReportTable("Staleness in train steps", columns, tuple(rows), searchable=len(rows) > 12)
-    return Section(
-        "staleness",
-        "Observed staleness",
-        (STALENESS,),
-        figures=_curve(
-            comparison,
-            "staleness",
-            "rollout/staleness_mean",
-            "Staleness of the rollouts that were trained on",
-        ),
-        tables=(table,) if rows else (),
-    )
-
-
-def effective(comparison: Comparison) -> Section | None:
-    """The beta that was asked for beside the one it came to."""
-    rows = []
-    for c, setting in names_of(comparison.configurations):
-        means = [
-            fmean(values)
-            for run in c.runs
-            if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])
-        ]
-        if means and c.beta is not None:
-            found = estimate(means)
-            rows.append(
-                (
-                    *who(c, setting),
-                    f"{c.beta:g}",
-                    told(found),
-                    f"{found.mean / c.beta:.3g}" if c.beta else "",
-                    cells(c),
-                )
-            )
-    if not rows:
-        return None
-    columns = (*WHO, "β asked for", "effective β: mean over training", "ratio", "cells")
-    table = ReportTable("Effective β of every configuration", columns, tuple(rows), searchable=True)
-    return Section(
-        "beta",
-        "Effective β",
-        (EFFECTIVE,),
-        figures=_curve(comparison, "beta", BETA_EFFECTIVE, "Effective β"),
-        tables=(table,),
-    )
-
-
-def _curve(comparison: Comparison, name: str, metric: str, title: str) -> tuple[Figure, ...]:
-    if not any(drawn(c, metric) for c in comparison.configurations):
-        return ()
-    return (
-        Figure(
-            name,
-            "measures",
-            title,
-            "Mean over seeds with its 95 % interval as a band.",
-            f"Curves of {metric} over train steps; the table holds their means.",
-            (metric,),
-        ),
-    )
-
-
-def failures(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
+def failures_section(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
     """Cells that failed, with the last lines they printed, and files that could not be read."""
     entries = []
     for record in records:
@@ -201,12 +225,12 @@ def _tail(text: str) -> str:
     return lines if len(lines) <= MAX_CHARACTERS else f"... {lines[-MAX_CHARACTERS:]}"
 
 
-def methods() -> Section:
+def methods_section() -> Section:
     """How each kind of number was made."""
     return Section("methods", "How the numbers were made", points=METHODS)
 
 
-def provenance(
+def provenance_section(
     records: Sequence[Record],
     scores: Sequence[Score],
     origins: Mapping[str, Origin] | None = None,
@@ -217,14 +241,14 @@ def provenance(
     `home`: the folder the page will lie in, for links to run directories.
     """
     if not records:
-        return Section("provenance", TITLE, ("Nothing was launched yet.",))
+        return Section("provenance", PROVENANCE_TITLE, ("Nothing was launched yet.",))
     evaluated: dict[str, list[Score]] = {}
     for score in scores:
         evaluated.setdefault(score.cell_id, []).append(score)
     root = os.path.commonpath([r.directory.parent for r in records])
     known = origins or {}
     rows = tuple(
-        _row(record, evaluated.get(record.cell.id, []), known.get(record.cell.id), root, home)
+        _cell_row(record, evaluated.get(record.cell.id, []), known.get(record.cell.id), root, home)
         for record in records
     )
     columns = (
@@ -255,11 +279,14 @@ def provenance(
         anchors=tuple(f"cell-{record.cell.id}" for record in records),
     )
     return Section(
-        "provenance", TITLE, (f"Directories are below {root}. {DIRECTORY}",), tables=(table,)
+        "provenance",
+        PROVENANCE_TITLE,
+        (f"Directories are below {root}. {DIRECTORY}",),
+        tables=(table,),
     )
 
 
-def _row(
+def _cell_row(
     record: Record, scores: Sequence[Score], origin: Origin | None, root: str, home: str
 ) -> tuple[ReportText, ...]:
     cell, outcome = record.cell, record.outcome

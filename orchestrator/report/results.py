@@ -1,21 +1,26 @@
-"""What tables of several sections share: who a row is of, and where its numbers come from."""
+"""Results."""
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.configurations import Configuration, SeedSpread
-from orchestrator.analysis.libraries import versus_none
-from orchestrator.analysis.phrases import number, told
-from orchestrator.analysis.published import PublishedComparison
-from orchestrator.analysis.wording import metric as name_of
-from orchestrator.analysis.wording import statement
+from orchestrator.analysis.compare import Comparison, PublishedComparison
+from orchestrator.analysis.configurations import Configuration, differences_to_no_kl
+from orchestrator.analysis.sentences import metric_title as name_of
+from orchestrator.analysis.sentences import statement
+from orchestrator.analysis.stats import SeedSpread, estimate
+from orchestrator.analysis.text import estimate_text, number_text
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import ExitRecord, Record, Score, Spec
-from orchestrator.report.data import CURVES, drawn, names_of, rounded, setting_names
-from orchestrator.report.limits import is_micro
+from orchestrator.report.figures import (
+    CURVES,
+    has_curve,
+    rounded,
+    setting_names,
+    with_setting_names,
+)
 from orchestrator.report.model import (
     Figure,
     Map,
@@ -25,41 +30,41 @@ from orchestrator.report.model import (
     Section,
     cell_link,
 )
+from orchestrator.report.provenance import is_micro
 
-WHO = ("study", "setting", "configuration")
+CONFIGURATION_COLUMNS = ("study", "setting", "configuration")
 
 
-def who(c: Configuration, setting: str) -> tuple[str, str, str]:
+def configuration_columns(c: Configuration, setting: str) -> tuple[str, str, str]:
     """The fields under WHO."""
     return c.study, setting, c.name
 
 
-def cells(c: Configuration) -> ReportText:
+def seed_links(c: Configuration) -> ReportText:
     """A link to each seed's cell."""
     return tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
 
 
-def final(c: Configuration, metric: str | None) -> str:
+def final_text(c: Configuration, metric: str | None) -> str:
     """A final value with its interval over seeds; empty where there is none."""
-    return told(c.finals[metric]) if metric is not None and metric in c.finals else ""
+    return estimate_text(c.finals[metric]) if metric is not None and metric in c.finals else ""
 
 
-def final_over_items(c: Configuration, metric: str | None) -> str:
+def over_items_text(c: Configuration, metric: str | None) -> str:
     """Its interval over seeds and items; empty where single items are not known."""
     found = c.finals_over_items.get(metric or "")
-    return "" if found is None or found.low is None else told(found).partition(" ")[2]
+    return "" if found is None or found.low is None else estimate_text(found).partition(" ")[2]
 
 
-# How steadily each configuration trained: drop from its peak, spread, steps kept.
-
-
-TEXT = (
+STABILITY_TEXT = (
     "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
     "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
     "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
     "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
     "mean is the area under the share of runs that still train."
 )
+
+
 MEASURES = {
     "drop": "drop from the peak",
     "spread": "standard deviation between seeds",
@@ -67,9 +72,11 @@ MEASURES = {
 }
 
 
-def steadiness(comparison: Comparison) -> Section | None:
+def stability_section(comparison: Comparison) -> Section | None:
     """A figure and a table of stability; nothing before a run has ended."""
-    found = [(c, s) for c, s in names_of(comparison.configurations) if c.stability.steps_kept]
+    found = [
+        (c, s) for c, s in with_setting_names(comparison.configurations) if c.stability.steps_kept
+    ]
     if not found:
         return None
     curves = {name_of(c.stability.metric) for c, _ in found if c.stability.metric}
@@ -82,9 +89,11 @@ def steadiness(comparison: Comparison) -> Section | None:
         "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
         "configuration; the table below holds the numbers.",
     )
-    rows = tuple((*who(c, s), *_row(c), cells(c)) for c, s in found)
+    rows = tuple(
+        (*configuration_columns(c, s), *_stability_row(c), seed_links(c)) for c, s in found
+    )
     columns = (
-        *WHO,
+        *CONFIGURATION_COLUMNS,
         "drop from the peak",
         "spread between seeds",
         "steps kept",
@@ -94,37 +103,40 @@ def steadiness(comparison: Comparison) -> Section | None:
     table = ReportTable(
         "Stability of every configuration, with 95 % intervals", columns, rows, searchable=True
     )
-    return Section("stability", "Stability", (TEXT,), figures=(figure,), tables=(table,))
+    return Section("stability", "Stability", (STABILITY_TEXT,), figures=(figure,), tables=(table,))
 
 
-def _row(c: Configuration) -> tuple[str, ...]:
+def _stability_row(c: Configuration) -> tuple[str, ...]:
     s = c.stability
-    kept = f"{number(s.steps_kept.mean)} of {s.num_train_steps}" if s.steps_kept else ""
+    kept = f"{number_text(s.steps_kept.mean)} of {s.num_train_steps}" if s.steps_kept else ""
     return (
-        told(s.drop) if s.drop else "",
-        _spread(s.spread),
+        estimate_text(s.drop) if s.drop else "",
+        _spread_text(s.spread),
         kept,
         ", ".join(map(str, s.collapsed_at)),
     )
 
 
-def _spread(found: SeedSpread | None) -> str:
+def _spread_text(found: SeedSpread | None) -> str:
     if found is None:
         return "one seed: none"
     if found.low is None or found.high is None:
-        return number(found.sd)
-    return f"{number(found.sd)} [{number(found.low)}, {number(found.high)}]"
+        return number_text(found.sd)
+    return f"{number_text(found.sd)} [{number_text(found.low)}, {number_text(found.high)}]"
 
 
-def data(comparison: Comparison) -> dict[str, Any]:
+def stability_data(comparison: Comparison) -> dict[str, Any]:
     """Measure -> title and, by configuration, [value, low, high] or null."""
     return {
-        name: {"title": title, "values": [_values(c, name) for c in comparison.configurations]}
+        name: {
+            "title": title,
+            "values": [_stability_values(c, name) for c in comparison.configurations],
+        }
         for name, title in MEASURES.items()
     }
 
 
-def _values(c: Configuration, measure: str) -> list[Any] | None:
+def _stability_values(c: Configuration, measure: str) -> list[Any] | None:
     s = c.stability
     if measure == "spread":
         one = s.spread
@@ -135,17 +147,16 @@ def _values(c: Configuration, measure: str) -> list[Any] | None:
     return [rounded(v) for v in (estimate.mean, estimate.low, estimate.high)]
 
 
-# What it cost: by study and by configuration, every attempt counted, failed ones too.
-
-
 COST_TEXT = (
     "Training only, every attempt counted, failed ones too; evaluation is not in it. A cell that "
     "belongs to several studies is trained once and counted in each; the total counts it once."
 )
-COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
-def cost(comparison: Comparison, records: Sequence[Record]) -> Section | None:
+COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
+
+
+def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
     """Nothing before an attempt has ended."""
     if not any(end for record in records for end in record.attempts):
         return None
@@ -153,18 +164,18 @@ def cost(comparison: Comparison, records: Sequence[Record]) -> Section | None:
     rows = [(study, *_spent(r for r in records if study in r.cell.studies)) for study in studies]
     rows.append(("all together", *_spent(records)))
     by_configuration = tuple(
-        (*who(c, setting), *_spent(run.record for run in c.runs), cells(c))
-        for c, setting in names_of(comparison.configurations)
+        (*configuration_columns(c, setting), *_spent(run.record for run in c.runs), seed_links(c))
+        for c, setting in with_setting_names(comparison.configurations)
     )
     return Section(
         "cost",
         "Cost",
         (COST_TEXT,),
         tables=(
-            ReportTable("By study", ("study", *COLUMNS), tuple(rows)),
+            ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows)),
             ReportTable(
                 "By configuration",
-                (*WHO, *COLUMNS, "where from"),
+                (*CONFIGURATION_COLUMNS, *COST_COLUMNS, "where from"),
                 by_configuration,
                 searchable=True,
             ),
@@ -178,24 +189,21 @@ def _spent(records: Iterable[Record]) -> tuple[str, ...]:
     return (
         str(len(found)),
         str(sum(len(record.attempts) for record in found)),
-        _number(sum(end.gpu_hours for end in ends)),
-        _number(sum(end.cpu_seconds for end in ends)),
-        _number(sum(max(0.0, end.ended - end.started) for end in ends) / 3600),
+        _amount(sum(end.gpu_hours for end in ends)),
+        _amount(sum(end.cpu_seconds for end in ends)),
+        _amount(sum(max(0.0, end.ended - end.started) for end in ends) / 3600),
     )
 
 
-def _number(value: float) -> str:
+def _amount(value: float) -> str:
     return "0" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-# Models before training, with and without their chat template, beside what was trained of them.
 
 
 _AT_K = re.compile(r"mean@(\d+)")
 _DOMAINS = (("in", "in_domain"), ("out", "out_of_domain"))
 
 
-def values(scores: Sequence[Score]) -> dict[str, float]:
+def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
     """Canonical name -> value before training: each task's mean@k, and the mean over the tasks of a
     domain, each at its largest k."""
     named: dict[str, float] = {}
@@ -218,25 +226,25 @@ def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
     return [
         {
             "model": one.baseline.model,
-            "name": short(one),
+            "name": baseline_name(one),
             "note": one.note,
-            "finals": {name: rounded(v) for name, v in values(one.scores).items()},
+            "finals": {name: rounded(v) for name, v in baseline_values(one.scores).items()},
         }
         for one in found
         if one.scores
     ]
 
 
-def short(one: ScoredBaseline) -> str:
+def baseline_name(one: ScoredBaseline) -> str:
     """`base model`, `base, no template`."""
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
-def table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> ReportTable | None:
+def baseline_table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> ReportTable | None:
     """Every declared baseline; an unscored one says so."""
     if not found:
         return None
-    rows = tuple(_baseline_row(one, values(one.scores), metrics) for one in found)
+    rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in found)
     columns = ("model", "chat template", *map(name_of, metrics), "note")
     return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, rows)
 
@@ -245,29 +253,31 @@ def _baseline_row(
     one: ScoredBaseline, known: Mapping[str, float], metrics: Sequence[str]
 ) -> tuple[str, ...]:
     template = "none" if one.baseline.chat_template == "none" else "its own"
-    told = [number(known[m]) if m in known else "not evaluated" for m in metrics]
+    told = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
     return (one.baseline.model, template, *told, one.note)
 
 
-# The sections that hold results: accuracies, curves, collapse, distance, prediction.
-
-
-TITLE = "Final accuracy"
-COLLAPSED = (
+FINALS_TITLE = "Final accuracy"
+COLLAPSE_TEXT = (
     "Runs that collapsed, of those that ended: the reward fell to nothing, a number became NaN, or "
     "responses ran to the limit. A collapse is a result, not a failed job."
 )
+
+
 DISTANCE = ("eval/kl_forward", "eval/kl_reverse", "eval/entropy")
 
 
-def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
+def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
     """Final accuracy in and out of domain, with intervals, beside the models before training
     (Fig. 5, 6, 8, 9, 10)."""
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
-    before = table(baselines, metrics)
+    before = baseline_table(baselines, metrics)
     if not metrics:
         return Section(
-            "finals", TITLE, ("No cell has finished yet.",), tables=(before,) if before else ()
+            "finals",
+            FINALS_TITLE,
+            ("No cell has finished yet.",),
+            tables=(before,) if before else (),
         )
     found = comparison.configurations
     tasks = sorted({m for c in found for m in c.finals if _is_task(m)})
@@ -290,7 +300,7 @@ def finals(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> 
         (*metrics, *tasks),
     )
     tables = (before, _finals_table(comparison, over_items=over_items))
-    return Section("finals", TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
+    return Section("finals", FINALS_TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
 
 
 def _is_task(metric: str) -> bool:
@@ -308,24 +318,24 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
         comparison.in_domain,
         comparison.out_of_domain,
     )
-    differences = versus_none(found, inside) if inside else {}
+    differences = differences_to_no_kl(found, inside) if inside else {}
     rows = [
         (
-            *who(c, setting),
+            *configuration_columns(c, setting),
             f"{c.num_finished} of {len(c.runs)}",
-            final(c, inside),
-            *([final_over_items(c, inside)] if over_items else []),
-            told(differences[i], signed=True) if i in differences else "",
-            final(c, outside),
-            *([final_over_items(c, outside)] if over_items else []),
+            final_text(c, inside),
+            *([over_items_text(c, inside)] if over_items else []),
+            estimate_text(differences[i], signed=True) if i in differences else "",
+            final_text(c, outside),
+            *([over_items_text(c, outside)] if over_items else []),
             f"{c.collapse.count} of {c.collapse.n}",
-            cells(c),
+            seed_links(c),
         )
-        for i, (c, setting) in enumerate(names_of(found))
+        for i, (c, setting) in enumerate(with_setting_names(found))
     ]
     more = ("... over seeds and items",) if over_items else ()
     columns = (
-        *WHO,
+        *CONFIGURATION_COLUMNS,
         "seeds finished",
         name_of(inside) if inside else "",
         *more,
@@ -343,9 +353,9 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
     )
 
 
-def curves(comparison: Comparison) -> Section | None:
+def curves_section(comparison: Comparison) -> Section | None:
     """Learning curves by estimator, placement and beta (Fig. 2-4, 7, 11)."""
-    metrics = tuple(m for m in CURVES if any(drawn(c, m) for c in comparison.configurations))
+    metrics = tuple(m for m in CURVES if any(has_curve(c, m) for c in comparison.configurations))
     if not metrics:
         return None
     figure = Figure(
@@ -363,7 +373,7 @@ def curves(comparison: Comparison) -> Section | None:
     return Section("curves", "Learning curves", figures=(figure,))
 
 
-def collapse(comparison: Comparison) -> Section | None:
+def collapse_section(comparison: Comparison) -> Section | None:
     """Which configurations collapse: the whole grid at a glance."""
     found = comparison.configurations
     if not found:
@@ -371,16 +381,18 @@ def collapse(comparison: Comparison) -> Section | None:
     groups: dict[tuple[str, str], list[Configuration]] = {}
     for c, setting in zip(found, setting_names(found), strict=True):
         groups.setdefault((c.study, setting), []).append(c)
-    maps = tuple(_map(" · ".join(filter(None, key)), group) for key, group in groups.items())
+    maps = tuple(
+        _collapse_map(" · ".join(filter(None, key)), group) for key, group in groups.items()
+    )
     return Section(
         "collapse",
         "Collapse map",
-        (COLLAPSED,),
+        (COLLAPSE_TEXT,),
         maps=maps,
     )
 
 
-def _map(title: str, group: Sequence[Configuration]) -> Map:
+def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
     betas = sorted({c.beta for c in group if c.beta is not None})
     columns = [None, *betas] if any(c.beta is None for c in group) else list(betas)
     rows = []
@@ -395,9 +407,9 @@ def _map(title: str, group: Sequence[Configuration]) -> Map:
     return Map(title, names, tuple(rows))
 
 
-def reference(comparison: Comparison) -> Section | None:
+def reference_section(comparison: Comparison) -> Section | None:
     """Forward and reverse KL to the reference policy, and entropy, as training goes (Fig. 12)."""
-    metrics = tuple(m for m in DISTANCE if any(drawn(c, m) for c in comparison.configurations))
+    metrics = tuple(m for m in DISTANCE if any(has_curve(c, m) for c in comparison.configurations))
     if not metrics:
         return None
     figure = Figure(
@@ -411,13 +423,13 @@ def reference(comparison: Comparison) -> Section | None:
         metrics,
     )
     rows = [
-        (*who(c, setting), *(final(c, m) for m in metrics), cells(c))
-        for c, setting in names_of(comparison.configurations)
+        (*configuration_columns(c, setting), *(final_text(c, m) for m in metrics), seed_links(c))
+        for c, setting in with_setting_names(comparison.configurations)
         if any(m in c.finals for m in metrics)
     ]
     table = ReportTable(
         "Final values: mean and 95 % interval over seeds",
-        (*WHO, *map(name_of, metrics), "cells"),
+        (*CONFIGURATION_COLUMNS, *map(name_of, metrics), "cells"),
         tuple(rows),
         searchable=True,
     )
@@ -426,12 +438,12 @@ def reference(comparison: Comparison) -> Section | None:
     )
 
 
-def predicted(comparison: Comparison) -> Section | None:
+def predicted_section(comparison: Comparison) -> Section | None:
     """Observed accuracy against the closed form of the KL-regularised optimum."""
     accuracy = "eval/accuracy_in_domain"
     pairs = [
         (c, setting)
-        for c, setting in names_of(comparison.configurations)
+        for c, setting in with_setting_names(comparison.configurations)
         if c.predicted is not None and accuracy in c.finals
     ]
     if not pairs:
@@ -448,36 +460,35 @@ def predicted(comparison: Comparison) -> Section | None:
     )
     rows = [
         (
-            *who(c, setting),
+            *configuration_columns(c, setting),
             f"{c.predicted:.3f}",
-            final(c, accuracy),
+            final_text(c, accuracy),
             f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"),
-            cells(c),
+            seed_links(c),
         )
         for c, setting in pairs
     ]
-    columns = (*WHO, "predicted", "observed", "difference", "cells")
+    columns = (*CONFIGURATION_COLUMNS, "predicted", "observed", "difference", "cells")
     table = ReportTable(
         "Predicted and observed final accuracy", columns, tuple(rows), searchable=len(rows) > 12
     )
     return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))
 
 
-# The paper's numbers beside ours: each a relative improvement of the same claim.
-
-
-MICRO = (
+MICRO_NOTE = (
     "NOT COMPARABLE: the published numbers are of models of 7 and 8 billion parameters on "
     "mathematics; ours are of the embedded trainer, tens of thousands of parameters on strings of "
     "digits. They stand side by side to show which way each goes, and nothing else."
 )
-PRINTED_TEXT = (
+
+
+PUBLISHED_TEXT = (
     "Relative improvement: how much higher left is than right, in shares of right, averaged over "
     "tasks. A published number has no interval; ours is a 95 % interval over seeds."
 )
 
 
-def printed(comparison: Comparison, spec: Spec) -> Section | None:
+def published_section(comparison: Comparison, spec: Spec) -> Section | None:
     """Nothing where the spec names no published numbers."""
     if not comparison.published:
         return None
@@ -491,42 +502,42 @@ def printed(comparison: Comparison, spec: Spec) -> Section | None:
         + ("Not comparable: the scales differ." if micro else ""),
         "Our relative improvement with its interval and the published number, a row a claim.",
     )
-    rows = tuple(_printed_row(one, micro) for one in comparison.published)
+    rows = tuple(_published_row(one, micro) for one in comparison.published)
     columns = ("claim", "where", "published", "ours", "seeds", "published lies")
     return Section(
         "published",
         "Beside the paper's numbers",
-        tuple(filter(None, (PRINTED_TEXT, source))),
+        tuple(filter(None, (PUBLISHED_TEXT, source))),
         figures=(figure,) if any(one.ours for one in comparison.published) else (),
         tables=(ReportTable("Relative improvement", columns, rows),),
-        note=MICRO if micro else "",
+        note=MICRO_NOTE if micro else "",
     )
 
 
-def _printed_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
+def _published_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
     ours = one.ours
     if ours is None:
         told = f"none: {one.missing}"
     else:
-        told = _share(ours.value)
+        told = _percent(ours.value)
         if ours.low is not None and ours.high is not None:
-            told += f" [{_share(ours.low)}, {_share(ours.high)}]"
+            told += f" [{_percent(ours.low)}, {_percent(ours.high)}]"
     verdict = "not comparable (micro scale)" if micro else one.verdict
     return (
         statement(one.claim),
         one.published.where,
-        _share(one.published.relative_improvement),
+        _percent(one.published.relative_improvement),
         told,
         str(ours.n) if ours else "",
         verdict,
     )
 
 
-def _share(value: float) -> str:
+def _percent(value: float) -> str:
     return f"{100 * value:+.2f} %".replace("-", "−")
 
 
-def printed_data(comparison: Comparison) -> list[dict[str, Any]]:
+def published_data(comparison: Comparison) -> list[dict[str, Any]]:
     """Name, where, the published value, and ours as [value, low, high]; all shares."""
     return [
         {
@@ -540,3 +551,111 @@ def printed_data(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for one in comparison.published
     ]
+
+
+BETA_EFFECTIVE = "train/beta_effective"
+BETA_TEXT = (
+    "The β that would pull as hard under the objective the spec names. It parts from the β asked "
+    "for where a library averages, scales or bounds the KL term otherwise."
+)
+
+
+STALENESS_TEXT = (
+    "Policy versions between sampling and use, in train steps, averaged over training. What was "
+    "asked for is a bound; what counts is what was observed."
+)
+
+
+def staleness_section(comparison: Comparison) -> Section | None:
+    """Asked-for bounds beside what was observed, and beta beside what it came to."""
+    rows = [
+        (
+            *configuration_columns(c, setting),
+            c.traits.get("async", ""),
+            estimate_text(c.staleness),
+            "" if c.max_staleness is None else f"{c.max_staleness:g}",
+            seed_links(c),
+        )
+        for c, setting in with_setting_names(comparison.configurations)
+        if c.staleness is not None
+    ]
+    if not any(
+        c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
+    ):
+        return None
+    columns = (
+        *CONFIGURATION_COLUMNS,
+        "largest allowed",
+        "observed mean",
+        "observed largest",
+        "cells",
+    )
+    table = ReportTable("Staleness in train steps", columns, tuple(rows), searchable=len(rows) > 12)
+    return Section(
+        "staleness",
+        "Observed staleness",
+        (STALENESS_TEXT,),
+        figures=_metric_figure(
+            comparison,
+            "staleness",
+            "rollout/staleness_mean",
+            "Staleness of the rollouts that were trained on",
+        ),
+        tables=(table,) if rows else (),
+    )
+
+
+def beta_section(comparison: Comparison) -> Section | None:
+    """The beta that was asked for beside the one it came to."""
+    rows = []
+    for c, setting in with_setting_names(comparison.configurations):
+        means = [
+            fmean(values)
+            for run in c.runs
+            if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])
+        ]
+        if means and c.beta is not None:
+            found = estimate(means)
+            rows.append(
+                (
+                    *configuration_columns(c, setting),
+                    f"{c.beta:g}",
+                    estimate_text(found),
+                    f"{found.mean / c.beta:.3g}" if c.beta else "",
+                    seed_links(c),
+                )
+            )
+    if not rows:
+        return None
+    columns = (
+        *CONFIGURATION_COLUMNS,
+        "β asked for",
+        "effective β: mean over training",
+        "ratio",
+        "cells",
+    )
+    table = ReportTable("Effective β of every configuration", columns, tuple(rows), searchable=True)
+    return Section(
+        "beta",
+        "Effective β",
+        (BETA_TEXT,),
+        figures=_metric_figure(comparison, "beta", BETA_EFFECTIVE, "Effective β"),
+        tables=(table,),
+    )
+
+
+def _metric_figure(
+    comparison: Comparison, name: str, metric: str, title: str
+) -> tuple[Figure, ...]:
+    if not any(has_curve(c, metric) for c in comparison.configurations):
+        return ()
+    return (
+        Figure(
+            name,
+            "measures",
+            title,
+            "Mean over seeds with its 95 % interval as a band.",
+            f"Curves of {metric} over train steps; the table holds their means.",
+            (metric,),
+        ),
+    )

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.analysis.estimates import ALPHA
+from orchestrator.analysis.stats import ALPHA
 from orchestrator.search.block import Dimension
 
 if TYPE_CHECKING:

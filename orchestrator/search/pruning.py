@@ -4,8 +4,8 @@ import math
 import time
 from collections.abc import Sequence
 
-from orchestrator.analysis.phrases import counted
 from orchestrator.analysis.runs import measure
+from orchestrator.analysis.text import counted
 from orchestrator.files import read_lines
 from orchestrator.records import Record, Score
 from orchestrator.rundir import RunFolder

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.estimates import ALPHA, Estimate, estimate, holm, quantile, tails
+from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, t_quantile
 from orchestrator.evaluate import read_scores
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
@@ -176,7 +176,7 @@ def _worse(one: SearchOutcome, winner: Tried) -> list[Tried] | None:
         return None
     means = {number: math.fsum(column) / len(column) for number, column in columns.items()}
     squares = math.fsum((v - means[n]) ** 2 for n, column in columns.items() for v in column)
-    reach = quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
+    reach = t_quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
     top, count = means[winner.number], len(winner.seeds)
     return [
         trial
@@ -197,7 +197,7 @@ def contests(all_found: Sequence[SearchOutcome]) -> list[Contest]:
         differences = [a[seed][0] - b[seed][0] for seed in sorted(a.keys() & b.keys())]
         if differences:
             told = estimate(differences)
-            p = min(1.0, 2 * min(tails(told, 0.0)))
+            p = min(1.0, 2 * min(one_sided_p(told, 0.0)))
             rows.append((one.search.name, other.search.name, told, p, fresh))
     corrected = holm([row[3] for row in rows])
     return [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from orchestrator.analysis.phrases import counted, number, p_value, told
+from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.errors import OrchError
 from orchestrator.files import read_json, write_text
 from orchestrator.report import BANNER, Report
@@ -200,14 +200,14 @@ def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _best_row(one: SearchOutcome) -> tuple[str, str, str, str, str]:
-    from orchestrator.analysis.estimates import estimate
+    from orchestrator.analysis.stats import estimate
 
     if len(one.search.objectives) > 1:
         return f"{len(one.front)} on the front", "", "", "", ""
     if one.best is None:
         return "nothing measured yet", "", "", "", ""
-    value = told(estimate(values[0] for values in one.best.seeds.values()))
-    fresh = told(estimate(v[0] for v in one.confirmed.values())) if one.confirmed else ""
+    value = estimate_text(estimate(values[0] for values in one.best.seeds.values()))
+    fresh = estimate_text(estimate(v[0] for v in one.confirmed.values())) if one.confirmed else ""
     between = "; ".join(map(_bracket, brackets(one)))
     return _params(one.best), _recommended(one.recommended), between, value, fresh
 
@@ -228,8 +228,8 @@ def _contest_table(found: Sequence[SearchOutcome]) -> ReportTable:
     rows = tuple(
         (
             f"{c.one} − {c.other}",
-            told(c.difference, signed=True),
-            p_value(c.p),
+            estimate_text(c.difference, signed=True),
+            p_text(c.p),
             "fresh" if c.fresh else "those that chose",
         )
         for c in contests(found)
@@ -259,7 +259,7 @@ def _front_table(found: Sequence[SearchOutcome]) -> ReportTable:
     if len(objectives) == 1:
         return ReportTable("", (), ())
     rows = tuple(
-        (one.search.name, str(trial.number), _params(trial), *map(number, trial.values or ()))
+        (one.search.name, str(trial.number), _params(trial), *map(number_text, trial.values or ()))
         for one in found
         for trial in one.front
     )
@@ -276,7 +276,9 @@ def _trials_table(found: Sequence[SearchOutcome], links: Mapping[str, str]) -> R
     rows = []
     for one in found:
         for trial in one.trials:
-            values = [number(v) for v in trial.values] if trial.values else ["" for _ in objectives]
+            values = (
+                [number_text(v) for v in trial.values] if trial.values else ["" for _ in objectives]
+            )
             state = "from the grid" if trial.reused else trial.state.lower()
             runs = ", ".join(filter(None, (links.get(cell, "") for cell in trial.cells)))
             rows.append(
@@ -341,7 +343,7 @@ def _answer(found: Sequence[SearchOutcome]) -> Iterator[str]:
         elif one.best is None or one.best.values is None:
             yield f"{one.search.name}: nothing measured yet."
         else:
-            told = f"{_params(one.best)} ({number(one.best.values[0])})"
+            told = f"{_params(one.best)} ({number_text(one.best.values[0])})"
             if one.recommended is not None:
                 told = f"{_recommended(one.recommended)} is recommended; the best trial has {told}"
             yield f"{one.search.name}: {told}."

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from orchestrator.analysis.phrases import counted
 from orchestrator.analysis.runs import measure
+from orchestrator.analysis.text import counted
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.evaluate import read_scores
 from orchestrator.files import write_text

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.ablation import ablation, explain
-from orchestrator.analysis.libraries import AskedCell, LibraryQuestion, questions
+from orchestrator.analysis.ablation import explain_differences, plan_ablation
+from orchestrator.analysis.libraries import LibraryCell, LibraryQuestion, questions
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import parse, relevant
 from orchestrator.records import Cell
@@ -22,8 +22,8 @@ VERL, OPENRLHF = "verl@0.9.1", "openrlhf@0.11.2"
 @pytest.fixture(scope="module")
 def made():  # type: ignore[no-untyped-def]
     declared = expand(load(SPEC))
-    asked = [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
-    return ablation(questions(asked), VERL, OPENRLHF)
+    asked = [LibraryCell(cell, rehearse([cell])[0].id) for cell in declared]
+    return plan_ablation(questions(asked), VERL, OPENRLHF)
 
 
 def version(cell) -> str:  # type: ignore[no-untyped-def]
@@ -55,7 +55,7 @@ LIBRARIES = {
 }
 
 
-def in_every_library(cell: Cell) -> list[AskedCell]:
+def in_every_library(cell: Cell) -> list[LibraryCell]:
     """One cell of the paper, asked of each."""
     asked = []
     for name, backend in LIBRARIES.items():
@@ -64,7 +64,7 @@ def in_every_library(cell: Cell) -> list[AskedCell]:
         own = cell.model_copy(
             update={"settings": settings, "id": fingerprint(settings), "axes": axes}
         )
-        asked.append(AskedCell(own, rehearse([own])[0].id))
+        asked.append(LibraryCell(own, rehearse([own])[0].id))
     return asked
 
 
@@ -78,7 +78,7 @@ def test_every_step_changes_something() -> None:
         asked = {one.cell.settings.backend.name: one for one in in_every_library(cell)}
         for one, other in permutations(LIBRARIES, 2):
             question = LibraryQuestion(cell.slug, {name: {0: asked[name]} for name in (one, other)})
-            for step in ablation([question], one, other).steps:
+            for step in plan_ablation([question], one, other).steps:
                 whole = semantics(asked[one].cell.settings.backend).dialect
                 taken = parse((step.cell.settings.backend.version or "").partition("+")[2])
                 settings = cell.settings
@@ -116,7 +116,7 @@ def test_parts_and_the_rest(made) -> None:  # type: ignore[no-untyped-def]
     for step in made.steps:
         if step.question == name:
             values[step.cell.id] = 0.80 + step.seed / 100 + alone[step.cause]
-    (found,) = explain(made, values.get)
+    (found,) = explain_differences(made, values.get)
     assert found.gap.mean == pytest.approx(-0.2)
     parts = {s.cause: s.part for s in found.shares}
     assert parts == pytest.approx({"kl_clamp": 0.25, "kl_reward": 0.6, "decay_of": 0.0})
@@ -130,8 +130,8 @@ def test_a_gap_that_is_noise_has_no_parts_and_missing_seeds_are_left_out(made) -
     for question, seed, a, b in made.ends:
         if question == name and seed < 2:
             values[a.id], values[b.id] = 0.8, 0.8 + (0.1 if seed else -0.1)
-    (found,) = explain(made, values.get)
+    (found,) = explain_differences(made, values.get)
     assert found.gap.n == 2
     assert not found.is_told_apart
     assert found.rest.mean == pytest.approx(0.0)
-    assert explain(made, {}.get) == []
+    assert explain_differences(made, {}.get) == []

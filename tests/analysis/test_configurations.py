@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import by, versus_none
-from orchestrator.analysis.runs import MAX_POINTS, curve
+from orchestrator.analysis.configurations import axis_differences, differences_to_no_kl
+from orchestrator.analysis.runs import MAX_POINTS, learning_curve
 
 METRIC = "eval/in_domain/mean"
 
@@ -58,13 +58,13 @@ def test_staleness_is_what_was_observed(synthetic: Any) -> None:
 
 def test_a_configuration_is_set_against_the_run_without_kl(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.8, 0.7], "k1.reward": [0.8, 0.72]})
-    found = versus_none(compared(synthetic, done).configurations, METRIC)
+    found = differences_to_no_kl(compared(synthetic, done).configurations, METRIC)
     assert list(found) == [1]
     assert found[1].mean == pytest.approx(-0.09), "on the two seeds both have"
     elsewhere = synthetic.grid({"none": [0.9]}) + synthetic.grid(
         {"k1.reward": [0.8]}, model="other"
     )
-    assert versus_none(compared(synthetic, elsewhere).configurations, METRIC) == {}
+    assert differences_to_no_kl(compared(synthetic, elsewhere).configurations, METRIC) == {}
 
 
 def test_values_of_an_axis_are_set_against_each_other_in_equal_settings(synthetic: Any) -> None:
@@ -78,7 +78,7 @@ def test_values_of_an_axis_are_set_against_each_other_in_equal_settings(syntheti
                 micro=False,
             )
     done += synthetic.grid({"k1.reward": [0.0] * 3}, beta=3.0, backend="verl", micro=False)
-    (found,) = by(compared(synthetic, done).configurations, "backend", METRIC)
+    (found,) = axis_differences(compared(synthetic, done).configurations, "backend", METRIC)
     assert (found.left, found.right) == ("verl", "openrlhf")
     assert found.effect.mean == pytest.approx(-0.1, abs=0.001)
     assert len(found.settings) == 2, "beta 3 ran in one library only"
@@ -88,19 +88,19 @@ def test_values_of_an_axis_are_set_against_each_other_in_equal_settings(syntheti
 def test_by_kl_sets_no_kl_against_every_beta(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.8]})
     done += synthetic.grid({"k1.reward": [0.6, 0.6]}, beta=1.0)
-    (found,) = by(compared(synthetic, done).configurations, "kl", METRIC)
+    (found,) = axis_differences(compared(synthetic, done).configurations, "kl", METRIC)
     assert found.effect.mean == pytest.approx(0.2)
-    betas = by(compared(synthetic, done).configurations, "beta", METRIC)
+    betas = axis_differences(compared(synthetic, done).configurations, "beta", METRIC)
     assert [(d.left, d.right) for d in betas] == [("0.1", "1")]
     with pytest.raises(KeyError):
-        by(compared(synthetic, done).configurations, "colour", METRIC)
+        axis_differences(compared(synthetic, done).configurations, "colour", METRIC)
 
 
 def test_differences_of_an_axis_are_corrected_for_their_number(synthetic: Any) -> None:
     done = synthetic.grid(
         {"k1.reward": [0.8, 0.81, 0.83], "k3.loss": [0.7, 0.7, 0.75], "k1.loss": [0.6, 0.7, 0.5]}
     )
-    found = by(compared(synthetic, done).configurations, "kl", METRIC)
+    found = axis_differences(compared(synthetic, done).configurations, "kl", METRIC)
     assert len(found) == 3
     assert all(d.p_corrected >= d.p for d in found)
     assert max(d.p_corrected / d.p for d in found) == pytest.approx(3)
@@ -113,7 +113,7 @@ points = st.dictionaries(st.integers(0, 500), st.floats(-5, 5), min_size=1, max_
 
 @given(st.lists(points, min_size=1, max_size=3))
 def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
-    found = curve(dict(enumerate(series)))
+    found = learning_curve(dict(enumerate(series)))
     common = sorted(set.intersection(*(set(s) for s in series)))
     if not common:
         assert found is None
@@ -133,7 +133,7 @@ def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
 
 
 def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> None:
-    found = curve({0: {1: 1.0, 2: math.nan, 3: 3.0}, 1: {1: 3.0, 2: 2.0, 3: 5.0}})
+    found = learning_curve({0: {1: 1.0, 2: math.nan, 3: 3.0}, 1: {1: 3.0, 2: 2.0, 3: 5.0}})
     assert found is not None
     assert found.mean[0] == 2.0
     assert math.isnan(found.mean[1])
@@ -141,6 +141,6 @@ def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> No
 
 
 def test_bands_end_where_the_metric_does() -> None:
-    found = curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
+    found = learning_curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
     assert found is not None
     assert (list(found.low), list(found.high)) == ([0.0], [1.0])

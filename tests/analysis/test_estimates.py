@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from orchestrator.analysis.estimates import (
+from orchestrator.analysis.stats import (
     estimate,
     holm,
+    one_sided_p,
     p_fisher,
     p_share_above,
     rate,
     seeds_needed,
-    tails,
 )
 
 values = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=2, max_size=12)
@@ -75,7 +75,7 @@ def test_no_run_says_nothing_of_a_share() -> None:
 
 @given(values, st.floats(-100, 100))
 def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
-    above, below = tails(estimate(x), bound)
+    above, below = one_sided_p(estimate(x), bound)
     if np.std(x) > 1e-6 and abs(np.mean(x) - bound) > 1e-6:
         expected = stats.ttest_1samp(x, bound, alternative="greater").pvalue
         assert above == pytest.approx(expected, rel=1e-6, abs=1e-12)
@@ -83,16 +83,16 @@ def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
 
 
 def test_without_spread_the_signs_are_tested_and_with_one_seed_nothing_is_known() -> None:
-    assert tails(estimate([1.0, 1.0]), 0.5) == (0.25, 0.75)
-    assert tails(estimate([0.0] * 3), 0.5) == (0.875, 0.125)
+    assert one_sided_p(estimate([1.0, 1.0]), 0.5) == (0.25, 0.75)
+    assert one_sided_p(estimate([0.0] * 3), 0.5) == (0.875, 0.125)
     expected = stats.binomtest(6, 6, 0.5, "greater").pvalue
-    assert tails(estimate([0.1] * 6), 0.0)[0] == pytest.approx(expected)
+    assert one_sided_p(estimate([0.1] * 6), 0.0)[0] == pytest.approx(expected)
     for alpha in (0.05, 0.01):
         n = seeds_needed(0.1, 0.0, alpha)
         assert n is not None
-        assert 2 * tails(estimate([0.1] * n), 0.0)[0] < alpha <= 4 * 0.5**n
-    assert tails(estimate([0.5, 0.5]), 0.5) == (0.5, 0.5)
-    assert tails(estimate([9.0]), 0.5) == (0.5, 0.5)
+        assert 2 * one_sided_p(estimate([0.1] * n), 0.0)[0] < alpha <= 4 * 0.5**n
+    assert one_sided_p(estimate([0.5, 0.5]), 0.5) == (0.5, 0.5)
+    assert one_sided_p(estimate([9.0]), 0.5) == (0.5, 0.5)
 
 
 @given(counts, counts)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import by
-from orchestrator.analysis.wording import reason
+from orchestrator.analysis.configurations import axis_differences
+from orchestrator.analysis.sentences import reason
 
 METRIC = "eval/in_domain/mean"
 ITEMS = 128
@@ -45,7 +45,7 @@ def test_paired_items_cancel_in_a_difference(synthetic: Any) -> None:
     """Both answer the same hard items: the difference is known better than either mean."""
     done, items = made(synthetic)
     found = compare(synthetic.spec(), done.records, done.scores, items)
-    (difference,) = by(found.configurations, "kl", METRIC)
+    (difference,) = axis_differences(found.configurations, "kl", METRIC)
     assert difference.over_items is not None
     assert difference.over_items.mean == pytest.approx(difference.effect.mean)
     widths = [c.finals_over_items[METRIC].half_width for c in found.configurations]
@@ -57,9 +57,9 @@ def test_paired_items_cancel_in_a_difference(synthetic: Any) -> None:
 def test_a_claim_says_both_intervals(synthetic: Any) -> None:
     done, items = made(synthetic)
     spec = synthetic.spec({"better": f"{METRIC}[kl=k1.reward] > {METRIC}[kl=none]"})
-    (finding,) = compare(spec, done.records, done.scores, items).findings
+    (finding,) = compare(spec, done.records, done.scores, items).claims
     assert "over seeds and items" in reason(finding)
-    (without,) = compare(spec, done.records, done.scores).findings
+    (without,) = compare(spec, done.records, done.scores).claims
     assert "over seeds and items" not in reason(without)
     assert without.verdict == finding.verdict
 
@@ -76,7 +76,7 @@ def test_items_that_some_run_lacks_are_not_averaged_over_the_rest(
         victim["micro_sort"] = victim["micro_sort"][:-1]
     found = compare(synthetic.spec(), done.records, done.scores, items)
     assert METRIC not in found.configurations[0].finals_over_items
-    (difference,) = by(found.configurations, "kl", METRIC)
+    (difference,) = axis_differences(found.configurations, "kl", METRIC)
     assert difference.over_items is None
     assert difference.effect.n == 3
 

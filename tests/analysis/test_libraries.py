@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from orchestrator.analysis.libraries import (
-    AskedCell,
-    Gap,
+    LibraryCell,
+    LibraryDifference,
     LibraryQuestion,
-    finals,
-    label,
-    ledger_gaps,
-    library_gaps,
-    meanings,
-    missing,
+    dialect_differences,
+    final_estimate,
+    ledger_differences,
+    library_differences,
+    library_name,
+    missing_seeds,
     not_compared,
-    omitted,
-    overall,
+    not_imitated,
+    overall_differences,
     questions,
-    refused,
+    refusals,
 )
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.records import Cell
@@ -37,12 +37,12 @@ def declared() -> list[Cell]:
 
 
 @pytest.fixture(scope="module")
-def asked(declared: list[Cell]) -> list[AskedCell]:
-    return [AskedCell(cell, rehearse([cell])[0].id) for cell in declared]
+def asked(declared: list[Cell]) -> list[LibraryCell]:
+    return [LibraryCell(cell, rehearse([cell])[0].id) for cell in declared]
 
 
 @pytest.fixture(scope="module")
-def found(asked: list[AskedCell]) -> list[LibraryQuestion]:
+def found(asked: list[LibraryCell]) -> list[LibraryQuestion]:
     return questions(asked)
 
 
@@ -88,7 +88,7 @@ def test_verdicts(found: list[LibraryQuestion]) -> None:
             "micro": [0.7, 0.9, 0.75],
         },
     )
-    told = {gap.right: gap for gap in library_gaps(only, VERL, values.get)}
+    told = {gap.right: gap for gap in library_differences(only, VERL, values.get)}
     assert told[OPENRLHF].verdict == "differs"
     assert told[OPENRLHF].effect is not None
     assert told[OPENRLHF].effect.mean == pytest.approx(-0.198, abs=1e-3)
@@ -110,7 +110,7 @@ def test_p_values_are_corrected_over_what_was_measured(found: list[LibraryQuesti
             "micro": [0.80, 0.81, 0.82],
         },
     )
-    listed = library_gaps(found, VERL, values.get)
+    listed = library_differences(found, VERL, values.get)
     measured = [gap for gap in listed if not gap.same]
     assert len(measured) == len([q for q in found if q.asked[VERL][0].id]) * 4 - sum(
         g.same for g in listed
@@ -123,7 +123,7 @@ def test_one_seed_has_no_verdict(found: list[LibraryQuestion]) -> None:
     kept = {q.asked[name][0].id for q in found for name in (VERL, OPENRLHF)}
     (gap, *_) = [
         g
-        for g in library_gaps(found, VERL, lambda i: values.get(i) if i in kept else None)
+        for g in library_differences(found, VERL, lambda i: values.get(i) if i in kept else None)
         if g.right == OPENRLHF
     ]
     assert gap.verdict == "underpowered (2 seeds or more are needed)"
@@ -134,7 +134,7 @@ def test_over_all_questions_every_pair_is_set_against_each_other(
 ) -> None:
     values = spread(found, {name: [0.8, 0.81, 0.82] for name in (VERL, PRIME, "micro")})
     values |= spread(found, {OPENRLHF: [0.5, 0.51, 0.522], SKYRL: [0.801, 0.81, 0.822]})
-    told = {(g.left, g.right): g for g in overall(found, values.get)}
+    told = {(g.left, g.right): g for g in overall_differences(found, values.get)}
     assert len(told) == 10
     assert told[VERL, OPENRLHF].verdict == "differs"
     assert told[VERL, SKYRL].verdict == "indistinguishable"
@@ -145,33 +145,33 @@ def test_a_missing_seed_is_told_with_what_to_run(found: list[LibraryQuestion]) -
     only = [named(found, "k3.loss β=0.3")]
     values = spread(only, {name: [0.8, 0.81, 0.82] for name in (VERL, OPENRLHF, PRIME, "micro")})
     values |= {only[0].asked[SKYRL][0].id: 0.8, only[0].asked[SKYRL][1].id: 0.8}
-    (sentence,) = missing(only, values.get, "spec.yaml")
+    (sentence,) = missing_seeds(only, values.get, "spec.yaml")
     assert "skyrl@0.3.0 has no result for seed 2" in sentence
     assert "`orch run spec.yaml -w backend=skyrl -w seed=2`" in sentence
-    (gap,) = [g for g in library_gaps(only, VERL, values.get) if g.right == SKYRL]
+    (gap,) = [g for g in library_differences(only, VERL, values.get) if g.right == SKYRL]
     assert gap.effect is not None
     assert gap.effect.n == 2, "the seeds both have"
 
 
-def test_a_seed_that_is_not_declared_is_told(asked: list[AskedCell]) -> None:
+def test_a_seed_that_is_not_declared_is_told(asked: list[LibraryCell]) -> None:
     fewer = [a for a in asked if not (a.library == PRIME and a.seed == 2)]
     values = dict.fromkeys((a.id for a in asked), 0.8)
-    (sentence,) = missing(questions(fewer), values.get, "spec.yaml")
+    (sentence,) = missing_seeds(questions(fewer), values.get, "spec.yaml")
     assert "prime_rl@0.5.0 declares no seed 2" in sentence
 
 
 def test_nothing_finished_is_no_difference(found: list[LibraryQuestion]) -> None:
-    listed = library_gaps(found, VERL, {}.get)
+    listed = library_differences(found, VERL, {}.get)
     assert {gap.verdict for gap in listed} == {"not comparable yet", "same mathematics"}
-    assert finals(found[0], VERL, {}.get) is None
+    assert final_estimate(found[0], VERL, {}.get) is None
 
 
 def test_cells_that_are_not_the_same_are_refused_with_what_they_differ_in(
-    asked: list[AskedCell],
+    asked: list[LibraryCell],
 ) -> None:
-    def other(each: AskedCell) -> AskedCell:
+    def other(each: LibraryCell) -> LibraryCell:
         settings = each.cell.settings.model_copy(update={"loss": Loss(clip=None)})
-        return AskedCell(each.cell.model_copy(update={"settings": settings}), each.id + "x")
+        return LibraryCell(each.cell.model_copy(update={"settings": settings}), each.id + "x")
 
     mixed = [a if a.library == VERL else other(a) for a in asked if a.library in (VERL, SKYRL)]
     with pytest.raises(SelectionError, match=r"differ in loss\.clip.*make `backend` an axis"):
@@ -189,15 +189,15 @@ def test_a_release_without_facts_is_refused(declared: list[Cell]) -> None:
 
 
 def test_what_they_mean_differently(found: list[LibraryQuestion]) -> None:
-    told = {(m.cause, q) for m in meanings(found, VERL, OPENRLHF) for q in m.questions}
+    told = {(m.cause, q) for m in dialect_differences(found, VERL, OPENRLHF) for q in m.questions}
     assert ("kl_reward", "k1.reward β=0.05") in told
     assert ("kl_reward", "k1.loss β=0.05") not in told
     assert not [cause for cause, q in told if q == "none" and cause.startswith("kl_")]
-    (mean,) = meanings(found, VERL, SKYRL)
+    (mean,) = dialect_differences(found, VERL, SKYRL)
     assert mean.cause == "kl_loss_mean"
     assert mean.other == "over each response, then over responses, always"
     assert all("loss" in q for q in mean.questions)
-    assert omitted(found, PRIME)
+    assert not_imitated(found, PRIME)
 
 
 def test_what_was_only_read_is_told_where_it_matters(declared: list[Cell]) -> None:
@@ -209,22 +209,22 @@ def test_what_was_only_read_is_told_where_it_matters(declared: list[Cell]) -> No
         )
         for cell in asked
     ]
-    assert not_compared(questions([AskedCell(cell, cell.id) for cell in asked])) == []
-    (told,) = not_compared(questions([AskedCell(cell, cell.id) for cell in late]))
+    assert not_compared(questions([LibraryCell(cell, cell.id) for cell in asked])) == []
+    (told,) = not_compared(questions([LibraryCell(cell, cell.id) for cell in late]))
     assert told.startswith(f"lag of {VERL}, {SKYRL}, not compared: how old a batch really is")
 
 
 def test_ledgers_are_told_where_one_is_not_exact(found: list[LibraryQuestion]) -> None:
-    listed = ledger_gaps(found, VERL, OPENRLHF)
+    listed = ledger_differences(found, VERL, OPENRLHF)
     fields = {gap.field for gap in listed}
     assert "kl.placement" in fields
     assert all(gap.base != "exact" or gap.other != "exact" for gap in listed)
     (placement,) = [g for g in listed if g.field == "kl.placement"]
     assert "reward to go" in placement.other
-    assert not refused(found, OPENRLHF)
+    assert not refusals(found, OPENRLHF)
 
 
 def test_labels() -> None:
-    assert label(BackendRef(name="verl")) == "verl"
-    assert label(BackendRef(name="verl", version="0.9.1")) == VERL
-    assert Gap("q", "a", "b", None, same=False).verdict == "not comparable yet"
+    assert library_name(BackendRef(name="verl")) == "verl"
+    assert library_name(BackendRef(name="verl", version="0.9.1")) == VERL
+    assert LibraryDifference("q", "a", "b", None, same=False).verdict == "not comparable yet"

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.configurations import spread
+from orchestrator.analysis.stats import seed_spread
 from orchestrator.records import MetricPoint, Outcome
 
 
@@ -65,9 +65,9 @@ def test_nothing_ended_nothing_is_said(synthetic: Any) -> None:
 
 def test_the_interval_of_a_spread_is_chi_squares() -> None:
     x = [0.5, 0.52, 0.47, 0.55]
-    found = spread(x)
+    found = seed_spread(x)
     squares = 3 * float(np.var(x, ddof=1))
     assert found.sd == pytest.approx(np.std(x, ddof=1))
     assert found.low == pytest.approx(math.sqrt(squares / stats.chi2.ppf(0.975, 3)))
     assert found.high == pytest.approx(math.sqrt(squares / stats.chi2.ppf(0.025, 3)))
-    assert spread([0.3, 0.3]).low is None
+    assert seed_spread([0.3, 0.3]).low is None

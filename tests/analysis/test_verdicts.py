@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.analysis.claims import JudgedClaim
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.judge import JudgedClaim
-from orchestrator.analysis.wording import reason, statement
+from orchestrator.analysis.sentences import reason, statement
 from orchestrator.errors import SpecError
 
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -18,7 +18,7 @@ HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 def judged(synthetic: Any, done: Any, claims: Mapping[str, str] | str) -> Any:
     """Findings by name; the one finding if one claim is given."""
     named = {"claim": claims} if isinstance(claims, str) else claims
-    found = compare(synthetic.spec(named), done.records, done.scores).findings
+    found = compare(synthetic.spec(named), done.records, done.scores).claims
     return found[0] if isinstance(claims, str) else {f.name: f for f in found}
 
 
@@ -207,7 +207,7 @@ def test_steps_and_protocols_are_never_mixed(synthetic: Any) -> None:
 def test_a_stale_score_is_no_final_value(synthetic: Any) -> None:
     done = both(synthetic, [0.8, 0.8], [0.7, 0.7])
     scores = [score.model_copy(update={"step": 50}) for score in done.scores]
-    found = compare(synthetic.spec({"claim": HIGHER}), done.records, scores).findings[0]
+    found = compare(synthetic.spec({"claim": HIGHER}), done.records, scores).claims[0]
     assert found.verdict == "not testable"
 
 

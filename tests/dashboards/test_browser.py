@@ -10,7 +10,7 @@ import pytest
 
 from dashboards import html
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import AskedCell, side
+from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
 from orchestrator.report import Context, Report, report
@@ -93,7 +93,7 @@ def told(synthetic: Any) -> Report:
     )
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
     asked = [
-        AskedCell(
+        LibraryCell(
             r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id
         )
         for r in done.records
@@ -102,7 +102,7 @@ def told(synthetic: Any) -> Report:
     context = Context(
         baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)],
         base="verl",
-        sides=[side("predicted", asked, done.records, done.scores)],
+        sides=[library_side("predicted", asked, done.records, done.scores)],
     )
     comparison = compare(spec, done.records, done.scores)
     return report(

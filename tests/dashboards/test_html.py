@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards import html
-from dashboards.page import words
+from dashboards.page import packed_series
 from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 
@@ -109,7 +109,7 @@ def unpacked(text: str) -> list[float | None]:
 
 @given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True)))
 def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
-    for before, after in zip(values, unpacked(words(values)), strict=True):
+    for before, after in zip(values, unpacked(packed_series(values)), strict=True):
         if before is None or not math.isfinite(before):
             assert after is None
         else:
@@ -119,7 +119,7 @@ def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
 
 def test_packed_curves_are_exact_where_three_digits_are_enough() -> None:
     values = [0.0, 1.0, -1.0, 0.5, 0.999, 123.0, -0.00125, 350.0, 1e-10, None, 9.99e21]
-    for before, after in zip(values, unpacked(words(values)), strict=True):
+    for before, after in zip(values, unpacked(packed_series(values)), strict=True):
         assert after == (None if before is None else pytest.approx(before, rel=1e-12))
 
 

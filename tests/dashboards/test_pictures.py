@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dashboards import pictures
-from dashboards.pictures import draw
+from dashboards.pictures import draw_figure
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import AskedCell, side
+from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.records import Published, PublishedNumber
 from orchestrator.report import Context, Report, report
 
@@ -32,11 +32,11 @@ def told(synthetic: Any) -> Report:
     done += synthetic.grid({"k1.reward": [0.6, 0.62]}, backend="skyrl", study="zoo")
     numbers = (PublishedNumber(name="one", claim=CLAIM, relative_improvement=0.1),)
     spec = synthetic.spec({}, published=Published(numbers=numbers))
-    asked = [AskedCell(r.cell, r.cell.id) for r in done.records if r.cell.axes["async"] == "0"]
+    asked = [LibraryCell(r.cell, r.cell.id) for r in done.records if r.cell.axes["async"] == "0"]
     asked = [
-        AskedCell(a.cell.model_copy(update={"settings": a.cell.declared}), a.id) for a in asked
+        LibraryCell(a.cell.model_copy(update={"settings": a.cell.declared}), a.id) for a in asked
     ]
-    sides = [side("predicted", asked, done.records, done.scores)]
+    sides = [library_side("predicted", asked, done.records, done.scores)]
     comparison = compare(spec, done.records, done.scores)
     return report(
         comparison, done.records, done.scores, spec, context=Context(sides=sides, base="verl")
@@ -46,7 +46,7 @@ def told(synthetic: Any) -> Report:
 def drawn(told: Report, name: str) -> dict[str, Any]:
     """The matplotlib figures of one figure, by file name."""
     (figure,) = [f for s in told.sections for f in s.figures if f.id == name]
-    return dict(draw(figure, told))
+    return dict(draw_figure(figure, told))
 
 
 def named(axes: Any) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
-"""Claims and findings as sentences, the same on the terminal, in Markdown and on the page."""
+"""Sentences."""
 
-from orchestrator.analysis.judge import ClaimEvidence, JudgedClaim
-from orchestrator.analysis.phrases import counted, listed, number, p_value, told
+from orchestrator.analysis.claims import ClaimEvidence, JudgedClaim
+from orchestrator.analysis.text import counted, estimate_text, listed, number_text, p_text
 from orchestrator.metrics.names import METRICS
 from orchestrator.spec.claims import COLLAPSE, AxisCondition, Claim, ClaimSide
 
@@ -12,6 +12,8 @@ _RELATIONS = {
     "<=": "is not higher with {left} than with {right}",
     "~": "is the same with {left} as with {right}",
 }
+
+
 _AGAINST_NUMBER = {
     ">": "is above {right} with {left}",
     "<": "is below {right} with {left}",
@@ -19,6 +21,8 @@ _AGAINST_NUMBER = {
     "<=": "is not above {right} with {left}",
     "~": "is {right} with {left}",
 }
+
+
 _SHORT = {
     "eval/accuracy_in_domain": "exact in-domain accuracy",
     "eval/accuracy_out_of_domain": "exact out-of-domain accuracy",
@@ -31,6 +35,8 @@ _SHORT = {
     "train/grad_norm": "gradient norm before clipping",
     "rollout/response_tokens": "response length",
 }
+
+
 _DOMAINS = {
     "in_domain": "in-domain accuracy",
     "out_of_domain": "out-of-domain accuracy",
@@ -41,16 +47,20 @@ def statement(claim: Claim) -> str:
     """The claim as an English sentence."""
     right, left = claim.right, claim.left
     if isinstance(right, ClaimSide):
-        other = _runs(right) if right.metric == left.metric else f"{metric(right.metric)}, {right}"
-        words = _RELATIONS[claim.relation].format(left=_runs(left), right=other)
+        other = (
+            _runs_text(right)
+            if right.metric == left.metric
+            else f"{metric_title(right.metric)}, {right}"
+        )
+        words = _RELATIONS[claim.relation].format(left=_runs_text(left), right=other)
     else:
         number = "the closed form's prediction" if right == "predicted" else f"{right:g}"
-        words = _AGAINST_NUMBER[claim.relation].format(left=_runs(left), right=number)
-    text = f"{metric(left.metric)} {words}"
+        words = _AGAINST_NUMBER[claim.relation].format(left=_runs_text(left), right=number)
+    text = f"{metric_title(left.metric)} {words}"
     if claim.margin:
         text += f", within {claim.margin:g}"
     if claim.at:
-        text += f", at {' and '.join(map(_where, claim.at))}"
+        text += f", at {' and '.join(map(_condition_text, claim.at))}"
     if claim.studies:
         text += f", in study {listed(claim.studies)}"
     return text[0].upper() + text[1:] + "."
@@ -61,32 +71,32 @@ def reason(finding: JudgedClaim) -> str:
     e = finding.evidence
     if e is None:
         return f"Not testable here: {finding.missing}."
-    text = _numbers(finding, e)
+    text = _numbers_text(finding, e)
     if finding.verdict == "underpowered":
-        text += " " + _advice(finding, e)
+        text += " " + _advice_text(finding, e)
     return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in e.contrast.notes)])
 
 
-def _numbers(finding: JudgedClaim, e: ClaimEvidence) -> str:
+def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     seeds, settings = len(e.contrast.seeds), len(e.contrast.settings)
     over = f"{counted(seeds, 'seed')}, {counted(settings, 'setting')}"
-    p = p_value(e.p)
+    p = p_text(e.p)
     if finding.family > 1:
-        corrected = p_value(finding.p_corrected).removeprefix("p ").removeprefix("= ")
+        corrected = p_text(finding.p_corrected).removeprefix("p ").removeprefix("= ")
         p += f" ({corrected} corrected over {finding.family} claims)"
     if e.effect is None:
-        sides = [told(side) for side in (e.left, e.right) if side is not None]
+        sides = [estimate_text(side) for side in (e.left, e.right) if side is not None]
         return f"Collapsed: {' against '.join(sides)} ({over}); {p}."
     against = finding.claim.right if isinstance(finding.claim.right, float) else 0.0
-    right = told(e.right, interval=False) if e.right else number(against)
-    text = f"{told(e.left, interval=False)} against {right}"
-    text += f", difference {told(e.effect, signed=True)} ({over})"
+    right = estimate_text(e.right, interval=False) if e.right else number_text(against)
+    text = f"{estimate_text(e.left, interval=False)} against {right}"
+    text += f", difference {estimate_text(e.effect, signed=True)} ({over})"
     if e.contrast.over_items is not None and e.contrast.over_items.low is not None:
-        text += f", over seeds and items {told(e.contrast.over_items, signed=True)}"
+        text += f", over seeds and items {estimate_text(e.contrast.over_items, signed=True)}"
     return f"{text}; {p}." if e.effect.n > 1 else f"{text}."
 
 
-def _advice(finding: JudgedClaim, e: ClaimEvidence) -> str:
+def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     if finding.num_seeds < 2 and e.effect is not None:
         return "One seed has no interval: at least 1 more is needed to say anything."
     if finding.more_seeds is None:
@@ -97,7 +107,7 @@ def _advice(finding: JudgedClaim, e: ClaimEvidence) -> str:
     return f"About {more} would settle it if effect and spread stay as seen here."
 
 
-def metric(name: str) -> str:
+def metric_title(name: str) -> str:
     """A canonical name as a reader says it."""
     if name == COLLAPSE:
         return "the share of collapsed runs"
@@ -108,11 +118,11 @@ def metric(name: str) -> str:
     return _SHORT.get(name, METRICS[name].meaning if name in METRICS else name)
 
 
-def _runs(side: ClaimSide) -> str:
-    return ", ".join(map(_where, side.where)) if side.where else "all runs"
+def _runs_text(side: ClaimSide) -> str:
+    return ", ".join(map(_condition_text, side.where)) if side.where else "all runs"
 
 
-def _where(where: AxisCondition) -> str:
+def _condition_text(where: AxisCondition) -> str:
     values = " or ".join(where.values)
     if where.axis == "kl":
         return values if values != "none" else "no KL term"

@@ -1,35 +1,58 @@
-"""Which runs a claim sets against which.
+"""Verdicts on claims: supported, contradicted, underpowered, or not testable on these runs.
 
-A *setting* is everything two runs share: the study and every axis that the claim's brackets do not
-name. Within a setting the left runs are set against the right ones.
+`judge` takes a claim through three steps:
+
+1. `pair_runs`: which runs are set against which. A *setting* is everything two runs share: the
+   study and every axis that the claim's brackets do not name. Within a setting the left runs are
+   set against the right ones.
+2. `contrast`: the numbers that decide the claim, seed by seed. The effect of a seed is the mean
+   over settings of left minus right. Only seeds for which every configuration has a value count, so
+   that no mean is silently taken over the seeds that happen to be finished.
+3. `weigh_evidence`: p-values. A claim names a region for the effect (above 0, within a margin).
+   Its p-value is twice the smaller of two one-sided ones: for an effect outside the region, and for
+   one inside. Means over seeds are tested by Student's t on paired differences, shares of collapsed
+   runs exactly (Fisher between two shares, the binomial against a number).
+
+p-values are corrected over all claims that can be tested (Holm); below 0.05 a claim is decided.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
-from orchestrator.analysis import estimates
-from orchestrator.analysis.estimates import ALPHA, Estimate, Improvement, Rate, mean_improvement
-from orchestrator.analysis.phrases import listed
-from orchestrator.analysis.runs import (
-    Column,
-    MeasuredRun,
-    column,
+from orchestrator.analysis.pairing import (
     difference_over_items,
-    predicted_for,
-    task_metrics,
+    mean_by_seed,
+    runs_by_configuration,
 )
-from orchestrator.analysis.runs import ScoreColumns as Columns
+from orchestrator.analysis.runs import MeasuredRun, predicted_metric
+from orchestrator.analysis.stats import (
+    ALPHA,
+    Estimate,
+    Rate,
+    estimate,
+    holm,
+    one_sided_p,
+    p_fisher,
+    p_share_above,
+    rate,
+    seeds_needed,
+)
+from orchestrator.analysis.text import listed
 from orchestrator.errors import did_you_mean
 from orchestrator.spec.claims import COLLAPSE, AxisCondition, Claim, ClaimSide, Relation
 from orchestrator.spec.fields import LABELS
 
 ONE_RUN = "what the claim tells apart is one cell at this scale"
-
+MAX_COLLAPSE_SEEDS = 200
+"""The search for a sufficient number of seeds ends here, for shares."""
+ClaimVerdict = Literal["supported", "contradicted", "underpowered", "not testable"]
 AxisValues = tuple[tuple[str, str], ...]
-"""What runs that differ only in their seed are called."""
+"""(axis, value) of runs that differ only in their seed."""
+RunValue = Callable[[MeasuredRun], float | None]
+TailProbabilities = Callable[[float], tuple[float, float]]
+"""Bound -> one-sided p of "not above it" and of "not below it"."""
 
 
 class NotTestableError(LookupError):
@@ -46,36 +69,42 @@ class PairedRuns:
 
     @property
     def runs(self) -> tuple[MeasuredRun, ...]:
+        """Both sides."""
         return self.left + self.right
 
 
-def pair(claim: Claim, runs: Sequence[MeasuredRun]) -> tuple[tuple[PairedRuns, ...], list[str]]:
-    """The settings of a claim, and notes on what has no counterpart. Raises NotTestableError."""
+def pair_runs(
+    claim: Claim, runs: Sequence[MeasuredRun]
+) -> tuple[tuple[PairedRuns, ...], list[str]]:
+    """Return the settings of a claim, and notes on runs without a counterpart.
+
+    Raise NotTestableError where nothing can be paired.
+    """
     chosen = [_chosen(claim, side, runs) for side in claim.sides]
     free = {trait for side in claim.sides for w in side.where for trait in _traits_named(w.axis)}
-    found = _sides_by_setting(chosen, free)
+    by_setting = _sides_by_setting(chosen, free)
     notes: list[str] = []
     settings: list[PairedRuns] = []
-    seen: set[tuple[frozenset[str], ...]] = set()
-    for (study, key), (left, right) in found.items():
+    paired: set[tuple[frozenset[str], ...]] = set()
+    for (study, key), (left, right) in by_setting.items():
         if not left or (not right and len(claim.sides) == 2):
             lacking = claim.sides[0 if not left else 1]
             lacks = ", ".join(map(str, lacking.where)) or lacking.metric
-            notes.append(f"left out {named(study, key, runs)}, which has no {lacks}")
+            notes.append(f"left out {setting_name(study, key, runs)}, which has no {lacks}")
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
         if cells[0] & cells[1]:
             if cells[0] != cells[1]:
                 raise _untestable(ONE_RUN)
-            notes.append(f"left out {named(study, key, runs)}: {ONE_RUN}")
-        elif cells not in seen:  # the same runs can belong to several studies
-            seen.add(cells)
+            notes.append(f"left out {setting_name(study, key, runs)}: {ONE_RUN}")
+        elif cells not in paired:  # the same runs can belong to several studies
+            paired.add(cells)
             settings.append(PairedRuns(study, tuple(left), tuple(right)))
     if not settings:
         raise _untestable("; ".join(notes))
     for where in claim.at:
         for one in where.each():
-            if not any(_holds_at(run, one) for setting in settings for run in setting.left):
+            if not any(_matches_setting(run, one) for setting in settings for run in setting.left):
                 raise NotTestableError(f"no setting with {one} has runs on both sides")
     return tuple(settings), notes
 
@@ -83,29 +112,29 @@ def pair(claim: Claim, runs: Sequence[MeasuredRun]) -> tuple[tuple[PairedRuns, .
 def _sides_by_setting(
     chosen: Sequence[Sequence[tuple[str, MeasuredRun]]], free: set[str]
 ) -> dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]]:
-    """Left and right runs of every study and every value of the traits they share."""
-    found: dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]] = {}
+    """Return left and right runs of every study and every value of the traits they share."""
+    by_setting: dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]] = {}
     for study in dict.fromkeys(study for side in chosen for study, _ in side):
-        here = [[run for s, run in side if s == study] for side in chosen]
-        shared = _shared_traits([run for side in here for run in side]) - free
-        for index, side in enumerate(here):
+        sides = [[run for s, run in side if s == study] for side in chosen]
+        shared = _shared_traits([run for side in sides for run in side]) - free
+        for index, side in enumerate(sides):
             for run in side:
                 traits = tuple((t, run.traits[t]) for t in sorted(shared))
-                found.setdefault((study, traits), ([], []))[index].append(run)
-    return found
+                by_setting.setdefault((study, traits), ([], []))[index].append(run)
+    return by_setting
 
 
-def _untestable(told: str) -> NotTestableError:
+def _untestable(reason: str) -> NotTestableError:
     one_run = "the same run stands on both sides"
     return NotTestableError(
-        f"{one_run if ONE_RUN in told else 'no setting has runs on both sides'}; {told}"
+        f"{one_run if ONE_RUN in reason else 'no setting has runs on both sides'}; {reason}"
     )
 
 
 def _chosen(
     claim: Claim, side: ClaimSide, runs: Sequence[MeasuredRun]
 ) -> list[tuple[str, MeasuredRun]]:
-    """The runs of a side, once for each study they belong to."""
+    """Return the runs of a side, once for each study they belong to."""
     studies = {study for run in runs for study in run.record.cell.studies}
     for study in claim.studies:
         if study not in studies:
@@ -113,68 +142,63 @@ def _chosen(
     chosen = [
         (study, run)
         for run in runs
-        if all(run.holds(w) for w in side.where) and all(_holds_at(run, w) for w in claim.at)
+        if all(run.matches(w) for w in side.where)
+        and all(_matches_setting(run, w) for w in claim.at)
         for study in run.record.cell.studies
         if not claim.studies or study in claim.studies
     ]
     for where in (*side.where, *claim.at):
         for one in where.each():
-            if not any(run.holds(one) or _stands_beside(run, one) for _, run in chosen):
-                raise NotTestableError(f"no run has {one}{_known(where.axis, runs)}")
+            if not any(run.matches(one) or _lacks_axis(run, one) for _, run in chosen):
+                raise NotTestableError(f"no run has {one}{_known_values(where.axis, runs)}")
     if not chosen:
         raise NotTestableError("nothing ran")
     return chosen
 
 
-def _holds_at(run: MeasuredRun, where: AxisCondition) -> bool:
-    return _stands_beside(run, where) or run.holds(where)
+def _matches_setting(run: MeasuredRun, where: AxisCondition) -> bool:
+    return _lacks_axis(run, where) or run.matches(where)
 
 
-def _stands_beside(run: MeasuredRun, where: AxisCondition) -> bool:
-    """A run without a KL term has no beta, and so is set against runs of every beta."""
-    return not run.has_kl and _trait(where.axis) in ("beta", "kl.placement")
+def _lacks_axis(run: MeasuredRun, where: AxisCondition) -> bool:
+    """Return True for a run without a KL term: it has no beta, and is compared at every beta."""
+    return not run.has_kl and _trait_of(where.axis) in ("beta", "kl.placement")
 
 
-def _trait(axis: str) -> str:
-    """`beta` for `kl.beta`, `model` for `model.name`: how traits call a field."""
+def _trait_of(axis: str) -> str:
+    """Return the trait of a field: `beta` for `kl.beta`, `model` for `model.name`."""
     return next((label for label, field in LABELS.items() if field == axis), axis)
 
 
 def _traits_named(axis: str) -> set[str]:
     if axis == "backend":  # a library is named with its release
         return {"backend", "backend.version"}
-    return {"kl.estimator", "kl.placement"} if axis == "kl" else {_trait(axis)}
+    return {"kl.estimator", "kl.placement"} if axis == "kl" else {_trait_of(axis)}
 
 
 def _shared_traits(runs: Iterable[MeasuredRun]) -> set[str]:
-    """Traits every run has; without a KL term there is no placement and no beta to share."""
+    """Return the traits every run has. Runs without a KL term share no placement and no beta."""
     sets = [set(run.traits) for run in runs]
     return set.intersection(*sets) if sets else set()
 
 
-def _known(axis: str, runs: Sequence[MeasuredRun]) -> str:
+def _known_values(axis: str, runs: Sequence[MeasuredRun]) -> str:
     if axis == "kl":
-        values = {run.asked.kl.label for run in runs}
+        values = {run.declared.kl.label for run in runs}
     else:
-        values = {run.traits[_trait(axis)] for run in runs if _trait(axis) in run.traits}
+        values = {run.traits[_trait_of(axis)] for run in runs if _trait_of(axis) in run.traits}
     return f" (there are: {', '.join(sorted(values))})" if values else ""
 
 
-def named(study: str, traits: AxisValues, runs: Sequence[MeasuredRun]) -> str:
-    """`onpolicy (beta=0.1, model=qwen2.5-7b)`: the traits in which these runs differ."""
+def setting_name(study: str, traits: AxisValues, runs: Sequence[MeasuredRun]) -> str:
+    """Return `onpolicy (beta=0.1, model=qwen2.5-7b)`: the traits in which these runs differ."""
     differ = [(t, v) for t, v in traits if len({run.traits.get(t) for run in runs}) > 1]
     return f"{study} ({', '.join(f'{t}={v}' for t, v in differ)})" if differ else study
 
 
-# From a claim to the numbers that decide it, seed by seed.
-#
-# The effect of a seed is the mean over settings of left minus right. Only seeds for which every
-# configuration has a value count, so that no mean is silently taken over what happens to be left.
-
-
 @dataclass(frozen=True)
 class Contrast:
-    """What decides a claim."""
+    """The paired numbers that decide a claim."""
 
     settings: tuple[PairedRuns, ...]
     seeds: tuple[int, ...]
@@ -183,15 +207,17 @@ class Contrast:
     right: dict[int, float]
     notes: tuple[str, ...]
     over_items: Estimate | None = None
-    """Left minus right with an interval over seeds and items, where single items are known and
-    both sides are of one metric."""
+    """Left minus right with an interval over seeds and items, where scores of single items are
+    known and both sides are of one metric."""
 
     @property
     def differences(self) -> list[float]:
+        """Left minus right, seed by seed."""
         return [self.left[seed] - self.right[seed] for seed in self.seeds]
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """Ids of the cells it rests on."""
         ids = {
             r.record.cell.id: None for s in self.settings for r in s.runs if r.seed in self.seeds
         }
@@ -199,17 +225,17 @@ class Contrast:
 
 
 def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
-    """The claim's two sides, seed by seed. Raises NotTestableError, saying why."""
+    """Return the claim's two sides, seed by seed. Raise NotTestableError with the reason."""
     for side in claim.sides:
         _check_measured(side.metric, runs)
-    settings, notes = pair(claim, runs)
+    settings, notes = pair_runs(claim, runs)
     for setting in settings:
         _check_comparable(claim, setting)
-    left = _by_seed([(s.study, s.left) for s in settings], _measured(claim.left.metric))
+    left = _by_seed([(s.study, s.left) for s in settings], _final_of(claim.left.metric))
     if isinstance(claim.right, ClaimSide):
-        right = _by_seed([(s.study, s.right) for s in settings], _measured(claim.right.metric))
+        right = _by_seed([(s.study, s.right) for s in settings], _final_of(claim.right.metric))
     elif claim.right == "predicted":
-        right = _by_seed([(s.study, s.left) for s in settings], _predicted(claim.left.metric))
+        right = _by_seed([(s.study, s.left) for s in settings], _prediction_of(claim.left.metric))
     else:
         right = dict.fromkeys(left, float(claim.right))
     seeds = sorted(left.keys() & right.keys())
@@ -225,16 +251,11 @@ def _over_items(claim: Claim, settings: Sequence[PairedRuns]) -> Estimate | None
     metric = claim.left.metric
     if not isinstance(claim.right, ClaimSide) or claim.right.metric != metric:
         return None
-    sides = [(columns(s.left, metric), columns(s.right, metric)) for s in settings]
+    sides = [
+        (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
+        for s in settings
+    ]
     return difference_over_items(sides, metric)
-
-
-def columns(runs: Sequence[MeasuredRun], metric: str) -> list[Column]:
-    """Runs by configuration: those that have a final value of the metric."""
-    configurations: dict[AxisValues, list[MeasuredRun]] = {}
-    for run in runs:
-        configurations.setdefault(tuple(sorted(run.traits.items())), []).append(run)
-    return [column(same, metric) for same in configurations.values()]
 
 
 def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
@@ -258,8 +279,8 @@ def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
 
 
 def _check_measured(metric: str, runs: Sequence[MeasuredRun]) -> None:
-    known = {name for run in runs for name in run.finals}
-    if metric in known or not known:
+    measured = {name for run in runs for name in run.finals}
+    if metric in measured or not measured:
         return
     if metric.startswith("eval/"):
         hint = (
@@ -267,19 +288,16 @@ def _check_measured(metric: str, runs: Sequence[MeasuredRun]) -> None:
             "scale, whatever tasks and repeats ran"
         )
     else:
-        hint = did_you_mean(metric, known).rstrip("?")
+        hint = did_you_mean(metric, measured).rstrip("?")
     raise NotTestableError(f"no finished run measured {metric}{hint}")
 
 
-RunValue = Callable[[MeasuredRun], float | None]
-
-
-def _measured(metric: str) -> RunValue:
+def _final_of(metric: str) -> RunValue:
     return lambda run: run.finals.get(metric)
 
 
-def _predicted(metric: str) -> RunValue:
-    name = predicted_for(metric)
+def _prediction_of(metric: str) -> RunValue:
+    name = predicted_metric(metric)
     if name is None:
         raise NotTestableError(f"no closed form predicts {metric}")
 
@@ -297,70 +315,27 @@ def _predicted(metric: str) -> RunValue:
 def _by_seed(
     sides: Sequence[tuple[str, Sequence[MeasuredRun]]], value: RunValue
 ) -> dict[int, float]:
-    """Seed -> mean over settings of the mean over the configurations of this side."""
-    columns: list[list[dict[int, float]]] = []
+    """Return seed -> mean over settings of the mean over the configurations of this side."""
+    settings: list[list[dict[int, float]]] = []
     for study, runs in sides:
         configurations: dict[AxisValues, dict[int, float]] = {}
         for run in runs:
-            at = configurations.setdefault(tuple(sorted(run.traits.items())), {})
-            found = value(run)
-            if found is not None:
-                at[run.seed] = found
-        for configuration, at in configurations.items():
-            if not at:
-                name = named(study, configuration, [run for _, side in sides for run in side])
+            by_seed = configurations.setdefault(tuple(sorted(run.traits.items())), {})
+            if (measured := value(run)) is not None:
+                by_seed[run.seed] = measured
+        for configuration, by_seed in configurations.items():
+            if not by_seed:
+                name = setting_name(
+                    study, configuration, [run for _, side in sides for run in side]
+                )
                 raise NotTestableError(f"no finished run of {name} has its value")
-        columns.append(list(configurations.values()))
-    return over_seeds(columns)
-
-
-def relative(settings: Sequence[tuple[Columns, Columns]], metric: str) -> Improvement | None:
-    """Mean over settings, and over the tasks of a domain, of how much higher left is."""
-    runs = [run for sides in settings for side in sides for one in side for run in one.values()]
-    return mean_improvement(
-        [
-            (
-                over_seeds([[values(one, name) for one in left]]),
-                over_seeds([[values(one, name) for one in right]]),
-            )
-            for name in task_metrics(runs, metric)
-            for left, right in settings
-        ]
-    )
-
-
-def values(runs: Column, metric: str) -> dict[int, float]:
-    """Seed -> final value."""
-    return {seed: run.finals[metric] for seed, run in runs.items() if metric in run.finals}
-
-
-def over_seeds(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int, float]:
-    """Seed -> mean over settings of the mean over their configurations, each seed -> value.
-
-    Only seeds that every configuration of every setting has.
-    """
-    finished = [set(at) for setting in settings for at in setting]
-    seeds = set.intersection(*finished) if finished else set()
-    return {seed: fmean(fmean(at[seed] for at in one) for one in settings) for seed in seeds}
-
-
-# Verdicts on claims: supported, contradicted, underpowered, or not testable on these runs.
-#
-# A claim names a region for the effect (above 0, within a margin, ...). Its p-value is twice the
-# smaller of two one-sided ones: for an effect outside the region, and for one inside. p-values are
-# corrected over all claims that could be tested (Holm); below 0.05 a claim is decided. Means over
-# seeds are tested by Student's t on paired differences, shares of collapsed runs exactly (Fisher
-# between two shares, the binomial against a number).
-
-
-ClaimVerdict = Literal["supported", "contradicted", "underpowered", "not testable"]
-MAX_COLLAPSE_SEEDS = 200
-"""Search for a sufficient number of seeds ends here, for shares."""
+        settings.append(list(configurations.values()))
+    return mean_by_seed(settings)
 
 
 @dataclass(frozen=True)
 class ClaimEvidence:
-    """What the runs say of a claim, before it is set among the other claims."""
+    """The test of one claim, before p-values are corrected for the number of claims."""
 
     contrast: Contrast
     left: Estimate | Rate
@@ -370,10 +345,12 @@ class ClaimEvidence:
     """Left minus right over seeds, paired; None for collapse, which has shares."""
     p_for: float
     p_against: float
-    """One-sided: small when the effect is surely inside, or outside, the claimed region."""
+    """One-sided p: `p_for` is small for an effect inside the claimed region, `p_against` for one
+    outside."""
 
     @property
     def p(self) -> float:
+        """Two-sided p."""
         return min(1.0, 2 * min(self.p_for, self.p_against))
 
 
@@ -395,32 +372,31 @@ class JudgedClaim:
 
     @property
     def num_seeds(self) -> int:
+        """Seeds the verdict rests on."""
         return len(self.evidence.contrast.seeds) if self.evidence else 0
 
 
 def judge(claims: Mapping[str, Claim], runs: Sequence[MeasuredRun]) -> list[JudgedClaim]:
-    """One finding a claim, in order."""
+    """Return every claim with its verdict, in order."""
     drafts: dict[str, ClaimEvidence | NotTestableError] = {}
     for name, claim in claims.items():
         try:
-            drafts[name] = weigh(claim, contrast(claim, runs))
+            drafts[name] = weigh_evidence(claim, contrast(claim, runs))
         except NotTestableError as reason:
             drafts[name] = reason
     testable = {name: draft for name, draft in drafts.items() if isinstance(draft, ClaimEvidence)}
-    corrected = estimates.holm([draft.p for draft in testable.values()])
-    findings = {
-        name: _finding(name, claims[name], evidence, p, len(testable))
+    corrected = holm([draft.p for draft in testable.values()])
+    judged = {
+        name: _judged(name, claims[name], evidence, p, len(testable))
         for (name, evidence), p in zip(testable.items(), corrected, strict=True)
     }
     return [
-        findings.get(name) or JudgedClaim(name, claim, "not testable", missing=str(drafts[name]))
+        judged.get(name) or JudgedClaim(name, claim, "not testable", missing=str(drafts[name]))
         for name, claim in claims.items()
     ]
 
 
-def _finding(
-    name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: int
-) -> JudgedClaim:
+def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: int) -> JudgedClaim:
     if p < ALPHA:
         verdict: ClaimVerdict = (
             "supported" if evidence.p_for < evidence.p_against else "contradicted"
@@ -431,84 +407,81 @@ def _finding(
     return JudgedClaim(name, claim, "underpowered", "", evidence, p, family, more)
 
 
-def weigh(claim: Claim, found: Contrast) -> ClaimEvidence:
-    """The evidence of the runs a claim is about."""
+def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
+    """Return the sides of a claim, its effect and its one-sided p-values."""
     if claim.left.metric == COLLAPSE:
-        left = _collapsed(found, "left")
-        right = _collapsed(found, "right") if isinstance(claim.right, ClaimSide) else None
-        return ClaimEvidence(found, left, right, None, *_share_test(claim, left, right))
-    effect = estimates.estimate(found.differences)
-    sides = [estimates.estimate(s[seed] for seed in found.seeds) for s in (found.left, found.right)]
-    p = _region(claim.relation, claim.margin, lambda bound: estimates.tails(effect, bound))
+        left = _collapse_rate(contrast, "left")
+        right = _collapse_rate(contrast, "right") if isinstance(claim.right, ClaimSide) else None
+        return ClaimEvidence(contrast, left, right, None, *_share_p(claim, left, right))
+    effect = estimate(contrast.differences)
+    sides = [estimate(s[seed] for seed in contrast.seeds) for s in (contrast.left, contrast.right)]
+    p = _region_p(claim.relation, claim.margin, lambda bound: one_sided_p(effect, bound))
     right_side = None if isinstance(claim.right, float) else sides[1]
-    return ClaimEvidence(found, sides[0], right_side, effect, *p)
+    return ClaimEvidence(contrast, sides[0], right_side, effect, *p)
 
 
-TailProbabilities = Callable[[float], tuple[float, float]]
-
-
-def _region(relation: Relation, margin: float, tails: TailProbabilities) -> tuple[float, float]:
-    """One-sided p for and against an effect in the relation's region around 0."""
+def _region_p(relation: Relation, margin: float, tails: TailProbabilities) -> tuple[float, float]:
+    """Return the one-sided p for and against an effect in the relation's region around 0."""
     if relation == "~":
         (above_low, below_low), (above_high, below_high) = tails(-margin), tails(margin)
         return max(above_low, below_high), min(below_low, above_high)
-    above, below = tails(_bounds(relation, margin)[0])
+    above, below = tails(_region_bounds(relation, margin)[0])
     return (above, below) if relation.startswith(">") else (below, above)
 
 
-def _bounds(relation: Relation, margin: float) -> tuple[float, ...]:
-    """Where the region ends."""
+def _region_bounds(relation: Relation, margin: float) -> tuple[float, ...]:
+    """Return the ends of the relation's region."""
     return {">": (0.0,), "<": (0.0,), ">=": (-margin,), "<=": (margin,), "~": (-margin, margin)}[
         relation
     ]
 
 
-def _collapsed(found: Contrast, side: Literal["left", "right"]) -> Rate:
-    runs = [run for setting in found.settings for run in getattr(setting, side)]
-    outcomes = {r.record.cell.id: r.finals[COLLAPSE] for r in runs if r.seed in found.seeds}
-    return estimates.rate(int(sum(outcomes.values())), len(outcomes))
+def _collapse_rate(contrast: Contrast, side: Literal["left", "right"]) -> Rate:
+    runs = [run for setting in contrast.settings for run in getattr(setting, side)]
+    outcomes = {r.record.cell.id: r.finals[COLLAPSE] for r in runs if r.seed in contrast.seeds}
+    return rate(int(sum(outcomes.values())), len(outcomes))
 
 
-def _share_test(claim: Claim, left: Rate, right: Rate | None) -> tuple[float, float]:
+def _share_p(claim: Claim, left: Rate, right: Rate | None) -> tuple[float, float]:
     if right is not None:
         fisher = (
-            estimates.p_fisher(left.count, left.n, right.count, right.n),
-            estimates.p_fisher(right.count, right.n, left.count, left.n),
+            p_fisher(left.count, left.n, right.count, right.n),
+            p_fisher(right.count, right.n, left.count, left.n),
         )
-        return _region(claim.relation, 0.0, lambda _: fisher)
+        return _region_p(claim.relation, 0.0, lambda _: fisher)
     centre = float(claim.right) if isinstance(claim.right, float) else math.nan
 
     def tails(bound: float) -> tuple[float, float]:
         return (
-            estimates.p_share_above(left.count, left.n, centre + bound),
-            estimates.p_share_above(left.n - left.count, left.n, 1 - centre - bound),
+            p_share_above(left.count, left.n, centre + bound),
+            p_share_above(left.n - left.count, left.n, 1 - centre - bound),
         )
 
-    return _region(claim.relation, claim.margin, tails)
+    return _region_p(claim.relation, claim.margin, tails)
 
 
 def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | None:
-    """Seeds that would decide the claim, if effect and spread stayed as they are."""
+    """Return the seeds that would decide the claim, if effect and spread stay as they are."""
     now = len(evidence.contrast.seeds)
     if evidence.effect is not None:
         if evidence.effect.n < 2:
             return now + 1
-        bounds = _bounds(claim.relation, claim.margin)
+        bounds = _region_bounds(claim.relation, claim.margin)
         distance = min(abs(evidence.effect.mean - bound) for bound in bounds)
-        return estimates.seeds_needed(distance, evidence.effect.sd, alpha)
+        return seeds_needed(distance, evidence.effect.sd, alpha)
     for seeds in range(now + 1, MAX_COLLAPSE_SEEDS + 1):
         grown = [
-            None if rate is None else _grown(rate, seeds / now)
+            None if rate is None else _scaled(rate, seeds / now)
             for rate in (evidence.left, evidence.right)
         ]
-        if grown[0] and 2 * min(_share_test(claim, grown[0], grown[1])) < alpha:
+        if grown[0] and 2 * min(_share_p(claim, grown[0], grown[1])) < alpha:
             return seeds
     return None
 
 
-def _grown(found: Estimate | Rate, factor: float) -> Rate | None:
-    """The same share of more runs."""
-    if not isinstance(found, Rate):
+def _scaled(share: Estimate | Rate, factor: float) -> Rate | None:
+    """Return the same share of more runs."""
+    if not isinstance(share, Rate):
         return None
-    n = round(found.n * factor)
-    return Rate(round(found.share * n), n, found.low, found.high)
+    n = round(share.n * factor)
+    return Rate(round(share.share * n), n, share.low, share.high)

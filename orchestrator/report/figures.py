@@ -1,32 +1,20 @@
-"""What the figures draw, as small JSON: values rounded, step grids stored once.
-
-    {"metrics": {name: label}, "main": [in domain, out of domain],
-     "studies": {name: {"title", "figure"}},
-     "grids": [[step, ...], ...],
-     "configurations": [{
-        "study", "setting", "kl", "beta": number or null, "name", "seeds": declared,
-        "model", "backend", "cells": [[seed, cell id], ...],
-        "finals": {metric: [mean, low, high, {seed: value}, low over items, high over items]},
-        "curves": {metric: {"g": grid, "s": {seed: [...]}, "m": [...], "l": [...], "h": [...]}},
-        "collapsed": [count, ended], "predicted": number or null}]}
-
-`l` and `h` are left out with one seed, `m` too (it is that seed). What is no number is null.
-Sections add their own entries: baselines, stability, published, libraries, laboratory, tune.
-"""
+"""Figures."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.analysis.configurations import Configuration
-from orchestrator.analysis.estimates import Estimate
 from orchestrator.analysis.runs import LearningCurve
-from orchestrator.analysis.wording import metric as label_of
+from orchestrator.analysis.sentences import metric_title as label_of
+from orchestrator.analysis.stats import Estimate
 from orchestrator.metrics.names import METRICS
 
 DIGITS = 4
 EXACT_POWERS = 22
 """Powers of ten up to this are exact in floating point."""
+
+
 CURVES = (
     "eval/in_domain/mean",
     "eval/out_of_domain/mean",
@@ -44,12 +32,14 @@ CURVES = (
     "train/beta_effective",
 )
 """The curves a reader can choose from, in this order."""
+
+
 MAX_VALUES, MIN_POINTS = 240_000, 40
 """Curves of all seeds together hold no more values than this, unless that left them fewer points
 than MIN_POINTS each: steps are then left out evenly, the first and the last kept."""
 
 
-def data(
+def figure_data(
     found: Sequence[Configuration],
     main: Sequence[str | None] = (),
     studies: Mapping[str, Mapping[str, str]] | None = None,
@@ -57,7 +47,7 @@ def data(
     """See above."""
     grids: dict[tuple[int, ...], int] = {}
     settings = setting_names(found)
-    curves = [(c, m) for c in found for m in CURVES if drawn(c, m)]
+    curves = [(c, m) for c in found for m in CURVES if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     plain = [
@@ -71,8 +61,12 @@ def data(
             "model": c.traits.get("model", ""),
             "backend": c.traits.get("backend", ""),
             "cells": [[run.seed, run.record.cell.id] for run in c.runs],
-            "finals": {m: _final(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")},
-            "curves": {m: _curve(c.curves[m], grids, points) for m in CURVES if drawn(c, m)},
+            "finals": {
+                m: _final_data(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")
+            },
+            "curves": {
+                m: _curve_data(c.curves[m], grids, points) for m in CURVES if has_curve(c, m)
+            },
             "collapsed": [c.collapse.count, c.collapse.n],
             "predicted": rounded(c.predicted),
         }
@@ -80,7 +74,7 @@ def data(
     ]
     used = {m for c in found for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"}
     return {
-        "metrics": {m: label(m) for m in sorted(used)},
+        "metrics": {m: axis_label(m) for m in sorted(used)},
         "main": [m for m in main if m],
         "studies": dict(studies or {}),
         "grids": [list(steps) for steps in grids],
@@ -89,12 +83,12 @@ def data(
     }
 
 
-def drawn(c: Configuration, metric: str) -> bool:
+def has_curve(c: Configuration, metric: str) -> bool:
     """Whether there is a curve to draw: a single point is told as a final value."""
     return metric in c.curves and len(c.curves[metric].steps) > 1
 
 
-def label(metric: str) -> str:
+def axis_label(metric: str) -> str:
     """A metric's name on an axis, with its unit."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     text = label_of(metric)
@@ -134,27 +128,29 @@ def _rest(traits: Mapping[str, str]) -> str:
     return "".join(f", {trait} {value}" for trait, value in traits.items())
 
 
-def _final(c: Configuration, metric: str, found: Estimate) -> list[Any]:
+def _final_data(c: Configuration, metric: str, found: Estimate) -> list[Any]:
     seeds = {str(seed): rounded(value) for seed, value in c.by_seed(metric).items()}
     items = c.finals_over_items.get(metric)
     wide = (items.low, items.high) if items else (None, None)
     return [*map(rounded, (found.mean, found.low, found.high)), seeds, *map(rounded, wide)]
 
 
-def _curve(curve: LearningCurve, grids: dict[tuple[int, ...], int], points: int) -> dict[str, Any]:
-    at = kept(len(curve.steps), points)
+def _curve_data(
+    curve: LearningCurve, grids: dict[tuple[int, ...], int], points: int
+) -> dict[str, Any]:
+    at = kept_points(len(curve.steps), points)
     steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {
         "g": grids.setdefault(steps, len(grids)),
-        "s": {str(seed): _rounded(v, at) for seed, v in curve.seeds.items()},
+        "s": {str(seed): _rounded_at(v, at) for seed, v in curve.seeds.items()},
     }
     if len(curve.seeds) > 1:
         for key, values in (("m", curve.mean), ("l", curve.low), ("h", curve.high)):
-            plain[key] = _rounded(values, at)
+            plain[key] = _rounded_at(values, at)
     return plain
 
 
-def kept(count: int, most: int) -> list[int]:
+def kept_points(count: int, most: int) -> list[int]:
     """Which of `count` points are drawn: all, or `most` evenly spaced ones with both ends."""
     if count <= most:
         return list(range(count))
@@ -179,7 +175,7 @@ def rounded(value: float | None) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def _rounded(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
+def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
     """`rounded` of many at once, at these places."""
     import numpy as np
 
@@ -202,7 +198,7 @@ def _rounded(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
     ]
 
 
-def names_of(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
+def with_setting_names(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
     """Each configuration with the name of its setting."""
     every = list(found)
     return list(zip(every, setting_names(every), strict=True))

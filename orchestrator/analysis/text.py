@@ -1,0 +1,67 @@
+"""Numbers as text: estimates, shares, p-values, counts, lists."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.analysis.stats import Estimate, Rate
+
+
+def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool = False) -> str:
+    """Return `0.123 [0.100, 0.146]`, or `3 of 12 runs [0.05, 0.57]`."""
+    if isinstance(value, Rate):
+        text = f"{value.count} of {value.n} runs"
+        return f"{text} [{value.low:.2f}, {value.high:.2f}]" if interval else text
+    sign = "+" if signed else ""
+    if value.half_width is not None and value.half_width >= 0.001 and abs(value.mean) < 0.001:
+        text = f"{value.mean:{sign}.3f}".replace("-", "−")
+    else:
+        text = number_text(value.mean, sign)
+    if not interval:
+        return text
+    if value.low is None or value.high is None:
+        return f"{text} (one seed: no interval)"
+    return f"{text} [{number_text(value.low, sign)}, {number_text(value.high, sign)}]"
+
+
+def number_text(value: float, sign: str = "") -> str:
+    """Return three decimals; fewer digits for large numbers, more for small ones."""
+    if not math.isfinite(value):
+        return "not a number"
+    if value == 0 or 0.001 <= abs(value) < 1000:
+        return f"{value:{sign}.3f}".replace("-", "−")
+    return f"{value:{sign}.3g}".replace("-", "−")
+
+
+def p_text(p: float | None) -> str:
+    """Return `p = 0.032`, or `p < 0.001`."""
+    if p is None:
+        return "no p"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.995 else "p = 1"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 seed`, `2 seeds`."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return `0`, `0 and 1`, `0, 1 and 2`."""
+    *first, last = [str(value) for value in values]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """Return `a, b, c and 2 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def fixed_text(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str:
+    """Return `+0.012 [-0.010, +0.034]` of an estimate as plain data, for columns of a terminal."""
+    if estimate is None:
+        return "-"
+    sign = "+" if signed else ""
+    mean = f"{estimate['mean']:{sign}.3f}"
+    if estimate["low"] is None:
+        return f"{mean} (one seed)"
+    return f"{mean} [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
