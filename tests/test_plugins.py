@@ -1,5 +1,7 @@
 """Backends, estimators and tasks are found by themselves; a name given twice is refused."""
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -67,6 +69,36 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
         assert backend.name == name
         assert backend.title
         assert backend.versions
+
+
+LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECASE)
+MAY_NAME = {
+    "cli/init.py": "the spec that `orch init` writes has to name some backend",
+    "estimators.py": "a formula says which library's code it was read in",
+}
+
+
+def test_no_core_file_names_a_library() -> None:
+    """Docstrings and comments may give a source or an example; code and texts may not."""
+    core = Path(plugins.__file__).parent
+    naming = set()
+    for path in core.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if id(node) not in docstrings and LIBRARY.search(_text(node)):
+                naming.add(str(path.relative_to(core)))
+    assert naming == set(MAY_NAME)
+
+
+def _text(node: ast.AST) -> str:
+    """Return the name or the text that a node of the source holds."""
+    values = (getattr(node, name, "") for name in ("id", "attr", "name", "arg", "module", "value"))
+    return " ".join(value for value in values if isinstance(value, str))
 
 
 def test_an_unknown_backend_is_named_with_the_nearest() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from backends.openrlhf import check, checkpoints, dialect, flags, metrics, plan
 from backends.openrlhf import parse as parsing
+from backends.openrlhf.marks import MARKS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
@@ -20,6 +21,7 @@ class OpenRLHF(LibraryBackend):
     versions: tuple[str, ...] = flags.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
     prompts_format = plan.PROMPTS_FORMAT
+    release_marks = MARKS
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return plan.translate(cell, place)

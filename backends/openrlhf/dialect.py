@@ -12,17 +12,19 @@ from backends.openrlhf.check import version_of
 from backends.openrlhf.flags import FLAT, NEWEST
 from backends.openrlhf.ledger import PROMPT_ORDER, SHUFFLED
 from backends.openrlhf.topology import LARGEST_MICRO_BATCH
-from orchestrator.kl.estimators import OPENRLHF
+from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 from orchestrator.settings import BackendRef
 
+KL_CLAMP = Clamp(value=10.0)
+"""Of compute_approx_kl, every estimator, since 0.8.6."""
 KL_RATIO_MAX = 10.0
 """KL_IS_WEIGHT_CLIP of models/utils.py."""
 LOG_RATIO_BOUND = 20.0
 """Since 0.11: PolicyLoss holds the log-ratio before its exponential."""
 
 _NEWEST = Dialect(
-    kl_clamp=(OPENRLHF.log_ratio, OPENRLHF.value),
+    kl_clamp=KL_CLAMP,
     kl_clamp_of=PLAIN_ESTIMATORS,
     kl_ratio_max=KL_RATIO_MAX,
     kl_reward="to_go",

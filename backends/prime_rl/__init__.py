@@ -1,6 +1,7 @@
 """Prime-RL 0.8.0 and 0.5.0: asynchronous RL, with our loss in its documented hooks."""
 
 from backends.prime_rl import capabilities, checkpoints, dialect, metrics, parse
+from backends.prime_rl.marks import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
@@ -14,6 +15,7 @@ class PrimeRl(LibraryBackend):
     versions = capabilities.VERSIONS
     capabilities = capabilities.CAPABILITIES
     prompts_format = PROMPTS_FORMAT
+    release_marks = MARKS
     translate = staticmethod(translate)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from backends.prime_rl import marks
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
     CommandWord,
@@ -22,7 +23,7 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
 )
-from orchestrator.library.releases import PRIME_RL_TAU, Releases, load_releases, nearest
+from orchestrator.library.releases import Releases, load_releases, nearest
 
 OLD = 1
 """Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
@@ -173,7 +174,7 @@ class _Judge:
     ) -> None:
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
         self.spread, self.version = spread, releases().versions[at]
-        self.dated = bool({"prime_rl", "prime-rl", PRIME_RL_TAU} & launch.versions.keys())
+        self.dated = bool({"prime_rl", "prime-rl", marks.TAU} & launch.versions.keys())
         self.unknown: list[str] = []
         self.rules: list[Rule] = []
 
@@ -295,7 +296,7 @@ class _Judge:
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
         default = 0.001 if self.at >= FIRST_TAU_ON else 0.0
-        beside, _, why = self.launch.versions.get(PRIME_RL_TAU, "").partition(" ")
+        beside, _, why = self.launch.versions.get(marks.TAU, "").partition(" ")
         if beside and key is None:
             default = as_number(beside) or 0.0
             self._rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")

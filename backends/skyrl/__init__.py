@@ -6,6 +6,7 @@ from pathlib import Path
 from backends.skyrl import check, checkpoints, dialect, metrics, releases
 from backends.skyrl import parse as parsing
 from backends.skyrl import translate as translation
+from backends.skyrl.marks import MARKS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
@@ -21,6 +22,7 @@ class SkyRL(LibraryBackend):
     versions: tuple[str, ...] = releases.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = check.CAPABILITIES
     prompts_format = translation.PROMPTS_FORMAT
+    release_marks = MARKS
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return translation.translate(cell, place)

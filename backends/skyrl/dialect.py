@@ -11,14 +11,14 @@ from functools import cache
 from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
 from backends.skyrl.releases import NEWEST, VERSIONS, before
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.kl.estimators import VERL_K3
+from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
-SKYRL_K3 = VERL_K3
-"""compute_approx_kl holds k3 within the same bounds as verl does."""
+K3_CLAMP = Clamp(log_ratio=20.0, value=10.0)
+"""Of compute_approx_kl; the bounds are verl's."""
 
 _NEWER = Dialect(
-    kl_clamp=(SKYRL_K3.log_ratio, SKYRL_K3.value),
+    kl_clamp=K3_CLAMP,
     kl_clamp_of=("k3",),
     kl_reward_policy="batch_start",
     kl_loss_mean="sequence_mean",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from backends.verl import arguments, checkpoints, dialect, limits, metrics, parse, translate
+from backends.verl.marks import MARKS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
@@ -19,6 +20,7 @@ class Verl(LibraryBackend):
     versions: tuple[str, ...] = arguments.VERSIONS
     capabilities: Mapping[str, Sequence[object]] = limits.CAPABILITIES
     prompts_format = translate.PROMPTS_FORMAT
+    release_marks = MARKS
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         return translate.translate(cell, place)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from backends.verl import easyr1
+from backends.verl.marks import BEFORE_SWITCH
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
 from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
@@ -146,10 +147,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         if older:
             why = f"a whole configuration without {USE_REWARD}, which 0.4.0 brought"
             return older[-1], why, older
-    elif "verl before 0.4.0" in launch.versions and keys.has(COEFFICIENT):
+    elif BEFORE_SWITCH in launch.versions and keys.has(COEFFICIENT):
         older = [i for i in fitting if i < FIRST_WITH_SWITCH]
         if older and older != fitting:
-            return older[-1], launch.versions["verl before 0.4.0"], older
+            return older[-1], launch.versions[BEFORE_SWITCH], older
     at = fitting[-1]
     gone = told.excluding(keys.given, at)
     if at == len(told.versions) - 1:

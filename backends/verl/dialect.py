@@ -10,13 +10,15 @@ from functools import cache
 from backends.verl.arguments import NEWEST, VERSIONS
 from backends.verl.ledger import NOTES
 from orchestrator.errors import UnsupportedSetting, did_you_mean
-from orchestrator.kl.estimators import VERL_K3
+from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
+K3_CLAMP = Clamp(log_ratio=20.0, value=10.0)
+"""Of kl_penalty `k3` and `low_var_kl`."""
 LOG_RATIO_BOUND = 20.0
 
 _DIALECT = Dialect(
-    kl_clamp=(VERL_K3.log_ratio, VERL_K3.value),
+    kl_clamp=K3_CLAMP,
     kl_clamp_of=("k3",),
     ratio_bound=LOG_RATIO_BOUND,
     warmup_from_zero=True,

@@ -10,7 +10,7 @@ from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
 from orchestrator.audit.findings import AuditFinding
-from orchestrator.audit.hints import HINT
+from orchestrator.audit.hints import may_launch, titles
 from orchestrator.audit.judge import judged
 from orchestrator.audit.python import read_python
 from orchestrator.audit.releases import pins
@@ -46,8 +46,7 @@ def findings(
     merged = _merged(answers)
     if not merged:
         raise UnreadableScript(
-            "no launch of verl, OpenRLHF, SkyRL or Prime-RL was found in it"
-            + (" (other commands were)" if found else "")
+            f"no launch of {titles()} was found in it" + (" (other commands were)" if found else "")
         )
     return merged[:MOST_FINDINGS]
 
@@ -203,7 +202,7 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
         head, _, rest = path.partition(".")
         if head in ("envs", "env", "environment") and rest:
             environment[rest] = scalar.value
-        elif re.search(r"\s", scalar.value) and HINT.search(scalar.value):
+        elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
             block = 2 if scalar.style in ("|", ">") else 1
             scripts.append((scalar.value, scalar.start_mark.line + block))
     if len(scripts) > MOST_SCRIPTS:

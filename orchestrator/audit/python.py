@@ -9,7 +9,7 @@ import re
 import warnings
 from dataclasses import dataclass, field
 
-from orchestrator.audit.hints import HINT, STARTS
+from orchestrator.audit.hints import STARTS, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -121,14 +121,14 @@ class _Reader:
             elif isinstance(node, ast.Constant | ast.JoinedStr):
                 inside |= {id(child) for child in ast.walk(node)}
                 text = self._word(node).text
-                if " " in text.strip() and HINT.search(text) and STARTS.search(text):
+                if " " in text.strip() and may_launch(text) and STARTS.search(text):
                     found.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
         return found
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return a list of words in which a launch may be, else None."""
         words, more = self._list(node, 0)
-        if not any(HINT.search(word.text) for word in words):
+        if not any(may_launch(word.text) for word in words):
             return None
         if not any("=" in word.text or _RUNS.search(word.text) for word in words):
             return None

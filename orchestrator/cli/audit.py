@@ -1,7 +1,7 @@
 """orch audit: what a launch script written by anybody really optimises."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
     "pinned",
     multiple=True,
     metavar="NAME@VERSION",
-    help="The release it runs on (verl@0.3.0), where the file does not tell.",
+    help="The release it runs on, where the file does not tell.",
 )
 @click.option(
     "--hook",
@@ -51,9 +51,9 @@ def command(
     hook: bool,
     verbose: bool,
 ) -> int:
-    """Say which objective the KL term of a launch of verl, OpenRLHF, SkyRL or Prime-RL optimises,
-    why, and what to change to get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python
-    are read, never run; of a folder, every file that has such a launch.
+    """Say which objective the KL term of a library's launch optimises, why, and what to change to
+    get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python are read, never run; of a
+    folder, every file that has such a launch.
 
     \b
     Exit codes: 0 nothing wrong; 1 a KL term that does not do what its name says (noise, a forward
@@ -96,19 +96,23 @@ def command(
     return 2 if unreadable or not found or any(e.verdict == "undetermined" for e in found) else 0
 
 
-def _pins(pinned: Iterable[str]) -> dict[str, str]:
+def _pins(pinned: Sequence[str]) -> dict[str, str]:
+    if not pinned:
+        return {}
+    from orchestrator.audit.hints import marks
+    from orchestrator.errors import did_you_mean
+
+    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
     found = {}
     for each in pinned:
         name, at, version = each.partition("@")
         if not at or not version[:1].isdigit():
             raise click.UsageError(
-                f"--library takes NAME@VERSION (verl@0.3.0), got '{each}': give both"
+                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
+                f"got '{each}': give both"
             )
-        name = name.lower().replace("prime-rl", "prime_rl")
-        names = ("verl", "openrlhf", "skyrl", "skyrl-train", "prime_rl")
+        name = name.lower()
         if name not in names:
-            from orchestrator.errors import did_you_mean
-
             raise click.UsageError(
                 f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
             )

@@ -55,7 +55,7 @@ def command() -> None:
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Git repository of a library that is on no registry (Prime-RL).",
+    help="Git repository of a library that is on no registry.",
 )
 @click.option("--again", is_flag=True, help="Remake one that is there.")
 def create(

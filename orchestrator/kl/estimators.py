@@ -27,10 +27,8 @@ from orchestrator.estimators import (
 
 __all__ = [
     "NONE",
-    "OPENRLHF",
     "TABLE",
     "UNCLAMPED",
-    "VERL_K3",
     "Array",
     "Centring",
     "Clamp",
@@ -69,10 +67,6 @@ class Clamp(NamedTuple):
 
 
 UNCLAMPED = Clamp()
-VERL_K3 = Clamp(log_ratio=20.0, value=10.0)
-"""verl 0.9.1, kl_penalty `k3` and `low_var_kl`."""
-OPENRLHF = Clamp(value=10.0)
-"""OpenRLHF >= 0.8.6, compute_approx_kl, every estimator."""
 
 
 def token_kl(

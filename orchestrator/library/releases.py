@@ -8,9 +8,6 @@ from pathlib import Path
 
 from orchestrator.library.launches import Given
 
-PRIME_RL_TAU = "prime_rl kl_tau"
-"""Among a launch's versions, though no release: the default of kl_tau in Prime-RL's own source
-beside it. It changed between two releases, and checkouts are of commits between them."""
 RELEASE_NUMBER = re.compile(
     r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
 )

@@ -95,11 +95,11 @@ def _gres(pair: tuple[str, int]) -> str:
 
 def _environments() -> list[str]:
     return [
-        "  # Trainers live in environments of their own. `orch env create verl@0.9.1` makes one;",
-        "  # one that is there already, modules or an image are named here:",
+        "  # Trainers live in environments of their own. `orch env create LIBRARY@VERSION` makes",
+        "  # one; one that is there already, modules or an image are named here:",
         "  # environments:",
-        "  #   verl@0.9.1: {venv: /shared/envs/verl}",
-        "  #   openrlhf: {image: /shared/images/openrlhf.sif, setup: [module load apptainer]}",
+        "  #   LIBRARY@VERSION: {venv: /shared/envs/library}",
+        "  #   LIBRARY: {image: /shared/images/library.sif, setup: [module load apptainer]}",
         "  # secrets: [HF_TOKEN]   # names only; or {HF_TOKEN: {file: ~/.hf_token}}",
     ]
 

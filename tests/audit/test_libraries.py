@@ -15,8 +15,8 @@ from audit.scripts import (
     only,
     verdict,
 )
+from backends.prime_rl.marks import TAU
 from orchestrator.audit.releases import versions
-from orchestrator.library.releases import PRIME_RL_TAU
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
@@ -191,8 +191,8 @@ def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
     [
         ({"prime_rl": "0.5.0 told"}, "rollout_policy_kl_only"),
         ({"prime_rl": "0.4.0 told"}, "no_kl"),
-        ({PRIME_RL_TAU: "0.0 its source"}, "no_kl"),
-        ({PRIME_RL_TAU: "1e-3 its source"}, "rollout_policy_kl_only"),
+        ({TAU: "0.0 its source"}, "no_kl"),
+        ({TAU: "1e-3 its source"}, "rollout_policy_kl_only"),
     ],
 )
 def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
@@ -225,7 +225,7 @@ def test_the_default_of_kl_tau_in_a_checkout(
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)
     found = versions(tmp_path / "configs/x/rl.toml")
-    assert found == {PRIME_RL_TAU: f"{default} {place} beside it says so"}
+    assert found == {TAU: f"{default} {place} beside it says so"}
 
 
 def test_a_teacher_that_is_another_model_is_said_to_be_one() -> None:

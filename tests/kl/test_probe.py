@@ -82,10 +82,10 @@ def test_a_mean_that_ignores_the_mask_is_no_objective() -> None:
 
 def test_a_known_defect_is_told_apart_from_the_right_thing() -> None:
     """verl's k3 stops its gradient where the estimate exceeds 10; only far away does it show."""
-    from orchestrator.kl.estimators import VERL_K3
+    from orchestrator.kl.estimators import Clamp
 
     def clamped(q: Any, p: Any, _old: Any, _mask: Any) -> Any:
-        return token_kl("k3", q, p, clamp=VERL_K3)
+        return token_kl("k3", q, p, clamp=Clamp(log_ratio=20.0, value=10.0))
 
     assert probe(clamped, kind="loss").objective == "token_forward_kl"
     far = [

@@ -44,7 +44,7 @@ from orchestrator.audit.bash.values import (
     pieces,
     readable_text,
 )
-from orchestrator.audit.hints import HINT, STARTS
+from orchestrator.audit.hints import STARTS, may_launch
 
 Flow = Literal["exit", "return", "break", "continue"] | None
 Arms = Callable[[Ways, bool], list[int]]
@@ -492,7 +492,7 @@ class Interpreter(Expander):
             self._write(target if name == "cat" else last or None, stdin)
         elif self._starts_nothing(name, words) or self._runs_script(name, words, line):
             return None
-        elif stdin is not None and HINT.search(readable_text(stdin)):
+        elif stdin is not None and may_launch(readable_text(stdin)):
             self.run_text(stdin)
         elif not self._runs_strings(words):
             self._start(terms, words, line)
@@ -507,7 +507,7 @@ class Interpreter(Expander):
         """Note a program that the script starts."""
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
-        promising = any(HINT.search(text) for each in words for text in _texts(each))
+        promising = any(may_launch(text) for each in words for text in _texts(each))
         self.commands.append(
             ShellCommand(terms, self.guard, self.loops, line, tuple(self.sourced), promising)
         )
@@ -619,12 +619,12 @@ class Interpreter(Expander):
         """Read whole commands that a command is given as one word (`srun bash -c "..."`)."""
         values = [each for each in words if not isinstance(each, BranchElements)]
         texts = [readable_text(each) for each in values]
-        if any(HINT.search(text) and not re.search(r"\s", text.strip()) for text in texts):
+        if any(may_launch(text) and not re.search(r"\s", text.strip()) for text in texts):
             return False
         scripts = [
             value
             for value, text in zip(values[1:], texts[1:], strict=True)
-            if re.search(r"\s", text.strip()) and HINT.search(text) and STARTS.search(text)
+            if re.search(r"\s", text.strip()) and may_launch(text) and STARTS.search(text)
         ]
         for script in scripts:
             self.run_text(script)

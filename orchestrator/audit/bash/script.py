@@ -27,7 +27,7 @@ from orchestrator.audit.bash.values import (
     command_words,
     pieces,
 )
-from orchestrator.audit.hints import HINT
+from orchestrator.audit.hints import may_launch
 from orchestrator.library.launches import CommandWord, Launch, UnreadableScript
 
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
@@ -62,7 +62,7 @@ def launches(
     except TooDeep as error:
         raise UnreadableScript(f"this script cannot be followed: {error}") from None
     run, stopped = _read(text, source, tree, environment or {}, files, budget, every_way=False)
-    if not any(c.promising for c in run.commands) and HINT.search(text):
+    if not any(c.promising for c in run.commands) and may_launch(text):
         # What is known of its conditions may lead past the launch: a script without arguments that
         # only says how to use it.
         again, _ = _read(text, source, tree, environment or {}, files, budget, every_way=True)
@@ -120,7 +120,7 @@ def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> 
             return
         text = "\n".join(lines[row + 1 :])
         first_line += row + 1
-        if len(text) > LONGEST_RECOVERED or not HINT.search(text):
+        if len(text) > LONGEST_RECOVERED or not may_launch(text):
             return
         if any(c.line >= first_line and c.promising for c in run.commands):
             return
@@ -144,12 +144,12 @@ def _error_row(tree: SyntaxNode) -> int | None:
 def _read_leftovers(run: Interpreter) -> None:
     """Read functions nobody calls and scripts nobody starts: a launch may be in them."""
     for name, (body, source) in list(run.scope.functions.items()):
-        if name not in run.called and HINT.search(source.text(body)):
+        if name not in run.called and may_launch(source.text(body)):
             run.scope.in_function = False
             run.statement(body, source)
     for name, value in list(run.written.items()):
         is_data = re.search(r"\.(ya?ml|toml|py|json|md|txt)$", name)
-        if not is_data and HINT.search(_first_text(value)):
+        if not is_data and may_launch(_first_text(value)):
             run.run_text(run.written.pop(name))
 
 
@@ -247,7 +247,7 @@ def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
 
 
 def _is_promising(words: Sequence[CommandWord]) -> bool:
-    return any(HINT.search(word.text) for word in words) or any(
+    return any(may_launch(word.text) for word in words) or any(
         word.text in ("rl", "trainer", "orchestrator") for word in words[:8]
     )
 

@@ -12,7 +12,8 @@ import torch
 
 from backends.verl import extension
 from backends.verl.arguments import KL_NAMES, WEIGHTED
-from orchestrator.kl.estimators import UNCLAMPED, VERL_K3, token_kl
+from backends.verl.dialect import K3_CLAMP
+from orchestrator.kl.estimators import UNCLAMPED, token_kl
 from tests.backends.verl import library
 
 pytestmark = pytest.mark.slow  # makes a library's environment the first time
@@ -147,7 +148,7 @@ def expected(estimator: Any, coefficient: float = 0.3) -> tuple[torch.Tensor, to
     """The same by our one definition of the estimators."""
     policy, reference, rollout = log_probabilities()
     advantages = torch.linspace(-1, 1, MASK.numel(), dtype=torch.float64).reshape(SHAPE)
-    clamp = VERL_K3 if "k3" in estimator else UNCLAMPED
+    clamp = K3_CLAMP if "k3" in estimator else UNCLAMPED
     kl = token_kl(estimator, policy, reference, rollout, clamp=clamp)
     tokens = -advantages * (policy - rollout).exp() + coefficient * kl
     loss = (tokens * MASK).sum() / MASK.sum()
@@ -162,7 +163,7 @@ def test_verls_own_kl_is_the_estimator_we_say(verl: tuple[Any, Any], name: str) 
     theirs = core.kl_penalty(policy, reference, name)
     (slope,) = torch.autograd.grad(theirs.sum(), policy)
     ours_of, ours = KL_NAMES[name], log_probabilities()[0]
-    clamp = VERL_K3 if "k3" in ours_of else UNCLAMPED
+    clamp = K3_CLAMP if "k3" in ours_of else UNCLAMPED
     value = token_kl(ours_of, ours, reference, clamp=clamp)  # type: ignore[arg-type]
     (our_slope,) = torch.autograd.grad(value.sum(), ours)
     torch.testing.assert_close(theirs, value)

@@ -1,0 +1,10 @@
+"""By what a text says that it launches OpenRLHF, and which release of it."""
+
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+
+MARKS = ReleaseMarks(
+    hint=r"openrlhf|train_ppo|--init_kl|--algo\.kl",
+    distributions=("openrlhf",),
+    repositories=("OpenRLHF",),
+    files=(ReleaseFile("openrlhf", "version.txt", needs="openrlhf"),),
+)

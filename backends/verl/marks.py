@@ -1,0 +1,55 @@
+"""By what a text says that it launches verl, and which release of it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+
+BEFORE_SWITCH = "verl before 0.4.0"
+"""Among a launch's versions, though no release: it runs one from before use_kl_in_reward."""
+CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+_OLD = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
+
+
+def before_switch(text: str) -> Iterator[tuple[str, str]]:
+    """Yield BEFORE_SWITCH and why, if a script sets what only old launches set."""
+    match = _OLD.search(text)
+    if match is not None:
+        line = text.count("\n", 0, match.start()) + 1
+        yield (
+            BEFORE_SWITCH,
+            (
+                f"line {line} sets VLLM_ATTENTION_BACKEND=XFORMERS, which launches with a kl_coef "
+                "and without use_kl_in_reward did before 0.4.0 only"
+            ),
+        )
+
+
+def by_configuration(
+    read: Callable[[str], str | None], found: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the release that verl's own configuration shows in a copy of verl.
+
+    Forks keep an old version file, and 0.2.0.dev was on it for months in which the switch of the
+    KL in the reward came.
+    """
+    text = read(CONFIG)
+    if text is None or "verl" not in found:
+        return
+    version, _, why = found["verl"].partition(" ")
+    before = tuple(int(n) for n in version.split(".")[:2]) < (0, 4)
+    if before and "use_kl_in_reward" in text:
+        yield "verl", f"0.4.0 {CONFIG} beside it has use_kl_in_reward (though {why})"
+    elif not before and "algorithm:" in text and "use_kl_in_reward" not in text:
+        yield "verl", f"0.3.0 {CONFIG} beside it has no use_kl_in_reward (though {why})"
+
+
+MARKS = ReleaseMarks(
+    hint=r"main_ppo|verl\.trainer|actor_rollout_ref|worker\.actor\.",
+    distributions=("verl",),
+    repositories=("verl",),
+    images=("verlai/verl:app-verl",),
+    files=(ReleaseFile("verl", "verl/version/version"),),
+    in_script=before_switch,
+    amended=by_configuration,
+)
