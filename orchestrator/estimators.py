@@ -117,8 +117,8 @@ def straight_through(base: EstimatorEntry, *, source: str = "") -> EstimatorEntr
     )
 
 
-def _call(function: str, x: Array) -> Array:
-    """Apply a function that torch has as a method and NumPy as a function."""
+def elementwise(function: str, x: Array) -> Array:
+    """Return a function of each element that torch has as a method and NumPy as a function."""
     if hasattr(x, "detach"):
         return getattr(x, function)()
     import numpy as np
@@ -151,8 +151,8 @@ _K2 = EstimatorEntry(
 _K3 = EstimatorEntry(
     name="k3",
     formula="r - 1 - log r",
-    value=lambda x: _call("expm1", -x) + x,
-    slope=lambda x: -_call("expm1", -x),
+    value=lambda x: elementwise("expm1", -x) + x,
+    slope=lambda x: -elementwise("expm1", -x),
     is_reverse_kl=True,
     source=f"{_SCHULMAN}; paper eq. 14",
     descends="token_forward_kl",
@@ -161,7 +161,7 @@ _ABS = EstimatorEntry(
     name="abs",
     formula="|log r|",
     value=lambda x: abs(x),
-    slope=lambda x: _call("sign", x),
+    slope=lambda x: elementwise("sign", x),
     is_reverse_kl=False,
     source=_VERL,
     descends="total_variation",

@@ -4,13 +4,14 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
-from orchestrator.estimators import choices
+from orchestrator.estimators import NONE, TABLE, choices
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
 
-LETTERS = (
+SYMBOLS = (
     "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q of "
     "token t;\nc is the state before it. Biases are exact, on the laboratory's model (orch lab)."
 )
@@ -26,8 +27,28 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
+class EstimatorParameter(click.ParamType[str]):
+    """An estimator of the table, which is read when the command is called."""
+
+    name = "estimator"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """Return `[none|k1|...]`."""
+        return click.Choice(choices()).get_metavar(param, ctx)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Raise click.BadParameter with the names there are."""
+        return str(click.Choice(choices()).convert(value, param, ctx))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that begin so."""
+        return click.Choice(choices()).shell_complete(ctx, param, incomplete)
+
+
 @click.command(short_help="The objective a KL configuration really optimises.")
-@click.argument("estimator", type=click.Choice(choices()), required=False)
+@click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
 @click.option("--off-policy", is_flag=True, help="Minibatches or staleness: old samples.")
@@ -68,13 +89,13 @@ def command(
     if everything:
         _print_all(as_json, **how)
         return
-    if estimator is None or (placement is None and estimator != "none"):
+    if estimator is None or (placement is None and estimator != NONE):
         raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
-    told = _verdict(estimator, placement, **how)
+    verdict = _verdict(estimator, placement, **how)
     if as_json:
-        print_json(told)
+        print_json(verdict)
     else:
-        _print_one(told)
+        _print_one(verdict)
 
 
 def _verdict(
@@ -87,13 +108,14 @@ def _verdict(
     ratio: str,
     reward_kl_of: str,
 ) -> dict[str, Any]:
+    """Return the verdict as plain data, with the estimator, the placement and the sampling."""
     from orchestrator.kl.verdicts import verdict
 
-    if estimator == "none" or placement is None:
-        kl = Kl(estimator="none")
+    if estimator == NONE or placement is None:
+        kl = Kl(estimator=NONE)
     else:
         kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
-    found = verdict(
+    result = verdict(
         kl,
         on_policy=not off_policy,
         advantage=advantage,
@@ -102,26 +124,37 @@ def _verdict(
         ratio=ratio,
         reward_kl_of=reward_kl_of,
     )
-    told = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
-    return told | asdict(found) | {"bias": found.bias._asdict()}
+    asked = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
+    return asked | asdict(result) | {"bias": result.bias._asdict()}
 
 
-def _print_one(told: dict[str, Any]) -> None:
-    paper = told["paper"]
+def _print_one(verdict: dict[str, Any]) -> None:
+    paper = verdict["paper"]
     where = f" ({paper['where']})" if paper["where"] else ""
-    click.echo(told["summary"] + "\n")
-    rows = [
-        ("objective", str(told["objective"])),
-        ("equation", told["equation"]),
-        ("bias", told["bias"]["text"]),
-        ("noise", NOISE.format(told["noise"])),
+    click.echo(verdict["summary"] + "\n")
+    rows = [("objective", str(verdict["objective"]))]
+    if verdict["placement"]:
+        rows = [
+            ("estimator", _definition(verdict["estimator"])),
+            *rows,
+            ("equation", verdict["equation"]),
+            ("bias", verdict["bias"]["text"]),
+            ("noise", NOISE.format(verdict["noise"])),
+        ]
+    rows += [
         ("paper", f"{paper['behaviour']}: {paper['text']}{where}"),
-        ("advice", told["advice"]["text"]),
-        *(("note", note) for note in told["notes"]),
+        ("advice", verdict["advice"]["text"]),
+        *(("note", note) for note in verdict["notes"]),
     ]
-    for name, text in rows if told["placement"] else (rows[0], *rows[4:]):
+    for name, text in rows:
         click.echo(_hanging(name, text))
-    click.echo("\n" + LETTERS)
+    click.echo("\n" + SYMBOLS)
+
+
+def _definition(estimator: str) -> str:
+    """Return `k3 = r - 1 - log r, with r = p/q (source)`."""
+    form = TABLE[estimator]
+    return f"{form.name} = {form.formula}, with r = p/q ({form.source})"
 
 
 def _hanging(name: str, text: str) -> str:
@@ -140,14 +173,14 @@ def _hanging(name: str, text: str) -> str:
 def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:
     if ratio != "token":
         raise click.UsageError("--all lists the token ratio; ask for one estimator with --ratio")
-    told = [
+    verdicts = [
         _verdict(estimator, placement, off_policy=off, ratio=ratio, **how)
         for off in ((True,) if off_policy else (False, True))
         for estimator in choices()
-        for placement in (("reward", "loss", "both") if estimator != "none" else (None,))
+        for placement in (("reward", "loss", "both") if estimator != NONE else (None,))
     ]
     if as_json:
-        print_json(told)
+        print_json(verdicts)
         return
     from orchestrator.kl.catalogue import Naming
     from orchestrator.kl.verdicts import percent
@@ -163,8 +196,8 @@ def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> No
             f"{each['noise']:.2g}",
             each["paper"]["behaviour"],
         )
-        for each in told
+        for each in verdicts
     ]
     columns = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
     print_table(columns, rows)
-    click.echo("\n" + LETTERS)
+    click.echo("\n" + SYMBOLS)

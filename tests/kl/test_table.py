@@ -1,0 +1,232 @@
+"""The table of estimators is the one list of them, and an entry is all that an estimator needs."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from orchestrator import estimators
+from orchestrator.cli.explain import command as explain
+from orchestrator.errors import EnvironmentFault, LaboratoryError
+from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
+from orchestrator.kl.catalogue import ObjectiveKind, catalogue
+from orchestrator.kl.configuration import extended
+from orchestrator.kl.derivation import derive, problems
+from orchestrator.kl.estimators import token_kl
+from orchestrator.kl.figures import figure1
+from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.kl.verdicts import stored_rows, verdict
+from orchestrator.settings import Kl
+from orchestrator.spec.schema import schema
+
+ROOT = Path(__file__).parents[2]
+X = np.concatenate([np.linspace(-3.0, -0.01, 60), np.linspace(0.01, 3.0, 60)])
+
+
+K4 = EstimatorEntry(
+    name="k4",
+    formula="(r - 1)^2 / 2",
+    value=lambda x: elementwise("expm1", -x) ** 2 / 2,
+    slope=lambda x: -elementwise("expm1", -x) * elementwise("exp", -x),
+    is_reverse_kl=False,
+    source="this test",
+)
+
+
+@pytest.fixture
+def k4() -> Iterator[EstimatorEntry]:
+    estimators.register(K4)
+    yield K4
+    estimators.unregister("k4")
+
+
+@pytest.fixture(params=[*TABLE, "k4"])
+def form(request: pytest.FixtureRequest, k4: EstimatorEntry) -> EstimatorEntry:
+    """Every entry of the table, and the toy."""
+    return TABLE[request.param]
+
+
+def test_an_entry_does_not_contradict_itself(form: EstimatorEntry) -> None:
+    assert problems(form) == []
+
+
+def test_the_slope_is_the_derivative_of_the_value_or_of_k2(form: EstimatorEntry) -> None:
+    value = TABLE["k2"].value if form.is_straight_through else form.value
+    numeric = (value(X + 1e-6) - value(X - 1e-6)) / 2e-6
+    np.testing.assert_allclose(form.slope(X), numeric, rtol=1e-5, atol=1e-8)
+
+
+def test_numpy_and_torch_agree_on_value_slope_and_autograd(form: EstimatorEntry) -> None:
+    x = torch.tensor(X, requires_grad=True)
+    np.testing.assert_allclose(form.value(x).detach(), form.value(X), rtol=1e-14)
+    np.testing.assert_allclose(form.slope(x).detach(), form.slope(X), rtol=1e-14)
+    zero = torch.zeros_like(x)
+    token_kl(form.name, x, zero, x.detach()).sum().backward()
+    attached = form.value(X) if form.form == "ratio_attached" else 0.0
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad, form.slope(X) + attached, rtol=1e-12)
+
+
+@given(st.lists(st.tuples(*[st.floats(-3, 3)] * 3), min_size=2, max_size=6))
+def test_the_mean_is_the_reverse_kl_where_an_entry_says_so(logits: list[Any]) -> None:
+    """Under the policy, and of a weighted form under any rollout policy."""
+    logp, logp_ref, logp_rollout = (x - np.logaddexp.reduce(x) for x in np.array(logits).T)
+    kl = float(np.exp(logp) @ (logp - logp_ref))
+    for form in TABLE.values():
+        if form.is_reverse_kl:
+            sampler = logp_rollout if form.is_weighted else logp
+            estimate = token_kl(form.name, logp, logp_ref, logp_rollout)
+            assert float(np.exp(sampler) @ estimate) == pytest.approx(kl, abs=1e-9), form.name
+
+
+def test_the_loss_of_a_plain_estimator_descends_what_its_entry_says(form: EstimatorEntry) -> None:
+    if form.is_plain:
+        found = verdict(Kl(estimator=form.name, placement="loss", beta=1.0), on_policy=True)
+        expected = form.descends or f"slope_{form.name}"
+        assert found.terms == (() if expected == "zero" else ((1, expected),))
+
+
+def test_a_wrong_entry_is_refused_with_its_numbers() -> None:
+    wrong = EstimatorEntry("k5", "-log r", lambda x: x, lambda x: 2 * x, False, "nowhere")
+    assert len(problems(wrong)) == 2
+    estimators.register(wrong)
+    try:
+        with pytest.raises(LaboratoryError, match=r"slope of .* 'k5' is not the derivative"):
+            derive(["k5"])
+    finally:
+        estimators.unregister("k5")
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (TABLE["k3"], "'k3' is in the table already"),
+        (EstimatorEntry("none", "0", abs, abs, False, ""), "'none' is in the table already"),
+        (EstimatorEntry("k1.loss", "0", abs, abs, False, ""), "letters, digits and '_'"),
+        (weighted(K4), "register 'k4' first"),
+    ],
+)
+def test_what_cannot_be_registered(entry: EstimatorEntry, sentence: str) -> None:
+    before = dict(TABLE)
+    with pytest.raises(EnvironmentFault, match=sentence):
+        estimators.register(entry)
+    assert dict(TABLE) == before
+
+
+def test_one_entry_is_all_that_an_estimator_needs(k4: EstimatorEntry) -> None:
+    kl = Kl(estimator="k4", placement="loss", beta=0.1)
+    assert kl.label == "k4.loss"
+    assert "k4" in json.dumps(schema()["$defs"]["value kl.estimator"])
+    assert "k4.both" in json.dumps(schema()["$defs"]["value kl"])
+    on = verdict(kl, on_policy=True)
+    assert on.objective is ObjectiveKind.SURROGATE
+    assert "derived now by the laboratory" in on.notes[-1]
+    output = CliRunner().invoke(explain, ["k4", "loss"], catch_exceptions=False).output
+    assert "k4 = (r - 1)^2 / 2" in output
+    assert "token by token, the slope of k4 itself" in output
+    assert {"token_k4", "mean_k4", "ppo_k4", "sampled_k4"} <= catalogue().keys()
+    assert {"k4.reward", "k4.loss", "k4.both"} <= {each.label for each in extended()}
+    data = figure1(trials=2, sequences=10)
+    assert "k4.loss" in {row["label"] for row in data["configurations"]}
+    assert "k4" in data["estimates"]
+    assert PLAIN.clamps("k4")
+    assert not Dialect(kl_clamp=(20.0, 10.0), kl_clamp_of=("k3",)).clamps("k4")
+
+
+def test_no_row_of_an_added_estimator_is_without_a_name(k4: EstimatorEntry) -> None:
+    """Its derived forms too; and the rows of the others stay what is stored."""
+    added = [weighted(k4), weighted(k4, detached=True), straight_through(k4)]
+    for each in added:
+        estimators.register(each)
+    try:
+        rows = derive(["k4", *(each.name for each in added)])
+        assert not [row for row in rows if row["objective"] == ObjectiveKind.UNKNOWN]
+        names = ("objective", "terms")
+        stored = [[row[key] for key in names] for row in stored_rows() if row["estimator"] == "k3"]
+        assert [[row[key] for key in names] for row in derive(["k3"])] == stored
+    finally:
+        for each in added:
+            estimators.unregister(each.name)
+
+
+def test_an_unknown_estimator_is_refused_with_the_names_there_are(k4: EstimatorEntry) -> None:
+    with pytest.raises(ValidationError, match="'abs\\+' or 'k4'"):
+        Kl(estimator="k5", placement="loss")
+    estimators.unregister("k4")
+    with pytest.raises(ValidationError, match="'k3\\+' or 'abs\\+'"):
+        Kl(estimator="k4", placement="loss")
+    estimators.register(k4)  # as the fixture left it
+
+
+def test_names_of_the_laboratory_alone_are_refused_in_a_spec() -> None:
+    inner = [name for name, each in TABLE.items() if not each.in_specs]
+    assert inner == ["sg_rho_k1", "sg_rho_k3"]
+    for name in inner:
+        assert not estimators.is_choice(name)
+        with pytest.raises(ValidationError):
+            Kl(estimator=name, placement="loss")
+
+
+PLUGIN = """
+from orchestrator.estimators import EstimatorEntry
+K4 = EstimatorEntry("k4", "3 (log r)^2", lambda x: 3 * x * x, lambda x: 6 * x, False, "a package")
+WRONG = "k4"
+"""
+
+
+def with_plugin(folder: Path, target: str, *argv: str) -> "subprocess.CompletedProcess[str]":
+    """Run orch beside an installed package with an entry point of the group orch.estimators."""
+    (folder / "toykl.py").write_text(PLUGIN, encoding="utf-8")
+    info = folder / "toykl-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toykl\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[orch.estimators]\ntoy = toykl:{target}\n")
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator", *argv],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+
+
+def test_a_package_elsewhere_adds_an_estimator(tmp_path: Path) -> None:
+    done = with_plugin(tmp_path, "K4", "explain", "k4", "loss", "--json")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["summary"].startswith("k4 in loss: token by token, the slope of k4 itself")
+
+
+def test_an_entry_point_that_is_no_estimator_is_named(tmp_path: Path) -> None:
+    done = with_plugin(tmp_path, "WRONG", "explain", "k3", "loss")
+    assert done.returncode == 1
+    assert "orch.estimators" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_second_list_of_estimators_exists() -> None:
+    """Outside the table and the backends, whose names are their library's own, no tuple, list, set
+    or mapping names three estimators."""
+    known = set(estimators.choices()) - {"none", "abs"}
+    lists = []
+    for path in sorted((ROOT / "orchestrator").rglob("*.py")):
+        if path == ROOT / "orchestrator/estimators.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts: list[Any] = getattr(node, "elts", None) or getattr(node, "keys", None) or []
+            words = {part.value for part in parts if isinstance(part, ast.Constant)}
+            if len(words & known) >= 3:
+                lists.append(f"{path.relative_to(ROOT)}:{parts[0].lineno}")
+    assert not lists, lists
