@@ -34,8 +34,9 @@ HEAVY = {
 LAYERS = (
     ("errors",),
     ("estimators",),
+    ("estimators",),
     ("settings",),
-    ("records", "identity", "files", "provenance"),
+    ("records", "identity", "files"),
     ("metrics", "scoring", "kl"),
     ("library",),
     ("plugins",),
@@ -64,11 +65,11 @@ AT_ROOT = {
     "files",
     "plugins",
     "rundir",
-    "provenance",
 }
 
 BACKEND_MAY_IMPORT = {
     "errors",
+    "estimators",
     "estimators",
     "settings",
     "records",

@@ -21,11 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.analysis.pairing import (
-    difference_over_items,
-    mean_by_seed,
-    runs_by_configuration,
-)
+from orchestrator.analysis.pairing import difference_over_items, mean_by_seed, runs_by_configuration
 from orchestrator.analysis.runs import MeasuredRun, predicted_metric
 from orchestrator.analysis.stats import (
     ALPHA,

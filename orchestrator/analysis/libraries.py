@@ -9,14 +9,7 @@ from typing import Any, Literal
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
 from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
-from orchestrator.analysis.stats import (
-    ALPHA,
-    Estimate,
-    estimate,
-    holm,
-    one_sided_p,
-    seeds_needed,
-)
+from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, seeds_needed
 from orchestrator.analysis.text import counted
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.identity import digest, drift, identity

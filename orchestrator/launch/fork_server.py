@@ -14,8 +14,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from orchestrator import provenance
-from orchestrator.launch import processes, worker
+from orchestrator.launch import processes, provenance, worker
 from orchestrator.launch.channel import Channel
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from orchestrator import __version__, plugins, provenance
+from orchestrator import __version__, plugins
 from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import write_text
-from orchestrator.launch import node, processes
+from orchestrator.launch import node, processes, provenance
 from orchestrator.launch.channel import Channel
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State

@@ -10,7 +10,7 @@ from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.analysis.stats import ALPHA, LEVEL, POWER
 from orchestrator.analysis.text import counted, listed, number_text
-from orchestrator.provenance import CHANGED
+from orchestrator.launch.provenance import CHANGED
 from orchestrator.records import Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
 from orchestrator.settings import Settings

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, orch
 
-from orchestrator import provenance
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
+from orchestrator.launch import provenance
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import ClassVar, Literal
 
-from orchestrator.audit.bash.conditions import (
-    NOT_KNOWN,
-    Condition,
-    condition,
-    is_missing_argument,
-)
+from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition, is_missing_argument
 from orchestrator.audit.bash.expansion import FIRST_PRIVATE, LAST_PRIVATE, Expander
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (

@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from orchestrator.audit.bash.interpreter import Interpreter
-from orchestrator.audit.bash.syntax import (
-    MOST_WORK,
-    Budget,
-    ShellSource,
-    SyntaxNode,
-    TooDeep,
-)
+from orchestrator.audit.bash.syntax import MOST_WORK, Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     BranchElements,
     BranchValue,

@@ -22,7 +22,7 @@ _SECONDS = 20
 def commit() -> str:
     """Return `<40 digits>`, `<40 digits>+changes` of a changed checkout, or an empty text where
     orch was installed from a package. Files that git does not know count as changes."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     return _checked_out(root) if (root / ".git").exists() else _installed()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import provenance
+from orchestrator.launch import provenance
 
 GIT = shutil.which("git") or "git"
 
