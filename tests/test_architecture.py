@@ -70,7 +70,6 @@ AT_ROOT = {
 BACKEND_MAY_IMPORT = {
     "errors",
     "estimators",
-    "estimators",
     "settings",
     "records",
     "identity",
