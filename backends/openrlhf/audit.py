@@ -7,15 +7,17 @@ flag. The KL is on by default in all of them, in the reward, as k1 with 0.01.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, unquoted
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
     Edit,
     Given,
+    HeldKeys,
     Inactive,
     InLoss,
     InReward,
@@ -23,7 +25,9 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
 )
-from orchestrator.library.releases import Releases, load_releases, nearest
+from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.release_facts import load, table
+from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 FLAT = {
     "coefficient": "init_kl_coef",
@@ -54,8 +58,10 @@ DEFAULTS = {
     "advantage": "gae",
     "group": "1",
 }
+SWITCHES = ("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3", "algo.kl.unbiased_gradient")
+"""Flags without a value."""
 FIRST_DOTTED, FIRST_LOSS, FIRST_ESTIMATOR = "0.10.2", "0.6.0", "0.6.4"
-NEWEST = "0.11.2"
+NEWEST, LAST_FLAT = "0.11.2", "0.10.1.post2"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
@@ -71,14 +77,62 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
         return None
-    flags = _flags(rest)
-    dotted = any("." in name for name in flags)
+    written = _flags(rest)
+    dotted = any("." in name for name in written)
+    flags, abbreviated = _completed(written, tables()[NEWEST if dotted else LAST_FLAT])
     names = DOTTED if dotted else FLAT
-    keys = Keys({names[k]: v for k, v in DEFAULTS.items()}, flags)
+    switched_on = {
+        name: [replace(each, text="true", why=()) for each in values]
+        for name, values in flags.items()
+        if name in SWITCHES
+    }
+    keys = Keys({names[k]: v for k, v in DEFAULTS.items()}, flags | switched_on)
     if launch.open_end:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys, dotted)
-    return _Judge(keys, names, entry, version, because).reading()
+    reading = _Judge(keys, names, entry, version, because).reading()
+    return replace(reading, held=_held(flags, version), rules=(*reading.rules, *abbreviated))
+
+
+def _completed(
+    flags: dict[str, list[Given]], table: ReleaseTable
+) -> tuple[dict[str, list[Given]], list[Rule]]:
+    """Return the flags under their full names, and a rule for each that was abbreviated."""
+    found: dict[str, list[Given]] = {}
+    rules = []
+    for name, values in flags.items():
+        full = (name,) if name in releases().keys else completed(name, table.keys)
+        if len(full) == 1 and full[0] != name:
+            text = f"--{name} is an abbreviation: argparse takes it for --{full[0]}"
+            rules.append(Rule(text, "Python's argparse: allow_abbrev"))
+        found.setdefault(full[0] if len(full) == 1 else name, []).extend(values)
+    return found, rules
+
+
+def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
+    """Return the flags and the table of their release, or of all where it has none of its own."""
+    own = tables().get(version)
+    return HeldKeys(
+        flags,
+        "argparse",
+        own or _all_flags(),
+        f"OpenRLHF {version}" if own else "OpenRLHF",
+        exact=own is not None,
+        others=(*tables().values(), _all_flags()),
+        flag="--",
+    )
+
+
+@cache
+def tables() -> dict[str, ReleaseTable]:
+    """Return release -> its table, for the releases whose own parser was asked."""
+    path = Path(__file__).with_name("options.json")
+    return {version: table(version, options) for version, options in load(path).items()}
+
+
+@cache
+def _all_flags() -> ReleaseTable:
+    return merged_table(tables().values(), releases().keys)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -107,14 +161,8 @@ def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
         if value is None and following is not None and not _FLAG.match(following.text):
             value = following.text
             lines, why = (*lines, *following.lines), following.why
-        if name in (
-            "use_kl_loss",
-            "algo.kl.use_loss",
-            "use_kl_estimator_k3",
-            "algo.kl.unbiased_gradient",
-        ):
-            value, why = "true", ()
-        given = Given(unquoted(value or "true"), tuple(dict.fromkeys(lines)), why)
+        mark = "=" if match[2] is not None else ""
+        given = Given(unquoted(value or "true"), tuple(dict.fromkeys(lines)), why, mark)
         found.setdefault(name, []).append(given)
     return found
 
@@ -134,7 +182,7 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
         return told.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
     if gone:
         return told.versions[at], f"the newest release that has --{gone[0]}"
-    return told.versions[at], "the newest release that has its flags"
+    return told.versions[at], "the newest release that fits its flags"
 
 
 class _Judge:

@@ -157,7 +157,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     gone = told.excluding(parts, at)
     if gone and at < len(told.versions) - 1:
         return at, f"the newest release that has {gone[0]}", fitting
-    return at, "the newest release, which has every key it gives", fitting
+    return at, "the newest release that fits its keys", fitting
 
 
 class _Judge:

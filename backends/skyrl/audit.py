@@ -5,8 +5,12 @@ train/config/config.py (AlgorithmConfig), utils/ppo_utils.py, trainer.py, worker
 KL in the loss, as k3 with 0.001, is on by default in all of them.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.library.launches import (
@@ -14,6 +18,7 @@ from orchestrator.library.launches import (
     AuditVerdict,
     CommandWord,
     Edit,
+    HeldKeys,
     Inactive,
     InLoss,
     InReward,
@@ -21,6 +26,9 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
 )
+from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.release_facts import load, table
+from orchestrator.library.releases import merged_table, numbers
 
 ALGORITHM = "trainer.algorithm"
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
@@ -90,7 +98,44 @@ def audit(launch: Launch) -> LaunchReading | None:
     if launch.open_end:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys)
-    return _Judge(keys, entry, version, because, launch).reading()
+    reading = _Judge(keys, entry, version, because, launch).reading()
+    return replace(reading, held=_held(keys, launch, version))
+
+
+def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
+    """Return the keys and the table of their release, or of all where it has none of its own."""
+    own = tables().get(version)
+    old = version == OLD_RELEASE
+    in_files = frozenset(key for each in launch.documents for key in each.values)
+    return HeldKeys(
+        keys.given,
+        "hydra" if old else "structured",
+        own or (_train_keys() if old else _all_keys()),
+        f"SkyRL {version}" if own else "skyrl-train" if old else "SkyRL",
+        exact=own is not None,
+        others=(*tables().values(), _train_keys()),
+        defaults=DEFAULTS,
+        in_files=in_files,
+    )
+
+
+@cache
+def tables() -> dict[str, ReleaseTable]:
+    """Return release -> its table, for the releases whose own parser was asked."""
+    path = Path(__file__).with_name("options.json")
+    return {version: table(version, options) for version, options in load(path).items()}
+
+
+@cache
+def _train_keys() -> ReleaseTable:
+    """Return every key that skyrl-train's configuration has had, and sections that take any."""
+    facts = json.loads(Path(__file__).with_name("train_keys.json").read_text(encoding="utf-8"))
+    return ReleaseTable("skyrl-train", frozenset(facts["keys"]), {}, tuple(facts["added"]))
+
+
+@cache
+def _all_keys() -> ReleaseTable:
+    return merged_table((*tables().values(), _train_keys()))
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -229,8 +274,6 @@ class _Judge:
             )
 
     def _dead(self) -> str:
-        from orchestrator.library.releases import numbers
-
         if self.old:
             return NO_GRADIENT
         return NO_GRADIENT if numbers(self.version) < numbers(FIRST_GRADIENT) else ""

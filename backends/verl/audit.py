@@ -154,7 +154,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     at = fitting[-1]
     gone = told.excluding(keys.given, at)
     if at == len(told.versions) - 1:
-        return at, "the newest release, which has every key it gives", fitting
+        return at, "the newest release that fits its keys", fitting
     reason = f"the newest release that has {gone[0]}" if gone else "the release that fits its keys"
     return at, reason, fitting
 

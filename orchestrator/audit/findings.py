@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -47,6 +48,8 @@ class AuditFinding:
     change_note: str = ""
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    key_findings: tuple[KeyFinding, ...] = ()
+    """Keys and values that the release does not take as they were meant."""
 
     @property
     def confidence(self) -> Literal["certain", "assumed", "none"]:
@@ -59,7 +62,11 @@ class AuditFinding:
     @property
     def problem(self) -> bool:
         """Whether the KL term does not do what its name says, or the file contradicts itself."""
-        return self.verdict in PROBLEMS or bool(self.contradictions)
+        return (
+            self.verdict in PROBLEMS
+            or bool(self.contradictions)
+            or any(each.mistake for each in self.key_findings)
+        )
 
 
 PROBLEMS = frozenset({"zero_mean_noise", "biased_reward", "token_forward_kl", "both"})

@@ -1,19 +1,42 @@
 """From what a library makes of a launch to a verdict, through the laboratory's table."""
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.verdicts import GradientVerdict as Measured
-from orchestrator.kl.verdicts import verdict
-from orchestrator.library.launches import AuditNote, AuditVerdict, Edit, Launch, LaunchReading
+from orchestrator.kl.verdicts import GradientVerdict, verdict
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchReading,
+    ReadSetting,
+)
 from orchestrator.settings import AdvantageEstimator, Kl, Placement
 
-IN_LOSS: dict[ObjectiveKind, AuditVerdict] = {
-    ObjectiveKind.ZERO: "zero_mean_noise",
-    ObjectiveKind.TOKEN_FORWARD_KL: "token_forward_kl",
-    ObjectiveKind.TOKEN_REVERSE_KL: "token_reverse_kl",
-    ObjectiveKind.SEQUENCE_REVERSE_KL: "unbiased_reverse_kl",
+Judgement = tuple[AuditVerdict, str, GradientVerdict | None]
+"""The verdict, why, and what the laboratory has measured of the term."""
+_IN_LOSS: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
+    ObjectiveKind.ZERO: (
+        "zero_mean_noise",
+        "its gradient is zero in expectation: it adds noise and regularises nothing",
+    ),
+    ObjectiveKind.TOKEN_FORWARD_KL: (
+        "token_forward_kl",
+        "its gradient is that of the forward KL of each token, not of the reverse KL it estimates",
+    ),
+    ObjectiveKind.TOKEN_REVERSE_KL: (
+        "token_reverse_kl",
+        "the gradient of the reverse KL of each token at the states visited",
+    ),
+    ObjectiveKind.SEQUENCE_REVERSE_KL: (
+        "unbiased_reverse_kl",
+        "the gradient of the sequence's reverse KL",
+    ),
 }
 _ADVANTAGES: dict[str, AdvantageEstimator] = {
     "rloo": "rloo",
@@ -21,24 +44,27 @@ _ADVANTAGES: dict[str, AdvantageEstimator] = {
     "group_norm": "grpo",
     "dr_grpo": "dr_grpo",
 }
+_NOTHING_TO_CHANGE = ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
+MOST_NAMED = 3
+"""Keys that one sentence names."""
 
 
-def judged(reading: LaunchReading, launch: Launch, name: str) -> AuditFinding:
-    """The answer: the verdict, what it stands on, and what was measured."""
-    found, why, measured = _verdict(reading)
+def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
+    """Return the finding: the verdict, what it stands on, and what was measured."""
+    name, why, measured = _judgement(reading)
     if launch.cut_off is not None and any("kl" in flag.lower() for flag in launch.cut_off[1]):
         why += f" (its KL flags from line {launch.cut_off[0]} on are cut off: see the conflict)"
-    lines = sorted(
-        {
-            launch.line,
-            *(line for each in reading.settings for line in each.lines),
-            *(line for each in reading.contradictions for line in each.lines),
-            *(line for each in reading.inactive for line in each.lines),
-        }
-    )
-    notes = tuple(measured.notes) if measured is not None else ()
+    contradictions = tuple(_contradictions(reading, launch))
+    wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
+    cited: list[ReadSetting | AuditNote | Inactive | KeyFinding] = [
+        *reading.settings,
+        *contradictions,
+        *reading.inactive,
+        *wrong_keys,
+    ]
+    keep = name in _NOTHING_TO_CHANGE and not contradictions
     return AuditFinding(
-        file=name,
+        file=file,
         line=launch.line,
         case=launch.case,
         usual=launch.usual,
@@ -52,53 +78,60 @@ def judged(reading: LaunchReading, launch: Launch, name: str) -> AuditFinding:
         reference_policy_loaded=reading.reference_policy_loaded,
         group_size=reading.group_size,
         inactive_flags=reading.inactive,
-        contradictions=(*_contradictions(reading), *_lost(launch)),
-        verdict=found,
+        contradictions=contradictions,
+        verdict=name,
         why=why,
-        lines=tuple(lines),
+        lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
         rollout_kl=reading.rollout_kl,
         settings=reading.settings,
         rules=reading.rules,
-        measured=_measured(measured),
-        change=_change(reading, found),
+        measured="" if measured is None else f"{measured.summary}. {measured.bias.text}",
+        change=() if keep else reading.change,
         change_note=reading.change_note,
-        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats))),
-        notes=notes,
+        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats, *_assumed(wrong_keys)))),
+        notes=() if measured is None else tuple(measured.notes),
+        key_findings=wrong_keys,
     )
 
 
-def _contradictions(reading: LaunchReading) -> tuple[AuditNote, ...]:
-    """The library's, a KL with a negative weight, and one without gradient."""
-    for each in (reading.in_reward, reading.in_loss):
-        if each.active and (each.beta or 0) < 0:
-            told = f"β = {each.beta:g} is negative: it pays for leaving the reference policy"
-            reading = replace(reading, contradictions=(*reading.contradictions, AuditNote(told)))
-    if not reading.no_gradient or not reading.in_loss.active:
-        return reading.contradictions
-    lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
-    told = f"a KL in the loss is asked for, and {reading.no_gradient}"
-    return (*reading.contradictions, AuditNote(told, tuple(lines)))
+def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
+    """Yield the library's, a negative weight, a KL without gradient, and flags that are cut off."""
+    yield from reading.contradictions
+    for term in (reading.in_reward, reading.in_loss):
+        if term.active and (term.beta or 0) < 0:
+            yield AuditNote(
+                f"β = {term.beta:g} is negative: it pays for leaving the reference policy"
+            )
+    if reading.no_gradient and reading.in_loss.active:
+        lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
+        text = f"a KL in the loss is asked for, and {reading.no_gradient}"
+        yield AuditNote(text, tuple(lines))
+    if launch.cut_off is not None:
+        line, flags = launch.cut_off
+        named = ", ".join([flag for flag in flags if "kl" in flag.lower()][:MOST_NAMED])
+        text = (
+            f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks "
+            "its continuation, and the flags that follow are not handed to it"
+        )
+        yield AuditNote(f"{text} ({named} among them)" if named else text, (line,))
 
 
-def _lost(launch: Launch) -> tuple[AuditNote, ...]:
-    """Flags behind a broken continuation."""
-    if launch.cut_off is None:
-        return ()
-    line, flags = launch.cut_off
-    named = ", ".join([f for f in flags if "kl" in f.lower()][:3])
-    told = (
-        f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks its "
-        "continuation, and the flags that follow are not handed to it"
-    )
-    return (AuditNote(f"{told} ({named} among them)" if named else told, (line,)),)
+def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
+    """Yield what an answer takes for granted where the release does not take every key."""
+    unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
+    if unknown:
+        named = ", ".join(unknown[:MOST_NAMED])
+        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        yield (
+            f"{named}{more}: not keys of this release; a fork that has them leaves the KL as "
+            "the library has it"
+        )
+    refused = [each.key for each in wrong_keys if each.consequence not in ("unknown", "is ignored")]
+    if refused:
+        yield f"the launch is read as if {', '.join(refused[:MOST_NAMED])} were not in the way"
 
 
-def _change(reading: LaunchReading, found: AuditVerdict) -> tuple[Edit, ...]:
-    keep = found in ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
-    return () if keep and not reading.contradictions and not reading.no_gradient else reading.change
-
-
-def _verdict(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None]:
+def _judgement(reading: LaunchReading) -> Judgement:
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
         return "undetermined", "; ".join(reading.unknown), None
@@ -106,16 +139,14 @@ def _verdict(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None
         return *reading.decided, None
     if reward.active and loss.active and not reading.no_gradient:
         return _both(reading)
+    if reward.active:
+        return _in_reward(reading)
     if loss.active and reading.no_gradient:
-        if reward.active:
-            return _in_reward(reading)
         why = (
             f"{loss.estimator} stands in the loss with β = {loss.beta:g}, but without gradient: "
             f"{reading.no_gradient}. The policy is not regularised"
         )
         return "no_kl", why, None
-    if reward.active:
-        return _in_reward(reading)
     if loss.active:
         return _in_loss(reading)
     if reading.rollout_kl:
@@ -124,79 +155,60 @@ def _verdict(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None
             "keeps the policy near a reference policy"
         )
         return "rollout_policy_kl_only", why, None
-    return "no_kl", _nothing(reading), None
+    return "no_kl", _no_kl(reward, loss), None
 
 
-def _nothing(reading: LaunchReading) -> str:
-    zero = [
-        where
-        for where, each in (("reward", reading.in_reward), ("loss", reading.in_loss))
-        if each.beta == 0
-    ]
-    if zero:
-        return f"the KL in the {zero[0]} is multiplied by 0"
+def _no_kl(reward: InReward, loss: InLoss) -> str:
+    for place, term in (("reward", reward), ("loss", loss)):
+        if term.beta == 0:
+            return f"the KL in the {place} is multiplied by 0"
     return "no KL term is switched on: nothing keeps the policy near a reference policy"
 
 
-def _measure(
-    reading: LaunchReading,
-    estimator: str | None,
-    placement: Placement,
-    beta: float | None,
-    *,
-    straight: bool = False,
-) -> Measured:
-    name = f"{estimator}+" if straight else str(estimator)
-    advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
-    kl = Kl(estimator=name, placement=placement, beta=abs(beta or 1.0))
-    group = reading.group_size if (reading.group_size or 0) > 1 else None
-    return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
+def _in_reward(reading: LaunchReading) -> Judgement:
+    term = reading.in_reward
+    measured = _measure(reading, term, "reward")
+    text = f"{term.estimator} in the reward, β = {term.beta:g}"
+    if measured.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
+        return "unbiased_reverse_kl", f"{text}: the gradient of the sequence's reverse KL", measured
+    why = f"{text}: the policy gradient of that reward is not the gradient of the reverse KL"
+    return "biased_reward", why, measured
 
 
-def _in_reward(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured]:
-    reward = reading.in_reward
-    found = _measure(reading, reward.estimator, "reward", reward.beta)
-    unbiased = found.objective is ObjectiveKind.SEQUENCE_REVERSE_KL
-    told = f"{reward.estimator} in the reward, β = {reward.beta:g}"
-    if unbiased:
-        return "unbiased_reverse_kl", f"{told}: the gradient of the sequence's reverse KL", found
-    return (
-        "biased_reward",
-        f"{told}: the policy gradient of that reward is not the gradient of the reverse KL",
-        found,
+def _in_loss(reading: LaunchReading) -> Judgement:
+    term = reading.in_loss
+    measured = _measure(reading, term, "loss")
+    unnamed: tuple[AuditVerdict, str] = (
+        "undetermined",
+        f"{measured.summary}; the list of verdicts has no name for it",
     )
+    name, words = _IN_LOSS.get(measured.objective, unnamed)
+    return name, f"{_estimator_of(term)} in the loss, β = {term.beta:g}: {words}", measured
 
 
-def _in_loss(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured]:
-    loss = reading.in_loss
-    found = _measure(reading, loss.estimator, "loss", loss.beta, straight=loss.straight_through)
-    straight = " with k2's gradient" if loss.straight_through else ""
-    told = f"{loss.estimator}{straight} in the loss, β = {loss.beta:g}"
-    name = IN_LOSS.get(found.objective, "undetermined")
-    words = {
-        "zero_mean_noise": "its gradient is zero in expectation: it adds noise and regularises "
-        "nothing",
-        "token_forward_kl": "its gradient is that of the forward KL of each token, not of the "
-        "reverse KL it estimates",
-        "token_reverse_kl": "the gradient of the reverse KL of each token at the states visited",
-        "unbiased_reverse_kl": "the gradient of the sequence's reverse KL",
-        "undetermined": f"{found.summary}; the list of verdicts has no name for it",
-    }[name]
-    return name, f"{told}: {words}", found
-
-
-def _both(reading: LaunchReading) -> tuple[AuditVerdict, str, Measured | None]:
+def _both(reading: LaunchReading) -> Judgement:
     reward, loss = reading.in_reward, reading.in_loss
-    straight = " with k2's gradient" if loss.straight_through else ""
     why = (
-        f"{reward.estimator} in the reward (β = {reward.beta:g}) and {loss.estimator}{straight} in "
-        f"the loss (β = {loss.beta:g}): two KL terms add up"
+        f"{reward.estimator} in the reward (β = {reward.beta:g}) and {_estimator_of(loss)} in the "
+        f"loss (β = {loss.beta:g}): two KL terms add up"
     )
     measured = None
     if reward.estimator == loss.estimator and not loss.straight_through:
-        measured = _measure(reading, loss.estimator, "reward_and_loss", loss.beta)
+        measured = _measure(reading, loss, "reward_and_loss")
     return "both", why, measured
 
 
-def _measured(found: Measured | None) -> str:
-    return "" if found is None else f"{found.summary}. {found.bias.text}"
+def _estimator_of(term: InLoss) -> str:
+    return f"{term.estimator} with k2's gradient" if term.straight_through else str(term.estimator)
+
+
+def _measure(
+    reading: LaunchReading, term: InReward | InLoss, placement: Placement
+) -> GradientVerdict:
+    """Return the laboratory's verdict on a term."""
+    straight = isinstance(term, InLoss) and term.straight_through
+    estimator = f"{term.estimator}+" if straight else str(term.estimator)
+    kl = Kl(estimator=estimator, placement=placement, beta=abs(term.beta or 1.0))
+    advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
+    group = reading.group_size if (reading.group_size or 0) > 1 else None
+    return verdict(kl, on_policy=True, advantage=advantage, group_size=group)

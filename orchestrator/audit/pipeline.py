@@ -11,7 +11,7 @@ from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.hints import may_launch, titles
-from orchestrator.audit.judge import judged
+from orchestrator.audit.judge import judge
 from orchestrator.audit.python import read_python
 from orchestrator.audit.releases import pins
 from orchestrator.library.launches import CommandWord, ConfigDocument, Launch, UnreadableScript
@@ -42,7 +42,7 @@ def findings(
     for launch in found[: 4 * MOST_FINDINGS]:
         reading = _reading(replace(launch, versions=told))
         if reading is not None:
-            answers.append(judged(reading, launch, name))
+            answers.append(judge(reading, launch, name))
     merged = _merged(answers)
     if not merged:
         raise UnreadableScript(
@@ -245,6 +245,7 @@ def _merged(found: Sequence[AuditFinding]) -> list[AuditFinding]:
             each.verdict,
             each.rollout_kl,
             each.advantage_estimator,
+            each.key_findings,
         )
         groups.setdefault(core, []).append(each)
     lines: dict[int, int] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import AuditNote, Inactive, InLoss, InReward
 
 KEYS = (
@@ -33,6 +34,14 @@ WORDS = {
     "both": "two KL terms at once",
     "rollout_policy_kl_only": "only the distance to the policy that sampled",
     "undetermined": "cannot be determined",
+}
+
+
+_KEY_ROWS = {
+    "would not start": "refused",
+    "is ignored": "ignored",
+    "means something else": "misread",
+    "unknown": "unknown",
 }
 
 
@@ -78,6 +87,9 @@ def lines_of(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[st
         yield "no effect", f"{flag.flag}{_at(flag)}: {flag.why}"
     for note in found.contradictions:
         yield "conflict", f"{note.text}{_at(note)}"
+    for wrong in found.key_findings:
+        if wrong.mistake or verbose:
+            yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
     if found.measured:
         yield "measured", found.measured
     for text in found.notes if verbose else ():
@@ -115,7 +127,7 @@ def _numbers(lines: Sequence[int]) -> str:
     return ", ".join(map(str, lines))
 
 
-def _at(each: Inactive | AuditNote) -> str:
+def _at(each: Inactive | AuditNote | KeyFinding) -> str:
     return f" (line {_numbers(each.lines)})" if each.lines else ""
 
 
@@ -145,6 +157,10 @@ def sarif(
     rules += [
         {"id": "inactive_flag", "shortDescription": {"text": "A KL flag that has no effect"}},
         {"id": "contradiction", "shortDescription": {"text": "The launch contradicts itself"}},
+        {
+            "id": "wrong_key",
+            "shortDescription": {"text": "A key or value that the release refuses"},
+        },
         {"id": "unreadable", "shortDescription": {"text": "A file that cannot be audited"}},
     ]
     driver = {"name": "orch audit", "version": __version__, "rules": rules}
@@ -172,6 +188,11 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     for note in finding.contradictions:
         line = note.lines[-1] if note.lines else finding.line
         yield _result("contradiction", "warning", f"{note.text}.", finding.file, line)
+    for wrong in finding.key_findings:
+        line = wrong.lines[-1] if wrong.lines else finding.line
+        level = "warning" if wrong.mistake else "note"
+        text = f"{wrong.text} ({wrong.consequence})."
+        yield _result("wrong_key", level, text, finding.file, line)
 
 
 def _where(finding: AuditFinding) -> int:

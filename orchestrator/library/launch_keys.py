@@ -6,7 +6,7 @@ can say which lines and which defaults it stands on.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.library.launches import (
@@ -33,6 +33,14 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
     if match is None:
         return None
     return match[2], Given(unquoted(match[3]), word.lines, word.why, match[1] or "")
+
+
+def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the flags that argparse takes an abbreviation for: itself if it is one, else all
+    that begin with it."""
+    if flag in known:
+        return (flag,)
+    return tuple(sorted(each for each in known if each.startswith(flag)))
 
 
 def unquoted(text: str) -> str:

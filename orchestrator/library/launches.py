@@ -3,11 +3,12 @@
 A backend's `audit` takes a Launch and returns a LaunchReading. Frozen, and without anything heavy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.errors import OrchError
+from orchestrator.library.manifest import ReleaseTable
 
 AuditVerdict = Literal[
     "no_kl",
@@ -151,6 +152,29 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldKeys:
+    """All keys of a launch, and what the audit holds them against."""
+
+    given: Mapping[str, Sequence[Given]]
+    grammar: Literal["hydra", "structured", "argparse", "pydantic"]
+    """By whose rules the library takes or refuses a key: see orchestrator.audit.key_check."""
+    table: ReleaseTable
+    name: str
+    """The release of the table, for people."""
+    exact: bool
+    """Whether it is the table of the launch's release; else of every key that some release has."""
+    others: tuple[ReleaseTable, ...] = ()
+    """Tables of other releases."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    in_files: frozenset[str] = frozenset()
+    """Keys that stand in configuration files, not on the command line."""
+    own: frozenset[str] = frozenset()
+    """Keys that a configuration of the launch's own adds, so that a command may change them."""
+    flag: str = ""
+    """What stands before a key on a command line: `--`."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchReading:
     """What a library's release makes of a launch."""
 
@@ -177,5 +201,7 @@ class LaunchReading:
     """Why the KL cannot be determined; empty where it can."""
     no_gradient: str = ""
     """Why the term in the loss has no gradient in this release, if it has none."""
+    held: HeldKeys | None = None
+    """None: no table of this library's keys is known."""
     decided: tuple[AuditVerdict, str] | None = None
     """The verdict and its reason, where an entry point makes something else of the term."""

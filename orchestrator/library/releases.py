@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.library.launches import Given
+from orchestrator.library.manifest import ReleaseTable
 
 RELEASE_NUMBER = re.compile(
     r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
@@ -90,6 +91,14 @@ def load_releases(path: Path) -> Releases:
     """Read the table of releases that a backend keeps beside its code."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
+
+
+def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:
+    """Return the table of every key that some release has."""
+    listed = list(tables)
+    keys = frozenset(more).union(*(table.keys for table in listed))
+    added = tuple(dict.fromkeys(prefix for table in listed for prefix in table.added))
+    return ReleaseTable("any release", keys, {}, added)
 
 
 def numbers(version: str) -> tuple[int, ...]:

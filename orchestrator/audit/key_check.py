@@ -1,0 +1,218 @@
+"""Every key and value of a launch, held against the release's own table with its library's rules.
+
+    hydra       a key that is in no configuration is refused; `+` and configuration files may add
+                further keys, and nothing reads them
+    structured  a dataclass: unknown keys are refused, whatever stands before them
+    argparse    unknown flags are refused; a flag without a value takes none
+    pydantic    unknown keys of a file are refused
+
+A key that differs from a known one by a slip of the pen is a mistake. Any other unknown key may be
+a fork's: it is no mistake, but what is said of the launch holds only if the fork left the KL alone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from orchestrator.library.launch_keys import as_number, shown
+from orchestrator.library.launches import UNKNOWN, UNSET, Given, HeldKeys
+
+Consequence = Literal["would not start", "is ignored", "means something else", "unknown"]
+LONGEST_SLIP = 2
+"""Characters in a row that a slip of the pen changes, adds or leaves out."""
+SHORTEST_FOR_TWO = 8
+"""Characters of a name in which a slip may be longer than one."""
+MOST_SHOWN = 8
+"""Values of a closed list that are shown."""
+_TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
+_NOTHING = ("null", "none", "~", "")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFinding:
+    """A key or a value that the release does not take as it was meant.
+
+    `mistake`: whether it is one for every reader; else the key may be a fork's own.
+    """
+
+    key: str
+    consequence: Consequence
+    text: str
+    lines: tuple[int, ...]
+    mistake: bool
+
+
+def key_findings(held: HeldKeys) -> Iterator[KeyFinding]:
+    """Yield what is wrong with the keys and values of a launch, in their order."""
+    for key, values in held.given.items():
+        given = values[-1]
+        if _is_outside(key, given, held):
+            continue
+        if held.table.has(_unnumbered(key)) or _is_section(key, held.table.keys):
+            yield from _appended_twice(key, given, held)
+            yield from _value_findings(key, given, held)
+        else:
+            yield _unknown_key(key, given, held)
+
+
+def _is_outside(key: str, given: Given, held: HeldKeys) -> bool:
+    """Return whether a key is none of the trainer's configuration."""
+    if given.mark == "~" or UNKNOWN in key or UNSET in key:
+        return True
+    return held.grammar == "hydra" and (
+        key.startswith("hydra.") or "/" in key or "@" in key or key in held.own
+    )
+
+
+def _unnumbered(key: str) -> str:
+    """Return a key without the numbers of list elements."""
+    parts = key.split(".")
+    return (
+        key
+        if not any(p.isdigit() for p in parts)
+        else ".".join(p for p in parts if not p.isdigit())
+    )
+
+
+@cache
+def _sections(keys: frozenset[str]) -> frozenset[str]:
+    """Return the sections that hold keys: `a` and `a.b` of `a.b.c`."""
+    return frozenset(key[:i] for key in keys for i, character in enumerate(key) if character == ".")
+
+
+@cache
+def _leaves(keys: frozenset[str]) -> Mapping[str, str]:
+    """Return last part -> key, for the parts that one key alone has."""
+    found: dict[str, str] = {}
+    for key in sorted(keys):
+        last = key.rpartition(".")[2]
+        found[last] = "" if last in found else key
+    return {last: key for last, key in found.items() if key}
+
+
+def _is_section(key: str, keys: frozenset[str]) -> bool:
+    return key in _sections(keys)
+
+
+def closest(key: str, keys: Iterable[str]) -> str:
+    """Return the key that differs by a slip of the pen only; empty if there is none."""
+    slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
+    return min(slips)[1] if slips else ""
+
+
+def _slip(left: str, right: str) -> int | None:
+    """Return the size of a slip of the pen that makes one name of the other, or None.
+
+    A slip changes one character, swaps two neighbours, or adds or drops up to LONGEST_SLIP in a
+    row. Two numbers that differ (`gpu1`, `gpu2`) are two names.
+    """
+    if abs(len(left) - len(right)) > LONGEST_SLIP:
+        return None
+    short = min(len(left), len(right))
+    start = 0
+    while start < short and left[start] == right[start]:
+        start += 1
+    end = 0
+    while end < short - start and left[-1 - end] == right[-1 - end]:
+        end += 1
+    ours, theirs = left[start : len(left) - end], right[start : len(right) - end]
+    if (ours + theirs).isdigit():
+        return None
+    if max(len(ours), len(theirs)) == 1 or (len(ours) == 2 and ours == theirs[::-1]):
+        return 1
+    is_long = short >= SHORTEST_FOR_TWO and max(len(ours), len(theirs)) <= LONGEST_SLIP
+    return 2 if is_long and not (ours and theirs) else None
+
+
+def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
+    written = f"{held.flag}{key}"
+    meant = closest(_unnumbered(key), held.table.keys | _sections(held.table.keys))
+    if not meant and "kl" in key.rpartition(".")[2].lower():
+        meant = _leaves(held.table.keys).get(key.rpartition(".")[2], "")
+    hint = f"; did you mean {held.flag}{meant}?" if meant else ""
+    consequence: Consequence = "would not start"
+    if held.grammar == "hydra" and (given.mark or key in held.in_files):
+        consequence = "is ignored"
+    other = next((table.version for table in held.others if table.has(_unnumbered(key))), "")
+    if other:
+        text = f"{held.name} has no {written}; {other} has it"
+        return KeyFinding(key, "unknown", text, given.lines, mistake=False)
+    text = f"{held.name} has no {written}{hint}"
+    if meant:
+        return KeyFinding(key, consequence, text, given.lines, mistake=True)
+    return KeyFinding(key, "unknown", f"{text}: a fork's key", given.lines, mistake=False)
+
+
+def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
+    """Yield Hydra's refusal of `+key=...` where the key has a value already."""
+    default = held.defaults.get(key, "")
+    if held.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
+        text = f"{held.name} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
+        yield KeyFinding(key, "would not start", text, given.lines, mistake=held.exact)
+
+
+def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
+    """Yield a value that is not in the closed list of a key, or of another type than it."""
+    table, text = held.table, given.text
+    if UNKNOWN in text or UNSET in text or not held.exact or "${" in text:
+        return
+    kind = table.kinds.get(key, "")
+    name = f"{held.flag}{key}"
+    taken = table.values.get(key)
+    strict = held.grammar != "hydra"
+    # Elsewhere the list is a registry, to which a launch's own code may add.
+    is_closed = held.grammar in ("argparse", "pydantic")
+    if kind == "switch":
+        if given.mark == "=" or text.strip().lower() != "true":
+            told = f"{name} takes no value; '{shown(text)[:60]}' is refused"
+            yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
+    elif taken is not None and not _is_among(text, taken):
+        names = sorted(str(each) for each in taken if each is not None)
+        more = ", …" if len(names) > MOST_SHOWN else ""
+        meant = closest(text, names)
+        hint = f"; did you mean {meant}?" if meant else ""
+        told = (
+            f"{name} of {held.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
+            f"not {shown(text)[:60]}{hint}"
+        )
+        yield KeyFinding(
+            key, "would not start", told, given.lines, mistake=is_closed or bool(meant)
+        )
+    elif (kind == "bool" or _is_switch(held.defaults.get(key, ""))) and not _is_boolean(text):
+        if strict:
+            told = f"{name} is true or false; {shown(text)[:60]} is refused"
+            yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
+        else:
+            told = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
+            yield KeyFinding(key, "means something else", told, given.lines, mistake=True)
+    elif kind in ("int", "float") and strict and not _is_number(text, kind):
+        told = f"{name} of {held.name} is a number ({kind}); {shown(text)[:60]} is refused"
+        yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
+
+
+def _is_switch(default: str) -> bool:
+    return default.lower() in ("true", "false")
+
+
+def _is_boolean(text: str) -> bool:
+    return text.strip().lower() in (*_TRUE, *_FALSE, *_NOTHING)
+
+
+def _is_number(text: str, kind: str) -> bool:
+    number = as_number(text)
+    if number is None:
+        return text.strip().lower() in ("inf", "-inf", ".inf", "nan", ".nan") and kind == "float"
+    return kind == "float" or number == int(number)
+
+
+def _is_among(text: str, values: Iterable[object]) -> bool:
+    """Return whether a text is one of the values, as a launch would write them."""
+    wanted = text.strip().lower()
+    for value in values:
+        names = _NOTHING if value is None else (str(value).lower(),)
+        if wanted in names:
+            return True
+        if isinstance(value, int | float) and as_number(text) == float(value):
+            return True
+    return False
