@@ -45,7 +45,7 @@ def found(key: str, value: str, grammar: str = "hydra", mark: str = "") -> list[
         ("a.use_kl", "True", "hydra", "+", [("would not start", True)]),
         ("a.kl_type", "K1", "hydra", "", []),
         ("a.kl_type", "null", "hydra", "", []),
-        ("a.kl_type", "k33", "hydra", "", [("would not start", True)]),
+        ("a.kl_type", "kk3", "hydra", "", [("would not start", True)]),
         ("a.kl_type", "mine", "hydra", "", [("would not start", False)]),
         ("a.kl_type", "mine", "argparse", "", [("would not start", True)]),
         ("a.size", "many", "structured", "", [("would not start", True)]),
