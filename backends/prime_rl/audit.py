@@ -13,6 +13,7 @@ from pathlib import Path
 from backends.prime_rl import marks
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
+    AuditVerdict,
     CommandWord,
     Edit,
     Given,
@@ -51,11 +52,24 @@ _MARKS = {
     "kl_coef",
     "max_async_level",
 }
+_TRAINER_HEADS = re.compile(
+    r"bench|ckpt|clean_output_dir|data|dist_timeout_seconds|enable_router_replay|heartbeat|log|loss"
+    r"|max_async_level|max_concurrent_runs|max_steps|memory_profiler_path|metrics_server|model"
+    r"|optim|output_dir|enable_token_export|rollout_path|rollout_transport|scheduler|tokenizer|trace_path|wandb"
+    r"|weight_broadcast|weights"
+)
+"""First parts of the trainer's own keys, 0.2.0 to 0.8.0."""
+_SOURCE = re.compile(r"train\.(?:source|env)\.\d+\.")
+"""A source of rollouts. From 0.7.0 on it may be trained on in a way of its own."""
+_LAST_SFT_LOSS, _FIRST_PATHS = 5, 6
+"""Indices of 0.5.0 (trainer.loss.type may be sft) and 0.6.0 (the path decides the loss)."""
+_SFT, _DISTILLED = {"sft"}, {"opd", "opsd"}
 UNDATED = (
     "kl_tau is not given: since March 2026 (0.5.0) it is 0.001, before it was 0 and so no KL; "
     "its keys fit both, for commits between 0.4.0 and 0.5.0 had them: say which with --library "
     "prime_rl@VERSION"
 )
+_LOSS = "prime_rl/trainer/rl/loss.py"
 NO_GRADIENT = (
     "the KL is computed from log-probabilities stored without gradient, so it moves the logged "
     "loss only (src/zeroband/train.py)"
@@ -104,11 +118,16 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
         for key in values
     )
     return not foreign and (
-        bool(heads & _MARKS)
-        or _is_sft(values)
-        or _is_orchestrator(values)
-        or {"model", "optim", "loss"} <= heads
+        bool(heads & _MARKS) or _is_sft(values) or _is_orchestrator(values) or _is_trainer(values)
     )
+
+
+def _is_trainer(values: Mapping[str, object]) -> bool:
+    """Return whether it is the trainer's file of a run with files for the three of its parts."""
+    heads = {key.partition(".")[0] for key in values}
+    batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
+    trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
+    return "model" in heads and trains and batches and all(map(_TRAINER_HEADS.fullmatch, heads))
 
 
 def _is_orchestrator(values: Mapping[str, object]) -> bool:
@@ -188,7 +207,10 @@ class _Judge:
     def reading(self) -> LaunchReading:
         keys = self.keys
         in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
-        if _is_sft(keys.given) and not self.launch.words:
+        decided = self._path()
+        if decided is not None:
+            pass
+        elif _is_sft(keys.given) and not self.launch.words:
             self._rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
@@ -231,15 +253,69 @@ class _Judge:
             reference_policy_loaded=bool(in_loss.active or in_reward.active),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
-            inactive=tuple(self._inactive(dead)),
+            inactive=tuple(self._inactive(dead, decided=decided is not None)),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
-            change=tuple(self._change(in_loss)),
+            change=() if decided else tuple(self._change(in_loss)),
             change_note=note,
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
             no_gradient=dead,
+            decided=decided,
         )
+
+    def _path(self) -> tuple[AuditVerdict, str] | None:
+        """Return the verdict where the training path does not read kl_tau, else None."""
+        paths = self._paths()
+        named = ", ".join(sorted(paths))
+        if paths and paths <= _SFT:
+            self._rule("the sft path has the cross-entropy of its samples alone", _LOSS)
+            return "no_kl", "its path is sft: the loss is a cross-entropy, and kl_tau is not read"
+        if paths and paths <= _DISTILLED:
+            self._rule(
+                "the path's per-token signal is log teacher - log policy at weight 1; reward, "
+                "advantage and kl_tau are not read",
+                _LOSS,
+            )
+            teacher = "the policy itself, shown a demonstration" if "opsd" in paths else "a teacher"
+            return "token_reverse_kl", (
+                f"its path is {named}: the objective is the reverse KL of each token to {teacher}, "
+                "in place of the reward; kl_tau is not read"
+            )
+        if paths & (_SFT | _DISTILLED):
+            self.unknown.append(
+                f"its sources of rollouts are trained on in several ways ({named}), and kl_tau "
+                "counts in some of them only"
+            )
+        return None
+
+    def _paths(self) -> set[str]:
+        """Return how the sources of rollouts are trained on: `rl`, `grpo`, `sft`, `opd`, ..."""
+        keys = self.keys
+        if self.at <= _LAST_SFT_LOSS:
+            kind = self._find("trainer.loss.type", LOSS_TYPE)
+            return _SFT if kind and keys.text(kind) == "sft" else set()
+        of_run: str | None = "rl"
+        of_sources: dict[str, str | None] = {}
+        sources = set()
+        for key in keys.given:
+            name = key.removeprefix("orchestrator.")
+            source = _SOURCE.match(name)
+            if name in ("algo.type", "training_mode"):
+                of_run = self._known(key)
+            elif source is not None and name == f"{source[0]}algo.type":
+                of_sources[source[0]] = self._known(key)
+            if source is not None:
+                sources.add(source[0])
+        if sources - of_sources.keys() or not sources:
+            of_sources[""] = of_run
+        return {path for path in of_sources.values() if path is not None}
+
+    def _known(self, key: str) -> str | None:
+        text = self.keys.text(key)
+        if text is None:
+            self.unknown.append(self.keys.why_unknown(key))
+        return text
 
     def _advantage(self) -> str:
         key = self._find("orchestrator.algo.type", "orchestrator.advantage.type")
@@ -250,6 +326,12 @@ class _Judge:
         builds = [b for d in self.launch.documents for b in d.builds_on]
         for name in (*self.launch.missing, *builds):
             yield f"{name}, which is not here, leaves the KL alone"
+        alone = _is_trainer(self.keys.given) and not self.launch.words
+        if alone and self.at >= _FIRST_PATHS:
+            yield (
+                "the orchestrator's file, which is not here, trains by reinforcement learning: "
+                "the sft and opd paths do not read kl_tau"
+            )
 
     def _half(self) -> None:
         """The orchestrator's file alone."""
@@ -333,7 +415,10 @@ class _Judge:
             )
         return InLoss(beta != 0, "k1", beta, True), tau
 
-    def _inactive(self, dead: str) -> Iterator[Inactive]:
+    def _inactive(self, dead: str, *, decided: bool) -> Iterator[Inactive]:
+        if decided:
+            for key in ("trainer.loss.kl_tau", TAU):
+                yield from self.keys.inert(key, "the sft and opd paths do not read it")
         if dead:
             for key in ("grpo.kl_coef", "kl_coef"):
                 yield from self.keys.inert(key, dead)

@@ -350,3 +350,50 @@ def test_how_sure_an_answer_is(text: str, confidence: str) -> None:
 
 def test_measured_words_are_the_laboratorys() -> None:
     assert "token-level forward KL" in only(f"{VERL} {USE_LOSS}=True").measured
+
+
+RL = "inference_gpu_ids = [0]\n[orchestrator]\nbatch_size = 8\n"
+SOURCE = "[[orchestrator.train.source]]\nalgo.type = '{}'\n"
+
+
+@pytest.mark.parametrize(
+    ("release", "more", "expected"),
+    [
+        ("0.5.0", "[trainer.loss]\ntype = 'sft'\n", "no_kl"),
+        ("0.6.0", "training_mode = 'opd'\n", "token_reverse_kl"),
+        ("0.6.0", "training_mode = 'sft'\n", "no_kl"),
+        ("0.6.0", "training_mode = 'rl'\n", "rollout_policy_kl_only"),
+        ("0.8.0", "algo.type = 'sft'\n", "no_kl"),
+        ("0.8.0", "algo.type = 'opd'\n", "token_reverse_kl"),
+        ("0.8.0", "algo.type = 'grpo'\n", "rollout_policy_kl_only"),
+        ("0.8.0", SOURCE.format("opd"), "token_reverse_kl"),
+        ("0.8.0", SOURCE.format("opd") + SOURCE.format("grpo"), "undetermined"),
+        ("0.8.0", "algo.type = 'opd'\n" + SOURCE.format("grpo"), "rollout_policy_kl_only"),
+    ],
+)
+def test_paths_of_prime_rl_that_do_not_read_kl_tau(release: str, more: str, expected: str) -> None:
+    finding = only(RL + more, "rl.toml", versions={"prime_rl": f"{release} told"})
+    assert finding.verdict == expected
+    assert (finding.rollout_kl is None) == (expected in ("no_kl", "token_reverse_kl"))
+
+
+def test_a_kl_tau_that_a_path_does_not_read_is_said_to_have_no_effect() -> None:
+    text = f"{RL}algo.type = 'sft'\n[trainer.loss]\nkl_tau = 0.1\n"
+    finding = only(text, "rl.toml", versions={"prime_rl": "0.8.0 told"})
+    assert [each.flag for each in finding.inactive_flags] == ["trainer.loss.kl_tau"]
+
+
+@pytest.mark.parametrize(
+    ("release", "expected", "confidence"),
+    [("0.4.0", "no_kl", "certain"), ("0.8.0", "rollout_policy_kl_only", "assumed")],
+)
+def test_the_trainers_file_of_three(release: str, expected: str, confidence: str) -> None:
+    text = "max_steps = 20\n[model]\nname = 'x'\n[optim]\nlr = 3e-6\n"
+    finding = only(text, "train.toml", versions={"prime_rl": f"{release} told"})
+    assert (finding.verdict, finding.confidence) == (expected, confidence)
+
+
+@pytest.mark.parametrize("wrapper", ["conda run -n env", "conda run --no-capture-output -p /e"])
+def test_conda_run_starts_a_launch(wrapper: str) -> None:
+    assert verdict(f"{wrapper} {VERL} {USE_LOSS}=True") == "token_forward_kl"
+    assert verdict(f"conda activate x && {VERL} {USE_LOSS}=True") == "token_forward_kl"
