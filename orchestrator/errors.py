@@ -64,8 +64,15 @@ class UnsupportedSetting(OrchError):
     ):
         self.backend, self.field, self.value = backend, field, value
         self.offered, self.advice = tuple(offered), advice
-        choices = ", ".join(str(x) for x in self.offered) or "nothing"
-        super().__init__(f"{backend} cannot run {field}={value!s} (it offers: {choices}). {advice}")
+        choices = ", ".join(map(_as_written, self.offered)) or "nothing"
+        super().__init__(
+            f"{backend} cannot run {field}={_as_written(value)} (it offers: {choices}). {advice}"
+        )
+
+
+def _as_written(value: object) -> str:
+    """Return a value as a spec has it."""
+    return "null" if value is None else str(value)
 
 
 class RunFolderError(OrchError):

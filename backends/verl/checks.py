@@ -1,4 +1,4 @@
-"""What verl composes without a word and then ignores, or dies of an hour later.
+"""Faults of a launch that verl composes without a word, and then ignores or dies of an hour later.
 
 Of all faults below verl's own validate_config finds one, an unknown loss_agg_mode.
 """
@@ -7,46 +7,60 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from backends.verl.arguments import (
+from backends.verl.manifest import (
     ACTOR,
-    ADVANTAGES,
-    AGGREGATIONS,
+    AGGREGATION,
+    AHEAD,
+    BATCH,
+    CONSTANT_TOKENS,
     CORRECTION,
-    ENGINES,
-    KL_NAMES,
-    LOGGERS,
+    ENGINE,
+    EPOCHS,
+    LIMIT,
+    LOSS_BETA,
+    LOSS_TYPE,
+    MANIFEST,
+    MINIBATCH,
+    MODE,
     NEWEST,
     OPTIMIZER,
-    OUTDATED_REWARD_KEYS,
+    PARTS,
+    PENALTY,
+    REWARD_BETA,
     ROLLOUT,
-    SAMPLER,
-    SEPARATE,
-    STRATEGIES,
-    WEIGHTED,
+    STEPS,
+    STRATEGY,
+    TABLES,
+    USE_LOSS,
+    USE_REWARD,
     WORKER_ENV,
+    unweighted,
 )
 from orchestrator.errors import Fault, did_you_mean
 
 KL_KEYS = (
-    "algorithm.use_kl_in_reward",
-    "algorithm.kl_penalty",
+    USE_REWARD,
+    PENALTY,
     "algorithm.kl_ctrl.type",
-    "algorithm.kl_ctrl.kl_coef",
+    REWARD_BETA,
     "algorithm.kl_ctrl.horizon",
     "algorithm.kl_ctrl.target_kl",
-    f"{ACTOR}.use_kl_loss",
-    f"{ACTOR}.kl_loss_type",
-    f"{ACTOR}.kl_loss_coef",
+    USE_LOSS,
+    LOSS_TYPE,
+    LOSS_BETA,
     f"{ACTOR}.policy_loss.kl_cov_ratio",
     f"{ACTOR}.policy_loss.ppo_kl_coef",
 )
 _LIKE_KL = re.compile(rf"(?:algorithm|{re.escape(ACTOR)})\.(?:\w+\.)*\w*kl_?\w*")
+LOGGER = "trainer.logger"
+OUTDATED_REWARD_KEYS = ("custom_reward_function.", "reward_model.")
+"""The places of before 0.8: 0.8.0 moves them to `reward.*`, 0.9.1 composes and ignores them."""
 EXTERNAL = f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES"
-Found = Iterator[tuple[str, str]]
+KeyFaults = Iterator[tuple[str, str]]
 """Keys and what is wrong with them."""
 
 
-class Launch(NamedTuple):
+class LaunchValues(NamedTuple):
     """What a launch says, that over the release's defaults, and the size of its data set."""
 
     given: Mapping[str, object]
@@ -55,108 +69,73 @@ class Launch(NamedTuple):
     num_prompts: object = None
 
 
-def faults(launch: Launch) -> Iterator[Fault]:
-    """Every fault of a launch."""
-    for key, offered in _offered(launch).items():
-        value = launch.values.get(key)
-        if value not in offered:
-            names = ", ".join(map(str, offered))
-            hint = did_you_mean(str(value), map(str, offered))
-            yield Fault(f"{key}={value} is none of {names}{hint}", f"$.{key}")
+def faults(launch: LaunchValues) -> Iterator[Fault]:
+    """Yield every fault of a launch."""
+    taught = EXTERNAL in launch.given
+    yield from MANIFEST.unreadable(launch.given, launch.version, taught=taught)
     for rule in _RULES:
         for key, message in rule(launch):
             yield Fault(f"{key}={launch.values.get(key)}: {message}", f"$.{key}")
 
 
-def _offered(launch: Launch) -> dict[str, tuple[object, ...]]:
-    """Key -> the values that work, for keys whose value verl does not check."""
-    external = EXTERNAL in launch.given
-    advantages = {name for name, _ in ADVANTAGES.values() if external or "orch" not in name}
-    offered: dict[str, tuple[object, ...]] = {
-        "algorithm.norm_adv_by_std_in_grpo": (True, False),
-        "algorithm.use_kl_in_reward": (True, False),
-        f"{ACTOR}.use_kl_loss": (True, False),
-        "algorithm.kl_penalty": tuple(KL_NAMES),
-        f"{ACTOR}.kl_loss_type": (*KL_NAMES, *(WEIGHTED if external else ())),
-        "algorithm.kl_ctrl.type": ("fixed",),
-        "algorithm.adv_estimator": tuple(sorted(advantages)),
-        f"{ACTOR}.loss_agg_mode": tuple(AGGREGATIONS.values()),
-        f"{ACTOR}.policy_loss.loss_mode": ("vanilla",),
-        f"{ACTOR}.ppo_epochs": (1,),
-        f"{ACTOR}.entropy_coeff": (0,),
-        f"{OPTIMIZER}.lr_scheduler_type": ("constant", "cosine"),
-        f"{ROLLOUT}.name": ENGINES,
-        f"{ROLLOUT}.top_k": (-1,),
-    }
-    if launch.version == NEWEST:
-        offered |= {
-            "trainer.use_v1": (True,),
-            "trainer.v1.trainer_mode": ("sync", "separate_async"),
-            f"{SAMPLER}.max_off_policy_strategy": STRATEGIES,
-        }
-    return offered
-
-
-def _loggers(launch: Launch) -> Found:
-    chosen = launch.values["trainer.logger"]
+def _loggers(launch: LaunchValues) -> KeyFaults:
+    chosen, known = launch.values[LOGGER], TABLES[launch.version].values[LOGGER]
     for name in chosen if isinstance(chosen, list) else [chosen]:
-        if name not in LOGGERS:
-            yield "trainer.logger", f"{name} is none of {', '.join(LOGGERS)}"
+        if name not in known:
+            yield LOGGER, f"{name} is none of {', '.join(sorted(map(str, known)))}"
 
 
-def _reward(launch: Launch) -> Found:
+def _reward(launch: LaunchValues) -> KeyFaults:
     for key in launch.given:
         if key.startswith(OUTDATED_REWARD_KEYS) and launch.version == NEWEST:
             yield key, f"is ignored by verl {launch.version}: write reward.{key}"
 
 
-def _named_kl(launch: Launch) -> Found:
-    """Names that look like its KL's and are none: Hydra's `+` adds them, and nothing reads them."""
+def _named_kl(launch: LaunchValues) -> KeyFaults:
+    """Find names that look like a KL's and are none: Hydra's `+` adds them, nothing reads them."""
     for key in launch.given:
         if _LIKE_KL.match(key) and key not in KL_KEYS:
             hint = did_you_mean(key, KL_KEYS)
             yield key, f"verl {launch.version} has no such key and would read none{hint}"
 
 
-def _batches(launch: Launch) -> Found:
+def _batches(launch: LaunchValues) -> KeyFaults:
     batch, minibatch = _batch(launch)
     if not minibatch or not batch or batch % minibatch:
-        message = f"must be a multiple of {ACTOR}.ppo_mini_batch_size={minibatch}, both in prompts"
-        yield "data.train_batch_size", message
+        message = f"must be a multiple of {MINIBATCH}={minibatch}, both in prompts"
+        yield BATCH, message
 
 
-def _batch(launch: Launch) -> tuple[int, int]:
-    """Prompts of a rollout batch and of a minibatch; 0 for what is no number."""
-    batch, minibatch = (
-        launch.values[key] for key in ("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size")
-    )
+def _batch(launch: LaunchValues) -> tuple[int, int]:
+    """Return the prompts of a rollout batch and of a minibatch; 0 for what is no number."""
+    batch, minibatch = (launch.values[key] for key in (BATCH, MINIBATCH))
     return (
         batch if isinstance(batch, int) else 0,
         minibatch if isinstance(minibatch, int) else 0,
     )
 
 
-def _steps(launch: Launch) -> Found:
-    steps, epochs = (launch.values[f"trainer.total_{x}"] for x in ("training_steps", "epochs"))
+def _steps(launch: LaunchValues) -> KeyFaults:
+    steps, epochs = (launch.values[key] for key in (STEPS, EPOCHS))
     if not isinstance(steps, int):
-        yield "trainer.total_training_steps", "set it: it would follow from the data set's size"
+        yield STEPS, "set it: it would follow from the data set's size"
     elif not isinstance(epochs, int):
-        yield "trainer.total_epochs", "must be a number"
+        yield EPOCHS, "must be a number"
     elif isinstance(launch.num_prompts, int) and (batch := _batch(launch)[0]):
         reached = launch.num_prompts // batch * epochs
         if reached < steps:
             message = f"training ends after {reached} of {steps} steps: raise it"
-            yield "trainer.total_epochs", message
+            yield EPOCHS, message
 
 
-def _constant(launch: Launch) -> Found:
-    constant = launch.values[f"{ACTOR}.loss_agg_mode"] == AGGREGATIONS["constant"]
-    if constant and not isinstance(launch.values[f"{ACTOR}.loss_scale_factor"], int):
+def _constant(launch: LaunchValues) -> KeyFaults:
+    constant = launch.values[AGGREGATION] == "seq-mean-token-sum-norm"
+    if constant and not isinstance(launch.values[CONSTANT_TOKENS], int):
         message = "set a number of tokens: verl divides by the padded width, which varies"
-        yield f"{ACTOR}.loss_scale_factor", message
+        yield CONSTANT_TOKENS, message
 
 
-def _clips(launch: Launch) -> Found:
+def _clips(launch: LaunchValues) -> KeyFaults:
     given = launch.given
     bounds = {f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"}
     if f"{ACTOR}.clip_ratio" in given and not bounds <= given.keys():
@@ -165,22 +144,24 @@ def _clips(launch: Launch) -> Found:
         yield f"{ACTOR}.grad_clip", f"is read by nothing: set {OPTIMIZER}.clip_grad"
 
 
-def _both_places(launch: Launch) -> Found:
+def _both_places(launch: LaunchValues) -> KeyFaults:
     values = launch.values
-    if not (values["algorithm.use_kl_in_reward"] and values[f"{ACTOR}.use_kl_loss"]):
+    if not (values[USE_REWARD] and values[USE_LOSS]):
         return
-    reward, loss = str(values["algorithm.kl_penalty"]), str(values[f"{ACTOR}.kl_loss_type"])
-    if KL_NAMES.get(reward) != KL_NAMES.get(loss.rpartition("rho_")[2]):
-        yield f"{ACTOR}.kl_loss_type", f"differs from algorithm.kl_penalty={reward}: a cell has one"
-    beta = values["algorithm.kl_ctrl.kl_coef"]
-    if beta != values[f"{ACTOR}.kl_loss_coef"]:
+    reward, loss = values[PENALTY], values[LOSS_TYPE]
+    in_reward = MANIFEST.meanings(PENALTY, launch.version).get(reward)
+    in_loss = MANIFEST.meanings(LOSS_TYPE, launch.version).get(loss)
+    if in_reward != unweighted(str(in_loss)):
+        yield LOSS_TYPE, f"differs from algorithm.kl_penalty={reward}: a cell has one"
+    beta = values[REWARD_BETA]
+    if beta != values[LOSS_BETA]:
         yield (
-            f"{ACTOR}.kl_loss_coef",
+            LOSS_BETA,
             f"differs from algorithm.kl_ctrl.kl_coef={beta}: a cell has one",
         )
 
 
-def _correction(launch: Launch) -> Found:
+def _correction(launch: LaunchValues) -> KeyFaults:
     values = launch.values
     bypass = values[f"{CORRECTION}.bypass_mode"]
     for key in (f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"):
@@ -188,37 +169,35 @@ def _correction(launch: Launch) -> Found:
             yield key, "is ignored with bypass_mode=True and policy_loss.loss_mode=vanilla"
         elif values[key] is not None:
             yield key, "no cell has a second importance weight: leave it out"
-    if values.get("trainer.v1.trainer_mode") == "separate_async" and not bypass:
+    if values.get(MODE) == "separate_async" and not bypass:
         message = "set it, or ratios are to the trainer's policy, not to the one that sampled"
         yield f"{CORRECTION}.bypass_mode", message
 
 
-def _separate(launch: Launch) -> Found:
+def _separate(launch: LaunchValues) -> KeyFaults:
     values = launch.values
-    if values.get("trainer.v1.trainer_mode") != "separate_async":
+    if values.get(MODE) != "separate_async":
         return
     batch, minibatch = _batch(launch)
-    if values[f"{SEPARATE}.parameter_sync_step"] != batch // max(1, minibatch):
-        message = (
-            f"times {ACTOR}.ppo_mini_batch_size={minibatch} must be data.train_batch_size={batch}"
-        )
-        yield f"{SEPARATE}.parameter_sync_step", message
+    if values[PARTS] != batch // max(1, minibatch):
+        message = f"times {MINIBATCH}={minibatch} must be {BATCH}={batch}"
+        yield PARTS, message
     if not values[f"{ROLLOUT}.nnodes"]:
         yield f"{ROLLOUT}.nnodes", "separate_async samples on nodes of its own: set 1 or more"
-    if values[f"{ROLLOUT}.checkpoint_engine.backend"] == "naive":
-        yield f"{ROLLOUT}.checkpoint_engine.backend", "separate_async needs nccl"
+    if values[ENGINE] == "naive":
+        yield ENGINE, "separate_async needs nccl"
     if not values["actor_rollout_ref.hybrid_engine"]:
         yield "actor_rollout_ref.hybrid_engine", "stops verl 0.9.1 at start: leave it True"
-    ahead = values[f"{SEPARATE}.num_warmup_batches"]
-    if not isinstance(ahead, int) or values[f"{SAMPLER}.max_off_policy_threshold"] != ahead + 1:
-        message = f"must be one more than {SEPARATE}.num_warmup_batches={ahead}"
-        yield f"{SAMPLER}.max_off_policy_threshold", message
-    if values[f"{SAMPLER}.max_off_policy_strategy"] == "drop":
+    ahead = values[AHEAD]
+    if not isinstance(ahead, int) or values[LIMIT] != ahead + 1:
+        message = f"must be one more than {AHEAD}={ahead}"
+        yield LIMIT, message
+    if values[STRATEGY] == "drop":
         message = "drops what is slow, which is what is long: set wait"
-        yield f"{SAMPLER}.max_off_policy_strategy", message
+        yield STRATEGY, message
 
 
-_RULES: tuple[Callable[[Launch], Found], ...] = (
+_RULES: tuple[Callable[[LaunchValues], KeyFaults], ...] = (
     _loggers,
     _reward,
     _named_kl,

@@ -7,8 +7,7 @@ summed over the response inside the group's baseline, which is plain.
 
 from functools import cache
 
-from backends.verl.arguments import NEWEST, VERSIONS
-from backends.verl.ledger import NOTES
+from backends.verl.manifest import LONGER_PROMPTS, NEWEST, VERSIONS
 from orchestrator.errors import UnsupportedSetting, did_you_mean
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
@@ -30,7 +29,7 @@ sampler in both."""
 
 _OMITS = (
     "a response interrupted by new weights goes on with them: its tokens are of several policies",
-    f"data.max_prompt_tokens: {NOTES['data.max_prompt_tokens']}",
+    f"data.max_prompt_tokens: {LONGER_PROMPTS}",
 )
 
 

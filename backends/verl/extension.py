@@ -12,14 +12,23 @@ from typing import Any
 
 Tensor = Any
 
+WEIGHTED = {
+    "rho_k1": ("k1", True),
+    "rho_k2": ("k2", True),
+    "sg_rho_k2": ("k2", False),
+    "rho_k3": ("k3", True),
+}
+"""kl_loss_type -> verl's own estimator, and whether the ratio that multiplies it has a gradient."""
+REINFORCE = "orch_reinforce"
+"""algorithm.adv_estimator: the reward itself."""
+
 
 def install(losses: Any, core_algos: Any) -> None:
-    """Teach verl's loss the estimators `rho_x` and `sg_rho_x`, for each x it knows itself, and the
-    advantage estimator `orch_reinforce`.
+    """Teach verl's loss the estimators of WEIGHTED, and the trainer the advantage REINFORCE.
 
     `losses`: verl.workers.utils.losses; `core_algos`: verl.trainer.ppo.core_algos.
     """
-    seen = threading.local()
+    context = threading.local()
     own_lookup, own_kl = losses.get_policy_loss_fn, losses.kl_penalty
 
     def get_policy_loss_fn(name: str) -> Callable[..., Any]:
@@ -27,21 +36,21 @@ def install(losses: Any, core_algos: Any) -> None:
 
         def remembering(*, old_log_prob: Tensor, **rest: Any) -> Any:
             # kl_penalty is called right after, in the same thread, and is not given this.
-            seen.old_log_prob = old_log_prob
+            context.old_log_prob = old_log_prob
             return policy_loss(old_log_prob=old_log_prob, **rest)
 
         return remembering
 
     def kl_penalty(logprob: Tensor, ref_logprob: Tensor, kl_penalty: str) -> Tensor:
-        weighting, weighted, plain = kl_penalty.rpartition("rho_")
+        if kl_penalty not in WEIGHTED:
+            return own_kl(logprob, ref_logprob, kl_penalty)
+        plain, has_gradient = WEIGHTED[kl_penalty]
         estimate = own_kl(logprob, ref_logprob, plain)
-        if not weighted:
-            return estimate
-        ratio = (logprob - seen.old_log_prob.detach()).exp()
-        return (ratio.detach() if weighting == "sg_" else ratio) * estimate
+        ratio = (logprob - context.old_log_prob.detach()).exp()
+        return (ratio if has_gradient else ratio.detach()) * estimate
 
     losses.get_policy_loss_fn, losses.kl_penalty = get_policy_loss_fn, kl_penalty
-    core_algos.register_adv_est("orch_reinforce")(reinforce)
+    core_algos.register_adv_est(REINFORCE)(reinforce)
 
 
 def reinforce(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from backends.verl.arguments import VERSIONS
+from backends.verl.manifest import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.records import MetricPoint
 

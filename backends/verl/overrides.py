@@ -13,7 +13,7 @@ _ESCAPED_INTERPOLATION = re.compile(r"(\\+)\$\{")
 
 
 def write(key: str, value: object) -> str:
-    """One override. Text that the grammar could take for something else is quoted."""
+    """Return one override. Text that the grammar could take for something else is quoted."""
     return f"{key}={_written(value)}"
 
 
@@ -34,6 +34,8 @@ def read(text: str) -> tuple[str, object]:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, str):
+        return _text(value)
     if value is None:
         return "null"
     if isinstance(value, bool | int | float):

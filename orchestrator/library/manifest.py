@@ -1,26 +1,27 @@
 """One table a library: how each field of a cell reaches it, and what its values mean.
 
-A backend writes its manifest as rows. A row carries one field to one key of the library, for the
-cells and the releases it is meant for, and lists the values that the key takes with what each
-means. Everything else derives from the rows:
+A backend writes its manifest as rows. A row carries one field to one key of the library, for some
+cells and releases, and lists the values that the key takes with the meaning of each. The rest
+derives from the rows:
 
     capabilities   field -> the values that some row offers
     refusal        a value that no row carries raises UnsupportedSetting, with the nearest one
     translation    key -> value of a launch
-    ledger         one entry a field: exact, approximated or through an extension of ours
+    ledger         one entry for each field: exact, approximated, or through an extension of ours
     parse          the fields that a launch asks for
-    audit          what a written value means (`low_var_kl` is k3)
-    drift          the rows that two releases do not share
+    audit          the meaning of a written value (`low_var_kl` is k3)
+    drift          the fields that two releases carry differently
 
 Tables are allow-lists: what is in no row is refused. An entry says `exact` only where the table of
-the release accepts the key and the value that are sent, and reading them back gives the value of
-the field.
+the release has the key and takes the value that are sent, and reading them back, with the function
+that also reads a stranger's launch, gives the value of the field.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
-from typing import Literal, NamedTuple, Protocol
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.identity import flatten
@@ -31,7 +32,12 @@ Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
 """How faithfully a row carries its field, and a note for people."""
 Values = Mapping[str, object]
-"""Keys of a library -> their values, as one launch has them."""
+"""Keys of a library -> their values in one launch."""
+When = Mapping[str, Container[object]] | Callable[[Settings], bool]
+"""Cells that a row is for: fields and the values they must have, or a function of the settings.
+
+Only the first kind can be used to read a launch; prefer it.
+"""
 
 
 class ManifestError(Exception):
@@ -39,7 +45,7 @@ class ManifestError(Exception):
 
 
 class Absent:
-    """The value of a key that a launch leaves out."""
+    """The value of a key that a launch leaves out, and of a field that a launch does not give."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -50,22 +56,24 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One value of a field and what stands for it in the library."""
+    """One value of a field and the value of a key that stands for it."""
 
     ours: object
     theirs: object
-    """What a launch sends; ABSENT for a key that is left out."""
+    """The value that a launch sends; ABSENT where it leaves the key out."""
     status: Status = "exact"
     note: str = ""
     spellings: tuple[object, ...] = ()
     """Other values of the key that the release takes and that mean the same."""
     since: str = ""
-    """First release that has this value; empty: all of the row's."""
+    """First release that has this value; empty: every release of the row."""
+    also: Values = field(default_factory=dict)
+    """Further keys that belong to this meaning. They are sent, and must match to read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Numbers from `least` to `most` (exclusive) and, with `null`, None, which is sent as `off`."""
+    """Numbers from `least` to `most` (exclusive); with `null` also None, which is sent as `off`."""
 
     least: float = float("-inf")
     most: float = float("inf")
@@ -78,13 +86,18 @@ class Number:
             return self.null
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return self.least <= value < self.most and (not self.whole or value == int(value))
+        return self.least <= value < self.most and (not self.whole or value % 1 == 0)
 
     def __str__(self) -> str:
         kind = "whole numbers" if self.whole else "numbers"
-        bounds = [f"from {self.least:g}"] * (self.least != float("-inf"))
-        bounds += [f"below {self.most:g}"] * (self.most != float("inf"))
+        bounds = [f"from {_shown(self.least)}"] * (self.least != float("-inf"))
+        last = f"to {_shown(self.most - 1)}" if self.whole else f"below {_shown(self.most)}"
+        bounds += [last] * (self.most != float("inf"))
         return " ".join([kind, *bounds]) + (" or null" if self.null else "")
+
+
+def _shown(bound: float) -> str:
+    return str(int(bound)) if bound % 1 == 0 else f"{bound:g}"
 
 
 class AnyText:
@@ -101,7 +114,7 @@ TEXT = AnyText()
 
 
 class OpenOffer(Protocol):
-    """Values without a list: what it contains can be sent, and `str` of it says what that is."""
+    """Values without a list: those it contains can be sent, and `str` of it describes them."""
 
     def __contains__(self, value: object) -> bool: ...
 
@@ -123,32 +136,33 @@ def named(names: Mapping[object, object]) -> tuple[Meaning, ...]:
 class Row:
     """How one field reaches the library, for some cells and releases.
 
-    A row sends its field under `key`. A row without a key says in `carried_by` what holds the field
-    instead: a file that orch writes, or the library's own fixed value. `field` may be a section of
-    the settings (`loss.clip`) that no row divides: its value is then the section or None.
+    A row sends its field under `key`, unless `carried_by` says what holds the field instead: a file
+    that orch writes, or the library's own fixed value. A row with both has its key from elsewhere
+    (the path of that file). `field` may be a section of the settings (`loss.clip`) that no row
+    divides: its value is then the section or None.
     """
 
     field: str
     key: str = ""
     offer: Offer = TEXT
     carried_by: str = ""
-    """Without a key: the file of the launch that holds the field, or why none needs to."""
+    """The file of the launch that holds the field, or why nothing needs to."""
     write: Callable[[Settings], object] | None = None
-    """The value to send where `offer` alone does not say it (a quotient, a path)."""
+    """The value to send where `offer` alone does not give it (a quotient, a path)."""
     read: Callable[[Values], object] | None = None
-    """The field's value from a launch, where `offer` alone does not say it.
+    """The field's value in a launch, where `offer` alone does not give it.
 
-    ABSENT: the launch says nothing that this row would read. KeyError: a value without a meaning.
+    It may return ABSENT (the launch does not give this field) and raise KeyError (unreadable).
     """
     adds: Callable[[Settings], Values] | None = None
     """Further keys that carry the field together with `key`."""
-    when: Callable[[Settings], bool] | None = None
-    """Cells that the row is meant for; None: every cell."""
+    when: When | None = None
+    """Cells that the row is for; None: every cell."""
     since: str = ""
     until: str = ""
     """First release with the row and first release without it; empty: unbounded."""
     account: Account | Callable[[Settings], Account] = ("exact", "")
-    """Faithfulness and note; the meaning's own where it has a note or is not exact."""
+    """Status and note of the entry, unless the meaning has a note or is not exact."""
     advice: str | Callable[[Settings], str] = ""
     """What to do where a value is refused."""
     shows: tuple[str, ...] = ()
@@ -157,29 +171,42 @@ class Row:
     def meaning(self, value: object) -> Meaning | None:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
         if isinstance(self.offer, tuple):
-            return next((each for each in self.offer if _equal(each.ours, value)), None)
+            return next((each for each in self.offer if equal(each.ours, value)), None)
         return Meaning(value, self._plain(value)) if value in self.offer else None
 
     def _plain(self, value: object) -> object:
         return self.offer.off if isinstance(self.offer, Number) and value is None else value
 
-    def back(self, launch: Values) -> object:
-        """Return the field's value as a launch has it, or ABSENT if the row cannot tell.
+    def back(self, launch: Values, effective: Values | None = None) -> object:
+        """Return the field's value in a launch, or ABSENT if the row cannot tell.
 
-        Raise KeyError for a value of the key that means nothing.
+        `effective`: the launch over the release's defaults. Raise KeyError for a value of the key
+        that means nothing.
         """
+        effective = launch if effective is None else effective
         if self.read is not None:
-            return self.read(launch)
-        return self.ours(launch.get(self.key, ABSENT)) if self.key else ABSENT
+            return self.read(effective)
+        if not self.key or (self.key not in launch and self._may_be_absent()):
+            return self.ours(ABSENT, effective) if self._may_be_absent() else ABSENT
+        theirs = effective.get(self.key, ABSENT)
+        return ABSENT if theirs is ABSENT else self.ours(theirs, effective)
 
-    def ours(self, theirs: object) -> object:
-        """Return what a value of the key means for the field. Raise KeyError if nothing."""
+    def _may_be_absent(self) -> bool:
+        return isinstance(self.offer, tuple) and any(e.theirs is ABSENT for e in self.offer)
+
+    def ours(self, theirs: object, launch: Values | None = None) -> object:
+        """Return what a value of the key means for the field. Raise KeyError if it means nothing.
+
+        `launch` has the further keys of the meanings that have any.
+        """
         if isinstance(self.offer, tuple):
+            known = launch or {}
             for each in self.offer:
-                if any(_equal(theirs, spelling) for spelling in (each.theirs, *each.spellings)):
+                spelled = any(equal(theirs, name) for name in (each.theirs, *each.spellings))
+                if spelled and all(equal(known.get(k, ABSENT), v) for k, v in each.also.items()):
                     return each.ours
             raise KeyError(theirs)
-        if isinstance(self.offer, Number) and _equal(theirs, self.offer.off):
+        if isinstance(self.offer, Number) and equal(theirs, self.offer.off):
             return None if self.offer.null else theirs
         if theirs in self.offer:
             return theirs
@@ -193,29 +220,50 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A key that every launch sends and that no field varies, unless a row sends it too."""
+
+    key: str
+    value: object
+    accepts: tuple[object, ...] = ()
+    """Values under which a stranger's launch still is a cell; empty: its value is not looked at."""
+    when: When | None = None
+    since: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseTable:
-    """What one release's own parser knows: its keys and, where there is a list, their values."""
+    """What one release's own parser has: its keys, their defaults and, where closed, their values.
+
+    Facts of the library, read from its own configuration and source.
+    """
 
     version: str
     keys: frozenset[str]
     values: Mapping[str, frozenset[object]] = field(default_factory=dict)
+    """Key -> the only values that the release takes; of a list, the only items."""
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add (Hydra's `+`), such as a worker's environment."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """Key -> its type, as annotations of Python name it; `float x 2`: two words of a command."""
+    defaults: Values = field(default_factory=dict)
+    """Key -> the value it has in a launch that leaves it out, where a launch is read over them."""
 
     def has(self, key: str) -> bool:
-        """Tell whether a launch of the release may send a key."""
-        return key in self.keys or (bool(self.added) and key.startswith(self.added))
+        """Return whether a launch of the release may send a key."""
+        return key in self.keys or key.startswith(self.added)
 
     def objection(self, key: str, value: object) -> str:
         """Return why the release does not take this key and value; empty if it does."""
         if not self.has(key):
             return f"{self.version} has no key {key}{did_you_mean(key, self.keys)}"
         taken = self.values.get(key)
-        if taken is not None and not any(_equal(value, each) for each in taken):
-            names = ", ".join(sorted(map(str, taken)))
-            return f"{key} of {self.version} takes {names}; not {value}"
+        if taken is not None:
+            for item in value if isinstance(value, list) else [value]:
+                if not any(equal(item, each) for each in taken):
+                    names = ", ".join(sorted(map(str, taken)))
+                    return f"{key} of {self.version} takes {names}; not {item}"
         kind = self.kinds.get(key)
         if kind is not None and not fits(kind, value):
             return f"{key} of {self.version} is of type {kind}; {value!r} is not"
@@ -232,7 +280,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def fits(kind: str, value: object) -> bool:
-    """Tell whether a value is of a type: an integer is a float, too; what is no simple type fits.
+    """Return whether a value is of a type: an integer is a float, too; what is no simple type fits.
 
     `switch` and `bool` are one type, and so are `float x 2` and a list of two floats.
     """
@@ -249,7 +297,7 @@ def fits(kind: str, value: object) -> bool:
 
 
 class Carried(NamedTuple):
-    """One field of a cell, the row that carries it and what that row sends."""
+    """One field of a cell, the row that carries it and the keys that this row sends."""
 
     row: Row
     value: object
@@ -272,27 +320,379 @@ class Manifest:
     tables: Mapping[str, ReleaseTable]
     default: str = ""
     """The release of a cell that names none; empty: the newest."""
+    constants: tuple[Constant, ...] = ()
+    extensions: Mapping[str, Container[object]] = field(default_factory=dict)
+    """Key -> values that a module of ours, shipped with the launch, teaches the library."""
     show: Show | None = None
     """How the ledger shows a field; None: its key, and the value that is sent."""
     version_advice: str = ""
     """What to do where a release is unknown."""
 
+    # translation
+
     def version_of(self, settings: Settings) -> str:
         """Return the release that trains a cell. Raise UnsupportedSetting for an unknown one."""
         asked = settings.backend.version
-        if asked is None:
-            return self.default or self.versions[0]
-        if asked in self.versions:
-            return asked
         newest = self.default or self.versions[0]
+        if asked is None or asked in self.versions:
+            return asked or newest
         raise UnsupportedSetting(
             self.library,
             "backend.version",
             asked,
             self.versions,
-            self.version_advice
-            or f"Set backend.version={newest}{did_you_mean(asked, self.versions)}.",
+            self.version_advice or f"Set backend.version={newest}.",
         )
+
+    def fields(self, settings: Settings) -> dict[str, object]:
+        """Return every field of a cell and its value, in order: leaves, and undivided sections."""
+        return dict(self._divided(settings, ""))
+
+    def _divided(self, section: Frozen, prefix: str) -> Iterator[tuple[str, object]]:
+        for key, value in section:
+            name = f"{prefix}{key}"
+            if isinstance(value, Frozen) and name not in self._sections:
+                yield from self._divided(value, f"{name}.")
+            else:
+                yield name, value
+
+    @cached_property
+    def _sections(self) -> frozenset[str]:
+        """Sections of the settings that have a row as a whole and none for their leaves."""
+        return frozenset(
+            name
+            for name in _section_names(Settings)
+            if name in self._fields and not any(x.startswith(f"{name}.") for x in self._fields)
+        )
+
+    def carry(self, settings: Settings) -> tuple[Carried, ...]:
+        """Return how each field of a cell is carried, in the order of the settings.
+
+        Raise UnsupportedSetting for the first field that no row carries, ManifestError for one that
+        several rows carry or that the table does not have.
+        """
+        version = self.version_of(settings)
+        carried: list[Carried] = []
+        for name, section in settings:
+            # A thousand cells share a few sections: the rows of one are found once.
+            memo = (version, name, type(section), section)
+            rows = self._found.get(memo)
+            if rows is None:
+                rows = self._rows_for(settings, name, section, version)
+                if self._stands_alone(name, version):
+                    self._found[memo] = rows
+            for each in rows:
+                if each.row.write is None and each.row.adds is None:
+                    carried.append(each)
+                else:
+                    row, value, meaning, _ = each
+                    carried.append(Carried(row, value, meaning, _sent(row, meaning, settings)))
+        return tuple(carried)
+
+    @cached_property
+    def _found(self) -> dict[object, tuple[Carried, ...]]:
+        """Release, name and value of a section -> its fields; see `_stands_alone`."""
+        return {}
+
+    def _rows_for(
+        self, settings: Settings, name: str, section: object, version: str
+    ) -> tuple[Carried, ...]:
+        values = self.fields(settings)
+        if isinstance(section, Frozen) and name not in self._sections:
+            names = [each for each in values if each.startswith(f"{name}.")]
+        else:
+            names = [name]
+        return tuple(
+            Carried(row, values[each], meaning, _sent(row, meaning, settings))
+            for each in names
+            for row, meaning in [self._choose(settings, values, each, version)]
+        )
+
+    def _stands_alone(self, name: str, version: str) -> bool:
+        """Return whether the rows of a section depend on no field outside of it."""
+        key = (name, version)
+        if key not in self._alone:
+            whens = [
+                row.when
+                for row in self._rows_in(version)
+                if row.when is not None and (row.field == name or row.field.startswith(f"{name}."))
+            ]
+            self._alone[key] = all(
+                isinstance(when, Mapping)
+                and all(other == name or other.startswith(f"{name}.") for other in when)
+                for when in whens
+            )
+        return self._alone[key]
+
+    @cached_property
+    def _alone(self) -> dict[tuple[str, str], bool]:
+        return {}
+
+    def check(self, settings: Settings) -> None:
+        """Raise UnsupportedSetting for the first field of a cell that no row carries."""
+        self.carry(settings)
+
+    def row(self, settings: Settings, name: str, value: object) -> Row:
+        """Return the one row that carries a value of a field, the cell's other fields given.
+
+        Raise as `carry` does.
+        """
+        values = self.fields(settings) | {name: value}
+        return self._choose(settings, values, name, self.version_of(settings))[0]
+
+    def _choose(
+        self, settings: Settings, values: Values, name: str, version: str
+    ) -> tuple[Row, Meaning]:
+        value, rows = values[name], self.rows_of(name, version)
+        if not rows:
+            raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
+        fitting = [
+            (row, meaning)
+            for row in rows
+            if _applies(row.when, settings, values)
+            and (meaning := row.meaning(value)) is not None
+            and _reaches(meaning.since, version)
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            raise ManifestError(
+                f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
+            )
+        meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
+        raise self._refusal(settings, name, value, meant, rows)
+
+    def _refusal(
+        self,
+        settings: Settings,
+        name: str,
+        value: object,
+        meant: Sequence[Row],
+        rows: Sequence[Row],
+    ) -> UnsupportedSetting:
+        version = self.version_of(settings)
+        offered = tuple(dict.fromkeys(v for row in meant for v in _offered(row, version)))
+        advice = next((row.advice for row in (*meant, *rows) if row.advice), "")
+        return UnsupportedSetting(
+            self.library,
+            name,
+            value,
+            offered,
+            (advice if isinstance(advice, str) else advice(settings))
+            or _nearest(name, value, offered),
+        )
+
+    def assignments(
+        self, settings: Settings, carried: Sequence[Carried] | None = None
+    ) -> dict[str, object]:
+        """Return all keys that a cell sends: the constants, and over them what the rows send.
+
+        `carried`: the result of `carry`, where it is at hand. Raise as `carry` does.
+        """
+        carried = self.carry(settings) if carried is None else carried
+        values = {each.row.field: each.value for each in carried}
+        sent = {
+            each.key: each.value
+            for each in self._constants_of[self.version_of(settings)]
+            if each.when is None or _applies(each.when, settings, values)
+        }
+        by_rows: dict[str, object] = {}
+        for _, _, _, keys in carried:
+            for key, theirs in keys.items():
+                if key in by_rows and not equal(by_rows[key], theirs):
+                    raise ManifestError(
+                        f"{self.library}: {key} is to be both {by_rows[key]} and {theirs}"
+                    )
+                by_rows[key] = theirs
+        return {key: theirs for key, theirs in (sent | by_rows).items() if theirs is not ABSENT}
+
+    # ledger
+
+    def ledger(
+        self, settings: Settings, launch: Values, carried: Sequence[Carried] | None = None
+    ) -> tuple[LedgerEntry, ...]:
+        """Return one entry for every field of a cell. `launch`: every key that is really sent.
+
+        Raise ManifestError where the launch lacks what a row sends, the release's own table refuses
+        it, or a row says `exact` and reading back gives another value.
+        """
+        table = self.tables[self.version_of(settings)]
+        effective = _over_defaults(launch, table)
+        entries = []
+        for each in self.carry(settings) if carried is None else carried:
+            for key, theirs in each.sent.items():
+                held = launch.get(key, ABSENT)
+                if held is not theirs and not equal(held, theirs):
+                    raise ManifestError(
+                        f"{self.library}: {key} is {held} in the launch, not {theirs}"
+                    )
+            entry = self._proved.get(id(each))
+            if entry is None:
+                entry = self._entry(each, settings, table, launch, effective)
+                if self._is_fixed(each.row) and self._stands_alone(
+                    each.row.field.partition(".")[0], table.version
+                ):
+                    self._proved[id(each)] = entry
+                    self._kept.append(each)
+            entries.append(entry)
+        return tuple(entries)
+
+    @cached_property
+    def _proved(self) -> dict[int, LedgerEntry]:
+        """Identity of a Carried -> its entry, where that rests on nothing but the sent keys."""
+        return {}
+
+    @cached_property
+    def _kept(self) -> list[Carried]:
+        """Keeps every Carried of `_proved` alive, so that no other takes its identity."""
+        return []
+
+    @staticmethod
+    def _is_fixed(row: Row) -> bool:
+        return (
+            row.write is None
+            and row.adds is None
+            and row.read is None
+            and not callable(row.account)
+            and not (row.key and row.carried_by)
+        )
+
+    def _entry(
+        self,
+        carried: Carried,
+        settings: Settings,
+        table: ReleaseTable,
+        launch: Values,
+        effective: Values,
+    ) -> LedgerEntry:
+        row, value, meaning, sent = carried
+        status, note = meaning.status, meaning.note
+        if status == "exact" and not note:
+            account = row.account
+            status, note = account(settings) if callable(account) else account
+        shown = sent if not (row.key and row.carried_by) else {row.key: launch.get(row.key)}
+        for key, theirs in shown.items():
+            taught = status == "extension" and theirs in self.extensions.get(key, ())
+            if theirs is not ABSENT and not taught and (why := table.objection(key, theirs)):
+                raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
+        if status == "exact":
+            self._check_meaning(carried, launch, effective)
+        if self.show is not None:
+            shown_key, text = self.show(carried, launch, table.version)
+        else:
+            shown_key, text = row.key, str(launch.get(row.key, value) if row.key else value)
+        return _ledger_entry(row.field, status, shown_key, text, note)
+
+    def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
+        row, value, meaning, _ = carried
+        if not row.key and row.read is None and not meaning.also:
+            if not row.carried_by:
+                raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
+            return
+        try:
+            back = row.back(launch, effective)
+        except KeyError as error:
+            raise ManifestError(
+                f"{self.library}: {row.key}={error} means no {row.field}"
+            ) from error
+        if not equal(back, value):
+            raise ManifestError(f"{self.library}: {row.field}={value} reads back as {back}")
+
+    # reading
+
+    def read(self, launch: Values, version: str) -> dict[str, object]:
+        """Return the settings that a launch asks a release for, nested: the reverse of a cell's
+        assignments. A row whose condition other fields of the launch do not meet is passed over.
+        The first row of a field that can tell decides; a field that no row can tell is left out.
+
+        Raise SpecError with every key whose value means nothing.
+        """
+        effective = _over_defaults(launch, self.tables[version])
+        faults: list[Fault] = []
+        known: dict[str, object] = {}
+
+        def value_of(name: str) -> object:
+            if name not in known:
+                known[name] = ABSENT  # so that a condition on the field itself is not met
+                known[name] = self._value(name, launch, effective, version, value_of, faults)
+            return known[name]
+
+        nested: dict[str, object] = {}
+        for name in self._fields:
+            value = value_of(name)
+            if value is not ABSENT:
+                _put(nested, name, value)
+        if faults:
+            raise SpecError(f"{self.library} launch", faults)
+        return nested
+
+    def _value(
+        self,
+        name: str,
+        launch: Values,
+        effective: Values,
+        version: str,
+        value_of: Callable[[str], object],
+        faults: list[Fault],
+    ) -> object:
+        rows = [
+            row
+            for row in self.rows_of(name, version)
+            if not isinstance(row.when, Mapping)
+            or all(value_of(other) in allowed for other, allowed in row.when.items())
+        ]
+        refused: list[tuple[str, object]] = []
+        for row in rows:
+            try:
+                back = row.back(launch, effective)
+            except KeyError as error:
+                refused += [(row.key, error.args[0])] if row.key else []
+                continue
+            if back is not ABSENT:
+                return back
+        faults += [_meaningless(name, key, value, rows) for key, value in refused[:1]]
+        return ABSENT
+
+    def unreadable(self, launch: Values, version: str, *, taught: bool = False) -> Iterator[Fault]:
+        """Yield a fault for each key of a launch that has a closed list and a value outside of it,
+        whether or not anything reads the key.
+
+        `taught`: the launch ships the module of ours that brings `extensions`.
+        """
+        effective = _over_defaults(launch, self.tables[version])
+        for key, known in self.readable(version, taught=taught).items():
+            value = effective.get(key, ABSENT)
+            if value is not ABSENT and not any(equal(value, each) for each in known):
+                names = ", ".join(map(str, known))
+                hint = did_you_mean(str(value), map(str, known))
+                yield Fault(f"{key}={value} is none of {names}{hint}", f"$.{key}")
+
+    def readable(self, version: str, *, taught: bool = False) -> dict[str, tuple[object, ...]]:
+        """Return, for each key with a closed list, the values that a launch is read with."""
+        known: dict[str, dict[object, None]] = {}
+        unbounded = set()
+        for row in self._rows_in(version):
+            if not isinstance(row.offer, tuple):
+                unbounded.add(row.key)
+                continue
+            for each in row.offer:
+                if not _reaches(each.since, version) or (each.status == "extension" and not taught):
+                    continue
+                if row.key and row.read is None and each.theirs is not ABSENT:
+                    names = dict.fromkeys((each.theirs, *each.spellings))
+                    known.setdefault(row.key, {}).update(names)
+                for key, value in each.also.items():
+                    known.setdefault(key, {})[value] = None
+        for constant in self._constants_of[version]:
+            if constant.accepts:
+                known.setdefault(constant.key, {}).update(dict.fromkeys(constant.accepts))
+        return {
+            key: tuple(sorted(values, key=lambda value: value is False))
+            for key, values in known.items()
+            if key not in unbounded
+        }
+
+    # facts of the table
 
     @cached_property
     def _fields(self) -> Mapping[str, tuple[Row, ...]]:
@@ -302,44 +702,26 @@ class Manifest:
         return {name: tuple(rows) for name, rows in grouped.items()}
 
     @cached_property
-    def _sections(self) -> frozenset[str]:
-        """Sections of the settings that have rows as a whole and none for their leaves."""
-        dotted = {name for name in self._fields if "." in name}
-        return frozenset(
-            name for name in dotted if not any(each.startswith(f"{name}.") for each in dotted)
-        )
-
-    def fields(self, settings: Settings) -> Iterator[tuple[str, object]]:
-        """Yield every field of a cell and its value, in order: leaves, and undivided sections."""
-        return self._leaves(settings, "")
-
-    def _leaves(self, section: Frozen, prefix: str) -> Iterator[tuple[str, object]]:
-        for key, value in section:
-            name = f"{prefix}{key}"
-            if isinstance(value, Frozen) and name not in self._sections:
-                yield from self._leaves(value, f"{name}.")
-            else:
-                yield name, value
-
-    @cached_property
-    def _released(self) -> dict[str, Mapping[str, tuple[Row, ...]]]:
-        """Release -> field -> its rows; filled as releases are asked for."""
-        return {}
+    def _by_release(self) -> Mapping[tuple[str, str], tuple[Row, ...]]:
+        return {
+            (name, version): tuple(row for row in rows if _spans(row, version))
+            for name, rows in self._fields.items()
+            for version in self.versions
+        }
 
     def rows_of(self, name: str, version: str) -> tuple[Row, ...]:
         """Return the rows of a field that a release has."""
-        rows = self._released.get(version)
-        if rows is None:
-            rows = self._released[version] = {
-                name: tuple(
-                    row
-                    for row in rows
-                    if _reaches(row.since, version)
-                    and not (row.until and _reaches(row.until, version))
-                )
-                for name, rows in self._fields.items()
-            }
-        return rows.get(name, ())
+        return self._by_release.get((name, version), ())
+
+    def _rows_in(self, version: str) -> Iterator[Row]:
+        return (row for name in self._fields for row in self.rows_of(name, version))
+
+    @cached_property
+    def _constants_of(self) -> Mapping[str, tuple[Constant, ...]]:
+        return {
+            version: tuple(each for each in self.constants if _spans(each, version))
+            for version in self.versions
+        }
 
     def capabilities(self, version: str = "") -> dict[str, tuple[object, ...]]:
         """Return, for each field with a closed list, the values that a release offers.
@@ -349,7 +731,7 @@ class Manifest:
         offers: dict[str, tuple[object, ...]] = {"backend.version": (None, *self.versions)}
         for name in self._fields:
             values: dict[object, None] = {}
-            closed = True
+            closed = not any(other.startswith(f"{name}.") for other in self._fields)
             for release in [version] if version else self.versions:
                 for row in self.rows_of(name, release):
                     closed &= isinstance(row.offer, tuple)
@@ -358,173 +740,47 @@ class Manifest:
                 offers[name] = tuple(values)
         return offers
 
-    def row(self, settings: Settings, name: str, value: object) -> Row:
-        """Return the one row that carries a field of a cell.
-
-        Raise UnsupportedSetting with what is offered if no row does, ManifestError if several do.
-        """
-        return self._carried(settings, self.version_of(settings), name, value).row
-
-    def _carried(self, settings: Settings, version: str, name: str, value: object) -> Carried:
-        rows = self.rows_of(name, version)
-        meant = [row for row in rows if row.when is None or row.when(settings)]
-        fitting = [
-            (row, meaning)
-            for row in meant
-            if (meaning := row.meaning(value)) is not None and _reaches(meaning.since, version)
-        ]
-        if len(fitting) == 1:
-            row, meaning = fitting[0]
-            return Carried(row, value, meaning, _sent(row, meaning, settings))
-        if fitting:
-            raise ManifestError(
-                f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
-            )
-        offered = tuple(dict.fromkeys(v for row in meant or rows for v in row.offered()))
-        if not offered:
-            raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
-        advices = (row.advice for row in (*meant, *rows) if row.advice)
-        advice = next((a if isinstance(a, str) else a(settings) for a in advices), "")
-        nearest = did_you_mean(str(value), map(str, offered))
-        raise UnsupportedSetting(
-            f"{self.library} {version}",
-            name,
-            value,
-            offered,
-            advice or f"Set {name}={offered[0]}{nearest}.",
-        )
-
-    def carry(self, settings: Settings) -> tuple[Carried, ...]:
-        """Return how each field of a cell is carried, in the order of the settings.
-
-        Raise UnsupportedSetting for the first field that no row carries.
-        """
-        version = self.version_of(settings)
-        return tuple(
-            self._carried(settings, version, name, value) for name, value in self.fields(settings)
-        )
-
-    def check(self, settings: Settings) -> None:
-        """Raise UnsupportedSetting for the first field of a cell that no row carries."""
-        self.carry(settings)
-
-    def assignments(
-        self, settings: Settings, carried: Sequence[Carried] | None = None
-    ) -> dict[str, object]:
-        """Return the keys and values that carry a cell. Raise as `check` does.
-
-        `carried`: what `carry` returns for the cell, if it was called already.
-        """
-        sent: dict[str, object] = {}
-        for each in self.carry(settings) if carried is None else carried:
-            for key, theirs in each.sent.items():
-                if key in sent and not _equal(sent[key], theirs):
-                    raise ManifestError(f"{self.library}: {key} is to be {sent[key]} and {theirs}")
-                sent[key] = theirs
-        return {key: theirs for key, theirs in sent.items() if theirs is not ABSENT}
-
-    def ledger(
-        self, settings: Settings, launch: Values, carried: Sequence[Carried] | None = None
-    ) -> tuple[LedgerEntry, ...]:
-        """Return one entry for every field of a cell. `launch`: every key that is really sent.
-
-        Raise ManifestError where the table of the release refuses what is sent, or where a row says
-        `exact` and reading back gives another value.
-        """
-        table = self.tables[self.version_of(settings)]
-        return tuple(
-            self._entry(each, settings, table, launch)
-            for each in (self.carry(settings) if carried is None else carried)
-        )
-
-    def _entry(
-        self, carried: Carried, settings: Settings, table: ReleaseTable, launch: Values
-    ) -> LedgerEntry:
-        row, value = carried.row, carried.value
-        for key, theirs in carried.sent.items():
-            held = launch.get(key, ABSENT)
-            if held is not theirs and not _equal(held, theirs):
-                raise ManifestError(f"{self.library}: {key} is {held} in the launch, not {theirs}")
-            if theirs is not ABSENT and (why := table.objection(key, theirs)):
-                raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
-        status, note = _account(carried, settings)
-        if status == "exact":
-            self._check_meaning(row, value, launch)
-        if self.show is not None:
-            key, text = self.show(carried, launch, table.version)
-        else:
-            key, text = row.key, str(launch.get(row.key, value) if row.key else value)
-        return _ledger_entry(row.field, status, key, text, note)
-
-    def _check_meaning(self, row: Row, value: object, launch: Values) -> None:
-        if not row.key and not row.carried_by:
-            raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
-        if not row.key and row.read is None:
-            return
-        try:
-            back = row.back(launch)
-        except KeyError as error:
-            raise ManifestError(
-                f"{self.library}: {row.key}={error} means no {row.field}"
-            ) from error
-        if not _equal(back, value):
-            raise ManifestError(f"{self.library}: {row.field}={value} reads back as {back}")
-
-    def read(self, launch: Values, version: str) -> dict[str, object]:
-        """Return the settings that a launch asks a release for, nested: the reverse of a cell's
-        assignments. The first row of a field that can tell decides; a field that no row can tell
-        is left out.
-
-        Raise SpecError with every key whose value means nothing.
-        """
-        plain: dict[str, object] = {}
-        faults: list[Fault] = []
-        for name in self._fields:
-            rows = self.rows_of(name, version)
-            refused: list[tuple[str, object]] = []
-            for row in rows:
-                try:
-                    back = row.back(launch)
-                except KeyError as error:
-                    refused.append((row.key, error.args[0]))
-                    continue
-                if back is not ABSENT:
-                    _put(plain, name, back)
-                    break
-            else:
-                faults += [_meaningless(name, key, value, rows) for key, value in refused[:1]]
-        if faults:
-            raise SpecError(f"{self.library} launch", faults)
-        return plain
-
     def meanings(self, key: str, version: str) -> dict[object, object]:
         """Return what each listed value of a key means in a release, in every spelling."""
         return {
             spelling: each.ours
-            for row in self.rows
-            if row.key == key
-            and isinstance(row.offer, tuple)
-            and row in self.rows_of(row.field, version)
+            for row in self._rows_in(version)
+            if row.key == key and isinstance(row.offer, tuple)
             for each in row.offer
             if _reaches(each.since, version)
             for spelling in (each.theirs, *each.spellings)
         }
 
     def keys(self, version: str) -> tuple[str, ...]:
-        """Return the keys that the rows of a release may send, sorted."""
-        return tuple(
-            sorted({r.key for r in self.rows if r.key and r in self.rows_of(r.field, version)})
-        )
+        """Return the keys that the rows and constants of a release may send, sorted.
+
+        Keys that only `adds` gives are not among them: they depend on the cell.
+        """
+        keys = {each.key for each in self._constants_of[version]}
+        for row in self._rows_in(version):
+            keys |= {row.key} if row.key else set()
+            if isinstance(row.offer, tuple):
+                keys.update(key for each in row.offer for key in each.also)
+        return tuple(sorted(keys))
 
     def differences(self, old: str, new: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the fields that two releases carry differently: field, old keys, new keys."""
+        """Yield the fields that two releases carry differently: field, old and new way."""
         for name in self._fields:
-            before, after = self.rows_of(name, old), self.rows_of(name, new)
+            before, after = (self._way(name, version) for version in (old, new))
             if before != after:
-                yield name, _keys_of(before), _keys_of(after)
+                yield name, before, after
+
+    def _way(self, name: str, version: str) -> str:
+        return "; ".join(
+            f"{row.key or row.carried_by}: {', '.join(map(str, _offered(row, version)))}"
+            for row in self.rows_of(name, version)
+        )
 
     def faults(self, cells: Iterable[Settings]) -> Iterator[str]:
-        """Yield what is wrong with the table itself: no such field, no carrier, no such key."""
+        """Yield what is wrong with the table itself: no such field, no carrier, no such key.
+
+        `cells`: enough of them that each field is in one.
+        """
         leaves = {name for settings in cells for name, _ in flatten(settings.model_dump())}
         for row in self.rows:
             if row.field not in leaves and not any(x.startswith(f"{row.field}.") for x in leaves):
@@ -532,52 +788,92 @@ class Manifest:
             if not row.key and not row.carried_by:
                 yield f"{row.field} has neither a key nor anything that carries it"
         for version in self.versions:
+            table = self.tables[version]
             for key in self.keys(version):
-                if not self.tables[version].has(key):
+                if not table.has(key):
                     yield f"{version} has no key {key}"
+            for each in self._constants_of[version]:
+                if why := table.objection(each.key, each.value):
+                    yield why
 
 
-def _keys_of(rows: Sequence[Row]) -> str:
-    return ", ".join(dict.fromkeys(row.key or row.carried_by for row in rows))
+def _section_names(model: type[Frozen], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of the fields that are sections, optional ones included."""
+    for name, info in model.model_fields.items():
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Frozen):
+                yield f"{prefix}{name}"
+                yield from _section_names(kind, f"{prefix}{name}.")
 
 
-def _equal(left: object, right: object) -> bool:
-    """Compare values as a launch would: 1 and 1.0 are equal, 1 and True are not."""
-    if isinstance(left, bool) != isinstance(right, bool):
-        return False
-    return bool(left == right)
+def _applies(when: When | None, settings: Settings, values: Values) -> bool:
+    if when is None:
+        return True
+    if callable(when):
+        return when(settings)
+    return all(values.get(name, ABSENT) in allowed for name, allowed in when.items())
 
 
 def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
     sent: dict[str, object] = {}
-    if row.key:
+    if row.key and not row.carried_by:
         sent[row.key] = meaning.theirs if row.write is None else row.write(settings)
     if row.adds is not None:
         sent.update(row.adds(settings))
+    sent.update(meaning.also)
     return sent
 
 
-def _account(carried: Carried, settings: Settings) -> Account:
-    meaning, account = carried.meaning, carried.row.account
-    if meaning.note or meaning.status != "exact":
-        return meaning.status, meaning.note
-    return account(settings) if callable(account) else account
+def _offered(row: Row, version: str) -> tuple[object, ...]:
+    """Return the values that a row offers in a release, for people."""
+    if not isinstance(row.offer, tuple):
+        return row.offered()
+    return tuple(each.ours for each in row.offer if _reaches(each.since, version))
 
 
-@lru_cache(maxsize=4096)
+class _OverDefaults(Mapping[str, object]):
+    """A launch over its release's defaults, without a copy of either."""
+
+    def __init__(self, launch: Values, defaults: Values) -> None:
+        self.launch, self.defaults = launch, defaults
+
+    def __getitem__(self, key: str) -> object:
+        return self.launch[key] if key in self.launch else self.defaults[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.defaults, **self.launch})
+
+    def __len__(self) -> int:
+        return len({**self.defaults, **self.launch})
+
+    def get(self, key: str, default: object = None) -> object:
+        return self.launch[key] if key in self.launch else self.defaults.get(key, default)
+
+
+def _over_defaults(launch: Values, table: ReleaseTable) -> Values:
+    return _OverDefaults(launch, table.defaults) if table.defaults else launch
+
+
+@lru_cache(maxsize=8192)
 def _ledger_entry(name: str, status: Status, key: str, value: str, note: str) -> LedgerEntry:
     return LedgerEntry(field=name, status=status, key=key, value=value, note=note)
 
 
-def _put(plain: dict[str, object], name: str, value: object) -> None:
+def _nearest(name: str, value: object, offered: Sequence[object]) -> str:
+    names = list(map(str, offered))
+    near = get_close_matches(str(value), names, n=1) or names[:1]
+    return f"Set {name}={near[0]}."
+
+
+def _put(nested: dict[str, object], name: str, value: object) -> None:
     """Set a dotted field of nested data."""
     *sections, leaf = name.split(".")
     for section in sections:
-        inner = plain.setdefault(section, {})
+        inner = nested.setdefault(section, {})
         if not isinstance(inner, dict):
-            raise ManifestError(f"{section} is both a value and a section")
-        plain = inner
-    plain[leaf] = value
+            raise ManifestError(f"{name}: {section} is both a value and a section")
+        nested = inner
+    nested[leaf] = value
 
 
 def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fault:
@@ -593,7 +889,11 @@ def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fau
     return Fault(f"orch has no {name} for '{value}'{known}{did_you_mean(str(value), taken)}", key)
 
 
-@cache
+def _spans(each: Row | Constant, version: str) -> bool:
+    return _reaches(each.since, version) and not (each.until and _reaches(each.until, version))
+
+
+@lru_cache(maxsize=1024)
 def _reaches(first: str, version: str) -> bool:
     return not first or _order(version) >= _order(first)
 
@@ -601,3 +901,12 @@ def _reaches(first: str, version: str) -> bool:
 def _order(version: str) -> tuple[int, ...]:
     digits = [part for part in version.replace("post", "").split(".") if part.isdigit()]
     return tuple(int(part) for part in digits)
+
+
+def equal(left: object, right: object) -> bool:
+    """Compare values as a launch would: 1 and 1.0 are equal, 1 and True are not."""
+    if left is right:
+        return True
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    return bool(left == right)

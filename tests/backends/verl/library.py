@@ -36,6 +36,10 @@ def answer(overrides, keys):
 with initialize_config_dir(config_dir=str(config / "trainer" / "config"), version_base=None):
     for line in sys.stdin:
         asked = json.loads(line)
+        if asked["launches"] is None:
+            plain = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
+            print("ANSWER " + json.dumps([plain]), flush=True)
+            continue
         found = [answer(overrides, asked["keys"]) for overrides in asked["launches"]]
         print("ANSWER " + json.dumps(found), flush=True)
 """
@@ -53,6 +57,13 @@ def compose(
     asked = {"launches": [list(each) for each in launches], "keys": list(keys)}
     answers: list[Mapping[str, Any]] = ask((python(version), "-c", _COMPOSE), asked)
     return answers
+
+
+@cache
+def configuration(version: str) -> Mapping[str, Any]:
+    """Return the release's whole ppo_trainer as composed, interpolations as they are written."""
+    answers: list[Mapping[str, Any]] = ask((python(version), "-c", _COMPOSE), {"launches": None})
+    return answers[0]
 
 
 @cache

@@ -6,13 +6,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from backends.verl import BACKEND
-from backends.verl.arguments import DEFAULTS
+from backends.verl.manifest import MANIFEST, TABLES
 from backends.verl.overrides import read
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell
-from tests.backends.verl import library
+from tests.backends.verl import library, release_tables
 from tests.backends.verl.cells import NASTY, cell, drawn, overrides, shipped, translated
 
+READ = {
+    "actor_rollout_ref.actor.clip_ratio",
+    "actor_rollout_ref.actor.grad_clip",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+    "algorithm.rollout_correction.rollout_is",
+    "algorithm.rollout_correction.rollout_rs",
+    "trainer.project_name",
+}
+"""Keys that a launch is read from although no row sends them."""
 FULLEST = {
     "loss": {"aggregation": "constant", "constant_tokens": 4096, "clip": None},
     "model.chat_template": "none",
@@ -84,23 +93,31 @@ def covering(version: str) -> list[tuple[Cell, list[str]]]:
 @pytest.mark.parametrize("version", library.VERSIONS)
 def test_verl_composes_what_we_emit_and_reads_it_as_we_do(version: str) -> None:
     chosen = covering(version)
-    keys = sorted({read(text)[0] for _, launch in chosen for text in launch} | {*DEFAULTS[version]})
+    keys = sorted({read(text)[0] for _, launch in chosen for text in launch} | READ)
     keys = [key for key in keys if not key.startswith("hydra.")]
+    plain = {k: v for k, v in TABLES[version].defaults.items() if "${" not in str(v)}
+    defaults = {key: plain[key] for key in keys if key in plain}
     answers = library.compose(version, [launch for _, launch in chosen], keys)
     assert len(answers) == len(chosen) > 10
     for (each, launch), answer in zip(chosen, answers, strict=True):
         assert "values" in answer, (each.slug, answer)
-        ours = {**DEFAULTS[version], **dict(map(read, launch))}
+        ours = {**defaults, **dict(map(read, launch))}
         assert {key: answer["values"][key] for key in ours if key in keys} == {
             key: value for key, value in ours.items() if key in keys
         }, each.slug
 
 
 @pytest.mark.slow
+def test_the_stored_table_is_the_releases_own() -> None:
+    """options.json: `python -m tests.backends.verl.release_tables` writes it."""
+    assert release_tables.FILE.read_text(encoding="utf-8") == release_tables.text()
+
+
 @pytest.mark.parametrize("version", library.VERSIONS)
-def test_the_defaults_we_read_launches_with_are_the_releases_own(version: str) -> None:
-    (answer,) = library.compose(version, [[]], sorted(DEFAULTS[version]))
-    assert answer["values"] == DEFAULTS[version]
+def test_no_key_that_a_launch_is_read_from_has_the_value_of_another(version: str) -> None:
+    """A default that is an interpolation could not be read from the table alone."""
+    for key in (*MANIFEST.keys(version), *READ):
+        assert "${" not in str(TABLES[version].defaults.get(key)), key
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from backends.verl.overrides import read
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.records import LaunchPlan, LedgerEntry
+from orchestrator.settings import Kl
 from tests.backends.verl.cells import NASTY, PLACE, cell, overrides, shipped, translated
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -247,6 +248,25 @@ def test_a_version_not_asked_for_stays_so() -> None:
         plan = launch({"backend.version": version})
         assert BACKEND.parse(plan.argv, plan.files).backend.version == version
         assert plan.version == (version or "0.9.1")
+
+
+def test_an_estimator_that_verl_does_not_know_is_refused() -> None:
+    """One that is added to the core alone: no row names it."""
+    known = cell(kl("k3", "loss"))
+    for placement in ("loss", "reward", "reward_and_loss"):
+        term = Kl.model_construct(
+            estimator="k4",  # type: ignore[arg-type]
+            placement=placement,  # type: ignore[arg-type]
+            beta=0.1,
+            reset_reference_every_steps=None,
+        )
+        settings = known.settings.model_copy(update={"kl": term})
+        with pytest.raises(UnsupportedSetting, match=r"kl\.estimator=k4") as refusal:
+            BACKEND.translate(known.model_copy(update={"settings": settings}), PLACE)
+        assert refusal.value.field == "kl.estimator"
+        assert refusal.value.value == "k4"
+        assert {"k1", "k2", "k3", "abs"} <= set(refusal.value.offered)
+        assert "k4" not in refusal.value.offered
 
 
 def test_a_thousand_cells_take_half_a_second() -> None:

@@ -1,0 +1,758 @@
+"""verl's manifest: how each field of a cell reaches releases 0.9.1 and 0.8.0.
+
+Everything orch knows about a field of verl is in a row here. `orchestrator.library.manifest` says
+what derives from the rows. options.json has the keys of each release, their defaults and closed
+lists of values, read from its configuration and source. Notes on arithmetic are of
+trainer/ppo/core_algos.py (kl_penalty_forward, compute_policy_loss_vanilla, agg_loss),
+trainer/ppo/ray_trainer.py (apply_kl_penalty) and workers/utils/losses.py (ppo_loss).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from backends.verl import extension
+from orchestrator.library import release_facts
+from orchestrator.library.manifest import (
+    ABSENT,
+    TEXT,
+    Account,
+    AnyText,
+    Constant,
+    Manifest,
+    Meaning,
+    Number,
+    ReleaseTable,
+    Row,
+    Values,
+    same,
+)
+from orchestrator.settings import Settings
+
+NEWEST, OLDEST = "0.9.1", "0.8.0"
+VERSIONS = (NEWEST, OLDEST)
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+MODEL, OPTIMIZER = "actor_rollout_ref.model", "actor_rollout_ref.actor.optim"
+REWARD, CORRECTION = "reward.custom_reward_function", "algorithm.rollout_correction"
+SEPARATE, SAMPLER = "trainer.v1.separate_async", "trainer.v1.sampler"
+WORKER_ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
+
+ADVANTAGE, BY_DEVIATION = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo"
+USE_REWARD, USE_LOSS = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
+PENALTY, LOSS_TYPE = "algorithm.kl_penalty", f"{ACTOR}.kl_loss_type"
+REWARD_BETA, LOSS_BETA = "algorithm.kl_ctrl.kl_coef", f"{ACTOR}.kl_loss_coef"
+AGGREGATION, CONSTANT_TOKENS = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.loss_scale_factor"
+CLIP_LOW, CLIP_HIGH = f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"
+CLIP_DUAL = f"{ACTOR}.clip_ratio_c"
+BATCH, MINIBATCH = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"
+BETAS, EXTRA = f"{OPTIMIZER}.betas", f"{OPTIMIZER}.override_optimizer_config"
+WARMUP, CLIP_GRADIENT = f"{OPTIMIZER}.lr_warmup_steps", f"{OPTIMIZER}.clip_grad"
+STEPS, EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
+MODE, AHEAD = "trainer.v1.trainer_mode", f"{SEPARATE}.num_warmup_batches"
+PARTS, LIMIT = f"{SEPARATE}.parameter_sync_step", f"{SAMPLER}.max_off_policy_threshold"
+STRATEGY, ENGINE = f"{SAMPLER}.max_off_policy_strategy", f"{ROLLOUT}.checkpoint_engine.backend"
+PROJECT, RULE = "trainer.project_name", f"{REWARD}.reward_kwargs.rule"
+
+DATA = "data.json"
+"""The file of a launch that says what its training file is made of."""
+OFF = 1e9
+"""Stands for no bound, where verl insists on one: clipping a ratio, a gradient norm."""
+PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+"""A chat template that adds nothing: verl has no way to leave templates out."""
+
+SEEDS = (f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed")
+LONGER_PROMPTS = "longer prompts are dropped, chat template included"
+
+ADDED = (f"{REWARD}.reward_kwargs.", f"{WORKER_ENV}.", "hydra.")
+"""Prefixes of keys that are in no configuration of verl and that it, Ray or Hydra reads."""
+TABLES: Mapping[str, ReleaseTable] = {
+    version: replace(
+        release_facts.table(version, options, added=ADDED),
+        defaults={key: option.default for key, option in options.items()},
+    )
+    for version, options in release_facts.load(Path(__file__).with_name("options.json")).items()
+}
+
+IN_REWARD = {"kl.placement": ("reward",)}
+IN_LOSS = {"kl.placement": ("loss",)}
+IN_BOTH = {"kl.placement": ("reward_and_loss",)}
+NO_KL = {"kl.placement": (None,)}
+STALE = {"max_staleness_steps": Number(least=1)}
+
+
+def updates_per_tick(settings: Settings) -> int:
+    """Return the train steps between two moves of verl's learning-rate schedule.
+
+    It moves once a call of update_actor: once a rollout batch when synchronous, once a minibatch in
+    separate_async.
+    """
+    return 1 if settings.max_staleness_steps else settings.batch.num_minibatches
+
+
+# The KL's estimators. verl compares names in kl_penalty_forward; `+` is straight-through.
+
+_K3 = (
+    "verl holds the log-ratio within ±20 and the estimate within ±10: where k3 > 10 its "
+    "gradient is 0"
+)
+_K3_STRAIGHT = "the value is held within ±10; the gradient is k2's everywhere"
+_NO_GRADIENT = "no gradient passes through the reward: the + changes nothing there"
+
+PENALTIES = (
+    Meaning("k1", "kl", spellings=("k1",)),
+    Meaning("k2", "k2", spellings=("mse",)),
+    Meaning("k3", "k3", "approximated", _K3, spellings=("low_var_kl",)),
+    Meaning("abs", "abs"),
+    Meaning("k1+", "k1+", note=_NO_GRADIENT, spellings=("kl+",)),
+    Meaning("k2+", "k2+", note=_NO_GRADIENT, spellings=("mse+",)),
+    Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
+    Meaning("abs+", "abs+", note=_NO_GRADIENT),
+)
+"""In the reward; k1 is written as in Table 2 of the paper."""
+
+LOSS_TYPES = (
+    Meaning("k1", "k1", spellings=("kl",)),
+    Meaning("k2", "k2", spellings=("mse",)),
+    Meaning("k3", "k3", "approximated", _K3, spellings=("low_var_kl",)),
+    Meaning("abs", "abs"),
+    Meaning("k1+", "k1+", spellings=("kl+",)),
+    Meaning("k2+", "k2+", spellings=("mse+",)),
+    Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
+    Meaning("abs+", "abs+"),
+)
+"""In the loss."""
+
+
+def _weighted(in_both: bool) -> tuple[Meaning, ...]:
+    """Return the estimators that only extension.py brings."""
+    also = "; in the reward, where the ratio is 1, without it" if in_both else ""
+    return tuple(
+        Meaning(
+            name,
+            name,
+            "extension",
+            f"orch_verl multiplies verl's own KL by exp(logp - old logp)"
+            f"{'; k3 held within ±10' if plain == 'k3' else ''}{also}",
+        )
+        for name, (plain, _) in extension.WEIGHTED.items()
+    )
+
+
+def unweighted(estimator: str) -> str:
+    """Return the estimator without its importance weight."""
+    plain, _ = extension.WEIGHTED.get(estimator, (estimator, False))
+    return plain
+
+
+_PENALTY_OF = {each.ours: each.theirs for each in PENALTIES}
+
+
+def _estimator_in_both(values: Values) -> object:
+    """Return the estimator of the loss, if that of the reward is the same but for its weight."""
+    estimator = _LOSS_ROW.ours(values[LOSS_TYPE])
+    if _REWARD_ROW.ours(values[PENALTY]) != unweighted(str(estimator)):
+        raise KeyError(values[PENALTY])
+    return estimator
+
+
+def _without_weight(settings: Settings) -> str:
+    estimator = settings.kl.estimator
+    if estimator not in extension.WEIGHTED:
+        return ""
+    return (
+        "The KL in the reward is the rollout policy's own, whose ratio is 1: set "
+        f"kl.estimator={unweighted(estimator)}, or kl.placement=loss."
+    )
+
+
+_REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_without_weight)
+_LOSS_ROW = Row("kl.estimator", LOSS_TYPE, LOSS_TYPES + _weighted(in_both=False), when=IN_LOSS)
+
+_BESIDE_REWARD = (
+    "in the reward: of the policy before its first minibatch, token by token, which rloo and "
+    "grpo sum over the response, inside the group baseline"
+)
+_BESIDE_LOSS = "in the loss: aggregated as the policy loss is, with no importance weight of its own"
+
+KL_ROWS = (
+    Row(
+        "kl.estimator",
+        offer=(Meaning("none", ABSENT, note="no reference policy is loaded"),),
+        carried_by=f"{USE_REWARD}=False and {USE_LOSS}=False",
+        when=NO_KL,
+    ),
+    _REWARD_ROW,
+    _LOSS_ROW,
+    Row(
+        "kl.estimator",
+        LOSS_TYPE,
+        LOSS_TYPES + _weighted(in_both=True),
+        adds=lambda s: {PENALTY: _PENALTY_OF[unweighted(s.kl.estimator)]},
+        read=_estimator_in_both,
+        when=IN_BOTH,
+    ),
+    Row(
+        "kl.placement",
+        offer=(Meaning(None, ABSENT, also={USE_REWARD: False, USE_LOSS: False}),),
+        carried_by=f"{USE_REWARD}=False and {USE_LOSS}=False",
+    ),
+    Row(
+        "kl.placement",
+        USE_REWARD,
+        (Meaning("reward", True, note=_BESIDE_REWARD, also={USE_LOSS: False}),),
+    ),
+    Row(
+        "kl.placement",
+        USE_LOSS,
+        (
+            Meaning("loss", True, note=_BESIDE_LOSS, also={USE_REWARD: False}),
+            Meaning(
+                "reward_and_loss",
+                True,
+                note=f"{_BESIDE_REWARD}; {_BESIDE_LOSS}",
+                also={USE_REWARD: True},
+            ),
+        ),
+    ),
+    Row("kl.beta", offer=(Meaning(0.0, ABSENT),), carried_by="no KL term", when=NO_KL),
+    Row(
+        "kl.beta",
+        REWARD_BETA,
+        Number(least=0),
+        when=IN_REWARD,
+        account=("exact", "fixed; multiplies the sum over a response"),
+    ),
+    Row(
+        "kl.beta",
+        LOSS_BETA,
+        Number(least=0),
+        when=IN_LOSS,
+        account=("exact", "multiplies the aggregated KL"),
+    ),
+    Row(
+        "kl.beta",
+        LOSS_BETA,
+        Number(least=0),
+        adds=lambda s: {REWARD_BETA: s.kl.beta},
+        when=IN_BOTH,
+        account=("exact", "the same in both places"),
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        offer=(Meaning(None, ABSENT, note="verl never replaces its reference policy"),),
+        carried_by="verl loads its reference policy once",
+        advice="verl loads its reference policy once: leave it out, or ask a backend that resets "
+        "it.",
+    ),
+)
+
+
+# The model and the prompts.
+
+
+def _template(values: Values) -> object:
+    """Return `none` for orch's plain template; every other one counts as the model's own."""
+    template = values[f"{MODEL}.custom_chat_template"]
+    return "none" if template == PLAIN_TEMPLATE else "default"
+
+
+def _from_data(name: str, key: str = "") -> Callable[[Values], object]:
+    """Return a reader of a field of data.json; in a launch without that file, of a key."""
+
+    def read(values: Values) -> object:
+        data = values.get(DATA)
+        if isinstance(data, Mapping) and name in data:
+            return data[name]
+        return values.get(key, ABSENT)
+
+    return read
+
+
+def _in_data(name: str, note: str = "", key: str = "", offer: Number | AnyText = TEXT) -> Row:
+    """Return the row of a field of the prompts that data.json holds."""
+    return Row(
+        f"data.{name}",
+        key,
+        offer,
+        carried_by=DATA,
+        read=_from_data(name, key),
+        account=("exact", note),
+    )
+
+
+DATA_ROWS = (
+    Row("model.name", carried_by="nothing", account=("exact", "a label, not sent to verl")),
+    Row("model.path", f"{MODEL}.path"),
+    Row(
+        "model.chat_template",
+        f"{MODEL}.custom_chat_template",
+        (
+            Meaning(
+                "default", None, note="the tokenizer's own; verl applies it to base models too"
+            ),
+            Meaning(
+                "none",
+                PLAIN_TEMPLATE,
+                note="a template that only joins the messages, with no token before them",
+            ),
+        ),
+        read=_template,
+    ),
+    _in_data("name", "a label, not sent to verl"),
+    _in_data(
+        "path",
+        "prepared beforehand as data/train.parquet from what data.json names",
+        "data.train_files",
+    ),
+    _in_data("split", "applied when data/train.parquet is prepared"),
+    _in_data(
+        "num_prompts",
+        "a check of the prepared file; not sent to verl",
+        offer=Number(null=True),
+    ),
+    _in_data("instruction", "appended to each prompt when data/train.parquet is prepared"),
+    Row(
+        "data.reward",
+        RULE,
+        account=(
+            "exact",
+            (
+                "a custom reward function with this rule, reward.py: verl would else choose a "
+                "scorer by data_source"
+            ),
+        ),
+    ),
+    Row(
+        "data.max_prompt_tokens",
+        "data.max_prompt_length",
+        Number(least=1, whole=True),
+        account=("exact", LONGER_PROMPTS),
+    ),
+)
+
+
+# The advantage, the loss and the rollouts.
+
+_CLAMPED = "the log-ratio is held within ±20"
+_SAME_KL = "the KL in the loss is aggregated alike"
+
+
+def _unclipped(values: Values) -> object:
+    return None if values[CLIP_HIGH] == OFF else ABSENT
+
+
+CLIPPED = {"loss.clip": (ABSENT,)}
+"""Cells whose loss.clip is a section with fields of its own."""
+
+LOSS_ROWS = (
+    Row(
+        "advantage.estimator",
+        ADVANTAGE,
+        (
+            Meaning("rloo", "rloo"),
+            Meaning(
+                "grpo",
+                "grpo",
+                note="divides by the unbiased standard deviation + 1e-6, a KL in the reward too",
+                also={BY_DEVIATION: True},
+            ),
+            Meaning(
+                "dr_grpo",
+                "grpo",
+                note="grpo with algorithm.norm_adv_by_std_in_grpo=False",
+                also={BY_DEVIATION: False},
+            ),
+            Meaning(
+                "reinforce",
+                extension.REINFORCE,
+                "extension",
+                "registered by orch_verl: verl's own variants whiten the advantages",
+            ),
+        ),
+    ),
+    Row(
+        "loss.aggregation",
+        AGGREGATION,
+        (
+            Meaning(
+                "token_mean",
+                "token-mean",
+                note="over the whole minibatch, all GPUs together",
+            ),
+            Meaning("sequence_mean", "seq-mean-token-mean", note=_SAME_KL),
+            Meaning("constant", "seq-mean-token-sum-norm", note=_SAME_KL),
+        ),
+    ),
+    Row(
+        "loss.constant_tokens",
+        CONSTANT_TOKENS,
+        (Meaning(None, None),),
+        read=lambda _: None,
+        when={"loss.aggregation": ("token_mean", "sequence_mean")},
+    ),
+    Row(
+        "loss.constant_tokens",
+        CONSTANT_TOKENS,
+        Number(least=1, whole=True),
+        when={"loss.aggregation": ("constant",)},
+        account=(
+            "exact",
+            "left out, verl would divide by the width of the padded batch, which varies",
+        ),
+    ),
+    Row(
+        "loss.clip",
+        CLIP_HIGH,
+        (
+            Meaning(
+                None,
+                OFF,
+                note=f"bounds no ratio reaches, dual clip included; {_CLAMPED}",
+                also={CLIP_LOW: 1.0, CLIP_DUAL: OFF},
+            ),
+        ),
+        read=_unclipped,
+    ),
+    Row("loss.clip.low", CLIP_LOW, Number(), when=CLIPPED, account=("exact", _CLAMPED)),
+    Row(
+        "loss.clip.high",
+        CLIP_HIGH,
+        Number(most=OFF),
+        when=CLIPPED,
+        account=("exact", _CLAMPED),
+        advice="Set loss.clip=null for no bound.",
+    ),
+    Row(
+        "loss.clip.dual",
+        CLIP_DUAL,
+        (
+            Meaning(
+                None,
+                OFF,
+                note="a bound no ratio reaches: verl always clips twice, by default at 3",
+            ),
+        ),
+        when=CLIPPED,
+    ),
+    Row(
+        "loss.clip.dual",
+        CLIP_DUAL,
+        Number(most=OFF),
+        when=CLIPPED,
+        advice="Set loss.clip.dual=null for no bound.",
+    ),
+    Row("rollout.group_size", f"{ROLLOUT}.n", Number(least=1, whole=True)),
+    Row("rollout.max_response_tokens", "data.max_response_length", Number(least=1, whole=True)),
+    Row("rollout.temperature", f"{ROLLOUT}.temperature", Number()),
+    Row(
+        "rollout.top_p",
+        f"{ROLLOUT}.top_p",
+        Number(),
+        account=(
+            "exact",
+            (
+                "truncates sampling only; the trainer's log-probabilities are of the whole "
+                "distribution"
+            ),
+        ),
+    ),
+)
+
+
+# The optimizer, and the counting of steps.
+
+
+def _updates(values: Values) -> int:
+    """Return the train steps of one rollout batch."""
+    return _whole(values, BATCH) // _whole(values, MINIBATCH)
+
+
+def _whole(values: Values, key: str) -> int:
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise KeyError(value)
+    return value
+
+
+def _beta(at: int) -> Callable[[Values], object]:
+    def read(values: Values) -> object:
+        betas = values[BETAS]
+        if not isinstance(betas, list) or len(betas) != 2:
+            raise KeyError(betas)
+        return betas[at]
+
+    return read
+
+
+def _epsilon(values: Values) -> object:
+    """Return AdamW's epsilon: torch's default, 1e-8, where the launch gives none."""
+    extra = values[EXTRA]
+    return extra.get("eps", 1e-8) if isinstance(extra, Mapping) else 1e-8
+
+
+def _warmup(values: Values) -> object:
+    """Return the train steps of the warm-up; a ratio is of verl's own steps, rounded down."""
+    per_tick = 1 if _staleness(values) else _updates(values)
+    ticks, ratio = values[WARMUP], values[f"{WARMUP}_ratio"]
+    if isinstance(ticks, int) and ticks > 0:
+        return ticks * per_tick
+    if isinstance(ratio, float):
+        return int(ratio * _train_steps(values) / per_tick) * per_tick
+    return 0
+
+
+def _train_steps(values: Values) -> int:
+    return _whole(values, STEPS) * _updates(values)
+
+
+def _staleness(values: Values) -> int:
+    if values.get(MODE) != "separate_async":
+        return 0
+    return _whole(values, AHEAD) * _updates(values)
+
+
+def _version(values: Values) -> object:
+    """Return the release in the project's name, where translation writes it."""
+    name, _, version = str(values[PROJECT]).partition("@")
+    return version if name == "verl" and version else None
+
+
+def _schedule_account(settings: Settings) -> Account:
+    if settings.optimizer.schedule != "constant" and updates_per_tick(settings) > 1:
+        return "approximated", "verl moves it once a rollout batch, not once a train step"
+    return "exact", ""
+
+
+def _asynchronous(settings: Settings) -> Values:
+    """Return the bound on staleness, which verl counts in rollout batches and holds by waiting."""
+    updates = settings.batch.num_minibatches
+    batches = settings.max_staleness_steps // updates
+    return {PARTS: updates, LIMIT: batches + 1, MODE: "separate_async"}
+
+
+def _steps(settings: Settings) -> int:
+    return settings.num_train_steps // settings.batch.num_minibatches
+
+
+OPTIMIZER_ROWS = (
+    Row("optimizer.learning_rate", f"{OPTIMIZER}.lr", Number()),
+    Row("optimizer.weight_decay", f"{OPTIMIZER}.weight_decay", Number()),
+    Row(
+        "optimizer.beta1",
+        BETAS,
+        Number(),
+        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
+        read=_beta(0),
+    ),
+    Row(
+        "optimizer.beta2",
+        BETAS,
+        Number(),
+        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
+        read=_beta(1),
+    ),
+    Row(
+        "optimizer.epsilon",
+        EXTRA,
+        Number(),
+        write=lambda s: {"eps": s.optimizer.epsilon},
+        read=_epsilon,
+    ),
+    Row(
+        "optimizer.max_grad_norm",
+        CLIP_GRADIENT,
+        (Meaning(None, OFF, note="a bound no gradient reaches: verl insists on one"),),
+    ),
+    Row(
+        "optimizer.max_grad_norm",
+        CLIP_GRADIENT,
+        Number(most=OFF),
+        account=(
+            "exact",
+            "actor.grad_clip, which has the same default, is read by nothing",
+        ),
+        advice="Set optimizer.max_grad_norm=null for no bound.",
+    ),
+    Row(
+        "optimizer.schedule",
+        f"{OPTIMIZER}.lr_scheduler_type",
+        same("constant", "cosine"),
+        account=_schedule_account,
+        advice="Set optimizer.schedule=constant or cosine.",
+    ),
+    Row("optimizer.num_warmup_steps", WARMUP, (Meaning(0, 0),), read=_warmup),
+    Row(
+        "optimizer.num_warmup_steps",
+        WARMUP,
+        Number(least=1, whole=True),
+        write=lambda s: s.optimizer.num_warmup_steps // updates_per_tick(s),
+        read=_warmup,
+        account=(
+            "approximated",
+            (
+                "counted from 0, so that the first update has learning rate 0; verl moves it once"
+                " a rollout batch, or once a minibatch when asynchronous"
+            ),
+        ),
+    ),
+)
+
+STEP_ROWS = (
+    Row(
+        "batch.num_prompts",
+        BATCH,
+        Number(least=1, whole=True),
+        account=("exact", "prompts, not rollouts; verl multiplies by rollout.n"),
+    ),
+    Row(
+        "batch.num_minibatches",
+        MINIBATCH,
+        Number(least=1, whole=True),
+        write=lambda s: s.batch.num_prompts // s.batch.num_minibatches,
+        read=_updates,
+        account=("exact", "equal parts of the rollout batch in its order, each used once"),
+    ),
+    Row(
+        "num_train_steps",
+        STEPS,
+        Number(least=1, whole=True),
+        write=_steps,
+        adds=lambda s: {EPOCHS: _steps(s)},
+        read=_train_steps,
+        account=(
+            "exact",
+            (
+                "counted by verl in rollout batches; trainer.total_epochs, which would end "
+                "training earlier, is raised to the same number"
+            ),
+        ),
+    ),
+    Row(
+        "backend.name",
+        offer=(Meaning("verl", ABSENT),),
+        carried_by="the module that the launch runs",
+    ),
+    Row(
+        "backend.version",
+        offer=(
+            Meaning(None, ABSENT, note=f"not asked for: the newest orch drives, {NEWEST}"),
+            *same(*VERSIONS),
+        ),
+        carried_by=PROJECT,
+        adds=lambda s: {PROJECT: f"verl@{s.backend.version}" if s.backend.version else "verl"},
+        read=_version,
+    ),
+    Row(
+        "max_staleness_steps",
+        offer=(
+            Meaning(
+                0,
+                ABSENT,
+                note="trainer.v1.trainer_mode=sync; old log-probabilities are recomputed",
+                also={MODE: "sync"},
+            ),
+        ),
+        carried_by=MODE,
+        since="0.9.0",
+    ),
+    Row(
+        "max_staleness_steps",
+        AHEAD,
+        Number(least=1, whole=True),
+        write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
+        adds=_asynchronous,
+        read=_staleness,
+        since="0.9.0",
+        account=(
+            "approximated",
+            (
+                "separate_async: a bound, not the lag of every rollout, held by waiting, counted "
+                "in rollout batches; a response interrupted by new weights goes on with them; "
+                "ratios are to the sampler's own log-probabilities (bypass_mode)"
+            ),
+        ),
+    ),
+    Row(
+        "max_staleness_steps",
+        offer=(
+            Meaning(
+                0, ABSENT, note="the synchronous trainer; old log-probabilities are recomputed"
+            ),
+        ),
+        carried_by="the only trainer of the release",
+        until="0.9.0",
+        advice=f"Asynchronous training needs the trainer of {NEWEST}: set "
+        f"backend.version={NEWEST}, or max_staleness_steps=0.",
+    ),
+    Row(
+        "seed",
+        "data.seed",
+        Number(least=0, most=2**32, whole=True),
+        adds=lambda s: dict.fromkeys((*SEEDS, f"{ROLLOUT}.seed"), s.seed),
+        read=lambda values: values["data.seed"] or 0,
+        since="0.9.0",
+        account=(
+            "approximated",
+            "seeds prompt order, minibatches, sampling; equal seeds do not give equal bits",
+        ),
+        advice="Choose a smaller seed.",
+    ),
+    Row(
+        "seed",
+        "data.seed",
+        Number(least=0, most=2**32, whole=True),
+        adds=lambda s: dict.fromkeys(SEEDS, s.seed),
+        read=lambda values: values["data.seed"] or 0,
+        until="0.9.0",
+        account=(
+            "approximated",
+            (
+                "seeds prompt order, minibatches; sampling cannot be seeded before 0.9; equal "
+                "seeds do not give equal bits"
+            ),
+        ),
+        advice="Choose a smaller seed.",
+    ),
+)
+
+CONSTANTS = (
+    Constant("data.filter_overlong_prompts", True),
+    Constant("data.shuffle", True),
+    Constant("critic.enable", False),
+    Constant(BY_DEVIATION, True, accepts=(True, False)),
+    Constant(
+        "algorithm.kl_ctrl.type",
+        "fixed",
+        accepts=("fixed",),
+        when={"kl.placement": ("reward", "reward_and_loss")},
+    ),
+    Constant(f"{ACTOR}.policy_loss.loss_mode", "vanilla", accepts=("vanilla",)),
+    Constant(f"{ACTOR}.entropy_coeff", 0, accepts=(0,)),
+    Constant(f"{ACTOR}.ppo_epochs", 1, accepts=(1,)),
+    Constant(f"{ACTOR}.shuffle", False),
+    Constant(f"{ACTOR}.use_dynamic_bsz", True),
+    Constant(f"{ROLLOUT}.name", "vllm", accepts=("vllm", "sglang", "trtllm")),
+    Constant(f"{ROLLOUT}.top_k", -1, accepts=(-1,)),
+    Constant(f"{ROLLOUT}.calculate_log_probs", True),
+    Constant(f"{ROLLOUT}.tensor_model_parallel_size", 1),
+    Constant(f"{ROLLOUT}.gpu_memory_utilization", 0.6),
+    Constant("trainer.val_before_train", True),
+    Constant("trainer.resume_mode", "auto"),
+    Constant("trainer.use_v1", True, accepts=(True,), since="0.9.0"),
+    Constant(MODE, "separate_async", accepts=("sync", "separate_async"), when=STALE, since="0.9.0"),
+    Constant(STRATEGY, "wait", accepts=("drop", "wait"), when=STALE, since="0.9.0"),
+    Constant(ENGINE, "nccl", when=STALE, since="0.9.0"),
+    Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since="0.9.0"),
+    Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since="0.9.0"),
+)
+"""What every launch says and no field asks for: without these it would not be the cell."""
+
+MANIFEST = Manifest(
+    library="verl",
+    versions=VERSIONS,
+    rows=(*DATA_ROWS, *LOSS_ROWS, *KL_ROWS, *OPTIMIZER_ROWS, *STEP_ROWS),
+    tables=TABLES,
+    constants=CONSTANTS,
+    extensions={LOSS_TYPE: frozenset(extension.WEIGHTED), ADVANTAGE: {extension.REINFORCE}},
+)

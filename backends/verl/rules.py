@@ -1,0 +1,117 @@
+"""What verl cannot do of a cell although it carries each field: rules over several fields, GPUs.
+
+Values of single fields are refused by the manifest. Rules go in the order of a cell's concerns; the
+first that is broken is told.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.records import Cell
+from orchestrator.settings import Resources, Settings
+
+
+class GpuSplit(NamedTuple):
+    """Nodes and GPUs of a node for the trainer and for the standalone rollout engines."""
+
+    train_nodes: int
+    train_gpus: int
+    rollout_nodes: int
+    rollout_gpus: int
+
+
+def split_gpus(resources: Resources) -> GpuSplit:
+    """Return how an asynchronous cell shares its GPUs.
+
+    Half of the nodes sample; on a single node, half of its GPUs.
+    """
+    nodes, gpus = resources.num_nodes, resources.gpus_per_node
+    if nodes == 1:
+        return GpuSplit(1, gpus - gpus // 2, 1, gpus // 2)
+    return GpuSplit(nodes - nodes // 2, gpus, nodes // 2, gpus)
+
+
+def check(cell: Cell) -> None:
+    """Raise UnsupportedSetting for the first rule that a cell breaks."""
+    for refusal in _broken(cell):
+        raise refusal
+
+
+def _broken(cell: Cell) -> Iterator[UnsupportedSetting]:
+    settings = cell.settings
+    yield from _data_set(settings)
+    yield from _warmup(settings)
+    yield from _staleness(settings)
+    yield from _enough_gpus(cell)
+    yield from _even_minibatches(cell)
+
+
+def _data_set(settings: Settings) -> Iterator[UnsupportedSetting]:
+    known, batch = settings.data.num_prompts, settings.batch.num_prompts
+    if known is not None and known < batch:
+        yield _refusal(
+            "batch.num_prompts",
+            batch,
+            f"1 to {known}",
+            "verl drops a batch that the data set cannot fill; take a smaller batch.",
+        )
+
+
+def _warmup(settings: Settings) -> Iterator[UnsupportedSetting]:
+    minibatches, warmup = settings.batch.num_minibatches, settings.optimizer.num_warmup_steps
+    if warmup % minibatches and not settings.max_staleness_steps:
+        yield _refusal(
+            "optimizer.num_warmup_steps",
+            warmup,
+            f"multiples of {minibatches}",
+            "verl moves the learning rate once a rollout batch: take a multiple of "
+            "batch.num_minibatches.",
+        )
+
+
+def _staleness(settings: Settings) -> Iterator[UnsupportedSetting]:
+    steps, minibatches = settings.max_staleness_steps, settings.batch.num_minibatches
+    if steps % minibatches:
+        yield _refusal(
+            "max_staleness_steps",
+            steps,
+            f"multiples of {minibatches}",
+            "verl renews the rollout policy once a rollout batch: take a multiple of "
+            "batch.num_minibatches.",
+        )
+
+
+def _enough_gpus(cell: Cell) -> Iterator[UnsupportedSetting]:
+    resources = cell.resources
+    split = bool(cell.settings.max_staleness_steps) and resources.num_nodes == 1
+    least = 2 if split else 1
+    if resources.gpus_per_node < least:
+        why = "samples and trains on different GPUs" if split else "trains on GPUs"
+        yield _refusal(
+            "resources.gpus_per_node",
+            resources.gpus_per_node,
+            f"{least} or more",
+            f"verl {why}: set resources.gpus_per_node.",
+        )
+
+
+def _even_minibatches(cell: Cell) -> Iterator[UnsupportedSetting]:
+    settings, resources, batch = cell.settings, cell.resources, cell.settings.batch
+    trainers = resources.num_nodes * resources.gpus_per_node
+    if settings.max_staleness_steps:
+        split = split_gpus(resources)
+        trainers = split.train_nodes * split.train_gpus
+    rollouts = batch.num_prompts // batch.num_minibatches * settings.rollout.group_size
+    if rollouts % trainers:
+        yield _refusal(
+            "batch.num_prompts",
+            batch.num_prompts,
+            f"rollouts a minibatch % {trainers} == 0",
+            f"A minibatch has {rollouts} rollouts, which {trainers} GPUs cannot share evenly: "
+            "change batch.num_prompts, rollout.group_size or resources.",
+        )
+
+
+def _refusal(field: str, value: object, offered: str, advice: str) -> UnsupportedSetting:
+    return UnsupportedSetting("verl", field, value, (offered,), advice)
