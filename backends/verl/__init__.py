@@ -17,6 +17,7 @@ class VerlBackend(LibraryBackend):
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = MARKS
+    estimator_names: Mapping[str, str] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

@@ -75,7 +75,7 @@ def _reading(launch: Launch) -> Any:
 
 def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     suffix = name.rpartition(".")[2].lower() if "." in name.rpartition("/")[2] else ""
-    if suffix == "toml":
+    if suffix == "toml" or (not suffix and _starts_as_toml(text)):
         yield _alone(_toml(toml_document(text, name), files))
         return
     if suffix in ("yaml", "yml") or (
@@ -89,6 +89,16 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
         yield from _of_python(text, name, files)
         return
     yield from _shell(text, files, 1, {}, Budget())
+
+
+def _starts_as_toml(text: str) -> bool:
+    """Return whether a text without a name is TOML: it has a section, and parses."""
+    if re.search(r"(?m)^\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", text) is None:
+        return False
+    try:
+        return bool(toml_document(text, "").values)
+    except UnreadableScript:
+        return False
 
 
 def _starts_as_yaml(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Findings in words: for a terminal, and as JSON."""
+"""Findings for people and programs: a line, rows, JSON, SARIF, annotations of a workflow."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -45,27 +45,27 @@ _KEY_ROWS = {
 }
 
 
-def as_json(found: AuditFinding) -> dict[str, Any]:
-    """The finding as a JSON object: the agreed keys first, what they rest on after them."""
-    whole = asdict(found)
-    told = {key: whole.pop(key) for key in KEYS}
-    told["inactive_flags"] = [each.flag for each in found.inactive_flags]
-    told["contradictions"] = [each.text for each in found.contradictions]
-    rest = {key: value for key, value in whole.items() if key not in ("file", "line", "case")}
+def finding_as_json(found: AuditFinding) -> dict[str, Any]:
+    """Return the finding as a JSON object: the agreed keys, then what they rest on."""
+    plain = asdict(found)
+    agreed = {key: plain.pop(key) for key in KEYS}
+    agreed["inactive_flags"] = [each.flag for each in found.inactive_flags]
+    agreed["contradictions"] = [each.text for each in found.contradictions]
+    rest = {key: value for key, value in plain.items() if key not in ("file", "line", "case")}
     rest["inactive_because"] = {e.flag: e.why for e in found.inactive_flags}
     return {
         "file": found.file,
         "line": found.line,
         "case": found.case,
-        **told,
+        **agreed,
         **rest,
         "confidence": found.confidence,
         "problem": found.problem,
     }
 
 
-def lines_of(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """Rows of a finding: a name and a text."""
+def rows(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a finding: a name and a text."""
     entry = found.entry_point or "a configuration file"
     yield "library", f"{found.library} {found.version} ({found.version_because}); {entry}"
     yield "optimises", f"{WORDS[found.verdict].upper()}  ({found.verdict})"
@@ -100,8 +100,48 @@ def lines_of(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[st
         yield "change", text if i else f"to get k1 in the reward: {text}"
 
 
+def one_line(found: AuditFinding) -> str:
+    """Return a finding in one line: place, objective, term, how sure, and how much is wrong."""
+    case = f" [{found.case}]" if found.case else ""
+    terms = [
+        f"{_term(term)} in the {place}"
+        for place, term in (("reward", found.kl_in_reward), ("loss", found.kl_in_loss))
+        if term.active
+    ]
+    wrong = [each.text for each in found.contradictions]
+    wrong += [each.text for each in found.key_findings if each.mistake]
+    parts = [
+        f"{WORDS[found.verdict]} ({found.verdict})",
+        *terms,
+        f"{found.library} {found.version}",
+        found.confidence,
+        *(["conflict: " + wrong[0]] if wrong else []),
+        *([f"{len(wrong) - 1} more"] if len(wrong) > 1 else []),
+    ]
+    return f"{found.file}:{found.line}{case}: {'; '.join(parts)}"
+
+
+def annotations(found: AuditFinding) -> Iterator[str]:
+    """Yield workflow commands of GitHub Actions, which it shows beside the lines."""
+    for result in _results(found):
+        if result["level"] == "none":
+            continue
+        place = result["locations"][0]["physicalLocation"]
+        level = "notice" if result["level"] == "note" else result["level"]
+        line, title = place["region"]["startLine"], result["ruleId"]
+        text = result["message"]["text"].replace("%", "%25").replace("\n", "%0A")
+        yield f"::{level} file={_escaped(found.file)},line={line},title={title}::{text}"
+
+
+def _escaped(text: str) -> str:
+    """Return a property of a workflow command."""
+    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+        text = text.replace(character, code)
+    return text
+
+
 def change(found: AuditFinding) -> Iterator[str]:
-    """The edits that give k1 in the reward."""
+    """Yield the edits that give k1 in the reward."""
     if found.change_note and found.problem:
         yield found.change_note
     for edit in found.change:
@@ -131,9 +171,6 @@ def _at(each: Inactive | AuditNote | KeyFinding) -> str:
     return f" (line {_numbers(each.lines)})" if each.lines else ""
 
 
-# Findings as SARIF 2.1.0, which code review shows beside the lines.
-
-
 _LEVELS = {
     "undetermined": "note",
     "no_kl": "note",
@@ -147,7 +184,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def sarif(
     found: Iterable[AuditFinding], unreadable: Sequence[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """One run: a result for each verdict, flag without effect and contradiction."""
+    """Return SARIF 2.1.0: results for verdicts, flags without effect, conflicts, wrong keys."""
     results = [each for finding in found for each in _results(finding)]
     results += [_result("unreadable", "note", text, name, 1) for name, text in unreadable]
     rules = [
@@ -176,9 +213,9 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     text = f"{finding.library} {finding.version}: {finding.why}."
     if finding.case:
         text = f"Where {finding.case}: {text}"
-    told = "; ".join(change(finding))
-    if told and finding.problem:
-        text += f" For k1 in the reward: {told}."
+    edits = "; ".join(change(finding))
+    if edits and finding.problem:
+        text += f" For k1 in the reward: {edits}."
     yield _result(finding.verdict, level, text, finding.file, _where(finding))
     for flag in finding.inactive_flags:
         line = flag.lines[-1] if flag.lines else finding.line
@@ -196,7 +233,7 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
 
 
 def _where(finding: AuditFinding) -> int:
-    """The line of the setting that decides, else the command's."""
+    """Return the line of the setting that decides, else the command's."""
     given = [each.lines[-1] for each in finding.settings if each.lines and "kl" in each.key]
     return given[0] if given else finding.line
 

@@ -9,20 +9,35 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
     from orchestrator.audit.findings import AuditFinding
 
+FORMATS = ("concise", "full", "json", "sarif", "github")
+STDIN = Path("-")
+WIDTH = 100
 SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
 @click.command(short_help="What a launch script by anybody really optimises.")
 @click.argument(
-    "paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(path_type=Path, allow_dash=True),
+)
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(FORMATS),
+    help="concise: a line for each launch (for folders, unless told otherwise); full: all that an "
+    "answer stands on (for files); sarif: SARIF 2.1.0; github: annotations of a workflow.",
 )
 @common.as_json
-@click.option("--sarif", "as_sarif", is_flag=True, help="SARIF 2.1.0 on stdout, for code review.")
+@click.option("--sarif", "as_sarif", is_flag=True, help="The same as --format sarif.")
 @click.option(
     "--fix",
     is_flag=True,
@@ -44,6 +59,7 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
 @click.option("-v", "--verbose", is_flag=True, help="What else touches the term.")
 def command(
     paths: tuple[Path, ...],
+    output: str | None,
     as_json: bool,
     as_sarif: bool,
     fix: bool,
@@ -53,47 +69,51 @@ def command(
 ) -> int:
     """Say which objective the KL term of a library's launch optimises, why, and what to change to
     get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python are read, never run; of a
-    folder, every file that has such a launch.
+    folder, every file that has such a launch; `-` is standard input.
 
     \b
     Exit codes: 0 nothing wrong; 1 a KL term that does not do what its name says (noise, a forward
-    KL, a biased reward, two terms at once), or a launch that contradicts itself; 2 a file that
-    cannot be read or holds no launch, or a KL that cannot be determined. 1 goes before 2.
+    KL, a biased reward, two terms at once), a launch that contradicts itself, or a key that the
+    release refuses or ignores; 2 a file that cannot be read or holds no launch, or a KL that cannot
+    be determined. 1 goes before 2.
 
     \b
       orch audit train.sh
-      orch audit --json examples/
+      orch audit --format json examples/
       orch audit --library verl@0.3.0 old/run_ppo.sh
     """
+    if fix and STDIN in paths:
+        raise click.UsageError("--fix writes beside a file: name one instead of `-`")
     versions = _pins(pinned)
-    found: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
-    gone = [path for path in paths if not path.exists()]
-    for path, asked in _files(paths):
-        asked = asked and (path in gone or not hook)
-        _audit(path, asked, versions, found, unreadable, fix=fix)
-    if as_json:
-        from orchestrator.audit.render import as_json as told
-
-        print_json(
-            {
-                "findings": [told(each) for each in found],
-                "unreadable": [{"file": f, "why": why} for f, why in unreadable],
-            }
-        )
-    elif as_sarif:
-        from orchestrator.audit.render import sarif
-
-        print_json(sarif(found, unreadable))
+    missing = [path for path in paths if path != STDIN and not path.exists()]
+    for path, is_named in _files(paths):
+        try:
+            text, found = _audit(path, versions)
+        except UnreadableScript as error:
+            if is_named and (path in missing or not hook):
+                unreadable.append((str(path), str(error)))
+            continue
+        findings += found
+        if fix:
+            _write_diff(path, text, found)
+    output = "sarif" if as_sarif else "json" if as_json else output
+    shown = [each for each in findings if each.problem or not hook]
+    if output in ("json", "sarif"):
+        _print_data(findings, unreadable, output)
+    elif output is None and not any(path.is_dir() for path in paths):
+        _print(shown, "full", verbose=verbose)
     else:
-        _print(found, verbose=verbose, only_problems=hook)
+        _print(shown, output or "concise", verbose=verbose)
     for name, why in unreadable:
         say(f"{name}: {why}")
-    if any(each.problem for each in found):
+    if any(each.problem for each in findings):
         return 1
     if hook:
-        return 2 if gone else 0
-    return 2 if unreadable or not found or any(e.verdict == "undetermined" for e in found) else 0
+        return 2 if missing else 0
+    open_ended = any(each.verdict == "undetermined" for each in findings)
+    return 2 if unreadable or not findings or open_ended else 0
 
 
 def _pins(pinned: Sequence[str]) -> dict[str, str]:
@@ -121,9 +141,9 @@ def _pins(pinned: Sequence[str]) -> dict[str, str]:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Files, and whether somebody named each of them (or it was found in a folder)."""
+    """Yield files, and whether somebody named each of them (or it was found in a folder)."""
     for path in paths:
-        if not path.is_dir():
+        if path == STDIN or not path.is_dir():
             yield path, True
             continue
         for each in sorted(path.rglob("*")):
@@ -131,87 +151,113 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
                 yield each, False
 
 
-def _audit(
-    path: Path,
-    asked: bool,
-    versions: dict[str, str],
-    found: "list[AuditFinding]",
-    unreadable: list[tuple[str, str]],
-    *,
-    fix: bool,
-) -> None:
-    from orchestrator.audit import UnreadableScript, audit, releases
+def _audit(path: Path, versions: dict[str, str]) -> "tuple[str, list[AuditFinding]]":
+    """Return the text of a file and its findings. Raise UnreadableScript, a sentence."""
+    from orchestrator.audit import audit, releases
 
+    text = _read(path)
     try:
-        text = _read(path)
-        beside = releases.NeighbourFiles(path)
         around = releases.versions(path) | versions
-        answers = audit(text, str(path), files=beside, versions=around)
-    except UnreadableScript as error:
-        if asked:
-            unreadable.append((str(path), str(error)))
-        return
-    found += answers
-    if fix:
-        _write_diff(path, text, answers)
+        return text, audit(text, str(path), files=releases.NeighbourFiles(path), versions=around)
+    except UnreadableScript:
+        raise
+    except Exception as error:  # a fault of the reader costs this file, not the whole folder
+        raise UnreadableScript(
+            f"orch failed to read it ({type(error).__name__}: {error}); please report the file"
+        ) from error
 
 
 def _read(path: Path) -> str:
-    from orchestrator.audit import UnreadableScript
+    """Return the text of a file or of standard input. Raise UnreadableScript."""
     from orchestrator.audit.pipeline import LARGEST
 
+    most = 4 * LARGEST
     try:
-        if path.exists() and not path.is_file():
+        if path == STDIN:
+            data = sys.stdin.buffer.read(most + 1)
+            size = len(data)
+        elif path.exists() and not path.is_file():
             raise UnreadableScript("this is not a file")
-        if path.stat().st_size > 4 * LARGEST:
+        else:
             size = path.stat().st_size
-            raise UnreadableScript(
-                f"this file has {size:,} bytes; a launch script has at most {LARGEST:,} characters"
-            )
-        return path.read_bytes().decode("utf-8", "replace")
+            data = path.read_bytes() if size <= most else b""
     except OSError as error:
         raise UnreadableScript(f"it cannot be read: {error.strerror}") from None
+    if size > most:
+        raise UnreadableScript(
+            f"this file has {size:,} bytes; a launch script has at most {LARGEST:,} characters"
+        )
+    return data.decode("utf-8", "replace")
 
 
-def _write_diff(path: Path, text: str, answers: "list[AuditFinding]") -> None:
+def _write_diff(path: Path, text: str, findings: "list[AuditFinding]") -> None:
+    """Write the change beside the file, and say how to apply it."""
     from orchestrator.audit.fix import diff
 
-    told, left = diff(text, answers, path.name)
-    for each in left:
+    changes, by_hand = diff(text, findings, path.name)
+    for each in by_hand:
         say(f"{path}: not in the diff, change by hand: {each}")
-    if told:
-        target = path.with_name(f"{path.name}.orch.diff")
-        try:
-            target.write_text(told, encoding="utf-8")
-        except OSError as error:
-            say(f"{path}: the diff cannot be written to {target}: {error.strerror}")
-            return
+    if not changes:
+        return
+    target = path.with_name(f"{path.name}.orch.diff")
+    try:
+        target.write_text(changes, encoding="utf-8")
+    except OSError as error:
+        say(f"{path}: the diff cannot be written to {target}: {error.strerror}")
+    else:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 
 
-def _print(found: "list[AuditFinding]", *, verbose: bool, only_problems: bool) -> None:
+def _print_data(
+    findings: "list[AuditFinding]", unreadable: list[tuple[str, str]], output: str
+) -> None:
+    from orchestrator.audit.render import finding_as_json, sarif
+
+    if output == "sarif":
+        print_json(sarif(findings, unreadable))
+        return
+    whys = [{"file": name, "why": why} for name, why in unreadable]
+    print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
+
+
+def _print(findings: "list[AuditFinding]", output: str, *, verbose: bool) -> None:
+    from orchestrator.audit.render import annotations, one_line
+
+    for each in findings:
+        if output == "github":
+            for line in annotations(each):
+                click.echo(line)
+        elif output == "concise":
+            click.secho(one_line(each), fg=_colour(each) if sys.stdout.isatty() else None)
+        else:
+            _print_full(each, verbose=verbose)
+    if len(findings) > 1 and output != "github":
+        problems = sum(each.problem for each in findings)
+        click.echo(f"{len(findings)} launches, {problems} with a KL term that needs a look")
+
+
+def _colour(finding: "AuditFinding") -> str:
+    if finding.problem:
+        return "red"
+    return "yellow" if finding.verdict == "undetermined" else "green"
+
+
+def _print_full(finding: "AuditFinding", *, verbose: bool) -> None:
     import textwrap
 
-    from orchestrator.audit.render import lines_of
+    from orchestrator.audit.render import rows
 
-    width = 100
-    for each in found:
-        if only_problems and not each.problem:
-            continue
-        case = f"  [{each.case}]" if each.case else ""
-        colour = "red" if each.problem else "yellow" if each.verdict == "undetermined" else "green"
-        click.secho(f"{each.file}:{each.line}{case}", bold=True)
-        for name, text in lines_of(each, verbose=verbose):
-            body = textwrap.fill(
-                text,
-                width,
-                initial_indent=f"  {name:<10}",
-                subsequent_indent=" " * 12,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            click.secho(body, fg=colour if name == "optimises" and sys.stdout.isatty() else None)
-        click.echo()
-    if len(found) > 1:
-        problems = sum(each.problem for each in found)
-        click.echo(f"{len(found)} launches, {problems} with a KL term that needs a look")
+    case = f"  [{finding.case}]" if finding.case else ""
+    click.secho(f"{finding.file}:{finding.line}{case}", bold=True)
+    for name, text in rows(finding, verbose=verbose):
+        body = textwrap.fill(
+            text,
+            WIDTH,
+            initial_indent=f"  {name:<10}",
+            subsequent_indent=" " * 12,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        colour = _colour(finding) if name == "optimises" and sys.stdout.isatty() else None
+        click.secho(body, fg=colour)
+    click.echo()

@@ -37,7 +37,15 @@ class EstimatorParameter(click.ParamType[str]):
         return click.Choice(choices()).get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name. Raise click.BadParameter with the names there are."""
+        """Return the name; of a library's name for it, ours.
+
+        Raise click.BadParameter with the names there are.
+        """
+        if value not in choices():
+            from orchestrator import plugins
+
+            for library in plugins.names():
+                value = plugins.load(library).estimator_names.get(value, value)
         return str(click.Choice(choices()).convert(value, param, ctx))
 
     def shell_complete(

@@ -33,6 +33,7 @@ launch writes, and by several processes at once.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
@@ -68,6 +69,8 @@ class Backend(Protocol):
     release_marks: ReleaseMarks | None
     """By what a text says that it means this library, and which release; None: `audit` reads
     nothing."""
+    estimator_names: Mapping[str, str]
+    """Names of its own for estimators -> ours, for `orch explain`."""
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
@@ -154,6 +157,7 @@ class LibraryBackend(ABC):
     tasks_dir: Path | None = None
     policies_dir: Path | None = None
     release_marks: ReleaseMarks | None = None
+    estimator_names: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.title = self.title or self.name

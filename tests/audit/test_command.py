@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -365,3 +366,81 @@ def test_the_actions_own_steps(tmp_path: Path, paths: str, fail: str, code: int)
     assert done.returncode == code, done.stderr
     told = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
     assert ("token_forward_kl" in {each["ruleId"] for each in told}) == ("k3" in paths)
+
+
+def test_a_line_for_each_launch(tmp_path: Path) -> None:
+    (tmp_path / "k3.sh").write_text(K3)
+    (tmp_path / "good.sh").write_text(GOOD)
+    by_default = run(tmp_path)[1].stdout.splitlines()
+    assert by_default == run("--format", "concise", tmp_path)[1].stdout.splitlines()
+    place = f"{tmp_path / 'k3.sh'}:2: "
+    assert by_default[1] == (
+        f"{place}the forward KL of each token (token_forward_kl); k3, β = 0.001 in the loss; "
+        "verl 0.9.1; certain"
+    )
+    assert "rule" in run("--format", "full", tmp_path)[1].stdout
+
+
+def test_annotations_of_a_workflow(tmp_path: Path) -> None:
+    path = tmp_path / "50%,k3.sh"
+    path.write_text(K3)
+    lines = run("--format", "github", path)[1].stdout.splitlines()
+    place = str(path).replace("%", "%25").replace(",", "%2C")
+    assert lines[0].startswith(f"::warning file={place},line=3,title=token_forward_kl::verl 0.9.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (K3, "token_forward_kl"),
+        (f"run: |\n  {VERL} {USE_LOSS}=True\n", "token_forward_kl"),
+        ("[slurm]\nx = 1\n[trainer.loss]\nkl_tau = 0.0\n", "no_kl"),
+    ],
+)
+def test_standard_input(text: str, verdict: str) -> None:
+    done = CliRunner().invoke(command, ["--json", "-"], input=text, standalone_mode=False)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["file"], finding["verdict"]) == ("-", verdict)
+
+
+def test_a_diff_of_standard_input_has_no_place() -> None:
+    import click
+
+    with pytest.raises(click.UsageError, match="--fix writes beside a file"):
+        run("--fix", "-")
+
+
+def test_a_fault_of_the_reader_costs_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.audit import pipeline
+
+    (tmp_path / "broken.sh").write_text("anything")
+    (tmp_path / "k3.sh").write_text(K3)
+    real = pipeline.findings
+
+    def breaks(text: str, *rest: Any) -> Any:
+        if text == "anything":
+            raise ValueError("a fault")
+        return real(text, *rest)
+
+    monkeypatch.setattr(pipeline, "findings", breaks)
+    code, done = run(tmp_path / "broken.sh", tmp_path / "k3.sh")
+    assert code == 1
+    assert "orch failed to read it (ValueError: a fault); please report" in done.stderr
+    assert "FORWARD KL" in done.stdout
+
+
+@pytest.mark.parametrize("parameter", ["${%s}", "$%s", "${X[%s]}", "${@:%s}", "$((%s))", "{1..%s}"])
+def test_a_number_of_5000_digits_is_no_fault(parameter: str) -> None:
+    number = parameter % ("9" * 5000)
+    text = f"X=(a b)\nshift {'9' * 5000}\n{VERL} {USE_LOSS}=True x={number}"
+    assert audit(text, "x.sh")[0].verdict == "token_forward_kl"
+
+
+@pytest.mark.parametrize(("name", "ours"), [("low_var_kl", "k3"), ("mse", "k2"), ("kl", "k1")])
+def test_explain_takes_a_librarys_name_for_an_estimator(name: str, ours: str) -> None:
+    from orchestrator.cli.explain import command as explain
+
+    done = CliRunner().invoke(explain, [name, "loss", "--json"], standalone_mode=False)
+    assert json.loads(done.stdout)["estimator"] == ours
