@@ -15,8 +15,8 @@ from orchestrator.rundir import RunFolder
 
 
 def base_model(path: str) -> Path:
-    """The Hugging Face directory of a spec's `model.path`: a folder, a policy that ships with a
-    backend (`micro:amber`), or a model of the hub that is in this machine's cache.
+    """Return the Hugging Face directory of a spec's `model.path`: a folder, a policy that ships
+    with a backend (`micro:amber`), or a model of the hub that is in this machine's cache.
 
     Raises CheckpointError, saying how to get it, if it is not on this machine.
     """
@@ -40,7 +40,7 @@ def base_model(path: str) -> Path:
 
 
 def _cached(repository: str) -> Path | None:
-    """The newest snapshot in the hub's cache that has a config.json; nothing is downloaded."""
+    """Return the newest snapshot in the hub's cache with a config.json. Download nothing."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -86,7 +86,7 @@ class ScoredBaseline(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`qwen2.5-7b, no chat template`."""
+        """Return a baseline's name for people: `qwen2.5-7b, no chat template`."""
         plain = self.baseline.chat_template == "none"
         return f"{self.baseline.model}{', no chat template' if plain else ''}"
 
@@ -94,7 +94,7 @@ class ScoredBaseline(NamedTuple):
 def asked(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> tuple[list[DeclaredBaseline], list[str]]:
-    """The declared baselines, and a sentence for each that cannot be evaluated.
+    """Return the declared baselines, and a sentence for each that cannot be evaluated.
 
     A baseline takes its model, tasks and backend from the first cell of that model.
     """
@@ -125,14 +125,14 @@ def asked(
 
 
 def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:
-    """Each once."""
+    """Return the records of baselines, each once."""
     return list({one.record.cell.id: one.record for one in asked_for}.values())
 
 
 def known(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> list[ScoredBaseline]:
-    """The declared baselines with their scores on disk; no scores where none were made."""
+    """Return the declared baselines with their scores on disk; no scores where none were made."""
     home = BaselineFolder(folder.path)
     return [
         ScoredBaseline(
@@ -154,7 +154,7 @@ def _path(cell: Cell, faults: list[str], baseline: Baseline) -> Path:
 
 
 def _cell(model: str, template: str, like: Cell) -> Cell:
-    """The record's cell: settings of a cell of that model, with the baseline's template."""
+    """Return the record's cell: settings of a cell of that model, with the baseline's template."""
     own = like.settings.model.model_copy(update={"chat_template": template})
     settings = like.settings.model_copy(update={"model": own})
     name = digest(["baseline", own.path, template, settings.data.path])

@@ -61,7 +61,7 @@ def answer(
     ask: ItemRequest,
     versions: Mapping[str, str],
 ) -> None:
-    """Writes the divergences of one checkpoint on the prompts of one task, whose responses have at
+    """Write the divergences of one checkpoint on the prompts of one task, whose responses have at
     most `longest` tokens."""
     started, cpu = time.perf_counter(), time.process_time()
     asked = ask.asked
@@ -102,7 +102,7 @@ def answer(
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
-    """A sequence and a token of each quantity, with standard errors over the prompts."""
+    """Return each quantity per sequence and per token, with standard errors over the prompts."""
     told: dict[str, items.Mean] = {}
     for name in METRICS:
         values = [row[name] for row in rows]
@@ -117,7 +117,9 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
 
 @torch.no_grad()
 def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
-    """One response to each prompt, from the policy itself: no top_p, no min_p, temperature 1."""
+    """Return one response to each prompt, from the policy itself: no top_p, no min_p, temperature
+    1.
+    """
     torch.manual_seed(seed)
     ends = policy.model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [ends])
@@ -142,8 +144,10 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
 
 @torch.no_grad()
 def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[ResponseSums]:
-    """For each response of `ours`, the sums over its positions. Raises CheckpointError if the two
-    have different vocabularies."""
+    """Return, for each response of `ours`, the sums over its positions.
+
+    Raise CheckpointError if the two have different vocabularies.
+    """
     sizes = ours.config.vocab_size, theirs.config.vocab_size
     if sizes[0] != sizes[1]:
         raise CheckpointError(
@@ -172,7 +176,7 @@ def _logps(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) of log-probabilities [..., V]; a token that p never takes adds nothing."""
+    """Return KL(p || q) of log-probabilities [..., V]. A token that p never takes adds nothing."""
     return (p.exp() * (_finite(p) - q).masked_fill(torch.isneginf(p), 0.0)).sum(-1)
 
 
@@ -181,7 +185,7 @@ def _finite(logps: Tensor) -> Tensor:
 
 
 def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
-    """Token ids and mask [B, L], padded on the right, so that positions need no correction."""
+    """Return token ids and mask [B, L], padded on the right, so that positions need no correction."""
     longest = max(len(one.prompt) + len(one.tokens) for one in batch)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     mask = torch.zeros(len(batch), longest, dtype=torch.long)
@@ -193,7 +197,7 @@ def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
 
 
 def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[list[int]]:
-    """Places by length, the longest first, so that padding is little."""
+    """Yield indices by length, the longest first, so that padding is little."""
     lengths = [len(one.prompt) + len(one.tokens) for one in responses]
     order = sorted(range(len(responses)), key=lambda place: (-lengths[place], place))
     while order:
@@ -203,13 +207,13 @@ def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[lis
 
 
 def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
-    """Up to and with the first of the ends."""
+    """Return the tokens up to and with the first end token."""
     end = next((place for place, token in enumerate(tokens) if token in stops), len(tokens) - 1)
     return list(tokens[: end + 1])
 
 
 def _prompts(policy: Any, task: Any, asked: ScoreKey) -> tuple[list[str], list[str]]:
-    """The prompts an evaluation of the task would ask, and their targets."""
+    """Return the prompts that an evaluation of the task asks, and their targets."""
     docs = list(task.eval_docs)[: asked.task.max_items]
     texts = [task.doc_to_text(doc) for doc in docs]
     if asked.chat_template and policy.has_template():
@@ -222,7 +226,7 @@ _SAMPLES: dict[str, list[Response]] = {}
 
 
 def _reference(path: str, engine: Engine) -> Any:
-    """The reference policy, held as long as the process asks for the same one."""
+    """Return the reference policy, kept as long as the process asks for the same one."""
     if path not in _REFERENCES:
         _REFERENCES.clear()
         _REFERENCES[path] = models.HarnessPolicy(Path(path), engine)
@@ -232,7 +236,9 @@ def _reference(path: str, engine: Engine) -> Any:
 def _reference_samples(
     reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
 ) -> list[Response]:
-    """The reference's own responses, which are the same for every checkpoint compared with it."""
+    """Return the reference's own responses, which are the same for every checkpoint compared with
+    it.
+    """
     asked = ask.asked
     key = digest([asked.reference, asked.task.name, asked.seed, limit, list(prompts)])
     if key not in _SAMPLES:

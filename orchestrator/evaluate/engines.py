@@ -24,12 +24,12 @@ GREEDY = (
 
 
 def is_greedy(sampling: Sampling) -> bool:
-    """Whether every response to a prompt is the same one."""
+    """Return True if every response to a prompt is the same one."""
     return sampling.temperature == 0 or sampling.min_p == 1
 
 
 def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
-    """The engine with nothing left to choose."""
+    """Return the engine with nothing left to choose."""
     name = engine.name
     if name == "auto":
         name = "hf" if scale == "micro" else "vllm"
@@ -40,7 +40,9 @@ def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
 
 
 def gpus_of(site: Site | None) -> int:
-    """GPUs of a node: `gpus_per_node` of the site's options, else the number in its `gres`."""
+    """Return the GPUs of a node: `gpus_per_node` of the site's options, else the number in its
+    `gres`.
+    """
     options = site.options if site else {}
     given = options.get("gpus_per_node")
     if isinstance(given, int) and given > 0:
@@ -50,12 +52,12 @@ def gpus_of(site: Site | None) -> int:
 
 
 def title(engine: Engine, harness: str) -> str:
-    """What scores are said to come from. The embedded policies' engine needs no mention."""
+    """Return the engine's name for people; empty for the embedded policies' own."""
     return harness if engine.name == "hf" else f"{harness}, {engine.name}"
 
 
 def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
-    """Tokens of the longest prompt and response together. `positions`: the most that the
+    """Return the tokens of the longest prompt and response together. `positions`: the most that the
     checkpoint was made for, which vLLM does not go beyond."""
     wanted = PROMPT_TOKENS + sampling.max_response_tokens
     return engine.max_model_len or min(wanted, positions or wanted)
@@ -70,7 +72,9 @@ def vllm_args(
     cpu: bool = False,
     positions: int | None = None,
 ) -> dict[str, Any]:
-    """Arguments of lm-eval's VLLM. `seed` is the engine's; each request has one of its own.
+    """Return the arguments of lm-eval's VLLM.
+
+    `seed` is the engine's; each request has one of its own.
 
     cpu: vLLM is its build for CPUs, where compiling takes longer than it saves.
     """
@@ -90,7 +94,7 @@ def vllm_args(
 
 
 def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str, Any]:
-    """Arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
+    """Return the arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
 
     Prompts go as text: what is not tokenised here is neither cut here nor given a second <bos>.
     """
@@ -121,7 +125,7 @@ can be stopped at. lm-eval says the last two to vLLM itself."""
 def generation(
     sampling: Sampling, of_task: Mapping[str, Any], engine: Engine | None = None
 ) -> dict[str, Any]:
-    """lm-eval's `generation_kwargs`: where to stop is the task's, how to sample the spec's.
+    """Return lm-eval's `generation_kwargs`: where to stop is the task's, how to sample the spec's.
 
     Whatever a checkpoint's generation_config would fill in is said: top_k, repetition_penalty
     (for transformers by a GenerationConfig of ours, see models.py).
@@ -142,7 +146,7 @@ def generation(
 
 
 def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
-    """A seed of its own for each prompt and repeat: 31 bits, as servers take them.
+    """Return a seed for each prompt and repeat: 31 bits, as servers take them.
 
     It depends on nothing but these, so a response does not depend on what is asked beside it.
     """
@@ -150,7 +154,7 @@ def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
 
 
 def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Runs of equal prompts, as (prompt, length): lm-eval lays the k copies side by side."""
+    """Yield runs of equal prompts as (prompt, length): lm-eval lays the k copies side by side."""
     groups: list[tuple[Any, int]] = []
     for prompt in prompts:
         if groups and groups[-1][0] == prompt:
@@ -161,7 +165,7 @@ def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def rounds(identities: Sequence[int]) -> list[list[int]]:
-    """Places of requests by how often the same request came before: first of each, then second."""
+    """Return indices of requests by how often the same request came before: firsts, then seconds."""
     seen: dict[int, int] = {}
     found: list[list[int]] = []
     for place, identity in enumerate(identities):
@@ -174,7 +178,7 @@ def rounds(identities: Sequence[int]) -> list[list[int]]:
 
 
 def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
-    """Raises EnvironmentFault for what a server cannot be asked."""
+    """Raise EnvironmentFault for what a server cannot be asked."""
     if engine.base_url and not engine.extensions and sampling.min_p > 0:
         raise EnvironmentFault(
             f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "

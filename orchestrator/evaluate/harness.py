@@ -35,7 +35,7 @@ VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")
 
 
 def answer(job: ScoringJob) -> None:
-    """Scores one checkpoint and writes each result. Raises CheckpointError if it does not load."""
+    """Score one checkpoint and write each result. Raise CheckpointError if it does not load."""
     policy = models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
     for ask in job.asks:
         if ask.asked.kind == "divergence":
@@ -46,7 +46,7 @@ def answer(job: ScoringJob) -> None:
 
 
 def prepare(job: ScoringJob) -> None:
-    """Does beforehand what every job would do: a fork then finds modules and tasks in memory."""
+    """Do once what every job would do: a fork then finds modules and tasks in memory."""
     torch.set_num_threads(1)
     for ask in job.asks:
         load_task(Path(ask.task_file))
@@ -55,9 +55,9 @@ def prepare(job: ScoringJob) -> None:
 
 @lru_cache
 def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
-    """lm-eval's task of this file, and the generation settings the file itself asks for.
+    """Return lm-eval's task of this file, and the generation settings that the file asks for.
 
-    Raises EnvironmentFault if it has another number of items than its file says it has.
+    Raise EnvironmentFault if it has another number of items than its file says it has.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
     said = (task.config.metadata or {}).get("num_items")
@@ -72,7 +72,7 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
 
 
 def seed_of(asked: ScoreKey, first_item: int = 0) -> int:
-    """Another stream for each checkpoint, task, seed and slice, so that their noise is
+    """Return another seed for each checkpoint, task, seed and slice, so that their noise is
     independent."""
     parts: list[object] = [asked.checkpoint, asked.task.name, asked.seed]
     return int(digest(parts + ([first_item] if first_item else [])), 16)
@@ -104,7 +104,7 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
 
 
 def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:
-    """lm-eval's samples of some items, with every response."""
+    """Return lm-eval's samples of some items, with every response."""
     asked = ask.asked
     policy.seeded(seed_of(asked, part.start))
     given = evaluator.evaluate(

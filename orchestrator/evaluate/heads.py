@@ -23,7 +23,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
-    """The width to pad a checkpoint's heads to; None where they do as they are.
+    """Return the width to pad a checkpoint's heads to, or None where they need no padding.
 
     On a GPU every multiple of 8 from 32 to 256 does. None too for what is no Llama of one file:
     its engine has the last word.
@@ -41,7 +41,7 @@ def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
 
 
 def positions(checkpoint: Path) -> int | None:
-    """Tokens of the longest text that a checkpoint was made for; None where it does not say."""
+    """Return the tokens of the longest text of a checkpoint, or None where it does not say."""
     try:
         config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
         return int(config["max_position_embeddings"])
@@ -50,9 +50,9 @@ def positions(checkpoint: Path) -> int | None:
 
 
 def pad(checkpoint: Path, folder: Path, width: int) -> None:
-    """Writes a copy of a Llama whose heads are `width` wide into a folder, which it makes.
+    """Write a copy of a Llama whose heads are `width` wide into a new folder.
 
-    Raises CheckpointError for rotations that are not the plain ones.
+    Raise CheckpointError for rotations that are not the plain ones.
     """
     from safetensors.torch import load_file, save_file
 
@@ -85,8 +85,11 @@ def _width(config: Mapping[str, Any]) -> int:
 
 
 def _padded(name: str, weight: Any, narrow: int, width: int) -> Any:
-    """One tensor of the wider model. Each half of a head keeps its place in its half: number j is
-    turned together with number j + width / 2."""
+    """Return one tensor of the wider model.
+
+    Each half of a head keeps its place in its half: number j is turned together with number j +
+    width / 2.
+    """
     import torch
 
     projection = name.rpartition(".")[0].rpartition(".")[2]
@@ -107,7 +110,7 @@ def _padded(name: str, weight: Any, narrow: int, width: int) -> Any:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes the copy that vLLM's CPU build can serve."""
+    """Write the copy that vLLM's CPU build can serve."""
     if len(argv) != 2:
         raise SystemExit("python -m orchestrator.evaluate.heads CHECKPOINT NEW_FOLDER")
     checkpoint, folder = map(Path, argv)

@@ -50,7 +50,9 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]
         )
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
-        """Keeps special tokens: a <pad> that the policy sampled is a wrong answer, not silence."""
+        """Decode with special tokens: a <pad> that the policy sampled is a wrong answer, not
+        silence.
+        """
         return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def has_template(self) -> bool:
@@ -77,7 +79,7 @@ class _Server(_Seeded):
     generate_until: Any
 
     def _rounds(self, generate: Any, requests: Sequence[Any]) -> list[str]:
-        """lm-eval would send the k copies of a request with one seed."""
+        """Send the k copies of a request with k seeds; lm-eval would use one."""
         responses: list[str] = [""] * len(requests)
         for self.repeat, places in enumerate(engines.rounds([id(each) for each in requests])):
             try:
@@ -145,7 +147,7 @@ class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]
 
 
 def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
-    """The checkpoint as a model of lm-eval. Raises CheckpointError if it does not load."""
+    """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load."""
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
     if engine.name == "completions":
@@ -157,7 +159,9 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
 
 @contextmanager
 def _fitting(checkpoint: Path, cpu: bool) -> Iterator[Path]:
-    """A checkpoint whose heads vLLM has attention for: this one, or a copy until it is loaded."""
+    """Yield a checkpoint whose heads vLLM has attention for: this one, or a copy until it is
+    loaded.
+    """
     width = heads.missing_width(checkpoint, cpu=cpu)
     if width is None:
         yield checkpoint
@@ -188,7 +192,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         def _model_generate(
             self, requests: Any, generate: bool = False, sampling_params: Any = None
         ) -> list[Any]:
-            """One output for each copy of a prompt, of the n that vLLM made in one request."""
+            """Return one output for each copy of a prompt, of the n that vLLM made in one request."""
             if not generate or not isinstance(sampling_params, list):
                 return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]
             groups = engines.grouped(requests)
@@ -222,7 +226,7 @@ class _Single:
 
 
 def _unreachable(engine: Engine, error: Exception) -> Exception:
-    """A sentence for a server that does not answer; anything else stays what it is."""
+    """Raise a sentence for a server that does not answer; pass anything else on."""
     import aiohttp
     import requests
 
@@ -239,7 +243,7 @@ def _unreachable(engine: Engine, error: Exception) -> Exception:
 
 
 def load(path: Path, dtype: str = "auto") -> tuple[Any, Any]:
-    """Model and tokenizer, on the CPU. Raises CheckpointError if they do not load."""
+    """Return model and tokenizer, on the CPU. Raise CheckpointError if they do not load."""
     try:
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer_of(path)
     except Exception as error:  # what the libraries raise for a bad file is not of one kind

@@ -38,7 +38,10 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 def harness_version() -> str:
-    """`lm-eval 0.4.13`. Raises EnvironmentFault if it is not installed. Imports nothing of it."""
+    """Return `lm-eval 0.4.13`.
+
+    Raise EnvironmentFault without an installation. Import none of it.
+    """
     try:
         return f"lm-eval {version('lm_eval')}"
     except PackageNotFoundError as error:
@@ -49,7 +52,7 @@ def harness_version() -> str:
 
 
 def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]:
-    """Has the jobs done; as each ends, tells its place and "" or a sentence of what is wrong.
+    """Run the jobs. As each ends, yield its index and "" or a sentence of what is wrong.
 
     Jobs of another interpreter have a process of their own. The processes end with this generator.
     Raises RuntimeError, with the traceback, for a bug.
@@ -64,7 +67,7 @@ def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]
 
 
 def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
-    """Of the process that does these jobs."""
+    """Return the environment variables of the process that does these jobs."""
     env = {**os.environ, **QUIET}
     if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
         env |= ON_CORES
@@ -164,7 +167,7 @@ def evaluate(
     workers: int | None = None,
     on_event: Callable[[EvaluationEvent], None] = lambda _: None,
 ) -> list[Score]:
-    """Every score the spec asks of these records' checkpoints: what is on disk, and what is made.
+    """Return every score that the spec asks of these records' checkpoints; make what is missing.
 
     `last` asks of cells that have succeeded, `all` of every checkpoint there is. A cell's backend
     may put tasks of its own in place of the spec's (the micro skills). `baselines` are records of

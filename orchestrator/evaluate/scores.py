@@ -55,7 +55,7 @@ class ScoreKey(Frozen):
 
     @property
     def stem(self) -> str:
-        """The name of its files, without suffix."""
+        """Return the name of its files, without suffix."""
         plain = {
             name: value
             for name, value in self.model_dump().items()
@@ -119,13 +119,13 @@ class StoredScore(NamedTuple):
 
     @property
     def kind(self) -> "SamplingKind":
-        """Step, task, seed and kind of score: of these, one result is the current one."""
+        """Return step, task, seed and kind of score: of these, one result is the current one."""
         asked = self.result.asked
         return asked.step, asked.task.name, asked.seed, asked.kind
 
 
 def found(cell_dir: CellDir) -> Iterator[StoredScore]:
-    """Every result of a cell. Raises RunFolderError for a file that is cut or foreign."""
+    """Yield every result of a cell. Raise RunFolderError for a file that is cut or foreign."""
     with telling(cell_dir.evaluations):
         try:
             names = sorted(
@@ -143,7 +143,7 @@ def found(cell_dir: CellDir) -> Iterator[StoredScore]:
 
 
 def current(cell_dir: CellDir) -> list[Result]:
-    """The results of a cell as it was last evaluated: by step, then task and seed.
+    """Return the results of a cell as it was last evaluated: by step, then task and seed.
 
     Where a task was scored more than once at a step (with another sampling, say), only the one
     last asked for is told.
@@ -156,18 +156,18 @@ def current(cell_dir: CellDir) -> list[Result]:
 
 
 def read_scores(cell_dir: CellDir) -> list[Score]:
-    """The scores of the current results of a cell."""
+    """Return the scores of the current results of a cell."""
     return [score for result in current(cell_dir) for score in result.scores]
 
 
 def read_scores_at(path: Path) -> tuple[Score, ...]:
-    """The scores in one result file; none if it is not there."""
+    """Return the scores in one result file; none without the file."""
     result = read_object(Result, path)
     return result.scores if result else ()
 
 
 def ask_again(one: StoredScore) -> None:
-    """Notes that this result is the one asked for now."""
+    """Record that this result is the one asked for now."""
     with telling(one.path):
         os.utime(one.path)
 
@@ -182,7 +182,7 @@ Stamp = dict[str, tuple[int, int]]
 
 
 def stamp(path: Path) -> Stamp:
-    """The files of the policy saved there. Raises CheckpointError if it is no policy."""
+    """Return the files of the policy saved there. Raise CheckpointError if it is no policy."""
     try:
         files = sorted(f for f in path.iterdir() if f.suffix in _POLICY_FILES and f.is_file())
         stats = {file.name: file.stat() for file in files}
@@ -200,7 +200,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def content_hash(path: Path, files: Stamp) -> str:
-    """A hash of the names and the content of these files."""
+    """Return a hash of the names and the content of these files."""
     total = hashlib.sha256()
     try:
         for name in files:
@@ -223,7 +223,7 @@ Exams = Mapping[str, Mapping[str, AbstractSet[str]]]
 
 
 def aggregate(scores: Iterable[Score], exams: Exams | None = None) -> list[Score]:
-    """For each checkpoint, seed, sampling, domain and metric: the mean over the domain's tasks.
+    """Return, for each checkpoint, seed, sampling, domain and metric, the mean over its tasks.
 
     Each task weighs the same, whatever its number of items. The standard error is that of a mean
     of independent estimates, sqrt(sum se^2) / n: the tasks are fixed, their items are what varies.

@@ -43,7 +43,7 @@ class Shards:
         ]
 
     def read(self, part: range) -> Shard | None:
-        """A slice on disk; None if it is not there or is no slice (it is made again)."""
+        """Return a slice on disk, or None if it is missing or no slice: it is made again."""
         try:
             plain = read_json(self._path(part))
         except RunFolderError:
@@ -52,7 +52,7 @@ class Shards:
         return plain if whole else None
 
     def keep(self, part: range, made: Shard) -> None:
-        """Writes a slice, unless it is all there is."""
+        """Write a slice, unless it is the whole evaluation."""
         if len(part) < self.num_items:
             write_text(self._path(part), json.dumps(made, ensure_ascii=False))
 

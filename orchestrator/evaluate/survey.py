@@ -43,17 +43,17 @@ from orchestrator.spec.site_options import node_options
 
 
 def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """The tasks asked of a cell: the spec's, or those its backend has in their place."""
+    """Return the tasks asked of a cell: the spec's, or those its backend has in their place."""
     return plugins.load(cell.settings.backend.name).rehearse_tasks(cell) or evaluation.tasks
 
 
 def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
-    """The evaluation seeds that make a difference."""
+    """Return the evaluation seeds that make a difference."""
     return evaluation.seeds[:1] if engines.is_greedy(evaluation.sampling) else evaluation.seeds
 
 
 def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """The tasks whose prompts the cell's policy is compared on with its reference policy.
+    """Return the tasks on whose prompts the cell's policy is compared with its reference policy.
 
     Where a backend has tasks in place of the spec's, each stands for one of its own domain.
     """
@@ -100,7 +100,7 @@ class Survey:
     """Of reference policies: folder -> hash."""
 
     def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
-        """`last` asks of cells that have succeeded, `all` of every checkpoint there is."""
+        """Return the checkpoints to score: `last` of cells that have succeeded, or `all`."""
         for record in records:
             if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
                 yield from ((record.cell, checkpoint) for checkpoint in record.checkpoints)
@@ -108,9 +108,9 @@ class Survey:
                 yield record.cell, record.checkpoints[-1]
 
     def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[ScoringJob]:
-        """What is still to be asked of a checkpoint; one in its library's own format is exported
-        first. Raises CheckpointError if it is no policy or cannot be exported,
-        and EnvironmentFault if a task has no file.
+        """Return what is still to be asked of a checkpoint; one in its library's own format is
+        exported first. Raises CheckpointError if it is no policy or cannot be exported, and
+        EnvironmentFault if a task has no file.
 
         What another engine answers is another job: vLLM leaves a GPU no room for anything else.
         """
@@ -149,7 +149,7 @@ class Survey:
         ]
 
     def take(self, job: ScoringJob) -> None:
-        """Reads the scores that a job has made."""
+        """Read the scores that a job has made."""
         for ask in job.asks:
             self.scores[Path(ask.results)] = read_scores_at(Path(ask.results))
 
@@ -157,7 +157,7 @@ class Survey:
         return [score for of_task in self.scores.values() for score in of_task]
 
     def _diverges_always(self, cell: Cell) -> bool:
-        """Whether divergences are asked of every checkpoint."""
+        """Return True if divergences are asked of every checkpoint."""
         declared = self.evaluation.divergence
         if declared is None or declared.checkpoints == "last":
             return False
@@ -166,7 +166,7 @@ class Survey:
     def _missing(
         self, cell: Cell, asked_for: Iterator[tuple[ScoreKey, Path, str]]
     ) -> list[ItemRequest]:
-        """Those that are not on disk; the scores of the others are taken."""
+        """Return the jobs whose results are not on disk; take the scores of the others."""
         on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
         asks = []
         for asked, task_file, reference in asked_for:
@@ -240,7 +240,7 @@ class Survey:
         return self._found[cell.id]
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
-        """The checkpoint's hash: from a result made of the very same files, or read."""
+        """Return the checkpoint's hash: from a result made of the very same files, or read."""
         seen = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
         known = next((result.asked.checkpoint for result in seen), None)
         return known or content_hash(path, files)
@@ -257,7 +257,9 @@ class Survey:
 
 
 def _beside(engine: Engine) -> Engine:
-    """The engine of divergences: they need logits, so the weights are loaded with transformers."""
+    """Return the engine of divergences: they need logits, so the weights are loaded with
+    transformers.
+    """
     if engine.name == "hf":
         return engine
     device = "cuda" if engine.name == "vllm" else engine.device
@@ -269,7 +271,7 @@ def _templated(cell: Cell, of_task: str) -> bool:
 
 
 def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Score, ...]:
-    """The scores of a result on disk, which becomes the last one asked for of its kind."""
+    """Return the scores of a result on disk. It becomes the last one asked for of its kind."""
     rivals = (other for other in on_disk.values() if other.kind == one.kind)
     if any(other.time_ns > one.time_ns for other in rivals):
         ask_again(one)
@@ -301,7 +303,7 @@ class ScoreIndex(NamedTuple):
 
 
 def known(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
-    """The scores on disk of what is asked, with the means over each domain's tasks."""
+    """Return the scores on disk of what is asked, with the means over each domain's tasks."""
     results = {cell.id: _asked(cell, evaluation, folder) for cell in cells}
     slugs = {cell.id: cell.slug for cell in cells}
     every = [score for of_cell in results.values() for one in of_cell for score in one.scores]
@@ -317,7 +319,7 @@ def known(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) 
 
 
 def _shares(results: Sequence[Result], seeds: int) -> Shares:
-    """The items of each task at the last step that has any."""
+    """Return the items of each task at the last step that has any."""
     last = max((one.asked.step for one in results if one.shares), default=0)
     tasks: dict[str, list[Result]] = defaultdict(list)
     for one in results:
@@ -333,7 +335,7 @@ def _shares(results: Sequence[Result], seeds: int) -> Shares:
 
 
 def _asked(cell: Cell, evaluation: EvaluationSpec, folder: RunFolder) -> list[Result]:
-    """Its current results of the tasks and seeds that are asked now."""
+    """Return a cell's current results of the tasks and seeds that are asked now."""
     names = {
         "accuracy": {task.name for task in tasks_of(cell, evaluation)},
         "divergence": {task.name for task in divergence_tasks(cell, evaluation)},
@@ -346,7 +348,7 @@ def _asked(cell: Cell, evaluation: EvaluationSpec, folder: RunFolder) -> list[Re
 
 
 def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str, set[str]]:
-    """Domain -> the tasks its mean is over."""
+    """Return domain -> the tasks of its mean."""
     found: dict[str, set[str]] = defaultdict(set)
     for task in tasks_of(cell, evaluation):
         found[task.domain].add(task.name)
@@ -365,7 +367,7 @@ def _not_numbers(scores: Iterable[Score], slugs: Mapping[str, str]) -> Iterator[
 def _missing(
     cells: Sequence[Cell], results: Mapping[str, Sequence[Result]], evaluation: EvaluationSpec
 ) -> Iterator[str]:
-    """Tasks and seeds that some checkpoint lacks though others of its tasks are there."""
+    """Yield tasks and seeds that a checkpoint lacks although it has others."""
     lacking: dict[tuple[str, int], list[str]] = defaultdict(list)
     for cell in cells:
         done: dict[int, set[tuple[str, int]]] = defaultdict(set)
@@ -387,7 +389,7 @@ def _missing(
 def _differences(
     results: Mapping[str, Sequence[Result]], slugs: Mapping[str, str]
 ) -> Iterator[str]:
-    """What makes two scores of one task answers to different questions."""
+    """Yield what makes two scores of one task answers to different questions."""
     looks: dict[str, Callable[[Result], str]] = {
         "task version": lambda one: one.asked.task_version,
         "sampling": lambda one: _shown(one.asked.sampling.model_dump()),

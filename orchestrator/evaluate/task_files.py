@@ -43,7 +43,7 @@ def find_task(name: str, folders: tuple[Path, ...]) -> Path:
 
 @lru_cache
 def version(path: Path) -> str:
-    """12 hexadecimal digits of all the task is made of."""
+    """Return 12 hexadecimal digits of all that the task is made of."""
     total = hashlib.sha256()
     for part in _parts(path):
         body = part.read_bytes()
@@ -52,7 +52,7 @@ def version(path: Path) -> str:
 
 
 def version_here(path: Path) -> str:
-    """The version of the task with the data it has on this machine."""
+    """Return the version of the task with the data that it has on this machine."""
     made_up = task_data.stand_in_count(path.stem) is not None
     return f"stand-in-{version(path)}" if made_up else version(path)
 

@@ -22,9 +22,9 @@ CPU = "+cpu"
 
 
 def vllm_version() -> str | None:
-    """The version of the vLLM that is installed, under whatever name; None where none is.
+    """Return the version of the installed vLLM, under whatever name, or None without one.
 
-    Makes it known to `importlib.metadata` as that of `vllm`, in this process alone.
+    Make it known to `importlib.metadata` as that of `vllm`, in this process alone.
     """
     try:
         return version("vllm")
@@ -40,7 +40,7 @@ def vllm_version() -> str | None:
 
 
 def is_for_cpu() -> bool:
-    """Whether the vLLM that is installed computes on the CPU."""
+    """Return True if the installed vLLM computes on the CPU."""
     return CPU in (vllm_version() or "")
 
 

@@ -43,7 +43,10 @@ class CapabilityRow:
 
 
 def releases(wanted: Sequence[str] = ()) -> list[Release]:
-    """The releases named (`verl`, `verl@0.9.1`), or all of them. Raises SelectionError."""
+    """Return the releases named (`verl`, `verl@0.9.1`), or all.
+
+    Raise SelectionError for another.
+    """
     known = libraries()
     everything = [(name, version) for name, versions in known.items() for version in versions]
     if not wanted:
@@ -65,12 +68,12 @@ def releases(wanted: Sequence[str] = ()) -> list[Release]:
 
 
 def matrix(chosen: Sequence[Release]) -> list[CapabilityRow]:
-    """Every KL term in every release chosen."""
+    """Return every KL term in every chosen release."""
     return [row(library, version, kl) for kl in terms() for library, version in chosen]
 
 
 def row(library: str, version: str, kl: Kl) -> CapabilityRow:
-    """One KL term in one release."""
+    """Return one KL term in one release."""
     status, notes, reason = _accounted(library, version, kl)
     on, off = (measurement(library, version, kl, on_policy) for on_policy in (True, False))
     return CapabilityRow(
@@ -79,8 +82,8 @@ def row(library: str, version: str, kl: Kl) -> CapabilityRow:
 
 
 def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
-    """What was measured of a term: objective, terms, scale, agrees, deviation; or `refused`, or
-    `error`."""
+    """Return what was measured of a term: objective, terms, scale, agrees, deviation; or `refused`,
+    or `error`."""
     return _measured(library, version).get((kl.estimator, kl.placement, on_policy))
 
 
@@ -101,7 +104,7 @@ def _measured(library: str, version: str) -> Mapping[tuple[Any, ...], Mapping[st
 def _accounted(
     library: str, version: str, kl: Kl
 ) -> tuple[str, tuple[Mapping[str, str], ...], str]:
-    """Status, what the ledger says of the KL, why it is refused."""
+    """Return the status, what the ledger says of the KL, and why it is refused."""
     try:
         plan = translated(settings(library, version, kl))
     except UnsupportedSetting as error:
@@ -117,7 +120,7 @@ def _accounted(
 
 
 def words(measured: Mapping[str, Any] | None) -> str:
-    """The objective measured, in words: `token-level reverse KL`."""
+    """Return the measured objective in words: `token-level reverse KL`."""
     if measured is None:
         return "not measured"
     if "refused" in measured:
@@ -148,7 +151,7 @@ _MARKS = {"exact": "", "approximated": " ~", "extension": " +"}
 
 
 def short(row: CapabilityRow, off_policy: bool) -> str:
-    """A row's objective in one or two words, with its marks."""
+    """Return a row's objective in one or two words, with its marks."""
     if row.status == "refused":
         return "-"
     found = row.off_policy if off_policy else row.on_policy
@@ -161,7 +164,7 @@ def short(row: CapabilityRow, off_policy: bool) -> str:
 
 
 def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:
-    """Everything as one JSON document: the rows, and the evidence they rest on."""
+    """Return one JSON document: the rows, and the evidence that they rest on."""
     return {
         "rows": [asdict(each) for each in rows],
         "evidence": {

@@ -47,7 +47,7 @@ def settings(
     group_size: int = 2,
     num_minibatches: int = 2,
 ) -> Settings:
-    """A run without a clip, so that nothing but the KL shapes a gradient.
+    """Return settings without clipping, so that only the KL term affects the gradient.
 
     Off-policy it has `num_minibatches`, or, where that is 1, a staleness of one step.
     """
@@ -73,7 +73,7 @@ def _base(
     minibatches: int,
     staleness: int,
 ) -> Settings:
-    """The run without a KL term."""
+    """Return the settings without a KL term."""
     return Settings(
         model=Model(name="policy", path="org/policy"),
         data=Data(name="math", path="org/math", num_prompts=64_000),
@@ -94,7 +94,7 @@ def _base(
 
 
 def translated(wanted: Settings) -> LaunchPlan:
-    """The launch of those settings. Raises UnsupportedSetting."""
+    """Return the launch of those settings. Raise UnsupportedSetting where the library refuses."""
     cell = _cell().model_copy(update={"settings": wanted})
     return plugins.load(wanted.backend.name).translate(cell, _PLACE)
 
@@ -114,21 +114,21 @@ def _cell() -> Cell:
 
 @lru_cache(maxsize=256)
 def term(estimator: str, placement: Placement | None) -> Kl:
-    """A KL term of weight BETA; no term without a placement."""
+    """Return a KL term of weight BETA, or none without a placement."""
     if placement is None:
         return Kl(estimator="none")
     return Kl(estimator=estimator, placement=placement, beta=BETA)
 
 
 def terms() -> Iterator[Kl]:
-    """Every estimator in every place."""
+    """Yield every estimator in every placement."""
     for estimator in ESTIMATORS:
         for placement in PLACEMENTS:
             yield term(estimator, placement)
 
 
 def libraries() -> dict[str, tuple[str, ...]]:
-    """Backends that have a library to ask, and the releases they drive, newest first."""
+    """Return backends that have a library to probe, with their releases, newest first."""
     return {
         name: plugins.load(name).versions for name in plugins.names() if plugins.has_probes(name)
     }

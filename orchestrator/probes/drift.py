@@ -47,8 +47,8 @@ class Drift:
 def drift(
     cells: Sequence[Cell], before: Release, after: Release, translate: Translate
 ) -> list[Drift]:
-    """Cells grouped by what changes for them, whatever the values; those without changes are left
-    out."""
+    """Return cells grouped by what changes for them, whatever the values. Cells without changes are
+    left out."""
     groups: dict[tuple[object, ...], list[tuple[Cell, tuple[ReleaseChange, ...]]]] = {}
     for cell in cells:
         found = tuple(changes(cell, before, after, translate))
@@ -65,7 +65,7 @@ def drift(
 
 
 def _kind_of(change: ReleaseChange) -> object:
-    """What makes two cells' changes alike: values of arguments may differ, as seeds do."""
+    """Return what makes two cells' changes alike: values of arguments may differ, as seeds do."""
     if change.kind in ("renamed", "argument", "file"):
         return change.kind, change.what
     return change
@@ -75,7 +75,7 @@ MOST_VALUES = 3
 
 
 def _merged(same: Sequence[ReleaseChange]) -> ReleaseChange:
-    """One change of several cells, with the values it has there."""
+    """Return one change of several cells, with the values that it has there."""
     before, after = (
         list(dict.fromkeys(getattr(change, side) for change in same))
         for side in ("before", "after")
@@ -91,7 +91,7 @@ def _some(values: Sequence[str]) -> str:
 def changes(
     cell: Cell, before: Release, after: Release, translate: Translate
 ) -> Iterator[ReleaseChange]:
-    """Every difference for one cell."""
+    """Yield every difference for one cell."""
     old, new = (_plan(cell, release, translate) for release in (before, after))
     if isinstance(old, str) and isinstance(new, str):
         return
@@ -111,7 +111,7 @@ def changes(
 
 
 def code_changes(before: Release, after: Release) -> list[str]:
-    """Functions the measurements rest on whose text differs between the releases."""
+    """Return the probed functions whose text differs between the releases."""
     old, new = (evidence.read(*release) or {"sources": {}} for release in (before, after))
     shared = [name for name in old["sources"] if name in new["sources"]]
     return [
@@ -133,7 +133,7 @@ def _plan(cell: Cell, release: Release, translate: Translate) -> LaunchPlan | st
 
 
 def _unversioned(plan: LaunchPlan, release: Release) -> list[dict[str, str]]:
-    """Arguments, environment and files; where they name the release, they say `VERSION`."""
+    """Return arguments, environment and files, with `VERSION` where they name the release."""
     version = release[1]
     return [
         {key: value.replace(version, "VERSION") for key, value in each.items()}
@@ -142,8 +142,8 @@ def _unversioned(plan: LaunchPlan, release: Release) -> list[dict[str, str]]:
 
 
 def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseChange]:
-    """Changed arguments, those first that only have another name: the same value, and the name most
-    like it."""
+    """Yield changed arguments. First those that only have another name: the same value, and the
+    name most like it."""
     gone = {key: value for key, value in old.items() if key not in new}
     come = {key: value for key, value in new.items() if key not in old}
     renamed: dict[str, str] = {}
@@ -168,14 +168,14 @@ LIKE = 0.4
 
 
 def _likeness(key: str, other: str, gone: Mapping[str, str], come: Mapping[str, str]) -> float:
-    """Of two names of one value, 0 to 1; 1 where nothing else has a value so particular."""
+    """Return how alike two names of one value are, 0 to 1; 1 where nothing else has that value."""
     value = gone[key]
     alone = [list(each.values()).count(value) for each in (gone, come)] == [1, 1]
     return 1.0 if alone and len(value) > 3 else SequenceMatcher(None, key, other).ratio()
 
 
 def arguments(argv: Sequence[str]) -> dict[str, str]:
-    """key=value and `--flag value ...` by key; what has none, by its place."""
+    """Return key=value and `--flag value ...` by key; arguments without a key by position."""
     found: dict[str, str] = {}
     flag = ""
     for index, word in enumerate(argv):
@@ -193,7 +193,7 @@ def arguments(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _files(plan: LaunchPlan) -> dict[str, str]:
-    """Every file's settings by key, where it has keys; else its text."""
+    """Return every file's settings by key, where it has keys; else its text."""
     found: dict[str, str] = {}
     for name, text in plan.files.items():
         tree = _tree(name, text)
@@ -224,7 +224,7 @@ def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _ledger(plan: LaunchPlan) -> dict[str, str]:
-    """Status and note of each field, the version's own aside."""
+    """Return status and note of each field, except the version's own."""
     return {
         entry.field: entry.status + (f": {entry.note}" if entry.note else "")
         for entry in plan.ledger
@@ -247,7 +247,7 @@ def _told(value: str | None) -> str:
 
 
 def _objectives(cell: Cell, before: Release, after: Release) -> Iterator[ReleaseChange]:
-    """Whether the measured objective of the cell's KL term differs."""
+    """Yield the change if the measured objective of the cell's KL term differs."""
     kl = cell.settings.kl
     if kl.placement is None:
         return
@@ -258,7 +258,7 @@ def _objectives(cell: Cell, before: Release, after: Release) -> Iterator[Release
 
 
 def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[ReleaseChange]:
-    """How the KL enters, its bounds and its weights, as measured."""
+    """Yield changes of how the KL enters, of its bounds and of its weights, as measured."""
     kl, settings = cell.settings.kl, cell.settings
     if kl.placement is None:
         return
@@ -292,7 +292,7 @@ def _plain(found: Mapping[str, Any]) -> str:
 
 
 def _curves(found: Mapping[str, Any], kl: Kl) -> dict[str, str]:
-    """In words, every name with the value of the cell's estimator, in the places it uses."""
+    """Return in words every name with the value of the cell's estimator, where the cell uses it."""
     plain = entry(kl.estimator).base if kl.estimator in TABLE else ""
     return {
         f"{each['name']} in the {each['place']}": told(EstimatorCurve(**_fields(each)))
@@ -306,5 +306,5 @@ def _fields(name: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_policy(cell: Cell) -> bool:
-    """One minibatch a batch, and no staleness."""
+    """Return True for one minibatch a batch and no staleness."""
     return cell.settings.batch.num_minibatches == 1 and not cell.settings.max_staleness_steps

@@ -20,13 +20,13 @@ CLOSE = 1e-6
 
 
 def path(library: str, version: str) -> Path:
-    """Where the evidence on a release lies."""
+    """Return the path of the evidence on a release."""
     return plugins.evidence_dir(library) / f"{version}.json"
 
 
 @cache
 def read(library: str, version: str) -> ReleaseEvidence | None:
-    """The evidence on a release, or None where nothing was measured."""
+    """Return the evidence on a release, or None where nothing was measured."""
     file = path(library, version)
     if not file.exists():
         return None
@@ -50,7 +50,7 @@ def write(evidence: ReleaseEvidence) -> Path:
 
 
 def as_text(evidence: ReleaseEvidence) -> str:
-    """The evidence as JSON; long lists have one entry a line."""
+    """Return the evidence as JSON; long lists have one entry a line."""
     parts = []
     for key, value in evidence.items():
         if isinstance(value, list) and value:
@@ -68,8 +68,9 @@ def as_text(evidence: ReleaseEvidence) -> str:
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:
-    """Where two documents of evidence differ, numbers of VOLATILE fields taken as equal within
-    CLOSE: `cells[3].objective: 'zero' -> 'surrogate'`."""
+    """Yield where two documents of evidence differ, numbers of VOLATILE fields taken as equal
+    within CLOSE: `cells[3].objective: 'zero' -> 'surrogate'`.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = list(dict.fromkeys([*one, *other]))
         inner = [(f"{at}.{key}".lstrip("."), one.get(key), other.get(key)) for key in keys]
@@ -109,7 +110,7 @@ class EstimatorCurve:
 
 
 def told(curve: EstimatorCurve) -> str:
-    """The curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
+    """Return the curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
     names = TABLE[curve.value].symbol if curve.value in TABLE else curve.value
     words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
     if curve.value_bound is not None:

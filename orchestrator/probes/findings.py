@@ -16,7 +16,7 @@ BEST = ("sequence_reverse_kl", "token_reverse_kl")
 
 
 def findings(known: Sequence[Release]) -> list[str]:
-    """Sentences about those releases; one that holds in several releases is said once."""
+    """Return sentences about those releases; one that holds in several releases stands once."""
     said: dict[str, list[Release]] = {}
     for release in known:
         found = evidence.read(*release)
@@ -177,7 +177,7 @@ LEFT_OUT = "left out of the rehearsal"
 
 
 def unmeasured(library: str, version: str) -> list[Unmeasured]:
-    """Causes whose value is not the embedded trainer's own and was read; then what is left out."""
+    """Return differences that were read and not measured; then what a rehearsal leaves out."""
     found = semantics(BackendRef(name=library, version=version))
     read = [
         (DIFFERENCES[cause].title, describe(found.dialect, cause), DIFFERENCES[cause].not_compared)
@@ -188,7 +188,7 @@ def unmeasured(library: str, version: str) -> list[Unmeasured]:
 
 
 def together(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
-    """The same, with the releases that share an entry."""
+    """Return the same entries, each with the releases that share it."""
     by: dict[Unmeasured, list[Release]] = {}
     for release in known:
         for told in unmeasured(*release):

@@ -60,7 +60,7 @@ FORMS = tuple(name for name, each in TABLE.items() if not each.is_straight_throu
 
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
-    """From the answers to `kl` on curve(WEIGHTS[name])."""
+    """Return what an estimator is, from the answers to `kl` on curve(WEIGHTS[name])."""
     value = {name: as_array(each, "value")[0] for name, each in answers.items()}
     gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
     bound_of, (below, above) = value["on"], flat(gradient["on"])
@@ -96,7 +96,7 @@ def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
 
 
 def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]:
-    """The form that fits where weights are 1 and where they are moderate, and how well."""
+    """Return the form that fits where weights are 1 and where they are moderate, and how well."""
     best = ("?", float("inf"))
     for form in FORMS:
         off = max(
@@ -111,8 +111,11 @@ def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]
 def _through(
     value: Mapping[str, FloatTable], gradient: Mapping[str, FloatTable], whose: str
 ) -> bool:
-    """Whether the gradient differs from the value's own, by central differences. The weight is the
-    same along a curve; where it is part of the value, its own gradient is the value again."""
+    """Return True if the gradient differs from the value's own, by central differences.
+
+    The weight is the same along a curve; where it is part of the value, its own gradient is the
+    value again.
+    """
     step = NEAR[1] - NEAR[0]
     own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
     given = gradient["off"][1:-1]
@@ -123,7 +126,7 @@ def _through(
 
 
 def _bound_of_weight(gradient: Mapping[str, FloatTable]) -> float | None:
-    """The weight of the gradient where pi / pi_rollout is large, if it is not that ratio."""
+    """Return the gradient's weight where pi / pi_rollout is large, if it is not that ratio."""
     on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
     found = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
     return None if found > 0.9 * largest else found
@@ -138,7 +141,7 @@ def _bound(value: FloatTable, whose: str) -> float | None:
 
 
 def flat(gradient: FloatTable) -> tuple[float | None, float | None]:
-    """Where the gradient stops, going away from 0 in both directions."""
+    """Return where the gradient stops, going away from 0 in both directions."""
     zero = np.abs(gradient) <= 1e-12
     zero |= ~np.isfinite(gradient)
     below = np.flatnonzero(~zero & (CURVE < -0.5))
@@ -162,8 +165,8 @@ BATCHES = {
 
 
 def prepare(inquiry: Inquiry) -> dict[str, str]:
-    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation; the
-    fields that a backend refuses in some."""
+    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation. Return
+    the fields that the backend refuses in some."""
     for name, batch in BATCHES.items():
         inquiry.batch(name, batch)
     inquiry.batch("ragged", ragged())
@@ -206,7 +209,7 @@ def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
 
 
 def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
-    """The launch; of a library that is never on-policy, with a staleness of one step."""
+    """Return the launch; with a staleness of one step for a library that is never on-policy."""
     try:
         return translated(wanted)
     except UnsupportedSetting as error:
@@ -219,7 +222,7 @@ def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | 
 def reward(
     answers: Mapping[Any, Mapping[str, Any]], key: tuple[Any, ...], beta: float = BETA
 ) -> dict[str, Any]:
-    """How a KL in the reward enters: `within` its rollout, and what of `others` it moves.
+    """Return how a KL in the reward enters: `within` its rollout, and what of `others` it moves.
 
     within: response (each token of the response), to_go (its token and those before it), token
     (itself), none. others: leave_one_out or group_mean (inside such a baseline), batch (whitening),
@@ -242,7 +245,7 @@ def reward(
 
 
 def _advantages(answer: Mapping[str, Any]) -> FloatTable:
-    """[N, T] what multiplies each token's score, on-policy; the loss is a mean over tokens."""
+    """Return what multiplies each token's score, [N, T], on-policy; the loss is a token mean."""
     return -as_array(answer, "gradient") * sum(LENGTHS)
 
 
@@ -276,8 +279,8 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
 
 
 def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
-    """Which weights tokens have, in the policy loss and in a KL in the loss, of two responses of 3
-    and 1 tokens."""
+    """Return the weights of tokens in the policy loss and in a KL in the loss, for two responses of
+    3 and 1 tokens."""
     told = {
         "policy": answers[("aggregation", aggregation, None)],
         "kl": answers.get(("aggregation", aggregation, "loss")),
@@ -296,8 +299,9 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
 
 
 def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """The log-ratio to the rollout policy above which the policy loss, without a clip, has no
-    gradient (None: there is none up to 30)."""
+    """Return the log-ratio to the rollout policy above which the policy loss, without a clip, has
+    no gradient; None if there is none up to 30.
+    """
     gradient = as_array(answers[("ratios",)], "gradient")[0]
     return {"flat_above": flat(gradient)[1]}
 
@@ -326,17 +330,17 @@ Key = tuple[Any, ...]
 
 
 def models(on_policy: bool) -> Sequence[LabSetting]:
-    """The policies at which a gradient must agree with an objective to bear its name."""
+    """Return the policies at which a gradient must agree with an objective to bear its name."""
     return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
 
 
 def name(on_policy: bool, index: int) -> str:
-    """Of a model's batch."""
+    """Return the name of a model's batch."""
     return f"{'on' if on_policy else 'off'}-policy {index}"
 
 
 def prepare_objectives(inquiry: Inquiry) -> None:
-    """The batches of every model."""
+    """Put the batches of every model into the inquiry."""
     for on_policy in (True, False):
         for index, setting in enumerate(models(on_policy)):
             inquiry.batch(name(on_policy, index), every_group(setting))
@@ -362,8 +366,10 @@ def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
 
 
 def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
-    """A cell with that KL term, or the field the backend refuses. Off-policy it has minibatches, or
-    staleness where the library has no minibatches."""
+    """Return a cell with that KL term, or the field that the backend refuses.
+
+    Off-policy it has minibatches, or staleness where the library has no minibatches.
+    """
     wanted = settings(library, version, kl, on_policy=on_policy)
     try:
         translated(wanted)
@@ -383,7 +389,7 @@ def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings |
 def measured(
     answers: Mapping[Any, Mapping[str, Any]], key: Key, on_policy: bool, beta: float = BETA
 ) -> dict[str, Any]:
-    """The objective whose gradient the library's update has, or what the library raised."""
+    """Return the objective whose gradient the library's update has, or what the library raised."""
     settings_ = models(on_policy)
     told = [answers[(*key, index)] for index in range(len(settings_))]
     failed = next((each["error"] for each in told if "error" in each), None)
@@ -413,12 +419,12 @@ def measured(
 
 
 def _towards_rollout(setting: LabSetting) -> LabSetting:
-    """The same, regularised towards the rollout policy instead of the reference policy."""
+    """Return the setting regularised towards the rollout policy, not the reference policy."""
     return replace(setting, reference=setting.sampler)
 
 
 def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What orch says of such a term, whether the measurement agrees, and how far it is off: max
+    """Return what orch says of such a term, if the measurement agrees, and how far it is off: max
     |measured - closed form|, in units of one sequence's gradient.
 
     Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
@@ -461,8 +467,8 @@ SILENCE_CLOSE = 1e-6
 
 
 def _batches() -> dict[str, ProbeBatch]:
-    """Rollouts with a KL to the reference policy, with none, and with one to the rollout policy
-    instead; task rewards and advantages are 0."""
+    """Put in rollouts with a KL to the reference policy, with none, and with one to the rollout
+    policy instead; task rewards and advantages are 0."""
     some = ProbeBatch(**{**two_groups(), "rewards": [0.0] * 8})
     some["mask"] = [[1.0] * 3] * 8
     some["advantages"] = [[0.0] * 3] * 8
@@ -484,8 +490,9 @@ def silence_enquire(inquiry: Inquiry, launch: int) -> None:
 
 
 def silence_told(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """The KL terms that are on: in the `reward`, in the `loss`, and in the loss to the rollout
-    policy (`proximal`); each an estimator and its beta, or None."""
+    """Return the KL terms that are on: in the `reward`, in the `loss`, and in the loss to the
+    rollout policy (`proximal`); each an estimator and its beta, or None.
+    """
     batches = _batches()
     some, stale = batches["silent"], batches["silent, stale"]
     x = np.asarray(some["logp"]) - np.asarray(some["ref"])
@@ -505,7 +512,7 @@ def _gradient(answers: Mapping[Any, Mapping[str, Any]], name: str) -> FloatTable
 
 
 def _fitted(found: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
-    """The estimator and beta whose value or gradient at x was found."""
+    """Return the estimator and beta whose value or gradient at x was measured."""
     if np.abs(found).max() <= SILENCE_CLOSE * 1e-2:
         return None
     for form in plain_names():
@@ -523,7 +530,7 @@ Answered = Mapping[Any, Mapping[str, Any]]
 
 
 def measure(library: str, version: str, where: ProbeTarget, commit: str = "") -> dict[str, Any]:
-    """The evidence on a release. Raises EnvironmentFault if its functions cannot be run.
+    """Return the evidence on a release. Raise EnvironmentFault if its functions cannot be run.
 
     `commit`: of the source, where a release is not a published package.
     """
@@ -614,7 +621,7 @@ def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str
 
 
 def _cells(asked: list[tuple[Kl, bool, Key | str]], answers: Answered) -> Iterator[dict[str, Any]]:
-    """One entry for every KL term, on- and off-policy."""
+    """Yield one entry for every KL term, on- and off-policy."""
     for kl, on_policy, key in asked:
         entry = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": on_policy}
         if isinstance(key, str):
@@ -626,7 +633,7 @@ def _cells(asked: list[tuple[Kl, bool, Key | str]], answers: Answered) -> Iterat
 
 
 def _rounded(found: Mapping[str, Any]) -> dict[str, Any]:
-    """With as many digits of its gradient as machines agree on."""
+    """Return the entry with as many digits of its gradient as machines agree on."""
     if "gradient" not in found:
         return dict(found)
     rows = [[float(f"{x:.8g}") for x in row] for row in found["gradient"]]

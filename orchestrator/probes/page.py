@@ -58,7 +58,7 @@ MEANS = {
 
 
 def page(chosen: Sequence[Release]) -> str:
-    """The whole page, for those releases."""
+    """Return the page for those releases, as Markdown."""
     known = [release for release in chosen if evidence.read(*release)]
     rows = matrix(known)
     parts = [
@@ -180,7 +180,7 @@ def _curve(name: Mapping[str, Any]) -> EstimatorCurve:
 def _objectives(
     rows: Sequence[CapabilityRow], known: Sequence[Release], *, off_policy: bool
 ) -> str:
-    """One row a term; releases of a library with the same column share it."""
+    """Return one row a term. Releases of a library with equal columns share one."""
     by = {(row.label, row.library, row.version): row for row in rows}
     labels = list(dict.fromkeys(row.label for row in rows))
     columns: dict[tuple[str, ...], list[Release]] = {}
@@ -251,7 +251,7 @@ def _average(each: Mapping[str, Any]) -> str:
 
 
 def _names(known: Sequence[Release]) -> TextTable:
-    """Every name, with the releases of a library that agree on it in one row."""
+    """Return every name; releases of a library that agree on it share a row."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for library, version in known:
         for each in _read((library, version))["names"]:

@@ -113,7 +113,7 @@ def ask(
     batches: Mapping[str, ProbeBatch],
     questions: Sequence[ProbeQuestion],
 ) -> Answers:
-    """Ask a library's own functions. Raises EnvironmentFault if it cannot be run there."""
+    """Ask a library's own functions. Raise EnvironmentFault if it cannot be run there."""
     from orchestrator.plugins import probes_file
 
     asked = {"launches": launches, "batches": batches, "questions": questions}
@@ -148,16 +148,16 @@ class Inquiry:
         self._questions: dict[Hashable, ProbeQuestion] = {}
 
     def launch(self, plan: LaunchPlan, *more: str) -> int:
-        """A launch to ask about, with further arguments; returns its number."""
+        """Add a launch to ask about, with further arguments. Return its number."""
         return self.raw({"argv": [*plan.argv, *more], "files": dict(plan.files)})
 
     def raw(self, launch: ProbeLaunch) -> int:
-        """The same, of arguments and files as they are."""
+        """Add a launch of arguments and files as they are. Return its number."""
         self._launches.append(launch)
         return len(self._launches) - 1
 
     def batch(self, name: str, batch: ProbeBatch) -> None:
-        """A batch that questions name."""
+        """Add a batch that questions name."""
         self._batches[name] = batch
 
     def question(
@@ -170,14 +170,14 @@ class Inquiry:
         place: str = "",
         only: str = "",
     ) -> None:
-        """A question, to be found again under `key`; `only` one part of its answer is wanted."""
+        """Add a question whose answer is kept under `key`; `only` one part of it is wanted."""
         asked: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
         if only:
             asked["only"] = [only]
         self._questions[key] = asked
 
     def put(self, where: ProbeTarget) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
-        """Ask; answers by key, and what else was said."""
+        """Ask all questions. Return the answers by key, and the whole reply."""
         told = ask(
             self.library,
             self.version,
@@ -208,7 +208,7 @@ def sources(
     source: Path | None = None,
     within: Path | None = None,
 ) -> Iterator[ProbeSource]:
-    """Where a release can be asked, for as long as it is needed.
+    """Yield where a release can be probed, for as long as the caller needs it.
 
     `python`: has torch (default: this one). `source`: the folder of the library's package; else it
     is taken from the contract environment (in `within`, or where environments lie), or from the
@@ -239,7 +239,7 @@ def sources(
 
 
 def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
-    """The sources of a commit, out of the repository pointed to: the folder above the package."""
+    """Yield the sources of a commit of the given repository: the folder above the package."""
     (variable, *_) = lock_of(library, version, "gpu").words("variable")
     repository = os.environ.get(variable)
     if not repository:
@@ -265,7 +265,7 @@ GROUP = 2
 
 
 def every_group(setting: LabSetting) -> ProbeBatch:
-    """Every group of two rollouts that a policy can write, once; task rewards are 0."""
+    """Return every group of two rollouts that a policy can write, once; task rewards are 0."""
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
     old = batch.logp_old[:, :-1]
@@ -282,8 +282,8 @@ def every_group(setting: LabSetting) -> ProbeBatch:
 def expected_gradient(
     setting: LabSetting, gradient: Sequence[Sequence[float]], beta: float
 ) -> FloatTable:
-    """[2 parameters]: a loss's gradient in every_group's log-probabilities, expected over rollouts,
-    per sequence and unit of beta. Takes the loss for a mean over tokens."""
+    """Return [2 parameters]: a loss's gradient in every_group's log-probabilities, expected over
+    rollouts, per sequence and unit of beta. The loss is taken for a mean over tokens."""
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
@@ -294,7 +294,7 @@ def expected_gradient(
 
 
 def _rows(count: int) -> FloatTable:
-    """Which sequence each row holds: all pairs, one after the other."""
+    """Return which sequence each row holds: all pairs, one after the other."""
     return np.array(list(product(range(count), repeat=GROUP))).reshape(-1)
 
 
@@ -312,8 +312,9 @@ NEAR = CURVE[np.abs(CURVE) <= 1.5]
 
 
 def curve(log_weight: float | None = None) -> ProbeBatch:
-    """One rollout with a token at each point of CURVE, on-policy; with `log_weight`, at each point
-    of NEAR, with that log pi / pi_rollout."""
+    """Return one rollout with a token at each point of CURVE, on-policy; with `log_weight`, at each
+    point of NEAR, with that log pi / pi_rollout.
+    """
     points = CURVE if log_weight is None else NEAR
     old = points - (log_weight or 0.0)
     one = [1.0] * len(points)
@@ -328,7 +329,7 @@ def curve(log_weight: float | None = None) -> ProbeBatch:
 
 
 def ratios() -> ProbeBatch:
-    """One rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
+    """Return one rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
     whole = curve()
     old = [[0.0] * len(CURVE)]
     return ProbeBatch(**{**whole, "old": old, "ref": whole["logp"], "advantages": whole["mask"]})
@@ -342,7 +343,7 @@ STEP = 1e-3
 
 
 def two_groups(changed: float = 0.0) -> ProbeBatch:
-    """Two groups of four rollouts, on-policy; the KL (k1) of token AT raised by `changed`."""
+    """Return two groups of four rollouts, on-policy; the KL (k1) of token AT raised by `changed`."""
     rng = np.random.default_rng(5)
     logp = -rng.uniform(0.2, 2.0, (len(LENGTHS), max(LENGTHS)))
     ref = logp - rng.uniform(-0.5, 0.5, logp.shape)
@@ -359,14 +360,14 @@ def two_groups(changed: float = 0.0) -> ProbeBatch:
 
 
 def scaled(batch: ProbeBatch, reward: float, kl: float) -> ProbeBatch:
-    """The same rollouts with all rewards and all KLs (k1) so many times as large."""
+    """Return the rollouts with all rewards and all KLs (k1) multiplied by a factor."""
     ref = np.asarray(batch["logp"]) + kl * (np.asarray(batch["ref"]) - np.asarray(batch["logp"]))
     rewards = [reward * each for each in batch["rewards"]]
     return ProbeBatch(**{**batch, "ref": _listed(ref), "rewards": rewards})
 
 
 def ragged() -> ProbeBatch:
-    """Two rollouts of 3 and 1 tokens, on-policy, advantages 1, task rewards 0."""
+    """Return two rollouts of 3 and 1 tokens, on-policy, advantages 1, task rewards 0."""
     logp = [[-1.0, -0.5, -2.0], [-0.7, -1.0, -1.0]]
     ref = [[-1.2, -0.9, -1.5], [-0.9, -1.0, -1.0]]
     return ProbeBatch(
@@ -381,7 +382,7 @@ def ragged() -> ProbeBatch:
 
 
 def as_array(answer: Mapping[str, Any], key: str) -> FloatTable:
-    """An array of an answer. Raises EnvironmentFault if the library raised instead."""
+    """Return an array of an answer. Raise EnvironmentFault if the library raised instead."""
     if "error" in answer:
         raise EnvironmentFault(f"the library's own functions raised {answer['error']}")
     return np.asarray(answer[key], dtype=float)

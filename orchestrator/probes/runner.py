@@ -69,7 +69,8 @@ class Sources:
     def load(
         self, file: str, only: Sequence[str] | None = None, *, as_main: bool = False, **within: Any
     ) -> types.ModuleType:
-        """A module made of a file, or of some of its definitions (`f`, `Class`, `Class.method`).
+        """Return a module made of a file, or of some of its definitions (`f`, `Class`,
+        `Class.method`).
 
         `within` gives it names it would import, or replaces functions of its own. Annotations are
         not evaluated. Raises LookupError if the file has no such definition.
@@ -88,7 +89,7 @@ class Sources:
     def _compiled(
         self, file: str, only: tuple[str, ...], given: frozenset[str]
     ) -> tuple[types.CodeType, list[str]]:
-        """What is to be executed, and the names it would import in vain."""
+        """Return what is to be executed, and the names that it would import in vain."""
         key = (file, only, given)
         if key not in self._code:
             tree = self._tree(file)
@@ -112,7 +113,7 @@ class Sources:
         return self._trees[file]
 
     def assigned(self, file: str, method: str, attribute: str, within: Mapping[str, Any]) -> Any:
-        """What `self.attribute = ...` in a method evaluates to."""
+        """Return what `self.attribute = ...` in a method evaluates to."""
         for node in ast.walk(_find(self._tree(file), method, file)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
                 code = compile(ast.Expression(node.value), file, "eval")
@@ -143,7 +144,7 @@ def _find(tree: ast.Module, name: str, file: str) -> Any:
 def _real_imports(
     node: ast.Import | ast.ImportFrom, given: frozenset[str], absent: list[str]
 ) -> Iterator[ast.stmt]:
-    """The imports that can be had; other names that are not given are added to `absent`."""
+    """Return the imports that work here; add other names that are not given to `absent`."""
     module = node.module if isinstance(node, ast.ImportFrom) else None
     relative = isinstance(node, ast.ImportFrom) and node.level
     for alias in node.names:
@@ -159,7 +160,7 @@ def _real_imports(
 
 
 def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any]) -> Iterator[Any]:
-    """One answer a question, in order; what a library raises is its answer."""
+    """Yield one answer a question, in order. What a library raises is its answer."""
     import torch
 
     own_float = torch.Tensor.float
@@ -216,7 +217,7 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
 
 
 def _gradient(value: Any, logp: Any) -> Any:
-    """d value / d logp, in the batch's shape; zero where nothing depends on it."""
+    """Return d value / d logp, in the batch's shape; zero where nothing depends on it."""
     import torch
 
     if not value.requires_grad:
@@ -234,7 +235,7 @@ def _tensor(key: str, value: Any, kind: str) -> Any:
 
 
 def main() -> None:
-    """Answers standard input; what libraries print goes to standard error."""
+    """Answer standard input. What libraries print goes to standard error."""
     import torch
 
     torch.set_num_threads(1)
