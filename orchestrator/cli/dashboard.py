@@ -100,12 +100,12 @@ class Shown:
         import dashboards
         from dashboards.serve import Page
         from orchestrator.cli import stages
-        from orchestrator.evaluate import known
+        from orchestrator.evaluate import score_index
         from orchestrator.report import markdown
 
         shown = self.experiment
         records = stages.gather(shown)
-        found = known(shown.cells, shown.spec.evaluation, shown.folder)
+        found = score_index(shown.cells, shown.spec.evaluation, shown.folder)
         comparison = stages.contrast(shown, records, found.scores, found.items)
         told = stages.told(shown, comparison, records, found.scores, faults=found.faults)
         return Page(dashboards.html(told, live=True).encode(), markdown(told).encode())

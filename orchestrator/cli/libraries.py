@@ -94,14 +94,14 @@ def _side(
     experiment: Experiment, folder: Any, declared: "Sequence[Cell]", name: str, metric: str | None
 ) -> "LibrarySide | None":
     from orchestrator.analysis.libraries import library_side
-    from orchestrator.evaluate import known
+    from orchestrator.evaluate import score_index
     from orchestrator.runs.collect import collect
 
     asked, cells = _asked(declared, micro=name == "predicted")
     if not cells:
         return None
     records = collect(cells, folder)
-    scores = known(cells, experiment.spec.evaluation, folder).scores
+    scores = score_index(cells, experiment.spec.evaluation, folder).scores
     return library_side(name, asked, records, scores, metric)  # type: ignore[arg-type]
 
 

@@ -83,9 +83,12 @@ def command(
     rows = matrix(chosen)
     if as_json or form == "json":
         from orchestrator.probes.capability import document
-        from orchestrator.probes.findings import unmeasured
+        from orchestrator.probes.findings import unmeasured_differences
 
-        told = {f"{library}@{version}": unmeasured(library, version) for library, version in chosen}
+        told = {
+            f"{library}@{version}": unmeasured_differences(library, version)
+            for library, version in chosen
+        }
         print_json({**document(chosen, rows), "not_measured": told})
         return
     _table(rows, chosen, off_policy)

@@ -76,10 +76,10 @@ def _sides(
 
 
 def _read(experiment: Experiment, folder: Any, cells: Sequence[Any]) -> tuple[Any, Any]:
-    from orchestrator.evaluate import known
+    from orchestrator.evaluate import score_index
     from orchestrator.runs.collect import collect
 
-    return collect(cells, folder), known(cells, experiment.spec.evaluation, folder).scores
+    return collect(cells, folder), score_index(cells, experiment.spec.evaluation, folder).scores
 
 
 # ---------------------------------------------------------------- where cells come from

@@ -40,7 +40,7 @@ def known(experiment: Experiment) -> "ScoreIndex":
     stderr."""
     from orchestrator import evaluate
 
-    found = evaluate.known(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    found = evaluate.score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
     for fault in found.faults:
         say(fault)
     return found
@@ -55,7 +55,9 @@ def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
     """The baselines the spec declares for these cells, with their scores on disk."""
     from orchestrator.evaluate import baselines
 
-    return baselines.known(experiment.spec.evaluation, experiment.cells, experiment.folder)
+    return baselines.scored_baselines(
+        experiment.spec.evaluation, experiment.cells, experiment.folder
+    )
 
 
 def score(
@@ -77,7 +79,9 @@ def score(
         elif event.kind == "scored" and every(event.done, event.total):
             say(f"evaluated {event.done} of {event.total}")
 
-    asked, faults = baselines.asked(spec.evaluation, experiment.cells, experiment.folder)
+    asked, faults = baselines.declared_baselines(
+        spec.evaluation, experiment.cells, experiment.folder
+    )
     for fault in faults:
         say(fault)
     try:
@@ -136,9 +140,9 @@ def contrast(
     from orchestrator.analysis.compare import compare
 
     if items is None:
-        from orchestrator.evaluate import known
+        from orchestrator.evaluate import score_index
 
-        items = known(experiment.cells, experiment.spec.evaluation, experiment.folder).items
+        items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
     return compare(experiment.spec, records, scores, items)
 
 

@@ -28,4 +28,4 @@ from orchestrator.evaluate.run import evaluate as evaluate
 from orchestrator.evaluate.scores import aggregate as aggregate
 from orchestrator.evaluate.scores import read_scores as read_scores
 from orchestrator.evaluate.survey import ScoreIndex as ScoreIndex
-from orchestrator.evaluate.survey import known as known
+from orchestrator.evaluate.survey import score_index as score_index

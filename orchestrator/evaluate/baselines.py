@@ -91,7 +91,7 @@ class ScoredBaseline(NamedTuple):
         return f"{self.baseline.model}{', no chat template' if plain else ''}"
 
 
-def asked(
+def declared_baselines(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> tuple[list[DeclaredBaseline], list[str]]:
     """Return the declared baselines, and a sentence for each that cannot be evaluated.
@@ -129,7 +129,7 @@ def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:
     return list({one.record.cell.id: one.record for one in asked_for}.values())
 
 
-def known(
+def scored_baselines(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> list[ScoredBaseline]:
     """Return the declared baselines with their scores on disk; no scores where none were made."""
@@ -141,7 +141,7 @@ def known(
             tuple(read_scores(home.cell(one.record.cell))),
             one.note,
         )
-        for one in asked(evaluation, cells, folder)[0]
+        for one in declared_baselines(evaluation, cells, folder)[0]
     ]
 
 

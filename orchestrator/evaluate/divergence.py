@@ -185,7 +185,7 @@ def _finite(logps: Tensor) -> Tensor:
 
 
 def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
-    """Return token ids and mask [B, L], padded on the right, so that positions need no correction."""
+    """Return token ids and mask [B, L], padded on the right: positions need no correction."""
     longest = max(len(one.prompt) + len(one.tokens) for one in batch)
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     mask = torch.zeros(len(batch), longest, dtype=torch.long)

@@ -165,7 +165,7 @@ def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def rounds(identities: Sequence[int]) -> list[list[int]]:
-    """Return indices of requests by how often the same request came before: firsts, then seconds."""
+    """Return indices of requests by how often the same request came before, firsts first."""
     seen: dict[int, int] = {}
     found: list[list[int]] = []
     for place, identity in enumerate(identities):

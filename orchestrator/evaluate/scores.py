@@ -124,7 +124,7 @@ class StoredScore(NamedTuple):
         return asked.step, asked.task.name, asked.seed, asked.kind
 
 
-def found(cell_dir: CellDir) -> Iterator[StoredScore]:
+def stored_scores(cell_dir: CellDir) -> Iterator[StoredScore]:
     """Yield every result of a cell. Raise RunFolderError for a file that is cut or foreign."""
     with telling(cell_dir.evaluations):
         try:
@@ -149,7 +149,7 @@ def current(cell_dir: CellDir) -> list[Result]:
     last asked for is told.
     """
     newest: dict[SamplingKind, StoredScore] = {}
-    for one in found(cell_dir):
+    for one in stored_scores(cell_dir):
         if one.kind not in newest or newest[one.kind].time_ns < one.time_ns:
             newest[one.kind] = one
     return [newest[kind].result for kind in sorted(newest)]

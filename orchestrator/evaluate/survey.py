@@ -22,9 +22,9 @@ from orchestrator.evaluate.scores import (
     ask_again,
     content_hash,
     current,
-    found,
     read_scores_at,
     stamp,
+    stored_scores,
 )
 from orchestrator.launch.export import export
 from orchestrator.records import (
@@ -236,7 +236,7 @@ class Survey:
 
     def _on_disk(self, cell: Cell) -> dict[Path, StoredScore]:
         if cell.id not in self._found:
-            self._found[cell.id] = {one.path: one for one in found(self.folder.cell(cell))}
+            self._found[cell.id] = {one.path: one for one in stored_scores(self.folder.cell(cell))}
         return self._found[cell.id]
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
@@ -302,7 +302,7 @@ class ScoreIndex(NamedTuple):
     """Cell id -> single items at its last step, of tasks scored with every seed that is asked."""
 
 
-def known(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
+def score_index(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
     """Return the scores on disk of what is asked, with the means over each domain's tasks."""
     results = {cell.id: _asked(cell, evaluation, folder) for cell in cells}
     slugs = {cell.id: cell.slug for cell in cells}

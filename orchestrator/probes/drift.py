@@ -15,7 +15,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import Release, measurement, words
-from orchestrator.probes.evidence import EstimatorCurve, told
+from orchestrator.probes.evidence import EstimatorCurve, curve_text
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import BackendRef, Kl
 
@@ -295,7 +295,7 @@ def _curves(found: Mapping[str, Any], kl: Kl) -> dict[str, str]:
     """Return in words every name with the value of the cell's estimator, where the cell uses it."""
     plain = entry(kl.estimator).base if kl.estimator in TABLE else ""
     return {
-        f"{each['name']} in the {each['place']}": told(EstimatorCurve(**_fields(each)))
+        f"{each['name']} in the {each['place']}": curve_text(EstimatorCurve(**_fields(each)))
         for each in found["names"]
         if each.get("value") == plain and each["place"] in str(kl.placement)
     }

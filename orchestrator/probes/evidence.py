@@ -109,7 +109,7 @@ class EstimatorCurve:
     """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
 
 
-def told(curve: EstimatorCurve) -> str:
+def curve_text(curve: EstimatorCurve) -> str:
     """Return the curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
     names = TABLE[curve.value].symbol if curve.value in TABLE else curve.value
     words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]

@@ -176,7 +176,7 @@ Unmeasured = tuple[str, str, str]
 LEFT_OUT = "left out of the rehearsal"
 
 
-def unmeasured(library: str, version: str) -> list[Unmeasured]:
+def unmeasured_differences(library: str, version: str) -> list[Unmeasured]:
     """Return differences that were read and not measured; then what a rehearsal leaves out."""
     found = semantics(BackendRef(name=library, version=version))
     read = [
@@ -187,10 +187,10 @@ def unmeasured(library: str, version: str) -> list[Unmeasured]:
     return read + [("not imitated", sentence, LEFT_OUT) for sentence in found.omits]
 
 
-def together(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
+def grouped_by_releases(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
     """Return the same entries, each with the releases that share it."""
     by: dict[Unmeasured, list[Release]] = {}
     for release in known:
-        for told in unmeasured(*release):
+        for told in unmeasured_differences(*release):
             by.setdefault(told, []).append(release)
     return by

@@ -63,7 +63,7 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
     """Return what an estimator is, from the answers to `kl` on curve(WEIGHTS[name])."""
     value = {name: as_array(each, "value")[0] for name, each in answers.items()}
     gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
-    bound_of, (below, above) = value["on"], flat(gradient["on"])
+    bound_of, (below, above) = value["on"], flat_beyond(gradient["on"])
     value["on"], gradient["on"] = value["on"][_AMONG], gradient["on"][_AMONG]
     whose, off = _nearest(value, _values)
     whose_gradient, off_gradient = _nearest(gradient, _gradients)
@@ -140,7 +140,7 @@ def _bound(value: FloatTable, whose: str) -> float | None:
     return float(f"{np.abs(value[held]).max():.4g}") if held.any() else None
 
 
-def flat(gradient: FloatTable) -> tuple[float | None, float | None]:
+def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
     """Return where the gradient stops, going away from 0 in both directions."""
     zero = np.abs(gradient) <= 1e-12
     zero |= ~np.isfinite(gradient)
@@ -303,7 +303,7 @@ def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
     no gradient; None if there is none up to 30.
     """
     gradient = as_array(answers[("ratios",)], "gradient")[0]
-    return {"flat_above": flat(gradient)[1]}
+    return {"flat_above": flat_beyond(gradient)[1]}
 
 
 def _aggregation(weights: FloatTable) -> str:
@@ -346,7 +346,7 @@ def prepare_objectives(inquiry: Inquiry) -> None:
             inquiry.batch(name(on_policy, index), every_group(setting))
 
 
-def enquire(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
+def ask_for_update(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
     """Ask for the update of a launch at every model."""
     for index in range(len(models(on_policy))):
         inquiry.question((*key, index), "update", launch, name(on_policy, index), only="gradient")
@@ -361,7 +361,7 @@ def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
                 yield kl, on_policy, found
                 continue
             key = ("cell", kl.label, on_policy)
-            enquire(inquiry, key, inquiry.launch(translated(found)), on_policy)
+            ask_for_update(inquiry, key, inquiry.launch(translated(found)), on_policy)
             yield kl, on_policy, key
 
 
@@ -481,7 +481,7 @@ def _batches() -> dict[str, ProbeBatch]:
     }
 
 
-def silence_enquire(inquiry: Inquiry, launch: int) -> None:
+def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
     """Ask about a launch that says nothing about KL."""
     for name, batch in _batches().items():
         inquiry.batch(name, batch)
@@ -489,7 +489,7 @@ def silence_enquire(inquiry: Inquiry, launch: int) -> None:
         inquiry.question(("silent", "loss", name), "loss", launch, name)
 
 
-def silence_told(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+def silent_terms(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the KL terms that are on: in the `reward`, in the `loss`, and in the loss to the
     rollout policy (`proximal`); each an estimator and its beta, or None.
     """
@@ -541,7 +541,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     refused = prepare(inquiry)
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
-    silence_enquire(inquiry, inquiry.raw(probes.silent(version)))
+    ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
     answers, told = inquiry.put(where)
     return {
         "library": library,
@@ -550,7 +550,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "arithmetic": "float64, CPU",
         "stood_in": probes.STOOD_IN,
         "sources": {key: dict(value) for key, value in sorted(told.sources.items())},
-        "silent": silence_told(answers),
+        "silent": silent_terms(answers),
         "names": [_name(each, answers) for each in names],
         "reward": {
             advantage: {"refused": refused[advantage]}
@@ -600,7 +600,7 @@ def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]
     for label, native in probes.natives(inquiry.version).items():
         launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
         for on_policy in (True, False):
-            enquire(inquiry, ("native", label, on_policy), launch, on_policy)
+            ask_for_update(inquiry, ("native", label, on_policy), launch, on_policy)
         larger = native.get("groups_of_four", native)
         launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
         ask_about(inquiry, ("native reward", label), launch)

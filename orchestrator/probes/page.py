@@ -6,8 +6,8 @@ from typing import Any
 from orchestrator.estimators import plain_names
 from orchestrator.probes import evidence
 from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
-from orchestrator.probes.evidence import EstimatorCurve, told
-from orchestrator.probes.findings import findings, together
+from orchestrator.probes.evidence import EstimatorCurve, curve_text
+from orchestrator.probes.findings import findings, grouped_by_releases
 
 TextTable = Sequence[Sequence[str]]
 
@@ -164,7 +164,7 @@ def _bounds(found: Mapping[str, Any]) -> str:
     held: dict[str, list[str]] = {}
     for each in found["names"]:
         if each.get("value_bound") and each["name"] in plain_names():
-            words_ = told(_curve(each)).partition(", ")[2]
+            words_ = curve_text(_curve(each)).partition(", ")[2]
             held.setdefault(words_, [])
             if each["name"] not in held[words_]:
                 held[words_].append(each["name"])
@@ -255,7 +255,7 @@ def _names(known: Sequence[Release]) -> TextTable:
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for library, version in known:
         for each in _read((library, version))["names"]:
-            text = f"raises {each['error']}" if "error" in each else told(_curve(each))
+            text = f"raises {each['error']}" if "error" in each else curve_text(_curve(each))
             if "error" not in each and "rho" in each["gradient"]:
                 text += ", weighted by w held fixed"
             rows.setdefault((library, each["name"], each["place"], text), []).append(version)
@@ -274,7 +274,7 @@ def _names(known: Sequence[Release]) -> TextTable:
 def _unmeasured(known: Sequence[Release]) -> TextTable:
     rows = [
         (*told, "; ".join(f"{library} {version}" for library, version in of))
-        for told, of in together(known).items()
+        for told, of in grouped_by_releases(known).items()
     ]
     return [("what", "in the library", "why it is not measured", "releases"), *rows]
 

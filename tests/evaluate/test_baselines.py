@@ -61,14 +61,14 @@ def test_a_baseline_of_no_chosen_cell_is_not_asked(
     folder: RunFolder, train: Train, ask: AskFor
 ) -> None:
     evaluation = ask(baselines=(Baseline(model="gemma"),))
-    assert baselines.asked(evaluation, [train().cell], folder) == ([], [])
+    assert baselines.declared_baselines(evaluation, [train().cell], folder) == ([], [])
 
 
 def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, ask: AskFor) -> None:
     cell = train().cell
     own = cell.settings.model.model_copy(update={"path": "micro:zinc"})
     other = cell.model_copy(update={"settings": cell.settings.model_copy(update={"model": own})})
-    asked, (fault,) = baselines.asked(ask(baselines=BOTH[:1]), [other], folder)
+    asked, (fault,) = baselines.declared_baselines(ask(baselines=BOTH[:1]), [other], folder)
     assert not asked
     assert fault.startswith("baseline amber: backend 'micro' ships no policy")
 
@@ -80,7 +80,7 @@ def test_baselines_are_scored_once_and_told_twice(
 ) -> None:
     record = train(policy="cedar")
     evaluation = ask(baselines=BOTH, tasks=ask().tasks[:2])
-    asked, _ = baselines.asked(evaluation, [record.cell], folder)
+    asked, _ = baselines.declared_baselines(evaluation, [record.cell], folder)
     started: list[int] = []
     scores = evaluate(
         [record],
@@ -90,7 +90,7 @@ def test_baselines_are_scored_once_and_told_twice(
         workers=1,
         on_event=lambda event: started.append(event.total),
     )
-    told = baselines.known(evaluation, [record.cell], folder)
+    told = baselines.scored_baselines(evaluation, [record.cell], folder)
     assert [one.name for one in told] == ["amber", "amber, no chat template"]
     assert {score.step for one in told for score in one.scores} == {0}
     assert len(told[0].scores) == 2 * 4

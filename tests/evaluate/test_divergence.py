@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.errors import CheckpointError
-from orchestrator.evaluate import UnscoredError, evaluate, known
+from orchestrator.evaluate import UnscoredError, evaluate, score_index
 from orchestrator.records import DivergenceRequest, DivergenceTask, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 
@@ -170,7 +170,7 @@ def test_divergences_are_scores_beside_the_others(
     rows = [json.loads(line) for line in (record.directory / one.items_path).open()]
     assert one.value == pytest.approx(np.mean([row["kl_reverse"] for row in rows]))
     assert one.num_items == len(rows) == 24
-    found = known([record.cell], asked, folder)
+    found = score_index([record.cell], asked, folder)
     assert not found.faults
     assert {s.metric for s in found.scores if s.task == "in_domain"} == {
         "mean@4",

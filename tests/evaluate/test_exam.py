@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.evaluate import known
+from orchestrator.evaluate import score_index
 from orchestrator.evaluate.scores import Result, ScoreKey
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
@@ -64,7 +64,7 @@ def pair(train: Train) -> list[Record]:
 def told(
     folder: RunFolder, records: list[Record], evaluation: EvaluationSpec
 ) -> tuple[dict[tuple[str, str], float], list[str]]:
-    found = known([r.cell for r in records], evaluation, folder)
+    found = score_index([r.cell for r in records], evaluation, folder)
     means = {(s.cell_id, s.task): s.value for s in found.scores if s.task.endswith("_domain")}
     return means, found.faults
 
@@ -158,7 +158,7 @@ def test_tasks_and_seeds_the_spec_no_longer_asks_for_are_left_out(
         save(folder, pair[0], task)
         save(folder, pair[0], task, seed=5)
     fewer = ask(tasks=ask().tasks[:2])
-    found = known([pair[0].cell], fewer, folder)
+    found = score_index([pair[0].cell], fewer, folder)
     assert {s.task for s in found.scores} == {
         "micro_sort",
         "micro_reverse",

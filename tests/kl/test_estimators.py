@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from orchestrator.estimators import TABLE
-from orchestrator.kl.estimators import (
-    UNCLAMPED,
-    Clamp,
-    centre,
-    importance_ratio,
-    slope,
-    token_kl,
-)
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, centre, importance_ratio, slope, token_kl
 
 FORMS: tuple[Any, ...] = ("none", *TABLE)
 RNG = np.random.default_rng(3)

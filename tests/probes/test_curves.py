@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, token_kl
-from orchestrator.probes.evidence import told
+from orchestrator.probes.evidence import curve_text
 from orchestrator.probes.measure import FORMS, WEIGHTS, classify
 from orchestrator.probes.protocol import CURVE, NEAR
 
@@ -56,13 +56,13 @@ def test_bounds_are_found_where_they_bind(form: str, below: float, above: float)
     assert found.value_bound == 7
     assert found.flat_below == pytest.approx(below, abs=0.011)
     assert found.flat_above == pytest.approx(above, abs=0.011)
-    assert "held within ±7, no gradient for x <" in told(found)
+    assert "held within ±7, no gradient for x <" in curve_text(found)
 
 
 def test_a_bounded_weight_is_found() -> None:
     found = classify(answers("sg_rho_k2", weight_bound=10.0))
     assert found.weight_bound == pytest.approx(10)
-    assert "weight at most 10" in told(found)
+    assert "weight at most 10" in curve_text(found)
 
 
 def test_what_is_nobodys_is_called_so() -> None:
