@@ -192,7 +192,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         def _model_generate(
             self, requests: Any, generate: bool = False, sampling_params: Any = None
         ) -> list[Any]:
-            """Return an output for each copy of a prompt, of the n that vLLM made in one request."""
+            """Return an output for each copy of a prompt, of the n made in one request."""
             if not generate or not isinstance(sampling_params, list):
                 return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]
             groups = engines.grouped(requests)

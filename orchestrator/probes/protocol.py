@@ -343,7 +343,7 @@ STEP = 1e-3
 
 
 def two_groups(changed: float = 0.0) -> ProbeBatch:
-    """Return two groups of four rollouts, on-policy; `changed` is added to the KL (k1) of token AT."""
+    """Return two groups of four rollouts, on-policy; token AT has `changed` more KL (k1)."""
     rng = np.random.default_rng(5)
     logp = -rng.uniform(0.2, 2.0, (len(LENGTHS), max(LENGTHS)))
     ref = logp - rng.uniform(-0.5, 0.5, logp.shape)
