@@ -15,6 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from backends.micro.version import VERSION
+from orchestrator.errors import LogFault
+from orchestrator.metrics.names import is_canonical
 from orchestrator.records import Checkpoint, MetricPoint
 
 METRICS, STATE, RESUME, MODEL = (
@@ -77,15 +80,23 @@ def _is_whole_tensors(path: Path) -> bool:
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt in file order; a line that cannot be read ends it."""
-    with contextlib.suppress(FileNotFoundError), (attempt_dir / METRICS).open("rb") as file:
+    """Yield the metrics of an attempt in file order; a line that cannot be read ends them.
+
+    Raise LogFault, after everything, for a log without a single canonical name.
+    """
+    names: set[str] = set()
+    path = attempt_dir / METRICS
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:
             try:
                 plain = json.loads(line)
                 point = MetricPoint(plain["step"], plain["time"], plain["values"])
             except (ValueError, KeyError, TypeError):
-                return
+                break
+            names.update(point.values)
             yield point
+    if names and not any(map(is_canonical, names)):
+        raise LogFault.of_names(path, "micro", (VERSION,), names)
 
 
 class Journal:

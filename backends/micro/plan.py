@@ -35,6 +35,7 @@ CAPABILITIES: Mapping[str, Sequence[object]] = {
     "loss.aggregation": get_args(LossAggregation),
     "kl.estimator": choices(),
     "kl.placement": (None, *get_args(Placement)),
+    "optimizer.schedule": ("constant", "linear", "cosine"),
 }
 _RANGES = {
     "data.max_prompt_tokens": (PROMPT_TOKENS, sys.maxsize),

@@ -5,6 +5,7 @@ accepts and then ignores, or fails on only when a process has started.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,20 @@ def keys(kind: str, version: str = VERSIONS[0]) -> Mapping[str, tuple[str, objec
     path = Path(__file__).parent / "keys" / f"{version}.json"
     table = json.loads(path.read_text(encoding="utf-8"))[kind]
     return {key: (str(spelled), default) for key, (spelled, default) in table.items()}
+
+
+@cache
+def plain_keys(version: str) -> frozenset[str]:
+    """Return the dotted keys of rl.toml in a release, without the names of unions' branches.
+
+    `.*` at the end: a table of the user's.
+    """
+    table = keys("rl", version)
+    plain = {key: re.sub(r"<[^>]*>", "", key) for key in table}
+    return frozenset(
+        f"{plain[key]}.*" if "dict" in spelled.split("|") else plain[key]
+        for key, (spelled, _) in table.items()
+    )
 
 
 def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fault]:

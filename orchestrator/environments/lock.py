@@ -150,7 +150,7 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
 
 def has_lock(library: str, version: str) -> bool:
     """Whether this release trains in an environment of its own. Imports no backend."""
-    return _path(library, version, "gpu").is_file()
+    return plugins.exists(library) and _path(library, version, "gpu").is_file()
 
 
 def read_lock(path: Path, library: str) -> Lock:

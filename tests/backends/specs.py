@@ -1,11 +1,16 @@
 """The declared cells of the shipped specs, read once a process: cells are frozen."""
 
+import contextlib
 from functools import cache
 from pathlib import Path
 
-from orchestrator.records import Cell
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
+from orchestrator.spec.rehearse import rehearse
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,3 +25,41 @@ def every() -> tuple[Cell, ...]:
     """Of every spec, by the names of their files."""
     paths = sorted((ROOT / "experiments").glob("*.yaml"))
     return tuple(cell for path in paths for cell in declared(path.stem))
+
+
+@cache
+def translated(library: str) -> tuple[Cell, ...]:
+    """Of every spec, the cells of a library that it translates: as declared, or as rehearsed."""
+    backend, declared_ = plugins.load(library), every()
+    cells = [cell for cell in declared_ if cell.settings.backend.name == library]
+    if backend.rehearse(declared_[0]) is not None:
+        cells += rehearse(declared_, library)
+    place = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+    kept = []
+    for cell in cells:
+        try:
+            backend.translate(cell, place)
+        except UnsupportedSetting as refused:
+            assert refused.field, "a refusal names a field"  # noqa: PT017  (the rest translates)
+        else:
+            kept.append(cell)
+    return tuple(kept)
+
+
+def of_releases(library: str) -> list[Cell]:
+    """The cells of `translated`, in each release that trains them."""
+    backend = plugins.load(library)
+    place = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+    cells = list(translated(library))
+    for cell in translated(library):
+        for version in backend.versions:
+            for lag in {cell.settings.max_staleness_steps, 0, 1}:
+                ref = cell.settings.backend.model_copy(update={"version": version})
+                settings = cell.settings.model_copy(
+                    update={"backend": ref, "max_staleness_steps": lag}
+                )
+                other = cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
+                with contextlib.suppress(UnsupportedSetting):
+                    backend.translate(other, place)
+                    cells.append(other)
+    return cells

@@ -1,0 +1,771 @@
+"""The contract of a backend as a pytest class that its author inherits.
+
+    from orchestrator.testing.backend_contract import BackendContract
+
+    class TestToy(BackendContract):
+        backend = BACKEND
+
+        def cells(self): ...                             # cells that it trains
+        def release_keys(self, version): ...             # what the library's own parser takes
+        def write_log(self, attempt_dir): ...            # a recorded log
+        def write_unknown_log(self, attempt_dir): ...    # the same, with other names
+        def write_checkpoint(self, checkpoints_dir, step): ...
+
+Every test is a rule of orchestrator.library.protocol. They need neither the library nor a GPU:
+`release_keys` is a table that a script of yours has read out of the library, and logs and
+checkpoints are as a real run has left them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, get_args
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from orchestrator import estimators, plugins
+from orchestrator.errors import LogFault, UnsupportedSetting
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.kl.library_semantics import parse as parse_dialect
+from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
+from orchestrator.library.protocol import Backend
+from orchestrator.metrics.names import is_canonical
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
+from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
+
+HEAVY = ("torch", "transformers", "vllm", "ray", "hydra", "pandas")
+"""Modules that importing a backend and translating a cell must not import."""
+SECONDS_A_CELL = 0.005
+"""CPU time of `translate`; orch plans a thousand cells a second, and machines differ."""
+ONLY_NAMES = frozenset({"model.name", "data.name", "backend.name"})
+"""Fields that name something for people: a launch need not hold them."""
+UNKNOWN_ESTIMATOR = "contract_k9"
+_ROOT = Path("/orch contract/it's")
+_PLACE = AttemptPaths(_ROOT / "plan", _ROOT / "attempts/1", _ROOT / "checkpoints")
+_CHOICES: Mapping[str, tuple[object, ...]] = {
+    "model.chat_template": ("default", "none"),
+    "data.reward": ("math_boxed", "countdown", "exact"),
+    "advantage.estimator": get_args(AdvantageEstimator),
+    "loss.aggregation": get_args(LossAggregation),
+    "kl.placement": get_args(Placement),
+    "optimizer.schedule": ("constant", "linear", "cosine"),
+}
+
+
+class Change(NamedTuple):
+    """A cell that a backend translates, and another that differs in one field only."""
+
+    field: str
+    before: LaunchPlan
+    after: LaunchPlan
+
+    def entries(self) -> tuple[LedgerEntry | None, LedgerEntry | None]:
+        """Return the ledger entries of the field, before and after."""
+        before, after = (
+            next((e for e in plan.ledger if _covers(e.field, self.field)), None)
+            for plan in (self.before, self.after)
+        )
+        return before, after
+
+
+class BackendContract:
+    """What every backend owes orch. Inherit it, and fill in what has no default."""
+
+    backend: ClassVar[Backend]
+    """The backend under test."""
+
+    def cells(self) -> Iterable[Cell]:
+        """Return cells that the backend translates: of every release it drives, and at least one
+        with and one without a KL in each placement that it offers."""
+        raise NotImplementedError
+
+    def release_keys(self, version: str) -> Collection[str]:
+        """Return the dotted keys or flags that a release's own parser takes.
+
+        Read them out of the library and keep them as data: a key that nobody reads is no setting.
+        A key that ends in `.*` stands for everything below it (a table of the user's).
+        """
+        raise NotImplementedError
+
+    def write_log(self, attempt_dir: Path) -> Path:
+        """Write a recorded log of at least two train steps. Return the file of the last line."""
+        raise NotImplementedError
+
+    def write_unknown_log(self, attempt_dir: Path) -> None:
+        """Write a log of the same layout with names that the backend does not know."""
+        raise NotImplementedError
+
+    def write_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
+        """Write a checkpoint as the library leaves it, complete."""
+        raise NotImplementedError
+
+    def cut_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
+        """Write a checkpoint as a kill in the middle of saving leaves it.
+
+        The default cuts each file of `write_checkpoint` in half; an empty one was not written yet.
+        """
+        self.write_checkpoint(checkpoints_dir, step)
+        for folder in self.backend.begun_checkpoints(checkpoints_dir):
+            if _step_of(folder, checkpoints_dir) == step:
+                for file in [path for path in folder.rglob("*") if path.is_file()]:
+                    size = file.stat().st_size // 2
+                    os.truncate(file, size) if size else file.unlink()
+
+    def emitted(self, plan: LaunchPlan) -> Mapping[str, Sequence[str]]:
+        """Return what a launch really sends: key -> values, of argv, environment and files.
+
+        The default reads `key=value` (Hydra's marks left out), `--flag value`, `--flag=value`,
+        `--flag`, and the TOML, YAML and JSON files of the plan; entries of lists of tables have the
+        key of the list.
+        """
+        return _emitted(plan)
+
+    def own_launch(self, plan: LaunchPlan) -> Launch:
+        """Return a plan's launch as the audit reads it."""
+        version = {plan.backend: f"{plan.version} the test says so"}
+        documents = [_document(name, text) for name, text in plan.files.items()]
+        return Launch(
+            words=tuple(CommandWord(word, (1,)) for word in plan.argv),
+            documents=tuple(each for each in documents if each is not None),
+            versions=version,
+        )
+
+    # ------------------------------------------------------------------ the backend itself
+
+    def test_it_keeps_the_protocol(self) -> None:
+        assert isinstance(self.backend, Backend)
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", self.backend.name), "a module's name"
+        assert self.backend.title
+        assert self.backend.versions
+        assert len(set(self.backend.versions)) == len(self.backend.versions)
+        for folder in (self.backend.tasks_dir, self.backend.policies_dir):
+            assert folder is None or folder.is_dir(), folder
+
+    def test_capabilities_name_fields_of_a_cell(self) -> None:
+        leaves = {name for cell in self._cells for name, _ in flatten(cell.settings.model_dump())}
+        assert set(self.backend.capabilities) <= leaves
+        assert all(self.backend.capabilities.values()), "a field that offers nothing"
+
+    def test_nothing_heavy_is_imported_and_other_processes_translate_alike(self) -> None:
+        """Two processes with other hash seeds give the plan that this one gives."""
+        module = type(self.backend).__module__
+        cell = self._cells[0]
+        program = (
+            "import hashlib, importlib, pathlib, sys\n"
+            "from orchestrator.records import AttemptPaths, Cell\n"
+            f"module = importlib.import_module({module!r})\n"
+            "cell = Cell.model_validate_json(sys.stdin.read())\n"
+            f"place = AttemptPaths(*map(pathlib.Path, {[str(p) for p in _PLACE]!r}))\n"
+            "text = module.BACKEND.translate(cell, place).model_dump_json()\n"
+            f"print(sorted(set({HEAVY!r}) & set(sys.modules)))\n"
+            "print(hashlib.sha256(text.encode()).hexdigest())\n"
+        )
+        plan = self.backend.translate(cell, _PLACE).model_dump_json()
+        for seed in ("1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                input=cell.model_dump_json(),
+                capture_output=True,
+                text=True,
+                check=False,
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": seed,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            heavy, digest = done.stdout.split("\n")[:2]
+            assert heavy == "[]", f"imports {heavy}"
+            assert digest == hashlib.sha256(plan.encode()).hexdigest()
+
+    # ------------------------------------------------------------------ translate
+
+    def test_every_release_translates(self) -> None:
+        translated = {_release(plan.version) for _, plan in self._plans}
+        assert translated == set(self.backend.versions)
+        for cell, plan in self._plans:
+            assert plan.cell_id == cell.id
+            assert plan.backend == self.backend.name
+            assert plan.version == (cell.settings.backend.version or self.backend.versions[0])
+            assert plan.argv
+
+    def test_translation_is_pure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It gives the same plan twice, writes nothing, and asks no clock and no environment."""
+        place = _place(tmp_path / "cell")
+        first = [self.backend.translate(cell, place) for cell in self._cells[:20]]
+        monkeypatch.chdir(tmp_path)
+        for name in list(os.environ):
+            if name not in ("PATH", "PYTEST_CURRENT_TEST"):
+                monkeypatch.delenv(name)
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        second = [self.backend.translate(cell, place) for cell in self._cells[:20]]
+        assert first == second
+        assert not list(tmp_path.iterdir()), "translate wrote something"
+
+    def test_translation_is_cheap(self) -> None:
+        cells = self._cells[:200]
+        for cell in cells:
+            self.backend.translate(cell, _PLACE)
+        started = time.process_time()
+        for cell in cells:
+            self.backend.translate(cell, _PLACE)
+        assert (time.process_time() - started) / len(cells) < SECONDS_A_CELL
+
+    def test_what_was_translated_reads_back_as_the_same_cell(self) -> None:
+        for cell, plan in self._plans:
+            back = self.backend.parse(plan.argv, plan.files)
+            assert fingerprint(back) == cell.id, _difference(cell.settings, back)
+
+    def test_no_name_leads_out_of_the_folders(self) -> None:
+        """Whatever a cell, its model and its data are called, files stay where orch keeps them."""
+        for cell in self._cells[:5]:
+            nasty = cell.model_copy(update={"slug": "../../out", "id": "../../out"})
+            for settings in (cell.settings, _replaced(cell.settings, "data.path", "../../out")):
+                if settings is None:
+                    continue
+                changed = nasty.model_copy(update={"settings": settings})
+                try:
+                    plan = self.backend.translate(changed, _PLACE)
+                except UnsupportedSetting:
+                    continue
+                for name in plan.files:
+                    whole = os.path.normpath(_PLACE.plan_dir / name)
+                    assert Path(whole).is_relative_to(_PLACE.plan_dir), name
+                for text in (*plan.argv, *plan.files.values()):
+                    self._stays_inside(text)
+
+    def _stays_inside(self, text: str) -> None:
+        for found in re.findall(re.escape(str(_ROOT)) + r"[^\s\"',;]*", text):
+            whole = Path(os.path.normpath(found))
+            assert any(whole.is_relative_to(folder) for folder in _PLACE), found
+
+    # ------------------------------------------------------------------ refusal
+
+    def test_an_unknown_release_is_refused(self) -> None:
+        self._is_refused("backend.version", "0.0.1", self._cells[0])
+        with pytest.raises(UnsupportedSetting) as caught:
+            self.backend.semantics("0.0.1")
+        assert caught.value.field == "backend.version"
+
+    def test_an_unknown_estimator_is_refused(self) -> None:
+        """Another package may register an estimator at any time; no table of yours has it."""
+        k1 = estimators.entry("k1")
+        estimators.register(
+            estimators.EstimatorEntry(
+                name=UNKNOWN_ESTIMATOR,
+                formula="of a test",
+                value=k1.value,
+                slope=k1.slope,
+                is_reverse_kl=False,
+                source="orchestrator.testing",
+            )
+        )
+        try:
+            for cell in self._one_of_each("kl.placement", "backend.version"):
+                kl = cell.settings.kl.model_copy(
+                    update={"placement": cell.settings.kl.placement or "loss"}
+                )
+                settings = cell.settings.model_copy(update={"kl": kl})
+                placed = cell.model_copy(update={"settings": settings})
+                self._is_refused("kl.estimator", UNKNOWN_ESTIMATOR, placed)
+        finally:
+            estimators.unregister(UNKNOWN_ESTIMATOR)
+
+    @pytest.mark.parametrize(
+        "name", ["kl.placement", "advantage.estimator", "loss.aggregation", "optimizer.schedule"]
+    )
+    def test_an_unknown_word_is_refused(self, name: str) -> None:
+        """What Settings may offer tomorrow is not translated today."""
+        for cell in self._one_of_each("backend.version", "kl.placement"):
+            if name != "kl.placement" or cell.settings.kl.placement is not None:
+                self._is_refused(name, "contract_word", cell)
+
+    def _is_refused(self, name: str, value: object, cell: Cell) -> None:
+        settings = _forced(cell.settings, name, value)
+        changed = cell.model_copy(update={"settings": settings})
+        with pytest.raises(UnsupportedSetting) as caught:
+            self.backend.translate(changed, _PLACE)
+        assert caught.value.field == name
+        assert caught.value.value == value
+        assert caught.value.offered, "what is offered instead"
+        assert value not in caught.value.offered
+        assert caught.value.advice, "what to do"
+
+    def test_every_value_of_the_capabilities_translates(self) -> None:
+        """A value that is listed is translated for at least one cell, of at least one release."""
+        missing = [
+            f"{name}={value}"
+            for name, values in self.backend.capabilities.items()
+            for value in values
+            if not self._translates_with(name, value)
+        ]
+        assert not missing
+
+    def _translates_with(self, name: str, value: object) -> bool:
+        for cell in self._cells:
+            if dict(flatten(cell.settings.model_dump())).get(name, self) == value:
+                return True
+        for cell in self._one_of_each("backend.version", "kl.placement", "loss.aggregation"):
+            for settings in _with_companions(cell.settings, name, value):
+                if self._plan_of(cell, settings) is not None:
+                    return True
+        return False
+
+    # ------------------------------------------------------------------ the ledger
+
+    def test_the_ledger_accounts_for_every_setting(self) -> None:
+        for cell, plan in self._plans:
+            fields = [entry.field for entry in plan.ledger]
+            for name, _ in flatten(cell.settings.model_dump()):
+                assert any(_covers(field, name) for field in fields), f"{name} of {cell.slug}"
+            for entry in plan.ledger:
+                assert entry.status == "exact" or entry.note, f"{entry.field} does not say why"
+
+    def test_every_key_of_the_ledger_is_one_of_the_release(self) -> None:
+        """`exact` and `approximated` are about keys that the library's own parser takes."""
+        for _, plan in self._plans:
+            known = self.release_keys(_release(plan.version))
+            for entry in plan.ledger:
+                for key in _keys(entry) if entry.status != "extension" else ():
+                    assert _is_known(key, known), (
+                        f"{plan.backend} {plan.version} has no key {key} ({entry.field})"
+                    )
+
+    def test_the_launch_holds_what_the_ledger_says(self) -> None:
+        for _, plan in self._plans:
+            emitted = self.emitted(plan)
+            for entry in plan.ledger:
+                if entry.key and entry.status != "extension":
+                    self._is_emitted(entry, emitted)
+
+    def _is_emitted(self, entry: LedgerEntry, emitted: Mapping[str, Sequence[str]]) -> None:
+        for key in _keys(entry):
+            if not _below(key, emitted):
+                # a key that is left out: its own default is the value, as the note says
+                assert entry.note or entry.value in ("None", "none", ""), (
+                    f"{key} ({entry.field}) is nowhere in the launch"
+                )
+            elif entry.status == "exact" and not entry.note and entry.key in emitted:
+                assert any(_equal(entry.value, value) for value in emitted[key]), (
+                    f"{entry.field} is {entry.value} in the ledger, and {key} is "
+                    f"{emitted[key]} in the launch"
+                )
+
+    def test_a_field_that_differs_differs_in_its_key(self) -> None:
+        """Two cells that differ in one field have launches that differ where its entry says.
+
+        An entry with a note may say that another file carries the field (prepared prompts).
+        """
+        changes = list(self._changes())
+        assert len({change.field for change in changes}) > 5, "cells in which fields can change"
+        for change in changes:
+            entries = change.entries()
+            statuses = {entry.status for entry in entries if entry is not None}
+            if None in entries or "extension" in statuses or change.field in ONLY_NAMES:
+                continue
+            before, after = (self.emitted(plan) for plan in (change.before, change.after))
+            if statuses == {"exact"}:
+                assert before != after, f"{change.field} changes nothing in the launch"
+            keys = {key for entry in entries if entry is not None for key in _keys(entry)}
+            explained = all(entry is not None and entry.note for entry in entries)
+            if keys and before != after and not explained:
+                assert any(_below(key, before) != _below(key, after) for key in keys), (
+                    f"{change.field} changes, and {', '.join(sorted(keys))} does not"
+                )
+
+    def _changes(self) -> Iterator[Change]:
+        """Yield pairs of translated cells that differ in one field."""
+        for cell in self._one_of_each("backend.version", "kl.placement", "loss.aggregation"):
+            plan = self.backend.translate(cell, _PLACE)
+            for name, value in flatten(cell.settings.model_dump()):
+                for other in self._others(name, value):
+                    if other == value:
+                        continue
+                    settings = _replaced(cell.settings, name, other)
+                    after = None if settings is None else self._plan_of(cell, settings)
+                    if after is not None and after.version == plan.version:
+                        yield Change(name, plan, after)
+
+    def _others(self, name: str, value: object) -> Iterator[object]:
+        listed = self.backend.capabilities.get(name, _CHOICES.get(name, ()))
+        yield from (each for each in listed if each != value)
+        if listed or isinstance(value, bool):
+            return
+        if isinstance(value, int):
+            yield from (value * 2, value + 1)
+        elif isinstance(value, float):
+            yield from (value / 2, value * 1.5)
+        elif isinstance(value, str) and name not in _CHOICES:
+            yield f"{value}x"
+
+    # ------------------------------------------------------------------ semantics, audit
+
+    def test_every_release_has_semantics(self) -> None:
+        for version in (None, *self.backend.versions):
+            dialect = self.backend.semantics(version).dialect
+            assert parse_dialect(dialect.text) == dialect
+        assert self.backend.semantics(None) == self.backend.semantics(self.backend.versions[0])
+
+    def test_semantics_agree_with_the_evidence(self) -> None:
+        """Clamps are as they were measured in the library's own functions, where they were."""
+        if not plugins.has_probes(self.backend.name):
+            pytest.skip("there is no library whose functions could be asked")
+        measured = 0
+        for version in self.backend.versions:
+            path = plugins.evidence_dir(self.backend.name) / f"{version}.json"
+            if not path.exists():
+                continue
+            evidence = json.loads(path.read_text(encoding="utf-8"))
+            assert (evidence["library"], evidence["version"]) == (self.backend.name, version)
+            dialect = self.backend.semantics(version).dialect
+            for entry in evidence["names"]:
+                plain, bound = entry.get("value"), entry.get("value_bound")
+                if entry.get("straight_through") or plain not in estimators.plain_names():
+                    continue
+                clamped = dialect.kl_clamp_of is None or plain in dialect.kl_clamp_of
+                assert bound == (dialect.kl_clamp[1] if clamped else None), (version, entry)
+            measured += 1
+        assert measured, "probes.py without evidence: orch matrix --measure"
+
+    def test_its_own_launch_is_audited_as_the_cell(self) -> None:
+        """The KL that `audit` reads in a launch is the cell's, or it says why it cannot tell."""
+        if self.backend.release_marks is None:
+            pytest.skip("it reads no launches")
+        for cell, plan in self._plans:
+            reading = self.backend.audit(self.own_launch(plan))
+            assert reading is not None, "it does not recognise its own launch"
+            assert reading.library == self.backend.name
+            if reading.unknown:
+                continue
+            kl = cell.settings.kl
+            for told, placed in (
+                (reading.in_reward, ("reward", "reward_and_loss")),
+                (reading.in_loss, ("loss", "reward_and_loss")),
+            ):
+                active = kl.beta > 0 and kl.placement in placed
+                assert bool(told.active) == active, (cell.slug, told)
+                assert not active or told.beta == pytest.approx(kl.beta), (cell.slug, told)
+
+    def test_a_launch_of_nobody_is_not_its_own(self) -> None:
+        words = tuple(CommandWord(word, (1,)) for word in ("python", "-m", "http.server"))
+        assert self.backend.audit(Launch(words=words)) is None
+
+    # ------------------------------------------------------------------ metrics
+
+    def test_metrics_of_a_recorded_log(self, tmp_path: Path) -> None:
+        attempt = _place(tmp_path).attempt_dir
+        assert list(self.backend.read_metrics(attempt)) == [], "no log yet is no fault"
+        attempt.mkdir(parents=True)
+        assert list(self.backend.read_metrics(attempt)) == []
+        self.write_log(attempt)
+        points = list(self.backend.read_metrics(attempt))
+        steps = [point.step for point in points]
+        assert len(points) > 1, "a log of two train steps or more"
+        assert steps == sorted(set(steps)), "one point a train step, in order"
+        assert [p.time for p in points] == sorted(p.time for p in points)
+        for point in points:
+            assert point.values
+            assert all(map(is_canonical, point.values)), sorted(point.values)
+        assert list(self.backend.read_metrics(attempt)) == points, "reading leaves the log as it is"
+
+    def test_a_torn_last_line_ends_the_metrics(self, tmp_path: Path) -> None:
+        attempt = _place(tmp_path).attempt_dir
+        attempt.mkdir(parents=True)
+        log = self.write_log(attempt)
+        points, whole = list(self.backend.read_metrics(attempt)), log.read_bytes()
+        last = whole.rstrip(b"\n").rfind(b"\n") + 1
+        for end in sorted({last, *range(last + 1, len(whole), max((len(whole) - last) // 25, 1))}):
+            log.write_bytes(whole[:end])
+            torn = list(self.backend.read_metrics(attempt))
+            assert [p.step for p in torn] == [p.step for p in points[: len(torn)]]
+            whole_points = [(p.step, p.values) for p in points[: max(len(torn) - 1, 0)]]
+            assert [(p.step, p.values) for p in torn[:-1]] == whole_points
+
+    def test_names_that_are_not_known_are_a_fault(self, tmp_path: Path) -> None:
+        attempt = _place(tmp_path).attempt_dir
+        attempt.mkdir(parents=True)
+        self.write_unknown_log(attempt)
+        with pytest.raises(LogFault):
+            list(self.backend.read_metrics(attempt))
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def test_whole_checkpoints_are_found_oldest_first(self, tmp_path: Path) -> None:
+        home = _place(tmp_path).checkpoints_dir
+        assert self.backend.find_checkpoints(home) == [], "no folder yet is no fault"
+        assert self.backend.begun_checkpoints(home) == []
+        for step in (20, 5, 100):
+            self.write_checkpoint(home, step)
+        found = self.backend.find_checkpoints(home)
+        begun = self.backend.begun_checkpoints(home)
+        assert [each.step for each in found] == [5, 20, 100]
+        assert len(begun) == 3
+        for each in found:
+            assert each.path.is_dir()
+            assert any(each.path.is_relative_to(folder) for folder in begun)
+        beside = [path for each in found for path in self.backend.checkpoint_companions(home, each)]
+        assert len(set(beside)) == len(beside), "a companion belongs to one checkpoint"
+        for path in (*begun, *beside):
+            assert path.is_relative_to(home)
+
+    def test_a_checkpoint_that_is_cut_off_is_not_found(self, tmp_path: Path) -> None:
+        """Without its newest files one by one, as a kill leaves them, and as an empty folder."""
+        home = _place(tmp_path).checkpoints_dir
+        self.write_checkpoint(home, 5)
+        self.write_checkpoint(home, 10)
+        (folder,) = (p for p in self.backend.begun_checkpoints(home) if _step_of(p, home) == 10)
+        kept = tmp_path / "kept"
+        shutil.copytree(folder, kept)
+        cut = 0
+        for name in [p.relative_to(kept) for p in sorted(kept.rglob("*")) if p.is_file()]:
+            for size in (None, (kept / name).stat().st_size // 2):
+                shutil.rmtree(folder)
+                shutil.copytree(kept, folder)
+                if size is None:
+                    (folder / name).unlink()
+                else:
+                    os.truncate(folder / name, size)
+                found = [each.step for each in self.backend.find_checkpoints(home)]
+                assert found in ([5], [5, 10]), name
+                cut += found == [5]
+        assert cut, "no file of a checkpoint is needed"
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        assert [each.step for each in self.backend.find_checkpoints(home)] == [5]
+
+    def test_a_checkpoint_is_a_hugging_face_directory_or_can_be_made_one(
+        self, tmp_path: Path
+    ) -> None:
+        home = _place(tmp_path).checkpoints_dir
+        self.write_checkpoint(home, 5)
+        (checkpoint,) = self.backend.find_checkpoints(home)
+        command = self.backend.export_command(checkpoint, tmp_path / "exported")
+        if checkpoint.needs_export:
+            assert command
+            assert any(str(tmp_path / "exported") in word for word in command)
+        else:
+            assert command is None
+            assert (checkpoint.path / "config.json").is_file()
+
+    def test_a_killed_attempt_goes_on_from_its_last_whole_checkpoint(self, tmp_path: Path) -> None:
+        """The next attempt has a log of its own and the same checkpoints, whatever was left."""
+        place = _place(tmp_path)
+        again = place._replace(attempt_dir=place.attempt_dir.with_name("2"))
+        cell = self._cells[0]
+        before = self.backend.translate(cell, again)
+        place.attempt_dir.mkdir(parents=True)
+        log = self.write_log(place.attempt_dir)
+        os.truncate(log, log.stat().st_size - 3)
+        self.write_checkpoint(place.checkpoints_dir, 5)
+        self.cut_checkpoint(place.checkpoints_dir, 10)
+        assert self.backend.translate(cell, again) == before, "a plan does not look at the disk"
+        assert str(place.checkpoints_dir) in "\n".join((*before.argv, *before.files.values()))
+        assert str(place.attempt_dir) not in "\n".join((*before.argv, *before.files.values()))
+        assert [each.step for each in self.backend.find_checkpoints(place.checkpoints_dir)] == [5]
+        assert list(self.backend.read_metrics(again.attempt_dir)) == []
+
+    # ------------------------------------------------------------------ cells
+
+    @property
+    def _cells(self) -> tuple[Cell, ...]:
+        suite: Any = type(self)
+        return _cells_of(suite)
+
+    @property
+    def _plans(self) -> tuple[tuple[Cell, LaunchPlan], ...]:
+        suite: Any = type(self)
+        return _plans_of(suite)
+
+    def _plan_of(self, cell: Cell, settings: Settings) -> LaunchPlan | None:
+        changed = cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
+        try:
+            return self.backend.translate(changed, _PLACE)
+        except UnsupportedSetting:
+            return None
+
+    def _one_of_each(self, *names: str) -> list[Cell]:
+        """Return one cell for each combination of values that the cells have in these fields."""
+        chosen: dict[tuple[object, ...], Cell] = {}
+        for cell in self._cells:
+            leaves = dict(flatten(cell.settings.model_dump()))
+            chosen.setdefault(tuple(leaves.get(name) for name in names), cell)
+        return list(chosen.values())
+
+
+@cache
+def _cells_of(suite: Any) -> tuple[Cell, ...]:
+    cells = tuple(suite().cells())
+    assert cells, "cells() returns none"
+    return cells
+
+
+@cache
+def _plans_of(suite: Any) -> tuple[tuple[Cell, LaunchPlan], ...]:
+    return tuple((cell, suite.backend.translate(cell, _PLACE)) for cell in _cells_of(suite))
+
+
+def _release(version: str) -> str:
+    """Return the release of a version; what follows a + says how it is used."""
+    return version.partition("+")[0]
+
+
+def _place(root: Path) -> AttemptPaths:
+    return AttemptPaths(root / "plan", root / "attempts" / "1", root / "checkpoints")
+
+
+def _step_of(folder: Path, home: Path) -> int | None:
+    """Return the number in a checkpoint's path below its home."""
+    found = re.findall(r"\d+", str(folder.relative_to(home)))
+    return int(found[-1]) if found else None
+
+
+def _covers(field: str, leaf: str) -> bool:
+    return leaf == field or leaf.startswith(f"{field}.")
+
+
+def _nested(settings: Settings, name: str, value: object) -> dict[str, Any]:
+    plain: dict[str, Any] = settings.model_dump()
+    *sections, leaf = name.split(".")
+    at = plain
+    for section in sections:
+        at = at[section]
+    at[leaf] = value
+    return plain
+
+
+def _replaced(settings: Settings, name: str, value: object) -> Settings | None:
+    """Return the settings with another value of a field, or None if they are no settings."""
+    try:
+        return Settings.model_validate(_nested(settings, name, value))
+    except ValidationError:
+        return None
+
+
+def _forced(settings: Settings, name: str, value: object) -> Settings:
+    """Return the settings with a value that Settings itself may refuse."""
+    section, _, leaf = name.partition(".")
+    if leaf:
+        part = getattr(settings, section).model_copy(update={leaf: value})
+        return settings.model_copy(update={section: part})
+    return settings.model_copy(update={section: value})
+
+
+def _with_companions(settings: Settings, name: str, value: object) -> Iterator[Settings]:
+    """Yield settings with a value, and with what else has to change for them to be settings."""
+    extra: Mapping[tuple[str, object], Mapping[str, object]] = {
+        ("loss.aggregation", "constant"): {"loss.constant_tokens": 1024},
+        ("loss.aggregation", "token_mean"): {"loss.constant_tokens": None},
+        ("loss.aggregation", "sequence_mean"): {"loss.constant_tokens": None},
+        ("kl.estimator", "none"): {"kl.placement": None, "kl.beta": 0.0},
+        ("kl.placement", None): {"kl.estimator": "none", "kl.beta": 0.0},
+    }
+    placed = ({"kl.placement": "loss"}, {"kl.placement": "reward"})
+    for others in ({}, extra.get((name, value), {}), *placed):
+        plain = _nested(settings, name, value)
+        for other, its in others.items():
+            section, _, leaf = other.partition(".")
+            plain[section][leaf] = its
+        try:
+            yield Settings.model_validate(plain)
+        except ValidationError:
+            continue
+
+
+def _difference(ours: Settings, back: Settings) -> str:
+    before, after = (dict(flatten(each.model_dump())) for each in (ours, back))
+    changed = [name for name, value in before.items() if after.get(name, ours) != value]
+    return ", ".join(f"{n}: {before[n]} came back as {after.get(n)}" for n in changed)
+
+
+def _keys(entry: LedgerEntry) -> list[str]:
+    """Return the keys that an entry names: one, or several between commas or spaces."""
+    return [key for key in re.split(r"[,\s]+", entry.key) if key]
+
+
+def _is_known(key: str, known: Collection[str]) -> bool:
+    if key in known or any(each.startswith(f"{key}.") for each in known):
+        return True
+    parts = key.split(".")
+    return any(".".join(parts[:n]) + ".*" in known for n in range(len(parts)))
+
+
+def _below(key: str, emitted: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Return what is sent under a key, and under those of its table."""
+    return {k: v for k, v in emitted.items() if k == key or k.startswith(f"{key}.")}
+
+
+def _equal(ours: str, theirs: str) -> bool:
+    """Compare texts of values as a launch means them: `True` is `true`, 1.0 is 1, a bare flag is
+    `given`."""
+    ours, theirs = (re.sub(r"[\s'\"]", "", text).lower() for text in (ours, theirs))
+    if ours == theirs or {ours, theirs} <= {"none", "null", ""}:
+        return True
+    if not theirs:
+        return ours in ("given", "true")
+    try:
+        return float(ours) == float(theirs)
+    except ValueError:
+        return False
+
+
+_OVERRIDE = re.compile(r"^(?:\+\+|\+|~)?([A-Za-z_][\w@/.-]*)=(.*)$", re.DOTALL)
+
+
+def _emitted(plan: LaunchPlan) -> dict[str, list[str]]:
+    sent: dict[str, list[str]] = {}
+    for key, text in (*_of_argv(plan.argv), *plan.env.items()):
+        sent.setdefault(key, []).append(text)
+    for name, content in plan.files.items():
+        for key, value in _leaves(_loaded(name, content), ""):
+            sent.setdefault(key, []).append(str(value))
+    return sent
+
+
+def _of_argv(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word, following in zip(argv, (*argv[1:], "--"), strict=True):
+        flag, _, value = word.partition("=")
+        if flag.startswith("--"):
+            value = value or ("" if following.startswith("--") else following)
+            yield flag, value
+            yield flag.removeprefix("--"), value
+        elif match := _OVERRIDE.match(word):
+            yield match[1], match[2]
+
+
+def _loaded(name: str, text: str) -> object:
+    suffix = name.rpartition(".")[2]
+    if suffix == "toml":
+        return tomllib.loads(text)
+    if suffix == "json":
+        return json.loads(text)
+    return yaml.safe_load(text) if suffix in ("yaml", "yml") else None
+
+
+def _leaves(value: object, prefix: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        for inner in value:
+            yield from _leaves(inner, prefix)
+    else:
+        yield prefix, value
+
+
+def _document(name: str, text: str) -> ConfigDocument | None:
+    if not name.endswith((".toml", ".yaml", ".yml")):
+        return None
+    values = {key: Given(str(value), (1,)) for key, value in _leaves(_loaded(name, text), "")}
+    return ConfigDocument(name, values, kind="toml" if name.endswith(".toml") else "yaml")

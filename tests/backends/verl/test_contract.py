@@ -1,0 +1,53 @@
+"""verl keeps the contract of a backend."""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from backends.verl import BACKEND
+from orchestrator.records import Cell
+from orchestrator.testing.backend_contract import BackendContract
+from tests.backends.specs import of_releases
+from tests.backends.verl.test_checkpoints import save
+from tests.backends.verl.test_metrics import STEP
+
+
+class TestVerl(BackendContract):
+    backend = BACKEND
+
+    def cells(self) -> list[Cell]:
+        return of_releases("verl")
+
+    def release_keys(self, version: str) -> Collection[str]:
+        raise NotImplementedError
+
+    def write_log(self, attempt_dir: Path) -> Path:
+        return _lines(attempt_dir, {**STEP})
+
+    def write_unknown_log(self, attempt_dir: Path) -> None:
+        _lines(attempt_dir, {"trainer/loss": 0.1, "rl/return": 2.0})
+
+    def write_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
+        save(checkpoints_dir / "x1", step)
+        tracker = checkpoints_dir / "x1" / "latest_checkpointed_iteration.txt"
+        tracker.write_text("100")
+
+    def test_an_unknown_estimator_is_refused(self) -> None:
+        pytest.xfail("translate is not derived from a manifest yet")
+
+    @pytest.mark.parametrize("name", ["any"])
+    def test_an_unknown_word_is_refused(self, name: str) -> None:
+        pytest.xfail("translate is not derived from a manifest yet")
+
+    def test_every_key_of_the_ledger_is_one_of_the_release(self) -> None:
+        pytest.xfail("translate is not derived from a manifest yet")
+
+
+def _lines(attempt_dir: Path, values: dict[str, float]) -> Path:
+    attempt_dir.mkdir(parents=True, exist_ok=True)
+    log = attempt_dir / "verl.x1.k1.jsonl"
+    lines = (json.dumps({"step": step, "data": values}) + "\n" for step in (1, 2, 3))
+    log.write_text("".join(lines))
+    return log
