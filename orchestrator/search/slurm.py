@@ -280,7 +280,7 @@ class JobScorer:
         left = [record for record in records if not self._is_scored(record)]
         words: dict[str, JobState] = {record.cell.id: "scored" for record in records}
         if left:
-            sent, seen = self._sent(), poll.scheduler_snapshot(self._folder)
+            sent, seen = self._sent(), poll.snapshot(self._folder)
             queue, asked = seen.queued(), time.time() - (time.monotonic() - seen.made)
             for record in left:
                 own = sent.get(self._folder.cell(record.cell).path.name, [])

@@ -102,7 +102,7 @@ def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator
 
 
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    from orchestrator.launch.slurm.scheduler import refusal_of
+    from orchestrator.launch.slurm.messages import refusal_of
 
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.scheduler import SchedulerMessage, refusal_of
+from orchestrator.launch.slurm.messages import SchedulerMessage, refusal_of
 from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions
 

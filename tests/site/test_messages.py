@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.slurm.scheduler import refusal_of, stuck_reason
+from orchestrator.launch.slurm.messages import refusal_of, stuck_reason
 from tests.cluster import Cluster
 
 FAILED = "sbatch: error: Batch job submission failed:"

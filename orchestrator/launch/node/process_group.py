@@ -172,7 +172,7 @@ def _ask(*argv: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
     if done.returncode:
-        from orchestrator.launch.slurm.scheduler import refusal_of
+        from orchestrator.launch.slurm.messages import refusal_of
 
         raise EnvironmentFault(refusal_of(done.stderr, {}).sentence)
     return done.stdout

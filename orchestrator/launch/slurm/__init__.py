@@ -1,22 +1,18 @@
-"""Launching on a SLURM cluster, from a login node that may go away at any time.
+"""Launching on a SLURM cluster. See ../README.md for the life of an attempt and its crashes.
 
-    options    what a site file says: `site.options`
-    submit     cells as job arrays, each exactly once
-    reconcile  submissions that were cut short: what the scheduler knows of them
-    book       what the ledger says of submissions
-    scheduler  SLURM's commands: argv lists, deadlines, sentences
-    script     the batch script, by submitit
-    poll       the state of a cell whose worker has not written how it ended
-    words      SLURM's states in orch's words
-    control    cancel, and what may be tried again by itself
-    wait       `orch run --wait`
-    task       what runs in a job: one element of an array
-    score      what runs in an evaluation job: export, then every missing score
-    requeue    a job that puts itself back into the queue
-    evaluations  how evaluation jobs stand, and which go again
-    lease      at most one attempt of a cell writes, also where file locks do not reach
+On the machine that submits:
 
-A cell is submitted by making its next attempt, with the name of the submission in it, before the
-scheduler is asked. Whatever starts under another name finds that the attempt is not its own, and
-ends.
+    submit          cells to job arrays, exactly once; reconciling what was cut short; cancelling
+    submissions     what the ledger says of arrays, and the files of each
+    script          the batch script of one array
+    poll            what the scheduler says of attempts that have no exit record
+    scheduler       SLURM's commands and job states
+    messages        SLURM's messages as sentences (messages.toml)
+    cluster         partitions, nodes, limits and rights, for `orch doctor` and `orch init`
+
+In the job:
+
+    task            one element of an array: the program that a job runs
+    lease           at most one attempt of a cell writes
+    work_stealing   jobs of embedded cells train further cells of their array
 """

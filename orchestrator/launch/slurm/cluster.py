@@ -1,4 +1,4 @@
-"""What a cluster answers when it is asked what it has: partitions, limits, rights.
+"""The cluster of this machine: whether it answers, its partitions, nodes, limits and rights.
 
 Everything is parsed from the `key=value` and `|`-separated output of scontrol and sacctmgr, which
 is the same from SLURM 20.11 to 24.11. Asking changes nothing.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.slurm.messages import refusal_of
 
 DEADLINE_SECONDS = 20.0
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
@@ -23,6 +24,8 @@ _DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
 
 @dataclass(frozen=True)
 class ClusterNode:
+    """One node, from `scontrol show node`."""
+
     name: str
     partitions: tuple[str, ...]
     cpus: int
@@ -34,12 +37,14 @@ class ClusterNode:
     """Neither down nor drained."""
 
     def gpus_of(self, kind: str) -> int:
-        """GPUs of a type; of any, where the type is empty."""
+        """Return the number of GPUs of a type; of any, where the type is empty."""
         return sum(count for each, count in self.gpus if not kind or each == kind)
 
 
 @dataclass(frozen=True)
 class Partition:
+    """One partition, from `scontrol show partition`."""
+
     name: str
     up: bool
     default: bool
@@ -53,7 +58,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Rights:
-    """One association of this user: an account, and what it may use."""
+    """One association of this user: an account, its QOS and limits."""
 
     account: str
     partition: str
@@ -64,6 +69,8 @@ class Rights:
 
 @dataclass(frozen=True)
 class Cluster:
+    """The cluster, from its own commands."""
+
     name: str
     version: str
     max_array_size: int
@@ -81,14 +88,14 @@ class Cluster:
     """What could not be asked, in sentences."""
 
     def partition(self, name: str | None) -> Partition | None:
-        """The partition of that name; the default one for None."""
+        """Return the partition of that name; the default one for None."""
         for each in self.partitions:
             if each.name == name or (name is None and each.default):
                 return each
         return None
 
     def names(self) -> dict[str, list[str]]:
-        """Field of a site file -> the names it may have here, for suggestions."""
+        """Return, for fields of a site file, the names the cluster has, for suggestions."""
         return {
             "partition": [each.name for each in self.partitions],
             "account": sorted({right.account for right in self.rights if right.account}),
@@ -97,21 +104,64 @@ class Cluster:
         }
 
     def nodes_of(self, partition: str) -> list[ClusterNode]:
+        """Return the nodes of a partition."""
         return [node for node in self.nodes if partition in node.partitions]
 
 
+_PING_SECONDS = 15.0
+
+
+def has_controller() -> bool:
+    """Return whether a SLURM controller answers. Costs nothing where `sbatch` is not on PATH.
+
+    SLURM's commands without a configuration are not a cluster. Raise EnvironmentFault for a
+    configured cluster that does not answer: to rehearse by mistake the cells that a cluster was to
+    train would be worse than to ask again.
+    """
+    sbatch, scontrol = shutil.which("sbatch"), shutil.which("scontrol")
+    if sbatch is None or scontrol is None:
+        return False
+    return _ping(scontrol, os.environ.get("SLURM_CONF", ""))
+
+
+@lru_cache(maxsize=8)
+def _ping(scontrol: str, _conf: str) -> bool:
+    try:
+        done = subprocess.run(
+            [scontrol, "ping"],
+            capture_output=True,
+            text=True,
+            timeout=_PING_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        answer = f"{done.stdout}\n{done.stderr}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        answer = str(error)
+    if " is UP" in answer:
+        return True
+    if "configuration source" in answer:
+        return False
+    shown = " ".join(answer.split()) or "nothing"
+    raise EnvironmentFault(
+        "site.kind 'auto' cannot tell where to run: SLURM is configured here and its controller "
+        f"does not answer (`scontrol ping` said: {shown[:300]}). Try again when it does, or say "
+        "site=local to rehearse on this machine, or site.kind=slurm to insist on the cluster"
+    )
+
+
 def read_cluster() -> Cluster | None:
-    """The cluster this machine belongs to; None where there is none or it does not answer."""
+    """Return the cluster this machine belongs to; None where none answers."""
     faults: list[str] = []
-    config = _settings(_said(faults, "scontrol", "show", "config"))
+    config = _settings(_output(faults, "scontrol", "show", "config"))
     if not config:
         return None
-    partitions = _said(faults, "scontrol", "show", "partition", "-o")
-    nodes = _said(faults, "scontrol", "show", "node", "-o")
+    partitions = _output(faults, "scontrol", "show", "partition", "-o")
+    nodes = _output(faults, "scontrol", "show", "node", "-o")
     accounting = "none" not in config.get("AccountingStorageType", "none")
     rights, qos = "", ""
     if accounting:
-        rights = _said(
+        rights = _output(
             faults,
             "sacctmgr",
             "-nP",
@@ -120,7 +170,7 @@ def read_cluster() -> Cluster | None:
             f"user={getpass.getuser()}",
             "format=account,partition,qos,maxsubmit,maxwall",
         )
-        qos = _said(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
+        qos = _output(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
     return parse_cluster(config, partitions, nodes, rights, qos, faults)
 
 
@@ -132,7 +182,7 @@ def parse_cluster(
     qos: str,
     faults: Sequence[str] = (),
 ) -> Cluster:
-    """The cluster, from what its commands printed."""
+    """Return the cluster, from the output of its commands."""
     return Cluster(
         name=config.get("ClusterName", "cluster"),
         version=config.get("SLURM_VERSION", ""),
@@ -151,7 +201,7 @@ def parse_cluster(
 
 
 def minutes(text: str | None) -> float | None:
-    """SLURM's `days-hours:minutes:seconds`, in any of its shortened forms; None for no limit."""
+    """Return the minutes of `days-hours:minutes:seconds`, shortened or not; None for no limit."""
     if text is None or not re.fullmatch(r"[\d:-]+", text):
         return None
     days, dash, rest = text.rpartition("-")
@@ -167,48 +217,48 @@ def minutes(text: str | None) -> float | None:
 
 
 def gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    """(type, how many) of each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
-    found = []
+    """Return (type, how many) of each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
+    kinds = []
     for name, kind, count in _GRES.findall(gres):
         if name.strip() == "gpu":
             if kind.isdigit() and not count:
                 kind, count = "", kind
-            found.append((kind, int(count or 1)))
-    return tuple(found)
+            kinds.append((kind, int(count or 1)))
+    return tuple(kinds)
 
 
 def _settings(text: str) -> dict[str, str]:
-    """`Key = value` lines."""
+    """Parse `Key = value` lines."""
     pairs = (line.partition(" = ") for line in text.splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def _words(line: str) -> dict[str, str]:
-    """`Key=value` words of one line; a value may have blanks."""
-    return {name: held.strip() for name, held in _WORD.findall(line)}
+    """Parse `Key=value` words of one line; a value may have blanks."""
+    return {name: value.strip() for name, value in _WORD.findall(line)}
 
 
-def _partition(told: dict[str, str]) -> Partition:
+def _partition(fields: dict[str, str]) -> Partition:
     return Partition(
-        name=told.get("PartitionName", ""),
-        up=told.get("State", "UP") == "UP",
-        default=told.get("Default") == "YES",
-        max_minutes=minutes(told.get("MaxTime")),
-        max_nodes=_count(told.get("MaxNodes")),
-        accounts=_allowed(told.get("AllowAccounts")),
-        qos=_allowed(told.get("AllowQos")),
+        name=fields.get("PartitionName", ""),
+        up=fields.get("State", "UP") == "UP",
+        default=fields.get("Default") == "YES",
+        max_minutes=minutes(fields.get("MaxTime")),
+        max_nodes=_count(fields.get("MaxNodes")),
+        accounts=_allowed(fields.get("AllowAccounts")),
+        qos=_allowed(fields.get("AllowQos")),
     )
 
 
-def _node(told: dict[str, str]) -> ClusterNode:
-    state = told.get("State", "")
+def _node(fields: dict[str, str]) -> ClusterNode:
+    state = fields.get("State", "")
     return ClusterNode(
-        name=told.get("NodeName", ""),
-        partitions=tuple(told.get("Partitions", "").split(",")),
-        cpus=_count(told.get("CPUEfctv")) or _count(told.get("CPUTot")) or 0,
-        memory_mib=_count(told.get("RealMemory")) or 0,
-        gpus=gpus(told.get("Gres", "")),
-        features=_names(told.get("AvailableFeatures", "")),
+        name=fields.get("NodeName", ""),
+        partitions=tuple(fields.get("Partitions", "").split(",")),
+        cpus=_count(fields.get("CPUEfctv")) or _count(fields.get("CPUTot")) or 0,
+        memory_mib=_count(fields.get("RealMemory")) or 0,
+        gpus=gpus(fields.get("Gres", "")),
+        features=_names(fields.get("AvailableFeatures", "")),
         usable=not any(word in state for word in _DOWN),
     )
 
@@ -230,10 +280,8 @@ def _count(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _said(faults: list[str], *argv: str) -> str:
-    """What a command prints; nothing, and a sentence in faults, where it fails."""
-    from orchestrator.launch.slurm.scheduler import refusal_of
-
+def _output(faults: list[str], *argv: str) -> str:
+    """Return what a command prints; where it fails, append a sentence to faults, return nothing."""
     try:
         done = subprocess.run(
             argv,
@@ -254,48 +302,3 @@ def _said(faults: list[str], *argv: str) -> str:
         faults.append(f"`{' '.join(argv[:3])}`: {refusal_of(done.stderr, {}).sentence}")
         return ""
     return done.stdout
-
-
-# Whether there is a cluster here: asked once, briefly, and only where SLURM's commands are.
-
-
-_DEADLINE_SECONDS = 15.0
-
-
-def has_controller() -> bool:
-    """Whether a SLURM controller answers. Costs nothing where `sbatch` is not on PATH.
-
-    SLURM's commands without a configuration are not a cluster. Raises EnvironmentFault for a
-    configured cluster that does not answer: to rehearse by mistake what a cluster was to train
-    would be worse than to ask again.
-    """
-    sbatch, scontrol = shutil.which("sbatch"), shutil.which("scontrol")
-    if sbatch is None or scontrol is None:
-        return False
-    return _answers(scontrol, os.environ.get("SLURM_CONF", ""))
-
-
-@lru_cache(maxsize=8)
-def _answers(scontrol: str, _conf: str) -> bool:
-    try:
-        asked = subprocess.run(
-            [scontrol, "ping"],
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        told = f"{asked.stdout}\n{asked.stderr}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        told = str(error)
-    if " is UP" in told:
-        return True
-    if "configuration source" in told:
-        return False
-    said = " ".join(told.split()) or "nothing"
-    raise EnvironmentFault(
-        "site.kind 'auto' cannot tell where to run: SLURM is configured here and its controller "
-        f"does not answer (`scontrol ping` said: {said[:300]}). Try again when it does, or say "
-        "site=local to rehearse on this machine, or site.kind=slurm to insist on the cluster"
-    )

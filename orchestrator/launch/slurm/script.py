@@ -15,7 +15,7 @@ here and never imported."""
 
 
 class ArrayResources(NamedTuple):
-    """What the elements of one array have in common."""
+    """Resources shared by every task of one job array."""
 
     num_nodes: int = 1
     gpus_per_node: int = 0
@@ -26,7 +26,7 @@ class ArrayJob(NamedTuple):
 
     name: str
     elements: int
-    shape: ArrayResources
+    resources: ArrayResources
     throttle: int | None = None
     after: str | None = None
     """Id of the array whose elements these wait for, one by one."""
@@ -36,17 +36,17 @@ class ArrayJob(NamedTuple):
 
 
 def array_resources(cell: Cell) -> ArrayResources:
-    """An embedded cell takes a core of one node; another what its resources say."""
+    """Return what a cell needs: one core of one node if it is embedded, else its `resources`."""
     if cell.scale == "micro":
         return ArrayResources()
     return ArrayResources(cell.resources.num_nodes, cell.resources.gpus_per_node)
 
 
 def text(job: ArrayJob, options: SlurmOptions) -> str:
-    """The script. It names no folder: sbatch is called in the submission's own."""
+    """Return the script. It names no folder: sbatch is called in the submission's own."""
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
-    gpus = job.shape.gpus_per_node
+    gpus = job.resources.gpus_per_node
     gres = (options.gres or f"gpu:{gpus}") if gpus else None
     cpus = options.cpus_per_task
     if cpus is None:
@@ -59,7 +59,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         # to the script itself, which is the worker: steps it starts are its own affair
         "signal": f"B:USR1@{options.signal_seconds}",
         "array": f"0-{job.elements - 1}" + (f"%{job.throttle}" if job.throttle else ""),
-        "ntasks": job.shape.num_nodes,
+        "ntasks": job.resources.num_nodes,
         "ntasks-per-node": 1,
     }
     if options.reservation:
@@ -70,8 +70,8 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         name, given, value = flag.removeprefix("--").partition("=")
         more[name] = value if given else True
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
-    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job, see helping
-    made: str = _make_sbatch_string(
+    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see work_stealing
+    script: str = _make_sbatch_string(
         command=f"{trained} || exec {command}",
         folder=".",
         job_name=job.name,
@@ -82,7 +82,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         qos=options.qos,
         constraint=options.constraint,
         gres=gres,
-        nodes=job.shape.num_nodes,
+        nodes=job.resources.num_nodes,
         cpus_per_task=cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),
         mem=f"{math.ceil(options.memory_gib * 1024)}M" if options.memory_gib else None,
@@ -90,9 +90,9 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         dependency=f"aftercorr:{job.after}" if job.after else None,
         additional_parameters=more,
     )
-    return made
+    return script
 
 
 def argv(folder: str) -> Sequence[str]:
-    """sbatch of the script in a submission's folder."""
+    """Return the sbatch of the script in a submission's folder."""
     return ("sbatch", "--parsable", f"--chdir={folder}", "job.sh")

@@ -1,8 +1,21 @@
-"""One submitter at a time, and what is done about submissions that were cut short.
+"""Submit cells to SLURM as job arrays, each cell exactly once; cancel them again.
 
-An intent without an outcome was left by an orch that was killed: the scheduler is asked whether it
-has the job, by its name, and the answer is written down. An intent of another machine that is
-still young may be of an orch at work there.
+One orch submits cells of a folder at a time: it holds the submission lock. For every array it does,
+in this order:
+
+    1  append the intent to the ledger, with the name that the job will have
+    2  reserve each cell's next attempt, with the submission's id in its order.json
+    3  write the manifest and the batch script
+    4  call sbatch
+    5  append the array's id to the ledger
+
+A kill between any two steps leaves an intent without an outcome. The next submission reconciles it
+first: it asks SLURM for a job of that name and appends the answer. After steps 1 to 3 there is no
+such job, so the submission is dropped and its cells, whose attempts never started, go again. After
+step 4 there is one, and the ledger gets its id. If SLURM cannot be asked, nothing is submitted.
+
+An attempt names the one submission that may start it, and a job checks that before it starts
+(lease.open_attempt). So even a job that was forgotten and starts later trains nothing twice.
 """
 
 import fcntl
@@ -20,8 +33,9 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.slurm import poll, scheduler, script, submissions
-from orchestrator.launch.slurm import scheduler as words
+from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
+from orchestrator.launch.slurm.messages import refusal_of
+from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import SlurmOptions, of_evaluation
@@ -29,18 +43,153 @@ from orchestrator.spec.site_options import SlurmOptions, of_evaluation
 SETTLED_SECONDS = 5.0
 """How long after an intent its sbatch may still be on the way to the controller."""
 ELSEWHERE_SECONDS = 900.0
-PATIENCE_SECONDS = 60.0
+"""How long an intent of another machine is taken for one of an orch that is at work there."""
+LOCK_SECONDS = 60.0
+"""How long to wait for another orch that submits."""
+AWAY_SECONDS = 600.0
+"""How long a submission waits for a controller that does not answer."""
+_NODE_FAILURES: frozenset[str] = frozenset({"node", "hung"})
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+"""Gets sentences for the person who waits."""
+
+
+class Submitted(NamedTuple):
+    """The outcome of a submission."""
+
+    cells: tuple[Cell, ...] = ()
+    """Those that were sent."""
+    jobs: tuple[str, ...] = ()
+    """Ids of the arrays."""
+    left: tuple[Cell, ...] = ()
+    """Cells for which the queue has no room at present (`max_submit_jobs`)."""
+    unpaid: tuple[Cell, ...] = ()
+    """Cells that the budget does not cover."""
+
+
+class ArrayCells(NamedTuple):
+    """The cells of one array."""
+
+    cells: tuple[Cell, ...]
+    resources: script.ArrayResources
+    exclude: tuple[str, ...]
+    """Nodes not to use."""
+
+
+def submit(
+    cells: Iterable[Cell],
+    folder: RunFolder,
+    options: SlurmOptions,
+    *,
+    evaluate: bool = False,
+    tell: Tell = lambda _: None,
+) -> Submitted:
+    """Submit those of the cells that are to be trained and are not with the scheduler already.
+
+    evaluate: also submit each cell's evaluation, as a job that waits for its training. Raise
+    OrchError, before anything is submitted, for cells that a backend cannot express;
+    EnvironmentFault where SLURM refuses, or does not answer for AWAY_SECONDS.
+    """
+    folder.open()
+    with submission_lock(folder):
+        for sentence in reconcile(folder):
+            tell(sentence)
+        mark_drained(folder)
+        poll.refresh(folder)
+        # States are read under the lock: whoever held it before may have submitted these cells.
+        states = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
+        waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
+        check_launchable([cell for cell, _ in waiting], folder)
+        _submit_missing_evaluations(folder, options, tell)
+        if not waiting:
+            return Submitted()
+        room = _queue_room(options, evaluate, tell)
+        sent: list[Cell] = []
+        jobs: list[str] = []
+        size = retry_while_away(scheduler.max_array_size, tell)
+        arrays = list(_arrays(waiting[:room], folder, min(size, options.max_array_size or size)))
+        throttle = _throttle(options.max_running, len(arrays))
+        for array in arrays:
+            jobs.append(_submit_training(array, folder, options, throttle, evaluate, tell))
+            sent += array.cells
+        poll.forget()
+        left = () if room is None else tuple(cell for cell, _ in waiting[room:])
+        return Submitted(tuple(sent), tuple(jobs), left)
+
+
+def submit_evaluation(
+    cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions, tell: Tell = lambda _: None
+) -> str:
+    """Submit the evaluation of trained cells as one array; return its id.
+
+    The caller decides that there is none already. Raise as `submit` does.
+    """
+    with submission_lock(folder):
+        for sentence in reconcile(folder):
+            tell(sentence)
+        submission = secrets.token_hex(8)
+        cell_dirs = [folder.cell(cell) for cell in cells]
+        elements = [[each.path.name, each.attempts()[-1].number] for each in cell_dirs]
+        name = _append_intent(folder, submission, "evaluate", len(elements))
+        array = _send_evaluation(folder, submission, name, elements, cells, None, options, tell)
+        poll.forget()
+        return array
+
+
+def cancel_submitted(
+    cells: Iterable[Cell], folder: RunFolder, why: str
+) -> tuple[list[tuple[Cell, CellState]], str]:
+    """Cancel cells that are with the scheduler.
+
+    Return those that were cancelled, with their state before, and a sentence about what went wrong.
+
+    The exit record is written first and the scheduler told afterwards. A job that starts, or runs
+    on, then finds its cell cancelled, also when the scheduler does not answer.
+    """
+    cancelled: list[tuple[Cell, CellState]] = []
+    elements: list[str] = []
+    known = submissions.read(folder)
+    evaluations = {s.follows: s.job for s in known.values() if s.follows and s.job}
+    for cell in cells:
+        cell_dir = folder.cell(cell)
+        state = cell_dir.state(poll=poll.polled_state)
+        # a scheduler that does not answer is no reason to let a cell go on
+        if state.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
+            continue
+        order = cell_dir.attempts()[-1].read_order()
+        sent = known.get(order["submission"])
+        now = time.time()
+        cell_dir.open_attempt().write_exit(
+            ExitRecord(
+                state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
+            )
+        )
+        folder.append("cancel", cell.id)
+        jobs = (sent and sent.job, evaluations.get(order["submission"]))
+        elements += [f"{job}_{order['index']}" for job in jobs if job]
+        cancelled.append((cell, state))
+    try:
+        scheduler.cancel(elements)
+    except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+        return cancelled, (
+            f"the scheduler could not be told ({error}); jobs that run end by themselves within "
+            "seconds, those that wait will end when they start"
+        )
+    finally:
+        poll.forget()
+    return cancelled, ""
 
 
 @contextmanager
 def submission_lock(folder: RunFolder) -> Iterator[None]:
-    """The right to submit cells of a folder. Raises OrchError if another orch keeps it."""
+    """Hold the right to submit cells of a folder. Raise OrchError if another orch keeps it."""
     lock = folder.submission(".lock")
     with telling(lock, passing=()):
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a")
     with file:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,55 +201,59 @@ def submission_lock(folder: RunFolder) -> Iterator[None]:
                     ) from None
                 time.sleep(0.2)
             except OSError:
-                break  # no locks here: intents of other machines are respected by their age
+                # This file system has no locks. `reconcile` refuses young intents of other
+                # machines, and those of living processes of this one.
+                break
         yield
 
 
 def reconcile(folder: RunFolder) -> list[str]:
-    """Gives every intent its outcome; what was found, in sentences. The lock is held.
+    """Append an outcome to every intent that has none; return sentences. The caller holds the lock.
 
-    Raises EnvironmentFault where the scheduler cannot tell, OrchError where an orch on another
-    machine may be at it.
+    Raise EnvironmentFault where the scheduler cannot tell, OrchError where an orch on another
+    machine may be submitting.
     """
-    told = []
-    for left in [s for s in submissions.read(folder).values() if s.open]:
-        _respect(left)
-        time.sleep(max(0.0, min(SETTLED_SECONDS, left.time + SETTLED_SECONDS - time.time())))
+    sentences = []
+    for cut in [s for s in submissions.read(folder).values() if s.open]:
+        _refuse_if_alive(cut)
+        # sbatch may have been started by a process that was then killed: SLURM would not know yet
+        time.sleep(max(0.0, min(SETTLED_SECONDS, cut.time + SETTLED_SECONDS - time.time())))
         try:
-            job = scheduler.find(left.name, left.time)
+            job = scheduler.find_job(cut.name, cut.time)
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             raise EnvironmentFault(
-                f"submission {left.id} was cut short, and the scheduler cannot say whether it has "
+                f"submission {cut.id} was cut short, and the scheduler cannot say whether it has "
                 f"the job: {error}. Nothing was submitted; run again when it answers"
             ) from error
         if job is None:
-            submissions.note(folder, submissions.DROPPED, left.id, why="cut short before sbatch")
-            told.append(f"submission {left.id} was cut short; its {left.cells} cells go again")
+            submissions.note(folder, submissions.DROPPED, cut.id, why="cut short before sbatch")
+            sentences.append(f"submission {cut.id} was cut short; its {cut.cells} cells go again")
         else:
-            submissions.note(folder, submissions.SENT, left.id, job=job, found=True)
-            told.append(f"submission {left.id} was cut short after sbatch; it is job {job}")
-    if told:
+            submissions.note(folder, submissions.SENT, cut.id, job=job, found=True)
+            sentences.append(f"submission {cut.id} was cut short after sbatch; it is job {job}")
+    if sentences:
         poll.forget()
-    return told
+    return sentences
 
 
-def _respect(left: submissions.Submission) -> None:
-    age = time.time() - left.time
-    if left.host == socket.gethostname():
-        same = bool(left.birth) and processes.birth(left.pid) == left.birth
-        alive = same and left.pid != os.getpid()
+def _refuse_if_alive(cut: Submission) -> None:
+    """Raise OrchError if the process that wrote an intent may still be at work."""
+    age = time.time() - cut.time
+    if cut.host == socket.gethostname():
+        same = bool(cut.birth) and processes.birth(cut.pid) == cut.birth
+        alive = same and cut.pid != os.getpid()
     else:
         alive = age < ELSEWHERE_SECONDS
     if alive:
         raise OrchError(
-            f"an orch on {left.host} (process {left.pid}) began to submit {left.cells} cells "
+            f"an orch on {cut.host} (process {cut.pid}) began to submit {cut.cells} cells "
             f"{age:.0f} s ago and has not said how that ended; wait for it, or until "
             f"{ELSEWHERE_SECONDS / 60:.0f} minutes have passed"
         )
 
 
 def mark_drained(folder: RunFolder) -> None:
-    """Notes which submissions have nothing at work any more, so that they are not asked about."""
+    """Append which submissions have nothing at work any more, so that SLURM is not asked again."""
     for sent in submissions.read(folder).values():
         if sent.job is None or sent.drained or sent.kind != "train":
             continue
@@ -117,136 +270,62 @@ def _is_final(cell_dir: CellDir, submission: str) -> bool:
     return ended is not None and ended.state not in ("preempted", "timed_out")
 
 
-# Cells to the cluster, as job arrays, each cell exactly once.
-#
-# For every array, in this order, so that a kill between any two is mended by the next run:
-#
-#     1  the intent goes into the ledger, with the name that the job will have
-#     2  each cell gets its next attempt, with the submission's id in it
-#     3  manifest and script are written
-#     4  sbatch
-#     5  the array's id goes into the ledger
-
-
-T = TypeVar("T")
-
-AWAY_SECONDS = 600.0
-"""How long a submission waits for a controller that does not answer."""
-_BAD_NODE: frozenset[str] = frozenset({"node", "hung"})
-
-
-class Submitted(NamedTuple):
-    """What was sent."""
-
-    cells: tuple[Cell, ...] = ()
-    jobs: tuple[str, ...] = ()
-    left: tuple[Cell, ...] = ()
-    """Cells for which the queue has no room at present (`max_submit_jobs`)."""
-    unpaid: tuple[Cell, ...] = ()
-    """Cells that a budget does not pay."""
-
-
-class Chunk(NamedTuple):
-    """The elements of one array."""
-
-    cells: tuple[Cell, ...]
-    shape: script.ArrayResources
-    exclude: tuple[str, ...]
-
-
-def submit(
-    cells: Iterable[Cell],
-    folder: RunFolder,
-    options: SlurmOptions,
-    *,
-    evaluate: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Submitted:
-    """Submits those of the cells that are to be trained and are not with the scheduler already.
-
-    evaluate: each cell's evaluation becomes a job that waits for it. tell: sentences on the way.
-    Raises OrchError, before anything is submitted, for cells that a backend cannot express;
-    EnvironmentFault where SLURM refuses, or does not answer for AWAY_SECONDS.
-    """
-    folder.open()
-    with submission_lock(folder):
-        for line in reconcile(folder):
-            tell(line)
-        mark_drained(folder)
-        poll.refresh(folder)
-        looks = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
-        todo = [(cell, seen) for cell, seen in looks if seen.state in RESUMABLE]
-        check_launchable([cell for cell, _ in todo], folder)
-        _follow_up(folder, options, tell)
-        if not todo:
-            return Submitted()
-        room = _room(options, evaluate, tell)
-        sent: list[Cell] = []
-        jobs: list[str] = []
-        size = patiently(scheduler.max_array_size, tell)
-        chunks = list(_chunks(todo[:room], folder, min(size, options.max_array_size or size)))
-        throttle = _throttle(options.max_running, len(chunks))
-        for chunk in chunks:
-            job = _send(chunk, folder, options, throttle, evaluate, tell)
-            jobs.append(job)
-            sent += chunk.cells
-        poll.forget()
-        return Submitted(tuple(sent), tuple(jobs), _rest(todo, room))
-
-
-def _rest(todo: Sequence[tuple[Cell, CellState]], room: int | None) -> tuple[Cell, ...]:
-    return () if room is None else tuple(cell for cell, _ in todo[room:])
-
-
-def _send(
-    chunk: Chunk,
+def _submit_training(
+    array: ArrayCells,
     folder: RunFolder,
     options: SlurmOptions,
     throttle: int | None,
     evaluate: bool,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> str:
     submission = secrets.token_hex(8)
-    follower = secrets.token_hex(8) if evaluate else ""
-    name = _intend(folder, submission, "train", len(chunk.cells))
+    evaluation = secrets.token_hex(8) if evaluate else ""
+    name = _append_intent(folder, submission, "train", len(array.cells))
     elements = []
-    # all found before any is made: making one has the folder read again
-    places = [(cell, folder.cell(cell)) for cell in chunk.cells]
-    for index, (cell, cell_dir) in enumerate(places):
+    # look all directories up before any is made: making one invalidates the listing
+    cell_dirs = [(cell, folder.cell(cell)) for cell in array.cells]
+    for index, (cell, cell_dir) in enumerate(cell_dirs):
         cell_dir.make(cell)
         head = f'"submission": "{submission}", "index": {index}'
         order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
         elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
-    job = script.ArrayJob(name, len(elements), chunk.shape, throttle, exclude=chunk.exclude)
-    _write(
-        folder,
-        submission,
-        {"kind": "train", "elements": elements, "evaluate": follower},
-        job,
-        options,
-    )
-    array = _sbatch(folder, submission, name, options, tell)
+    job = script.ArrayJob(name, len(elements), array.resources, throttle, exclude=array.exclude)
+    manifest: dict[str, object] = {"kind": "train", "elements": elements, "evaluate": evaluation}
+    _write(folder, submission, manifest, job, options)
+    array_id = _sbatch(folder, submission, name, options, tell)
     if evaluate:
-        _send_evaluation(folder, submission, follower, array, options, tell)
-    return array
+        _submit_following_evaluation(folder, submission, evaluation, array_id, options, tell)
+    return array_id
 
 
-def _send_evaluation(
+def _submit_missing_evaluations(folder: RunFolder, options: SlurmOptions, tell: Tell) -> None:
+    """Submit evaluations that a kill kept from being submitted after their training."""
+    known = submissions.read(folder)
+    for sent in list(known.values()):
+        if sent.kind != "train" or sent.job is None or sent.drained:
+            continue
+        evaluation = submissions.read_manifest(folder, sent.id).get("evaluate", "")
+        if evaluation and (evaluation not in known or known[evaluation].dropped):
+            _submit_following_evaluation(folder, sent.id, evaluation, sent.job, options, tell)
+
+
+def _submit_following_evaluation(
     folder: RunFolder,
     follows: str,
     submission: str,
     array: str,
     options: SlurmOptions,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> None:
+    """Submit the evaluations that wait, element by element, for the training array `follows`."""
     elements = submissions.read_manifest(folder, follows).get("elements", [])
-    name = _intend(folder, submission, "evaluate", len(elements), follows)
-    # the elements of one training array are of one shape
+    name = _append_intent(folder, submission, "evaluate", len(elements), follows)
+    # the elements of one training array need the same resources, so one cell stands for all
     first = [CellDir(folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]]
-    _send_scoring(folder, submission, name, elements, first, array, options, tell)
+    _send_evaluation(folder, submission, name, elements, first, array, options, tell)
 
 
-def _send_scoring(
+def _send_evaluation(
     folder: RunFolder,
     submission: str,
     name: str,
@@ -254,56 +333,29 @@ def _send_scoring(
     cells: Sequence[Cell],
     after: str | None,
     options: SlurmOptions,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> str:
-    """Sends evaluations of such cells: each is one process of one node."""
+    """Send evaluations of such cells, each one process on one node; return the array's id."""
     gpus = options.evaluation.gpus
     if gpus is None:
         gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
     adapted = of_evaluation(options, gpus, small=all(c.scale == "micro" for c in cells))
     job = script.ArrayJob(
-        name, len(elements), script.ArrayResources(1, gpus), after=after, program=script.EVALUATE
+        name,
+        len(elements),
+        script.ArrayResources(1, gpus),
+        after=after,
+        program=script.EVALUATE,
     )
-    manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
+    manifest: dict[str, object] = {"kind": "evaluate", "elements": elements, "gpus": gpus}
     _write(folder, submission, manifest, job, adapted)
     return _sbatch(folder, submission, name, adapted, tell)
 
 
-def submit_evaluation(
-    cells: Sequence[Cell],
-    folder: RunFolder,
-    options: SlurmOptions,
-    tell: Callable[[str], None] = lambda _: None,
+def _append_intent(
+    folder: RunFolder, submission: str, kind: str, cells: int, follows: str = ""
 ) -> str:
-    """Submits the evaluation of cells that are trained already, as one array; its id.
-
-    Asks not whether there is one already. Raises as `submit` does.
-    """
-    with submission_lock(folder):
-        for line in reconcile(folder):
-            tell(line)
-        submission = secrets.token_hex(8)
-        places = [folder.cell(cell) for cell in cells]
-        elements = [[place.path.name, place.attempts()[-1].number] for place in places]
-        name = _intend(folder, submission, "evaluate", len(elements))
-        array = _send_scoring(folder, submission, name, elements, cells, None, options, tell)
-        poll.forget()
-        return array
-
-
-def _follow_up(folder: RunFolder, options: SlurmOptions, tell: Callable[[str], None]) -> None:
-    """Submits evaluations that a kill kept from being submitted after their training."""
-    known = submissions.read(folder)
-    for sent in list(known.values()):
-        if sent.kind != "train" or sent.job is None or sent.drained:
-            continue
-        follower = submissions.read_manifest(folder, sent.id).get("evaluate", "")
-        if follower and (follower not in known or known[follower].dropped):
-            _send_evaluation(folder, sent.id, follower, sent.job, options, tell)
-
-
-def _intend(folder: RunFolder, submission: str, kind: str, cells: int, follows: str = "") -> str:
-    """Writes the intent; the job's name."""
+    """Append the intent to the ledger; return the job's name, which holds the submission's id."""
     plain = "".join(
         c if (c.isascii() and c.isalnum()) or c in "._-" else "_" for c in folder.experiment
     )
@@ -330,53 +382,56 @@ def _write(
     job: script.ArrayJob,
     options: SlurmOptions,
 ) -> None:
+    """Write the manifest and the batch script."""
+    # relative paths of the options mean what they meant to the person who submits
+    submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
     plain = options.model_dump(mode="json")
-    here = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
-    submissions.write_manifest(folder, submission, {**manifest, **here, "options": plain})
+    submissions.write_manifest(folder, submission, {**manifest, **submitter, "options": plain})
     write_text(folder.submission(submission) / "job.sh", script.text(job, options))
 
 
 def _sbatch(
-    folder: RunFolder,
-    submission: str,
-    name: str,
-    options: SlurmOptions,
-    tell: Callable[[str], None],
+    folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell
 ) -> str:
-    """Sends a script; the array's id. Asked again while the controller is away, each time after
-    asking whether the last try reached it."""
+    """Call sbatch; append the outcome to the ledger; return the array's id.
+
+    While the controller does not answer it is tried again. An sbatch that timed out may have
+    reached the controller, so from the second try on the job is looked up by its name first.
+    """
     started = time.time()
-    tried: list[float] = []
+    tries = 0
 
     def send() -> str:
-        job = scheduler.find(name, started) if tried else None
-        tried.append(time.time())
-        return job or scheduler.send(folder.submission(submission))
+        nonlocal tries
+        job = scheduler.find_job(name, started) if tries else None
+        tries += 1
+        place = folder.submission(submission)
+        return job or scheduler.sbatch(script.argv(str(place)), cwd=place)
 
     try:
-        job = patiently(send, tell)
+        job = retry_while_away(send, tell)
     except scheduler.SchedulerRefusal as error:
-        from orchestrator.launch.slurm.cluster import read_cluster
-        from orchestrator.launch.slurm.scheduler import refusal_of
-
         submissions.note(folder, submissions.DROPPED, submission, why=str(error)[:500])
-        cluster = read_cluster()
-        known = cluster.names() if cluster else None
-        said = refusal_of(str(error), options.model_dump(mode="json"), known)
+        answers = cluster.read_cluster()
+        names = answers.names() if answers else None
+        message = refusal_of(str(error), options.model_dump(mode="json"), names)
         raise EnvironmentFault(
-            f"the cluster refuses the job: {said.sentence.rstrip('.')}. Nothing of it was submitted"
+            f"the cluster refuses the job: {message.sentence.rstrip('.')}. Nothing of it was "
+            "submitted"
         ) from error
     submissions.note(folder, submissions.SENT, submission, job=job)
     return job
 
 
-def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
-    """The answer of a scheduler that may be away for a while. Raises EnvironmentFault after
-    AWAY_SECONDS."""
+def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
+    """Return the answer of a scheduler that may not answer for a while.
+
+    Raise EnvironmentFault after AWAY_SECONDS.
+    """
     deadline, pause = time.monotonic() + AWAY_SECONDS, 1.0
     while True:
         try:
-            return asked()
+            return question()
         except scheduler.SchedulerUnavailable as error:
             if time.monotonic() > deadline:
                 raise EnvironmentFault(
@@ -388,80 +443,37 @@ def patiently(asked: Callable[[], T], tell: Callable[[str], None]) -> T:
             pause = min(pause * 2, 30.0)
 
 
-def _chunks(
-    todo: Sequence[tuple[Cell, CellState]], folder: RunFolder, size: int
-) -> Iterator[Chunk]:
+def _arrays(
+    waiting: Sequence[tuple[Cell, CellState]], folder: RunFolder, size: int
+) -> Iterator[ArrayCells]:
+    """Group cells that need the same resources and avoid the same nodes, `size` at most."""
     groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
-    for cell, seen in todo:
-        key = script.array_resources(cell), _bad_nodes(folder.cell(cell), seen)
+    for cell, state in waiting:
+        key = script.array_resources(cell), _bad_nodes(folder.cell(cell), state)
         groups.setdefault(key, []).append(cell)
-    for (shape, exclude), cells in groups.items():
+    for (resources, exclude), cells in groups.items():
         for start in range(0, len(cells), size):
-            yield Chunk(tuple(cells[start : start + size]), shape, exclude)
+            yield ArrayCells(tuple(cells[start : start + size]), resources, exclude)
 
 
-def _bad_nodes(cell_dir: CellDir, seen: CellState) -> tuple[str, ...]:
-    """The node that the last attempt died of: the next is made elsewhere."""
-    ended = seen.exit or next(
-        (found for a in reversed(cell_dir.attempts()) if (found := a.read_exit())), None
+def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
+    """Return the node that the last attempt failed on, for the next to avoid."""
+    ended = state.exit or next(
+        (record for a in reversed(cell_dir.attempts()) if (record := a.read_exit())), None
     )
-    if ended is None or ended.failure not in _BAD_NODE or not ended.host:
+    if ended is None or ended.failure not in _NODE_FAILURES or not ended.host:
         return ()
     return (ended.host,)
 
 
-def _throttle(max_running: int | None, chunks: int) -> int | None:
-    return None if max_running is None else max(1, max_running // max(1, chunks))
+def _throttle(max_running: int | None, arrays: int) -> int | None:
+    return None if max_running is None else max(1, max_running // max(1, arrays))
 
 
-def _room(options: SlurmOptions, evaluate: bool, tell: Callable[[str], None]) -> int | None:
-    """How many more elements the queue takes; None: as many as there are."""
+def _queue_room(options: SlurmOptions, evaluate: bool, tell: Tell) -> int | None:
+    """Return how many more cells the queue takes; None where the site names no limit."""
     if options.max_submit_jobs is None:
         return None
-    queued = sum(not words.is_over(e.word) for e in patiently(scheduler.queue, tell).values())
+    queue = retry_while_away(scheduler.queue, tell)
+    queued = sum(not scheduler.is_over(element.word) for element in queue.values())
     return max(0, options.max_submit_jobs - queued) // (2 if evaluate else 1)
-
-
-# What a person does to cells that are on a cluster: cancel them.
-
-
-def cancel_submitted(
-    cells: Iterable[Cell], folder: RunFolder, why: str
-) -> tuple[list[tuple[Cell, CellState]], str]:
-    """Cancels cells that are with the scheduler: those it did, as they were, and what went wrong.
-
-    The last attempt's word comes first: a job that starts, or runs on, after it finds itself
-    cancelled, also when the scheduler does not answer.
-    """
-    done: list[tuple[Cell, CellState]] = []
-    elements: list[str] = []
-    known = submissions.read(folder)
-    follower = {s.follows: s.job for s in known.values() if s.follows and s.job}
-    for cell in cells:
-        cell_dir = folder.cell(cell)
-        seen = cell_dir.state(poll=poll.polled_state)
-        # a scheduler that does not answer is no reason to let a cell go on
-        if seen.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
-            continue
-        order = cell_dir.attempts()[-1].read_order()
-        sent = known.get(order["submission"])
-        now = time.time()
-        cell_dir.open_attempt().write_exit(
-            ExitRecord(
-                state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
-            )
-        )
-        folder.append("cancel", cell.id)
-        jobs = (sent and sent.job, follower.get(order["submission"]))
-        elements += [f"{job}_{order['index']}" for job in jobs if job]
-        done.append((cell, seen))
-    try:
-        scheduler.cancel(elements)
-    except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-        return done, (
-            f"the scheduler could not be told ({error}); jobs that run end by themselves within "
-            "seconds, those that wait will end when they start"
-        )
-    finally:
-        poll.forget()
-    return done, ""

@@ -78,14 +78,15 @@ def test_a_helper_begins_cells_and_never_takes_one_over(
 def test_the_code_of_its_own_work_outlives_the_helper(own: int | str, more: str, code: int) -> None:
     program = f"""
 import os, sys
-from orchestrator.launch.slurm import helping, task
-from orchestrator.launch.worker import Ask
+from orchestrator.launch.slurm import task, work_stealing
+from orchestrator.launch.worker import StopSignals
 def own():
     {own if isinstance(own, str) else "pass"}
     return {own if isinstance(own, int) else 0}
 def more():
     {more}
-sys.exit(helping.in_child(own, more, Ask(task.ASKED), task.ASKED))
+signals = task.STOP_SIGNALS
+sys.exit(work_stealing.run_in_child(own, more, StopSignals(signals), signals))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
