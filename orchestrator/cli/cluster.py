@@ -54,7 +54,7 @@ def train_on_cluster(
         )
         return 130, False
     code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
-    return max(code, _tell_unscored(chosen, done.looks)), True
+    return max(code, _tell_unscored(chosen, done.states)), True
 
 
 def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":

@@ -1,5 +1,5 @@
-"""Before a launch: every cell that its backend cannot express, or that has no environment or no
-prompts to train with, is told, at once."""
+"""Refuse, before a launch, every cell that cannot be launched, all at once: its backend cannot
+express it, its library has no environment here, or its prompts are not prepared."""
 
 from collections.abc import Sequence
 
@@ -15,43 +15,43 @@ from orchestrator.spec.site_options import NodeOptions
 
 
 def check_launchable(
-    cells: Sequence[Cell], folder: RunFolder, here: NodeOptions | None = None
+    cells: Sequence[Cell], folder: RunFolder, local: NodeOptions | None = None
 ) -> set[str]:
-    """Modules of the cells' entries. Raises OrchError naming each cell that cannot be launched.
+    """Return the modules of the cells' entries. Raise OrchError naming each cell that cannot be
+    launched.
 
-    here: given where cells run on this machine, whose environments must then be there.
+    local: given where cells run on this machine, whose environments must then exist.
     """
     modules: set[str] = set()
-    prompts: dict[str, str | None] = {}
+    unprepared: dict[str, str | None] = {}
     refused: dict[str, list[str]] = {}
     for cell in cells:
-        cell_dir = folder.cell(cell)
-        place = cell_dir.first_paths()
         try:
-            plan = plugins.load(cell.settings.backend.name).translate(cell, place)
-            needs = plan.files.get(PLAN_FILE, "")
-            if needs not in prompts:
-                prompts[needs] = prepared.missing(plan)
-            if without := prompts[needs]:
-                raise EnvironmentFault(without)
+            backend = plugins.load(cell.settings.backend.name)
+            plan = backend.translate(cell, folder.cell(cell).first_paths())
+            recipe = plan.files.get(PLAN_FILE, "")
+            if recipe not in unprepared:
+                unprepared[recipe] = prepared.missing(plan)
+            if fault := unprepared[recipe]:
+                raise EnvironmentFault(fault)
         except OrchError as error:
             refused.setdefault(str(error), []).append(cell.slug)
         else:
-            if absent := _without_environment(plan, here) if here else "":
-                refused.setdefault(absent, []).append(cell.slug)
+            if fault := _without_environment(plan, local) if local else "":
+                refused.setdefault(fault, []).append(cell.slug)
             modules.add((plan.entry or "").partition(":")[0])
     if refused:
         count = sum(map(len, refused.values()))
         listed = "\n".join(
-            f"  {told} ({len(slugs)} cells: {slugs[0]}{', ...' if slugs[1:] else ''})"
-            for told, slugs in refused.items()
+            f"  {fault} ({len(slugs)} cells: {slugs[0]}{', ...' if slugs[1:] else ''})"
+            for fault, slugs in refused.items()
         )
         raise OrchError(f"{count} cells cannot be launched, so nothing was started\n{listed}")
     return modules - {""}
 
 
-def _without_environment(plan: LaunchPlan, here: NodeOptions) -> str:
-    """A library never runs in orch's environment: what to do where its own is not there."""
+def _without_environment(plan: LaunchPlan, local: NodeOptions) -> str:
+    """Return what to do where a library has no environment of its own, in which alone it runs."""
     if plan.entry is not None or not has_lock(plan.backend, plan.version):
         return ""
-    return no_environment(plan.backend, plan.version, here)
+    return no_environment(plan.backend, plan.version, local)

@@ -1,4 +1,15 @@
-"""How an attempt ended: what a worker concludes from an exception or an exit code."""
+"""How an attempt ended: from an exception, an exit code, or the end of a trainer's stderr.
+
+Classes of failure, which decide whether an attempt is made again by itself:
+
+    config          the request, the environment or the data is wrong: the same would happen again
+    disk            no room to write to
+    out_of_memory   of a GPU or of the node
+    node            the machine is at fault; another one may do
+    hung            it stopped writing
+    lost            the process was killed and left no exit record
+    error           anything else: a crash in the library
+"""
 
 import re
 import shutil
@@ -12,13 +23,16 @@ from orchestrator.launch.processes import node_name
 from orchestrator.records import ExitRecord, Outcome, State
 
 _ROOM_BYTES = 1 << 20
-"""With less than this free on the disk, a failure is taken for a full disk: libraries tell a
-write that failed in many ways."""
+"""With less than this free on the disk, a failure counts as a full disk: libraries report a write
+that failed in many ways."""
 _MESSAGE_LENGTH = 2000
 
 
 class Stopped(BaseException):
-    """The worker was asked to stop; the state its attempt ends in. `except Exception` misses it."""
+    """The worker was asked to stop. `state` is what its attempt ends in.
+
+    A BaseException, so that a library's `except Exception` does not swallow it.
+    """
 
     def __init__(self, state: State):
         self.state = state
@@ -26,7 +40,7 @@ class Stopped(BaseException):
 
 
 class Ending(NamedTuple):
-    """The worker's conclusion; see ExitRecord."""
+    """How an attempt ended; see ExitRecord."""
 
     state: State
     code: int | None = None
@@ -35,7 +49,7 @@ class Ending(NamedTuple):
     outcome: Outcome | None = None
 
     def record(self, started: float, ended: float) -> ExitRecord:
-        """As exit.json says it, where nothing is known of its costs."""
+        """Return the exit record, without costs."""
         return ExitRecord(
             state=self.state,
             code=self.code,
@@ -49,7 +63,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(error: BaseException) -> Ending:
-    """The ending that an exception of a backend's entry means."""
+    """Return the ending that an exception of a backend's entry means."""
     if isinstance(error, Stopped):
         why = {"cancelled": "cancelled by a person"}.get(error.state, "asked to stop")
         return Ending(error.state, message=why)
@@ -62,12 +76,15 @@ def ending_of(error: BaseException) -> Ending:
 
 
 def disk_full_error(error: BaseException, path: Path) -> RunFolderError | None:
-    """What to say of a failure that comes from a full disk, a quota or a file size limit."""
+    """Return the error for a failure that comes from a full disk, a quota or a file size limit.
+
+    None for other failures.
+    """
     if isinstance(error, OrchError | Stopped):
         return None
-    said = any(isinstance(c, OSError) and c.errno in NO_ROOM for c in _causes(error))
-    said = said or "No space left on device" in str(error)
-    if not said and shutil.disk_usage(path).free >= _ROOM_BYTES:
+    named = any(isinstance(c, OSError) and c.errno in NO_ROOM for c in _causes(error))
+    named = named or "No space left on device" in str(error)
+    if not named and shutil.disk_usage(path).free >= _ROOM_BYTES:
         return None
     return RunFolderError(
         f"{path}: there is no room left to write to ({error}); free some and run again, the cell "
@@ -76,7 +93,7 @@ def disk_full_error(error: BaseException, path: Path) -> RunFolderError | None:
 
 
 def shortened(message: str) -> str:
-    """The end of a long message: that is where libraries say what happened."""
+    """Return the end of a long message: that is where libraries say what happened."""
     return message if len(message) <= _MESSAGE_LENGTH else f"... {message[-_MESSAGE_LENGTH:]}"
 
 
@@ -85,16 +102,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-# The class of a failure, from a trainer's last words.
-#
-# config          the same again: the request, the environment or the data is wrong
-# disk            no room to write to
-# out_of_memory   of a GPU or of the node
-# node            the machine is at fault; another one may do
-# hung            it stopped writing
-# error           anything else: a crash in the library
 
 
 _PATTERNS: tuple[tuple[str, str], ...] = (
@@ -133,12 +140,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         ),
     ),
 )
-"""In the order in which they are believed: a run that is out of memory also loses its workers.
-`config` is never retried, so only words that nothing else explains stand there."""
+"""The first that matches counts: a run that is out of memory also loses its workers. `config` is
+never retried, so only words that nothing else explains stand there."""
 
 
 def failure_of(tail: str) -> str:
-    """The class that the end of a program's stderr speaks for."""
+    """Return the class of failure that the end of a program's stderr speaks for."""
     return next(
         (name for name, words in _PATTERNS if re.search(words, tail, re.IGNORECASE)), "error"
     )

@@ -98,10 +98,10 @@ def _convert(
             f"backend '{backend.name}' has no command that converts {checkpoint.path}"
         )
     plan = _plan(cell_dir)
-    ground = environment_for(plan, options)
+    environment = environment_for(plan, options)
     began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
-    fault = _run(argv, ground, cell_dir, log, options)
+    fault = _run(argv, environment, cell_dir, log, options)
     if fault:
         raise ExportError(_sentence(checkpoint, plan, fault, log, options))
     if fault := _incomplete(target):
@@ -112,7 +112,7 @@ def _convert(
         "argv": list(argv),
         "backend": plan.backend,
         "version": plan.version,
-        "environment": ground.record,
+        "environment": environment.record,
         "seconds": round(time.time() - began, 1),
         "host": processes.node_name(),
     }
@@ -133,7 +133,7 @@ def _plan(cell_dir: CellDir) -> LaunchPlan:
 
 def _run(
     argv: tuple[str, ...],
-    ground: TrainerEnvironment,
+    environment: TrainerEnvironment,
     cell_dir: CellDir,
     log: Path,
     options: NodeOptions,
@@ -144,8 +144,10 @@ def _run(
         out = log.open("wb")
     with out:
         try:
-            env = ground.variables({**options.env, **read_secrets(options.secrets)})
-            command = ground.command(argv, cell_dir.exports, (cell_dir.path,), sorted(options.env))
+            env = environment.variables({**options.env, **read_secrets(options.secrets)})
+            command = environment.command(
+                argv, cell_dir.exports, (cell_dir.path,), sorted(options.env)
+            )
             process = subprocess.Popen(
                 command,
                 cwd=cell_dir.exports,

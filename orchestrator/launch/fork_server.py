@@ -1,21 +1,173 @@
-"""The process that imports the trainers once and forks a worker for each cell.
+"""The fork server: a process that imports the trainers once and forks a worker for each cell.
 
-It never starts a thread, so that forking is safe, and trains nothing itself. Messages in:
-`prepare` (modules to import), `start` (an order), `stop`, `kill`. Messages out: `ready`,
-`refused`, what workers report, and `ended` for each process that is gone.
+    orch (local.py)  <-- channel -->  fork server  <-- channel -->  worker, one a cell
+
+It is started as `python -m orchestrator.launch.fork_server`. It never starts a thread, so that
+forking is safe, and trains nothing itself. What is said over a channel may be lost without losing a
+cell: claims, the ledger and exit records are on disk. Messages to the fork server:
+
+    {"do": "prepare", "modules": [...]}    import these; answered by `ready` or `refused`
+    {"do": "start", "order": {...}}        fork a worker; see Order
+    {"do": "stop"}                         SIGTERM to workers: they write down what they have
+    {"do": "kill"}                         SIGKILL to workers
+
+and from it, each with the submission of the worker it is about:
+
+    {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
+    {"ended": exit code}                   the process is gone, however it ended
 """
 
 import gc
+import json
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, NamedTuple, NoReturn
 
-from orchestrator.launch import processes, provenance, worker
-from orchestrator.launch.channel import Channel
+from orchestrator.errors import EnvironmentFault, RunFolderError
+from orchestrator.launch import node, processes, provenance, worker
+from orchestrator.launch.endings import Ending, disk_full_error
+from orchestrator.launch.processes import GRACE_SECONDS
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import RESUMABLE, RunFolder
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class Channel:
+    """Whole JSON objects over a socket.
+
+    Both ends read often, so that sending never waits for the other.
+    """
+
+    def __init__(self, end: socket.socket):
+        self.socket = end
+        self.open = True
+        self._rest = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message; close the channel if nobody is at the other end any more."""
+        try:
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.open = False
+
+    def receive(self, timeout_seconds: float) -> list[dict[str, Any]]:
+        """Return the messages that have come, after waiting for one at most so long.
+
+        `open` is False once the other end is closed.
+        """
+        if not select.select([self.socket], [], [], timeout_seconds)[0]:
+            return []
+        try:
+            raw = self.socket.recv(1 << 16)
+        except OSError:
+            raw = b""
+        self.open = self.open and bool(raw)
+        *lines, self._rest = (self._rest + raw).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class Order(NamedTuple):
+    """What a worker is started for."""
+
+    submission: str
+    """Names this start in the ledger."""
+    folder: str
+    cell: str
+    """The cell, as JSON."""
+    core: int | None = None
+    """The core to stay on; None: any."""
+
+
+# In orch
+
+
+class ForkServer:
+    """The fork server, as orch holds it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, output: IO[bytes]):
+        self.process, self.channel, self._output = process, channel, output
+        self._used = False
+
+    def start(self, order: Order) -> None:
+        """Ask for a worker."""
+        self._used = True
+        self.channel.send({"do": "start", "order": order._asdict()})
+
+    def last_lines(self) -> str:
+        """Return the end of what it printed, for a message."""
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")[-2000:].strip()
+
+    def stop(self) -> None:
+        """Let workers write down what they have, then end the fork server. Wait for it."""
+        self.channel.send({"do": "stop"})
+        # with no worker there is nobody to wait for, and it may be importing for seconds
+        deadline = time.monotonic() + (GRACE_SECONDS if self._used else 0)
+        while self.channel.open and time.monotonic() < deadline:
+            self.channel.receive(0.1)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and its workers at once."""
+        self.channel.send({"do": "kill"})
+        self.channel.socket.close()
+        try:
+            self.process.wait(timeout=2 if self._used else 0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
+    """Run a fork server that imports these modules. Leaving the context stops its workers.
+
+    It is in a session of its own, so that Ctrl-C reaches orch and not its workers. Its output is
+    kept out of the terminal.
+    """
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryFile() as output, ours, theirs:
+        module = "orchestrator.launch.fork_server"
+        ends = [str(os.getpid()), str(theirs.fileno())]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *ends],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **ONE_THREAD},
+        )
+        theirs.close()
+        server = ForkServer(process, Channel(ours), output)
+        try:
+            server.channel.send({"do": "prepare", "modules": sorted(set(modules))})
+            yield server
+        finally:
+            server.stop()
+
+
+def import_fault(message: str) -> EnvironmentFault:
+    """Return the error for a backend's entry module that cannot be imported."""
+    return EnvironmentFault(
+        f"the trainer cannot be imported: {message}. `orch doctor` says what is missing; nothing "
+        "was started"
+    )
+
+
+# In the fork server
 
 
 class ForkedWorker:
@@ -26,24 +178,24 @@ class ForkedWorker:
 
 
 class ForkServerLoop:
-    """The nursery's loop."""
+    """The fork server's own loop."""
 
     def __init__(self, orch: Channel):
         self.orch = orch
-        self.children: dict[int, ForkedWorker] = {}
+        self.workers: dict[int, ForkedWorker] = {}
         self.closing = False
 
     def run(self) -> None:
-        """Serves until orch is gone, or until it said stop and the last worker has ended."""
-        while self.orch.open and not (self.closing and not self.children):
-            pipes = {c.channel.socket: c for c in self.children.values() if c.channel.open}
+        """Serve until orch is gone, or until it said stop and the last worker has ended."""
+        while self.orch.open and not (self.closing and not self.workers):
+            pipes = {w.channel.socket: w for w in self.workers.values() if w.channel.open}
             ready = select.select([self.orch.socket, *pipes], [], [], 0.5)[0]
             for message in self.orch.receive(0) if self.orch.socket in ready else ():
                 self._obey(message)
             for pipe in ready:
                 if pipe in pipes:
                     self._forward(pipes[pipe])
-            self._bury()
+            self._reap()
         self._signal(signal.SIGKILL)
 
     def _obey(self, message: dict[str, Any]) -> None:
@@ -51,7 +203,7 @@ class ForkServerLoop:
             case "prepare":
                 self._prepare(message["modules"])
             case "start":
-                self._start(worker.Order(**message["order"]))
+                self._fork(Order(**message["order"]))
             case "stop":
                 self.closing = True
                 self._signal(signal.SIGTERM)
@@ -69,47 +221,119 @@ class ForkServerLoop:
                 return
         worker.one_thread()
         provenance.commit()  # of the code that was just imported; workers inherit the answer
-        gc.freeze()  # collecting would touch, and so copy, every page that workers share
+        gc.freeze()  # a collection would touch, and so copy, every page that workers share
         self.orch.send({"ready": True})
 
-    def _start(self, order: worker.Order) -> None:
+    def _fork(self, order: Order) -> None:
         if self.closing:
             return
-        nursery = os.getpid()
+        server = os.getpid()
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            processes.die_with(nursery)
+            processes.die_with(server)
+            # a worker must not hold the other ends open: orch reads their closing as deaths
             self.orch.socket.close()
             ours.close()
-            for child in self.children.values():
-                child.channel.socket.close()
-            worker.main(order, Channel(theirs))
+            for other in self.workers.values():
+                other.channel.socket.close()
+            run_worker(order, Channel(theirs))
         theirs.close()
-        self.children[pid] = ForkedWorker(pid, ours, order.submission)
+        self.workers[pid] = ForkedWorker(pid, ours, order.submission)
 
-    def _forward(self, child: ForkedWorker) -> None:
-        for message in child.channel.receive(0):
-            self.orch.send({**message, "submission": child.submission})
+    def _forward(self, forked: ForkedWorker) -> None:
+        for message in forked.channel.receive(0):
+            self.orch.send({**message, "submission": forked.submission})
 
-    def _bury(self) -> None:
-        for child in list(self.children.values()):
-            # a closed pipe means it is ending, which is worth the moment's wait
-            pid, status = os.waitpid(child.pid, os.WNOHANG if child.channel.open else 0)
+    def _reap(self) -> None:
+        for forked in list(self.workers.values()):
+            # a closed pipe means that it is ending, which is worth a moment's wait
+            pid, status = os.waitpid(forked.pid, os.WNOHANG if forked.channel.open else 0)
             if pid:
-                while child.channel.open:
-                    self._forward(child)
-                child.channel.socket.close()
-                del self.children[pid]
+                while forked.channel.open:
+                    self._forward(forked)
+                forked.channel.socket.close()
+                del self.workers[pid]
                 code = os.waitstatus_to_exitcode(status)
-                self.orch.send({"ended": code, "submission": child.submission})
+                self.orch.send({"ended": code, "submission": forked.submission})
 
     def _signal(self, number: int) -> None:
-        for pid in self.children:
+        for pid in self.workers:
             os.kill(pid, number)
 
 
+# In a worker
+
+
+def run_worker(order: Order, report: Channel) -> NoReturn:
+    """Carry out one order and end the process. Report what happened."""
+    stop = worker.StopSignals()
+    code = 0
+    try:
+        if order.core is not None:
+            processes.pin(order.core)
+        worker.one_thread()
+        train_cell(order, report, stop)
+    except RunFolderError as error:
+        report.send({"fault": str(error)})
+        code = 1
+    except BaseException as error:
+        full = disk_full_error(error, Path(order.folder))
+        report.send({"fault": str(full)} if full else {"bug": traceback.format_exc()})
+        code = 1 if full else 2
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+
+
+def train_cell(order: Order, report: Channel, stop: worker.StopSignals) -> None:
+    """Train the cell if it is still to be trained and no other process claims it."""
+    cell = Cell.model_validate_json(order.cell)
+    folder = RunFolder(Path(order.folder))
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    claim = cell_dir.take_claim()
+    if claim is None:
+        report.send({"held": True})
+        return
+    with claim:
+        # orch decided without the claim: since then another may have trained or cancelled the cell
+        if cell_dir.state(claimed=True).state not in RESUMABLE:
+            report.send({"settled": True})
+            return
+        attempt = cell_dir.open_attempt()
+
+        def announce() -> None:
+            folder.append(
+                "started",
+                cell.id,
+                submission=order.submission,
+                attempt=attempt.number,
+                pid=os.getpid(),
+            )
+
+        def execute(plan: LaunchPlan) -> Ending:
+            return node.run(plan, attempt, cell, {}, claim)
+
+        worker.redirect(attempt)
+        report.send({"started": attempt.number})
+        job = {"submission": order.submission, "launcher": "local"}
+        record = worker.train(cell, cell_dir, attempt, job, stop, announce, execute)
+        attempt.write_exit(record)
+        folder.append(
+            "ended",
+            cell.id,
+            submission=order.submission,
+            attempt=attempt.number,
+            state=record.state,
+            failure=record.failure,
+        )
+
+
 def main() -> None:
+    """Serve the process and the socket that the command line names."""
     processes.die_with(int(sys.argv[1]))
     ForkServerLoop(Channel(socket.socket(fileno=int(sys.argv[2])))).run()
 

@@ -1,4 +1,4 @@
-"""What is asked of the operating system: cores, the death of a parent, signals to a worker."""
+"""Questions to the operating system: cores, memory, who a process is; and requests to stop."""
 
 import contextlib
 import ctypes
@@ -11,18 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+GRACE_SECONDS = 10.0
+"""How long a worker that was asked to stop may take to write down what it has."""
 _PR_SET_PDEATHSIG = 1
 
 
 def affinity() -> list[int]:
-    """The cores this process may run on."""
+    """Return the cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cores() -> int:
-    """How many of them it may use at the same time: a container may have a CPU quota."""
+    """Return how many cores may be used at the same time: a container may have a CPU quota."""
     quota = _quota()
     return len(affinity()) if quota is None else min(len(affinity()), math.ceil(quota))
 
@@ -35,30 +37,33 @@ def _quota() -> float | None:
 
 
 def pin(core: int) -> None:
-    """Keeps this process on one core, where the system can."""
+    """Keep this process on one core, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {core})
 
 
 def die_with(parent: int) -> None:
-    """From now on the kernel kills this process when `parent` ends, however it ends.
+    """Let the kernel kill this process when `parent` ends, however it ends.
 
-    Linux only; elsewhere the nursery notices the end of orch by its closed channel.
+    Linux only; elsewhere the fork server notices the end of orch by its closed channel.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before the kernel was asked
         os._exit(1)
 
 
 def node_name() -> str:
-    """This machine's name; on a cluster, what its scheduler calls it."""
+    """Return this machine's name; on a cluster, the name its scheduler uses."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def birth(pid: int) -> str:
-    """When a process started, as the kernel tells it: with its pid, who it is. Empty if unknown."""
+    """Return when a process started, as the kernel counts; empty if unknown.
+
+    Pid and birth together name a process: a pid alone may be used again.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -67,7 +72,7 @@ def birth(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; one that has ended and was not waited for does not."""
+    """Return whether a process lives. One that has ended and was not waited for does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -76,14 +81,14 @@ def is_running(pid: int) -> bool:
 
 
 def oom_kills() -> int:
-    """How many processes of this one's cgroup the kernel has killed for memory; 0 if unknown."""
+    """Return how many processes of this cgroup the kernel has killed for memory; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
             _, names, path = line.split(":", 2)
             for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
-                found = _oom_kills(Path(root + path))
-                if (not names or "memory" in names.split(",")) and found is not None:
-                    return found
+                kills = _oom_kills(Path(root + path))
+                if (not names or "memory" in names.split(",")) and kills is not None:
+                    return kills
     return 0
 
 
@@ -97,7 +102,7 @@ def _oom_kills(cgroup: Path) -> int | None:
 
 
 class Stop:
-    """How often a person (or the system) asked orch to stop, while it is in use as a context."""
+    """How often a person, or the system, has asked orch to stop."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -109,7 +114,7 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """Counts the signals instead of dying of them."""
+        """Count the signals inside the context, instead of dying of them."""
         before = {number: signal.signal(number, self._ask) for number in self.SIGNALS}
         try:
             yield self

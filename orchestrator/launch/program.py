@@ -1,4 +1,4 @@
-"""A program and its end: started, watched, stopped with all it started, and what it died of."""
+"""Run a program to its end: watch it, stop it with all it started, and class its failure."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from typing import IO
 
 from orchestrator.files import read_tail
 from orchestrator.launch import processes
-from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.launch.endings import Ending, failure_of
+from orchestrator.launch.processes import GRACE_SECONDS
 from orchestrator.rundir import AttemptDir
 
 _LAST_LINES = 5
@@ -31,13 +31,14 @@ def run(
     patience_seconds: float = 0,
     watch: Callable[[], Ending | None] = lambda: None,
 ) -> Ending:
-    """Runs argv to its end, printing into the attempt's files.
+    """Run argv to its end; its output goes to the attempt's files. Return the ending.
 
-    env is all that it gets. The program holds the cell's claim too, so that the cell stays claimed
-    while any of it lives. It is ended when nothing is written for patience_seconds (0: for ever),
-    when `watch` gives an ending, and when this process is asked to stop.
+    env: all variables it gets. The program inherits the cell's claim, so that the cell stays
+    claimed while any part of the program lives. It is ended when nothing is written for
+    patience_seconds (0: never), when `watch` returns an ending, and when this process is asked to
+    stop.
     """
-    quiet = HangWatch(attempt.path, patience_seconds)
+    hang_watch = HangWatch(attempt.path, patience_seconds)
     before = processes.oom_kills()
     with attempt.stdout.open("ab") as out, attempt.stderr.open("ab") as err:
         try:
@@ -55,28 +56,29 @@ def run(
         except (FileNotFoundError, PermissionError) as error:
             return cannot_run(argv[0], error)
     try:
-        told = _until_the_end(process, quiet, watch)
+        ending = _wait(process, hang_watch, watch)
     finally:
         end(process)
-    if told is not None:
-        return told
+    if ending is not None:
+        return ending
     return ending_of_code(process.returncode, attempt.stderr, processes.oom_kills() > before)
 
 
-def _until_the_end(
-    process: "subprocess.Popen[bytes]", quiet: "HangWatch", watch: Callable[[], Ending | None]
+def _wait(
+    process: "subprocess.Popen[bytes]", hang_watch: "HangWatch", watch: Callable[[], Ending | None]
 ) -> Ending | None:
+    """Wait for a program. Return the ending if it is to be ended, None if it ended by itself."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_LOOK_SECONDS)
             return None
-        told = watch() or quiet.ending()
-        if told is not None:
-            return told
+        ending = watch() or hang_watch.ending()
+        if ending is not None:
+            return ending
 
 
 def end(process: "subprocess.Popen[bytes]", grace_seconds: float = GRACE_SECONDS / 2) -> None:
-    """Ends a program that leads a session, and all of it: asked first, then killed."""
+    """End a program that leads a session, with its process group: SIGTERM, then SIGKILL."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -87,7 +89,7 @@ def end(process: "subprocess.Popen[bytes]", grace_seconds: float = GRACE_SECONDS
 
 
 def cannot_run(name: str, error: OSError) -> Ending:
-    """The ending of a program that is not there."""
+    """Return the ending of a program that cannot be started."""
     return Ending(
         "failed",
         code=127,
@@ -97,7 +99,10 @@ def cannot_run(name: str, error: OSError) -> Ending:
 
 
 def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
-    """The ending of a program with this exit code; its last words say the class of a failure."""
+    """Return the ending of a program with this exit code.
+
+    The end of its stderr says the class of a failure. oom: the kernel killed a process for memory.
+    """
     if code == 0:
         return Ending("succeeded", code=0)
     tail = read_tail(stderr, _TAIL_BYTES).decode(errors="replace")
@@ -110,24 +115,26 @@ def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
 
 
 class HangWatch:
-    """Whether an attempt has stopped writing: its output, its metrics and whatever else lies in
-    its folder. stderr does not count: libraries repeat warnings on it while they hang."""
+    """Notices an attempt that has stopped writing to its folder: output, metrics or anything else.
+
+    stderr does not count: libraries repeat warnings on it while they hang.
+    """
 
     def __init__(self, folder: Path, patience_seconds: float):
         self.folder, self.patience = folder, patience_seconds
-        self.seen: object = None
-        self.since = self.looked = time.monotonic()
+        self._sizes: object = None
+        self._since = self._looked = time.monotonic()
 
     def ending(self) -> Ending | None:
-        """The ending of an attempt that hangs, or None."""
+        """Return the ending of an attempt that hangs, or None."""
         now = time.monotonic()
-        if not self.patience or now - self.looked < min(10, self.patience / 10):
+        if not self.patience or now - self._looked < min(10, self.patience / 10):
             return None
-        self.looked = now
-        written = self._written()
-        if written != self.seen:
-            self.seen, self.since = written, now
-        if now - self.since < self.patience:
+        self._looked = now
+        sizes = self._file_sizes()
+        if sizes != self._sizes:
+            self._sizes, self._since = sizes, now
+        if now - self._since < self.patience:
             return None
         return Ending(
             "failed",
@@ -138,12 +145,12 @@ class HangWatch:
             ),
         )
 
-    def _written(self) -> frozenset[tuple[str, int]]:
-        found = set()
+    def _file_sizes(self) -> frozenset[tuple[str, int]]:
+        sizes = set()
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 if name != "stderr":
                     with suppress(OSError):
                         path = Path(folder, name)
-                        found.add((str(path), path.stat().st_size))
-        return frozenset(found)
+                        sizes.add((str(path), path.stat().st_size))
+        return frozenset(sizes)

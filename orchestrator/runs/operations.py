@@ -18,7 +18,7 @@ from typing import NamedTuple
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json, remove_tree, write_text
 from orchestrator.launch import processes
-from orchestrator.launch.channel import GRACE_SECONDS
+from orchestrator.launch.processes import GRACE_SECONDS
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
 from orchestrator.runs.state import read_state

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from orchestrator.launch import LaunchEvent, processes
-from orchestrator.launch.channel import fork_server
+from orchestrator.launch.fork_server import fork_server
 from orchestrator.launch.local import LocalLaunch
 from orchestrator.search.controller import Controller
 

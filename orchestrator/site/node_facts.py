@@ -56,14 +56,14 @@ def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str,
     for library, version in wanted:
         name = f"{library}@{version}"
         found[name] = environment_fault(library, version, chosen)
-        ground = find_environment(library, version, chosen)
-        if found[name] or ground is None:
+        environment = find_environment(library, version, chosen)
+        if found[name] or environment is None:
             continue
-        argv = ground.command(["python", "-c", "pass"], Path.cwd(), (), ())
+        argv = environment.command(["python", "-c", "pass"], Path.cwd(), (), ())
         try:
             done = subprocess.run(
                 argv,
-                env=ground.variables({}),
+                env=environment.variables({}),
                 capture_output=True,
                 text=True,
                 check=False,

@@ -28,7 +28,7 @@ def main() -> None:
         done = launch(cells, folder, workers=int(sys.argv[3]), on_event=tell)
     except OrchError as error:
         sys.exit(str(error))
-    states = Counter(seen.state for _, seen in done.looks)
+    states = Counter(seen.state for _, seen in done.states)
     print(json.dumps({"interrupted": done.interrupted, **states}))
 
 

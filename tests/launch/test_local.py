@@ -254,14 +254,14 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFo
     stdout = folder.cell(cells[1]).path / "attempts" / "1" / "stdout"
     wait_for(lambda: units(folder, cells[0]) and stdout.exists() and stdout.read_text())
     family = list(children_of(process.pid))
-    assert len(family) == 4, "a nursery, two workers, one program"
+    assert len(family) == 4, "a fork server, two workers, one program"
     process.kill()
     process.communicate()
     wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in family))
     assert [read_state(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
 
 
-def test_the_death_of_the_nursery_is_told_and_costs_nothing(
+def test_the_death_of_the_fork_server_is_told_and_costs_nothing(
     orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(0, "slow", steps=20)]

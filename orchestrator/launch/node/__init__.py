@@ -1,13 +1,10 @@
-"""What runs on the node: the trainer's environment, the nodes brought together, argv, the end.
+"""Running a launch on its nodes: the trainer's environment, the nodes together, the program.
 
-bring_up     one attempt, from the plan to its ending
-options      what the site says of its nodes
-environment  venv, module and setup lines, or image
-secret       secrets by reference
-nodes        the job's nodes, and how to start something on one
-ray          a Ray cluster of these nodes alone
-company      one companion a node, started and ended together
-companion    what a node runs: a program, watched, and swept up after
+bring_up        one attempt, from the plan to its ending
+environment     the trainer's environment, and secrets by reference
+process_group   the job's nodes; one agent a node, started and ended together
+agent           the program on each node that runs a command and ends all it started
+ray             a Ray cluster of these nodes alone (ray_wait runs in the trainer's environment)
 """
 
 from orchestrator.launch.node.bring_up import run

@@ -1,4 +1,13 @@
-"""Ending all that a run started on a node, wherever it went: known by a token in its variables."""
+"""The agent: one node's part of a run. It runs a program and ends all that the program started.
+
+python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] -- ARGV
+
+It runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
+run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal to
+srun would kill the agent without telling it.) Then it ends everything that ARGV started, wherever
+it went: processes are known by a token in their variables, which a daemon that leaves its session
+keeps. It keeps the logs of a run that failed (`keep` on stdin), and removes the scratch folder.
+"""
 
 import argparse
 import os
@@ -17,11 +26,11 @@ from orchestrator.launch import processes, program
 
 TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
 SCRATCH = "orch-"
-"""How the name of a run's scratch folder begins; its token follows."""
+"""Prefix of a scratch folder's name; the run's token follows."""
 
 
 def end_processes(token: str, patience_seconds: float = 3.0) -> int:
-    """Ends every process of this user that carries the token; how many there were."""
+    """End every process of this user that carries the token; return how many there were."""
     first = list(carriers(token))
     for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
         left = list(carriers(token))
@@ -36,7 +45,7 @@ def end_processes(token: str, patience_seconds: float = 3.0) -> int:
 
 
 def carriers(token: str) -> Iterator[int]:
-    """Processes of this user that carry the token: of one rank (`<run>.<rank>`), or of a run."""
+    """Yield processes of this user that carry the token of a rank (`<run>.<rank>`) or of a run."""
     needle = f"{TOKEN}={token}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -47,54 +56,46 @@ def carriers(token: str) -> Iterator[int]:
                     yield int(entry.name)
 
 
-# `python -m orchestrator.launch.node.agent --token T [...] -- ARGV`: one node's part of a run.
-#
-# Runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
-# run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal
-# to srun would kill this process instead of telling it.) Then it ends everything that ARGV started,
-# keeps the logs of a run that failed (`keep` on stdin), and removes the node's scratch folder.
-
-
 GRACE_SECONDS = 8.0
 STOPPED = 143
 _MOST_LOGS, _MOST_BYTES = 60, 1 << 20
 _ORPHAN_SECONDS = 600
-"""A folder so young may be of a run that is just starting."""
+"""A younger folder may belong to a run that is just starting."""
 
 
 class ControlPipe:
     """The pipe from the first node, on stdin."""
 
     def __init__(self) -> None:
-        self.said = b""
+        self.received = b""
         self.open = True
 
     def listen(self, seconds: float) -> bool:
-        """Whether the run still wants this node, after waiting so long at most."""
+        """Return whether the run still wants this node, after waiting so long at most."""
         if self.open and select.select([0], [], [], seconds)[0]:
-            heard = os.read(0, 256)
-            self.said += heard
-            self.open = bool(heard)
+            data = os.read(0, 256)
+            self.received += data
+            self.open = bool(data)
         return self.open
 
 
 def main() -> int:
-    """Exits with ARGV's code; 143 when the run was over first."""
+    """Run the program; return its exit code, or 143 when the run was over first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--token", required=True)
     parser.add_argument("--scratch", type=Path)
     parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
     parser.add_argument("argv", nargs="+")
     given = parser.parse_args()
-    line, stop = ControlPipe(), processes.Stop()
+    pipe, stop = ControlPipe(), processes.Stop()
     with stop.listening():
         if given.scratch:
             clear_orphans(given.scratch.parent)
             given.scratch.mkdir(parents=True, exist_ok=True)
-        code = _run(given.argv, given.token, lambda: line.listen(0.3) and not stop.asked)
+        code = _run(given.argv, given.token, lambda: pipe.listen(0.3) and not stop.asked)
         end_processes(given.token)
         if given.scratch:
-            if given.logs and (code != STOPPED or b"keep" in line.said):
+            if given.logs and (code != STOPPED or b"keep" in pipe.received):
                 keep_logs(given.scratch, given.logs)
             shutil.rmtree(given.scratch, ignore_errors=True)
     return code
@@ -122,24 +123,26 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
 
 
 def clear_orphans(base: Path) -> None:
-    """Removes scratch folders of runs that were killed together with their companion: ours, of a
-    while ago, and with no process left that carries their token."""
+    """Remove scratch folders of runs that were killed together with their agent.
+
+    Only this user's, not young, and with no process left that carries their token.
+    """
     for path in base.glob(f"{SCRATCH}????????????????"):
         with suppress(OSError):
-            told = path.lstat()
-            old = time.time() - told.st_mtime > _ORPHAN_SECONDS
-            if told.st_uid == os.getuid() and stat.S_ISDIR(told.st_mode) and old:
+            status = path.lstat()
+            old = time.time() - status.st_mtime > _ORPHAN_SECONDS
+            if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode) and old:
                 token = path.name.removeprefix(SCRATCH)
                 if not any(carriers(token)):
                     shutil.rmtree(path, ignore_errors=True)
 
 
 def keep_logs(scratch: Path, target: Path) -> None:
-    """The ends of Ray's own logs, newest first, for the reader of a failure."""
-    found = [path for path in scratch.glob("session_2*/logs/*") if path.is_file()]
+    """Copy the ends of Ray's own logs, newest first, for the reader of a failure."""
+    logs = [path for path in scratch.glob("session_2*/logs/*") if path.is_file()]
     with suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
-        for path in sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:_MOST_LOGS]:
+        for path in sorted(logs, key=lambda p: p.stat().st_mtime, reverse=True)[:_MOST_LOGS]:
             with path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _MOST_BYTES))

@@ -1,4 +1,4 @@
-"""One attempt on the node or nodes of its job: environment, company, argv once, and its end."""
+"""Run one attempt on the nodes of its job: environment, process group, program, and its end."""
 
 import json
 import secrets as tokens
@@ -20,8 +20,8 @@ from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
 
-_COMPANIONS_LAST_SECONDS = 6.0
-"""How long after the driver a node may take to say that it was the one to fail."""
+_AGENT_SECONDS = 6.0
+"""How long after the driver an agent may take to report that its node was the cause."""
 
 
 def run(
@@ -31,61 +31,60 @@ def run(
     options: Mapping[str, object],
     claim: IO[str] | None = None,
 ) -> Ending:
-    """Runs a plan to its end on the nodes of this job, this one being the first.
+    """Run a plan to its end on the nodes of this job, this one being the first; return the ending.
 
-    options: `site.options`; see NodeOptions. Everything it started is gone when it returns, or
-    when whatever interrupted it is raised. What the user or the site got wrong is an ending of
-    class `config`.
+    options: `site.options`; see NodeOptions. Everything that was started is gone when this returns
+    or raises. A mistake of the user or the site is an ending of class `config`.
     """
     try:
         chosen = node_options(options)
-        stage = _stage(plan, attempt, cell, chosen)
+        setup = _setup(plan, attempt, cell, chosen)
         env = _variables(plan, chosen)
     except OrchError as error:
         return ending_of(error)
-    _record(attempt, stage)
+    _record(attempt, setup)
     token = tokens.token_hex(8)
-    company = ProcessGroup(token, attempt.path / "nodes")
+    group = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
     try:
         match plan.bring_up:
             case "ray":
-                ending = _with_ray(plan, attempt, stage, env, company, claim)
+                ending = _with_ray(plan, attempt, setup, env, group, claim)
             case "ranks":
-                ending = _with_ranks(plan, attempt, stage, env, company, claim)
+                ending = _with_ranks(plan, attempt, setup, env, group, claim)
             case _:
-                ending = _program(plan, attempt, stage, env, company, claim)
+                ending = _program(plan, attempt, setup, env, group, claim)
         keep_logs = ending.state == "failed"
         return ending
     except Stopped:
         keep_logs = False
         raise
     finally:
-        company.stop(keep_logs=keep_logs)
+        group.stop(keep_logs=keep_logs)
         end_processes(f"{token}.driver")
 
 
-def _stage(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> NodeSetup:
+def _setup(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> NodeSetup:
     num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
     cwd = attempt.path.parents[1] / "plan"
     return NodeSetup(
         names=process_group.names(num_nodes),
         gpus_per_node=cell.resources.gpus_per_node,
-        ground=environment_for(plan, options),
+        environment=environment_for(plan, options),
         options=options,
         cwd=cwd,
-        sees=(attempt.path.parents[3], *_linked(cwd)),
+        visible=(attempt.path.parents[3], *_linked(cwd)),
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )
 
 
 def _linked(folder: Path) -> list[Path]:
-    """Where the links of a plan lead: prepared prompts lie outside the runs folder."""
+    """Return where the links of a plan lead: prepared prompts lie outside the runs folder."""
     return [path.resolve() for path in folder.glob("*") if path.is_symlink()]
 
 
 def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
-    """What the run adds to the job's variables; the plan's own word is the last."""
+    """Return what the run adds to the job's variables; the plan's own values win."""
     env = {**options.env, **read_secrets(options.secrets)}
     if options.network_interface:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
@@ -96,17 +95,17 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
 def _with_ray(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: NodeSetup,
+    setup: NodeSetup,
     env: Mapping[str, str],
-    company: ProcessGroup,
+    group: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
     env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
-    company.scratch = process_group.scratch(stage.options.scratch_dir, f"{SCRATCH}{company.token}")
-    stage = stage._replace(sees=(*stage.sees, company.scratch))
+    group.scratch = process_group.scratch(setup.options.scratch_dir, f"{SCRATCH}{group.token}")
+    setup = setup._replace(visible=(*setup.visible, group.scratch))
     try:
-        with ray_cluster(stage, company, env) as address:
-            return _program(plan, attempt, stage, {**env, "RAY_ADDRESS": address}, company, claim)
+        with ray_cluster(setup, group, env) as address:
+            return _program(plan, attempt, setup, {**env, "RAY_ADDRESS": address}, group, claim)
     except RayStartError as failed:
         return failed.ending
 
@@ -114,58 +113,58 @@ def _with_ray(
 def _with_ranks(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: NodeSetup,
+    setup: NodeSetup,
     env: Mapping[str, str],
-    company: ProcessGroup,
+    group: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
-    if len(stage.names) > 1:
-        env = {**env, "ORCH_SERVER_HOST": process_group.address_of(stage.names[1])}
-    for rank, node in enumerate(stage.names[1:], start=1):
+    if len(setup.names) > 1:
+        env = {**env, "ORCH_SERVER_HOST": process_group.address_of(setup.names[1])}
+    for rank, node in enumerate(setup.names[1:], start=1):
         own = {**env, "ORCH_NODE_RANK": str(rank)}
-        argv = stage.command(plan.argv, own)
-        company.start(node, argv, stage.ground.variables(own), stage.cwd, here=False)
-    return _program(plan, attempt, stage, {**env, "ORCH_NODE_RANK": "0"}, company, claim)
+        argv = setup.command(plan.argv, own)
+        group.start(node, argv, setup.environment.variables(own), setup.cwd, local=False)
+    return _program(plan, attempt, setup, {**env, "ORCH_NODE_RANK": "0"}, group, claim)
 
 
 def _program(
     plan: LaunchPlan,
     attempt: AttemptDir,
-    stage: NodeSetup,
+    setup: NodeSetup,
     env: Mapping[str, str],
-    company: ProcessGroup,
+    group: ProcessGroup,
     claim: IO[str] | None,
 ) -> Ending:
-    variables = {**stage.ground.variables(env), TOKEN: f"{company.token}.driver"}
+    variables = {**setup.environment.variables(env), TOKEN: f"{group.token}.driver"}
     ending = program.run(
-        stage.command(plan.argv, env),
+        setup.command(plan.argv, env),
         attempt,
-        cwd=stage.cwd,
+        cwd=setup.cwd,
         env=variables,
         claim=claim,
-        patience_seconds=stage.options.hung_after_minutes * 60,
-        watch=company.ending,
+        patience_seconds=setup.options.hung_after_minutes * 60,
+        watch=group.ending,
     )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending
-    return (_blamed(company.ending) if company.members else None) or ending
+    return (_blamed(group.ending) if group.members else None) or ending
 
 
 def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
-    """The ending of a node that failed at about the same time as the driver, which is its cause."""
-    deadline = time.monotonic() + _COMPANIONS_LAST_SECONDS
+    """Return the ending of a node that failed about when the driver did: that is the cause."""
+    deadline = time.monotonic() + _AGENT_SECONDS
     while time.monotonic() < deadline:
-        if (told := ending()) is not None:
-            return told
+        if (reported := ending()) is not None:
+            return reported
         time.sleep(0.2)
     return None
 
 
-def _record(attempt: AttemptDir, stage: NodeSetup) -> None:
-    """attempts/<n>/nodes.json: where it ran and in what, without any value of a variable."""
-    told = {
-        "nodes": list(stage.names),
-        "gpus_per_node": stage.gpus_per_node,
-        "environment": stage.ground.record,
+def _record(attempt: AttemptDir, setup: NodeSetup) -> None:
+    """Write nodes.json: where the attempt runs and in what, without any value of a variable."""
+    record = {
+        "nodes": list(setup.names),
+        "gpus_per_node": setup.gpus_per_node,
+        "environment": setup.environment.record,
     }
-    write_text(attempt.path / "nodes.json", json.dumps(told) + "\n")
+    write_text(attempt.path / "nodes.json", json.dumps(record) + "\n")

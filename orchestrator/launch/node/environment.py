@@ -1,4 +1,5 @@
-"""The environment a library's programs run in: a virtual environment, lines of shell, an image."""
+"""The environment a library's programs run in (virtual environment, shell lines, image), and their
+secrets."""
 
 import os
 import shlex
@@ -11,9 +12,9 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.records import LaunchPlan
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
 
-_ORCHS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
+_OWN_VARIABLES = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
 """Variables of orch's environment that must not reach a trainer in its own."""
-_FOREIGN = ("RAY_ADDRESS", "RAY_TMPDIR", "ORCH_RANK_TOKEN")
+_RUN_VARIABLES = ("RAY_ADDRESS", "RAY_TMPDIR", "ORCH_RANK_TOKEN")
 """Variables of another run, which would lead this one to its nodes."""
 
 _SHELL = 'cd "$0" || exit 126\nexec "$@"'
@@ -21,35 +22,38 @@ _SHELL = 'cd "$0" || exit 126\nexec "$@"'
 
 @dataclass(frozen=True)
 class TrainerEnvironment:
-    """What a program of the library stands on. `record` says which, for the attempt's files."""
+    """The Python environment a launch runs in. `record` says which, for the attempt's files."""
 
     record: Mapping[str, object]
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the variables of the job."""
     entry: EnvironmentEntry | None = None
     foreign: bool = True
-    """It is not orch's own environment, whose variables must then not reach it."""
+    """It is not orch's own environment, so orch's variables must not reach it."""
 
     def variables(self, added: Mapping[str, str]) -> dict[str, str]:
-        """All variables of a program: the job's, the environment's, and `added`."""
-        dropped = _FOREIGN + (_ORCHS if self.foreign else ())
+        """Return all variables of a program: the job's, the environment's, and `added`."""
+        dropped = _RUN_VARIABLES + (_OWN_VARIABLES if self.foreign else ())
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return {**kept, **self.env, **added}
 
     def command(
-        self, argv: Sequence[str], cwd: Path, sees: Sequence[Path], passes: Sequence[str]
+        self, argv: Sequence[str], cwd: Path, visible: Sequence[Path], passes: Sequence[str]
     ) -> list[str]:
-        """argv inside the environment. An image sees the folders `sees`; `passes` are the names
-        of the variables that enroot hands on (Apptainer hands on all)."""
+        """Return argv inside the environment.
+
+        visible: folders that an image must see. passes: names of the variables that enroot hands
+        on; Apptainer hands on all.
+        """
         command = list(argv)
         if self.entry is not None and self.entry.image:
-            command = self._in_image(self.entry, command, cwd, sees, passes)
+            command = self._in_image(self.entry, command, cwd, visible, passes)
         if self.entry is not None and self.entry.setup:
             command = ["bash", "-lc", self._script(self.entry.setup), "orch", *command]
         return command
 
     def _script(self, setup: Sequence[str]) -> str:
-        """The lines, then the program. A login shell resets PATH, so it is extended afterwards."""
+        """Return the setup lines, then the program. A login shell resets PATH: extend it last."""
         first = self.env.get("ORCH_ENVIRONMENT_BIN")
         path = [f"export PATH={shlex.quote(first)}:$PATH"] if first else []
         return "\n".join(["set -e", *setup, *path, 'exec "$@"'])
@@ -59,11 +63,11 @@ class TrainerEnvironment:
         entry: EnvironmentEntry,
         argv: list[str],
         cwd: Path,
-        sees: Sequence[Path],
+        visible: Sequence[Path],
         passes: Sequence[str],
     ) -> list[str]:
         binds = [
-            *(f"{path}:{path}" for path in sees),
+            *(f"{path}:{path}" for path in visible),
             *(b if ":" in b else f"{b}:{b}" for b in entry.binds),
         ]
         if str(entry.image).endswith(".sqsh"):
@@ -87,17 +91,19 @@ class TrainerEnvironment:
 
 
 def find_environment(library: str, version: str, options: NodeOptions) -> TrainerEnvironment | None:
-    """Where a release is installed: as the site says, else as `orch env create` made it; None
-    where neither knows it."""
+    """Return where a release is installed: as the site says, else as `orch env create` made it.
+
+    None where neither knows it.
+    """
     name = f"{library}@{version}"
     entry = options.environments.get(name) or options.environments.get(library)
     if entry is not None:
         return _declared(name, entry)
     within = Path(options.environments_dir).expanduser() if options.environments_dir else None
-    made = find_installed(library, version, within=within)
-    if made is not None:
-        added = {"ORCH_ENVIRONMENT_BIN": str(made.bin), **made.variables(os.environ)}
-        return TrainerEnvironment({"kind": "orch env", **made.record()}, added)
+    installed = find_installed(library, version, within=within)
+    if installed is not None:
+        added = {"ORCH_ENVIRONMENT_BIN": str(installed.bin), **installed.variables(os.environ)}
+        return TrainerEnvironment({"kind": "orch env", **installed.record()}, added)
     plain = (within or root()) / f"{library}-{version}"
     if (plain / "bin" / "python").exists():
         return _declared(name, EnvironmentEntry(venv=str(plain)))
@@ -105,7 +111,7 @@ def find_environment(library: str, version: str, options: NodeOptions) -> Traine
 
 
 def environment_for(plan: LaunchPlan, options: NodeOptions) -> TrainerEnvironment:
-    """The plan's environment; what PATH has, where nothing is known of one."""
+    """Return the plan's environment; the programs on PATH where none is known."""
     known = find_environment(plan.backend, plan.version, options)
     return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
 
@@ -127,38 +133,37 @@ def _declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
 
 
 def environment_fault(library: str, version: str, options: NodeOptions) -> str:
-    """What to do where a release has no environment, or what is wrong with it; empty if it is
-    there. Looks at this machine's file system."""
-    ground = find_environment(library, version, options)
+    """Return what to do about a release's environment that is missing or broken; empty if it is
+    there. Look at this machine's file system."""
+    environment = find_environment(library, version, options)
     name = f"{library}@{version}"
-    if ground is None:
+    if environment is None:
         return (
             f"no environment is known for {name}: `orch env create {name}` makes one, or say "
             f"where it is in site.options.environments['{name}']"
         )
-    entry = ground.entry
+    entry = environment.entry
     if entry is None:
         return ""
     if entry.image and "://" not in entry.image and not Path(entry.image).expanduser().exists():
         return f"the image {entry.image} of {name} is not there"
-    programs = ground.env.get("ORCH_ENVIRONMENT_BIN")
+    programs = environment.env.get("ORCH_ENVIRONMENT_BIN")
     if programs and not any((Path(programs) / p).exists() for p in ("python", "python3")):
         return f"{programs} has no python; it is given for {name} in site.options.environments"
     return ""
 
 
-# Secrets by reference: the site file names them, the node looks their values up.
-#
-# A value stands in no file of orch's, no log and no argument: only in the environment of processes.
-
-
 def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
-    """Name -> value. Raises EnvironmentFault for all that are missing, without any value."""
-    found, faults = {}, []
+    """Return the values of secrets that the site file names.
+
+    A value stands in no file of orch's, in no log and in no argument: only in the environment of
+    processes. Raise EnvironmentFault for all that are missing, without any value.
+    """
+    values, faults = {}, []
     for name, source in wanted.items():
         if source is None:
             if name in os.environ:
-                found[name] = os.environ[name]
+                values[name] = os.environ[name]
             else:
                 faults.append(
                     f"{name} is not set here; export it in the shell that submits, or "
@@ -167,7 +172,7 @@ def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
             continue
         path = Path(source.file).expanduser()
         try:
-            found[name] = path.read_text(encoding="utf-8").strip()
+            values[name] = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "is not text"
             faults.append(
@@ -175,4 +180,4 @@ def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
             )
     if faults:
         raise EnvironmentFault("; ".join(faults))
-    return found
+    return values

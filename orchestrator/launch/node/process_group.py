@@ -1,4 +1,4 @@
-"""The nodes of a job, and how a program is started on one of them."""
+"""The nodes of a job, and a group of processes, one a node, that start and end together."""
 
 import os
 import shutil
@@ -14,8 +14,12 @@ from pathlib import Path
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_tail
 from orchestrator.launch.endings import Ending, failure_of
+from orchestrator.launch.processes import node_name
+from orchestrator.launch.slurm.messages import refusal_of
 
 _ASK_SECONDS = 30
+_LONGEST_SCRATCH = 30
+"""A socket's path has at most 107 bytes, of which Ray takes 62 (2.55)."""
 _STEP = (
     "SLURM_NTASKS",
     "SLURM_NPROCS",
@@ -44,21 +48,21 @@ _STEP = (
     "SLURM_SRUN_COMM_HOST",
     "SLURM_SRUN_COMM_PORT",
 )
-"""Variables of the surrounding step that srun would take for options of the next."""
+"""Variables of the surrounding step that srun would read as options of the next."""
 
 
 def names(num_nodes: int) -> list[str]:
-    """The job's nodes, this one first. Raises EnvironmentFault if it has fewer than that."""
-    here = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    """Return the job's nodes, this one first. Raise EnvironmentFault if there are too few."""
+    this = node_name()
     listed = os.environ.get("SLURM_JOB_NODELIST")
-    found = _expanded(listed) if listed else [here]
-    if len(found) < num_nodes:
+    nodes = _expanded(listed) if listed else [this]
+    if len(nodes) < num_nodes:
         where = "the job has" if listed else "outside a SLURM job there is"
         raise EnvironmentFault(
-            f"the cell needs {num_nodes} nodes (resources.num_nodes) and {where} {len(found)}"
+            f"the cell needs {num_nodes} nodes (resources.num_nodes) and {where} {len(nodes)}"
         )
-    others = [name for name in found if name != here]
-    return [here, *others][:num_nodes]
+    others = [name for name in nodes if name != this]
+    return [this, *others][:num_nodes]
 
 
 def _expanded(listed: str) -> list[str]:
@@ -68,7 +72,7 @@ def _expanded(listed: str) -> list[str]:
 
 
 def address_of(node: str) -> str:
-    """A name or number at which the others reach a node: its name where it resolves."""
+    """Return an address of a node: its name where it resolves, else what SLURM knows."""
     with suppress(OSError):
         socket.getaddrinfo(node, None)
         return node
@@ -79,16 +83,16 @@ def address_of(node: str) -> str:
 
 
 def own_address(interface: str | None, other: str | None) -> str:
-    """The address of this node that the others reach: of an interface, or towards `other`."""
+    """Return this node's address for the others: of an interface, or on the way to `other`."""
     if interface is not None:
         return _address_of_interface(interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
         for target in (address_of(other) if other else None, "10.255.255.255"):
             with suppress(OSError):
                 probe.connect((target or "10.255.255.255", 9))
-                found: str = probe.getsockname()[0]
-                if not found.startswith("127."):
-                    return found
+                address: str = probe.getsockname()[0]
+                if not address.startswith("127."):
+                    return address
     return "127.0.0.1"
 
 
@@ -100,16 +104,16 @@ def _address_of_interface(name: str) -> str:
         try:
             packed = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
         except OSError as error:
-            there = ", ".join(each for _, each in socket.if_nameindex())
+            names = ", ".join(each for _, each in socket.if_nameindex())
             raise EnvironmentFault(
                 f"site.options.network_interface '{name}' has no address on {socket.gethostname()} "
-                f"(there are: {there})"
+                f"(there are: {names})"
             ) from error
     return socket.inet_ntoa(packed[20:24])
 
 
 def free_port(address: str) -> int:
-    """A port of this node that nobody listens on."""
+    """Return a port of this node that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -117,8 +121,10 @@ def free_port(address: str) -> int:
 
 
 def on_node(node: str, command: Sequence[str]) -> list[str]:
-    """argv that runs a command on another node of the job, beside what runs there, with the job's
-    whole share of it."""
+    """Return argv that runs a command on another node of the job.
+
+    It overlaps what runs there and has the job's whole share of the node.
+    """
     return [
         "srun",
         "--overlap",
@@ -135,26 +141,25 @@ def on_node(node: str, command: Sequence[str]) -> list[str]:
 
 
 def without_step(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables for srun."""
+    """Return the variables for an srun within a step."""
     return {name: value for name, value in env.items() if name not in _STEP}
 
 
-def cpus_here() -> int:
-    """CPUs of the job on this node."""
+def num_cpus() -> int:
+    """Return how many CPUs the job has on this node."""
     plain = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0].partition(",")[0]
     return int(plain) if plain.isdigit() else len(os.sched_getaffinity(0))
 
 
 def scratch(wanted: str | None, name: str) -> Path:
-    """A folder of this job on each node's own disk; short, because Ray's sockets lie in it."""
+    """Return a folder of this job on each node's own disk.
+
+    Its path is short, because Ray's sockets lie in it.
+    """
     for base in (wanted, os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108  (sockets need a short path)
-        if base and Path(base).is_dir() and len(base) <= _LONGEST:
+        if base and Path(base).is_dir() and len(base) <= _LONGEST_SCRATCH:
             return Path(base) / name
     return Path("/tmp") / name  # noqa: S108  (sockets need a short path)
-
-
-_LONGEST = 30
-"""A socket's path has at most 107 bytes, of which Ray takes 62 (2.55)."""
 
 
 def _ask(*argv: str) -> str:
@@ -172,25 +177,20 @@ def _ask(*argv: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
     if done.returncode:
-        from orchestrator.launch.slurm.messages import refusal_of
-
         raise EnvironmentFault(refusal_of(done.stderr, {}).sentence)
     return done.stdout
-
-
-# The companions of a run: one process a node, started together, watched, and ended together.
 
 
 _MODULE = "orchestrator.launch.node.agent"
 _LAST_LINES = 6
 _GRACE_SECONDS = 20.0
-"""More than a companion gives what it runs."""
+"""More than an agent gives what it runs."""
 _MEANING = {127: "config"}
 
 
 @dataclass
 class ProcessGroup:
-    """Companions by node. `folder` gets their output, and Ray's logs of a run that failed."""
+    """The agents of a run, by node. `folder` gets their output, and Ray's logs of a failed run."""
 
     token: str
     folder: Path
@@ -198,16 +198,16 @@ class ProcessGroup:
     members: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(
-        self, node: str, argv: Sequence[str], env: dict[str, str], cwd: Path, *, here: bool
+        self, node: str, argv: Sequence[str], env: dict[str, str], cwd: Path, *, local: bool
     ) -> None:
-        """Starts argv on a node, beside its companion."""
+        """Start argv on a node, under an agent."""
         self.folder.mkdir(parents=True, exist_ok=True)
         rank = len(self.members)
         own = ["--token", f"{self.token}.{rank}"]
         if self.scratch is not None:
             own += ["--scratch", str(self.scratch), "--logs", str(self.folder / node)]
         command = [sys.executable, "-P", "-m", _MODULE, *own, "--", *argv]
-        if not here:
+        if not local:
             command, env = on_node(node, command), without_step(env)
         with self._log(node).open("ab") as log:
             self.members[node] = subprocess.Popen(
@@ -221,7 +221,7 @@ class ProcessGroup:
             )
 
     def ending(self) -> Ending | None:
-        """The ending that the first companion to end by itself means; None while all are there."""
+        """Return the ending that the first agent to end by itself means; None while all run."""
         for node, member in self.members.items():
             code = member.poll()
             if code is not None:
@@ -230,14 +230,14 @@ class ProcessGroup:
 
     def _left(self, node: str, code: int) -> Ending:
         tail = read_tail(self._log(node), 1 << 14).decode(errors="replace")
-        spoken = failure_of(tail)
-        failure = _MEANING.get(code) or (spoken if spoken != "error" else "node")
+        named = failure_of(tail)
+        failure = _MEANING.get(code) or (named if named != "error" else "node")
         last = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
         what = f"node {node} left the run: what ran there ended with code {code}\n{last}"
         return Ending("failed", code=code, failure=failure, message=what.rstrip())
 
     def stop(self, *, keep_logs: bool) -> None:
-        """Ends all companions, each of which ends what it started. Waits for them."""
+        """End all agents, each of which ends what it started. Wait for them."""
         for member in self.members.values():
             if member.stdin is not None:
                 with suppress(OSError):

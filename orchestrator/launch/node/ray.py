@@ -1,4 +1,4 @@
-"""A Ray cluster of the job's nodes and nobody else's, for the time of one run (Ray 2.43 to 2.60).
+"""A Ray cluster of the job's nodes alone, for the time of one run (Ray 2.43 to 2.60).
 
 Ports are unique, and so is the folder of sockets, because jobs share nodes; `ray stop` is never
 used, because it ends the Ray of every job of the user on a node.
@@ -32,99 +32,101 @@ class RayStartError(Exception):
 
 
 class NodeSetup(NamedTuple):
-    """Where a run takes place: what every program of it needs."""
+    """The nodes and the environment of a run: what each of its programs needs."""
 
     names: Sequence[str]
     """Nodes, this one first."""
     gpus_per_node: int
-    ground: TrainerEnvironment
+    environment: TrainerEnvironment
     options: NodeOptions
     cwd: Path
-    sees: Sequence[Path]
+    visible: Sequence[Path]
     """Folders that an image must see."""
     python: str
 
     def command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-        return self.ground.command(argv, self.cwd, self.sees, sorted(env))
+        """Return argv inside the environment."""
+        return self.environment.command(argv, self.cwd, self.visible, sorted(env))
 
 
 @contextmanager
-def ray_cluster(stage: NodeSetup, company: ProcessGroup, env: Mapping[str, str]) -> Iterator[str]:
-    """The address of a cluster that has all the GPUs. Raises Failed if it does not come together.
+def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -> Iterator[str]:
+    """Start a cluster that has all the GPUs; yield its address.
 
-    env: what the run adds to the variables of the job; it is exported before Ray starts, because
-    Ray's workers see the variables of their node's Ray and not those of the driver.
+    env: what the run adds to the variables of the job. It is set before Ray starts, because Ray's
+    workers see the variables of their node's Ray and not those of the driver. Raise RayStartError
+    if the cluster does not come together.
     """
-    other = stage.names[1] if len(stage.names) > 1 else None
-    host = process_group.own_address(stage.options.network_interface, other)
+    other = setup.names[1] if len(setup.names) > 1 else None
+    host = process_group.own_address(setup.options.network_interface, other)
     port = process_group.free_port(host)
     address = f"{host}:{port}"
-    variables = stage.ground.variables(env)
-    for rank, node in enumerate(stage.names):
+    variables = setup.environment.variables(env)
+    for rank, node in enumerate(setup.names):
         where = (
             ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
             if rank == 0
             else [f"--address={address}"]
         )
-        argv = stage.command(["ray", "start", *where, *_common(stage, company)], env)
-        company.start(node, argv, variables, stage.cwd, here=rank == 0)
+        argv = setup.command(["ray", "start", *where, *_common(setup, group)], env)
+        group.start(node, argv, variables, setup.cwd, local=rank == 0)
         if rank == 0 and other is not None:
-            _until_listening(company, host, port, stage.options.start_minutes * 60)
-    _until_whole(stage, company, address, variables, env)
+            _wait_for_head(group, host, port, setup.options.start_minutes * 60)
+    _wait_for_cluster(setup, group, address, variables, env)
     yield address
 
 
-def _common(stage: NodeSetup, company: ProcessGroup) -> list[str]:
-    gpus = stage.gpus_per_node
-    cpus = stage.options.ray_cpus_per_node or max(process_group.cpus_here(), 4 * gpus + 4)
+def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
+    gpus = setup.gpus_per_node
+    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), 4 * gpus + 4)
     common = [
         f"--num-gpus={gpus}",
         f"--num-cpus={cpus}",
-        f"--temp-dir={company.scratch}",
+        f"--temp-dir={group.scratch}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
         "--disable-usage-stats",
         "--block",
     ]
-    if stage.options.ray_object_store_gib is not None:
-        common.append(f"--object-store-memory={int(stage.options.ray_object_store_gib * _GIB)}")
+    if setup.options.ray_object_store_gib is not None:
+        common.append(f"--object-store-memory={int(setup.options.ray_object_store_gib * _GIB)}")
     return common
 
 
-def _until_listening(company: ProcessGroup, host: str, port: int, seconds: float) -> None:
-    """A worker that asks before the head answers gives up."""
+def _wait_for_head(group: ProcessGroup, host: str, port: int, seconds: float) -> None:
+    """Wait for the head to listen: a node that joins earlier gives up."""
     import socket
 
     deadline = time.monotonic() + seconds
     while True:
-        if (told := company.ending()) is not None:
-            raise RayStartError(told)
+        if (reported := group.ending()) is not None:
+            raise RayStartError(reported)
         try:
             with socket.create_connection((host, port), timeout=2):
                 return
         except OSError:
             if time.monotonic() > deadline:
-                raise RayStartError(_late(company, seconds, "its head does not listen")) from None
+                raise RayStartError(_timeout(group, seconds, "its head does not listen")) from None
         time.sleep(0.2)
 
 
-def _until_whole(
-    stage: NodeSetup,
-    company: ProcessGroup,
+def _wait_for_cluster(
+    setup: NodeSetup,
+    group: ProcessGroup,
     address: str,
     variables: Mapping[str, str],
     env: Mapping[str, str],
 ) -> None:
-    count, seconds = len(stage.names), stage.options.start_minutes * 60
-    wanted = [str(stage.gpus_per_node * count), str(count), str(seconds)]
+    count, seconds = len(setup.names), setup.options.start_minutes * 60
+    wanted = [str(setup.gpus_per_node * count), str(count), str(seconds)]
     source = _WAIT.read_text(encoding="utf-8")
-    argv = stage.command([stage.python, "-c", source, address, *wanted], env)
-    out, err = company.folder / "wait.out", company.folder / "wait.log"
+    argv = setup.command([setup.python, "-c", source, address, *wanted], env)
+    out, err = group.folder / "wait.out", group.folder / "wait.log"
     with out.open("wb") as to, err.open("wb") as noise:
         waiter = subprocess.Popen(
             argv,
-            cwd=stage.cwd,
+            cwd=setup.cwd,
             env=dict(variables),
             stdout=to,
             stderr=noise,
@@ -134,10 +136,10 @@ def _until_whole(
     deadline = time.monotonic() + seconds + 60
     try:
         while waiter.poll() is None:
-            if (told := company.ending()) is not None:
-                raise RayStartError(told)
+            if (reported := group.ending()) is not None:
+                raise RayStartError(reported)
             if time.monotonic() > deadline:
-                raise RayStartError(_late(company, seconds, "it does not answer"))
+                raise RayStartError(_timeout(group, seconds, "it does not answer"))
             time.sleep(0.2)
     finally:
         program.end(waiter, 2)
@@ -146,7 +148,7 @@ def _until_whole(
     if waiter.returncode == 3:
         gpus, living = out.read_text(encoding="utf-8").split()[-2:]
         what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"
-        raise RayStartError(_late(company, seconds, what))
+        raise RayStartError(_timeout(group, seconds, what))
     tail = read_tail(err, 1 << 14).decode(errors="replace")
     raise RayStartError(
         Ending(
@@ -158,9 +160,9 @@ def _until_whole(
     )
 
 
-def _late(company: ProcessGroup, seconds: float, what: str) -> Ending:
+def _timeout(group: ProcessGroup, seconds: float, what: str) -> Ending:
     message = (
         f"Ray did not come together within {seconds / 60:g} minutes "
-        f"(site.options.start_minutes): {what}. What each node said is in {company.folder}"
+        f"(site.options.start_minutes): {what}. What each node said is in {group.folder}"
     )
     return Ending("failed", failure="node", message=message)

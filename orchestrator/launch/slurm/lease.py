@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from orchestrator.errors import OrchError
 from orchestrator.files import read_json
 from orchestrator.launch import processes
-from orchestrator.launch.channel import GRACE_SECONDS
 from orchestrator.launch.endings import Ending
+from orchestrator.launch.processes import GRACE_SECONDS
 from orchestrator.rundir import AttemptDir, CellDir
 
 HEARTBEAT_SECONDS = 3.0

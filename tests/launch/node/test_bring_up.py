@@ -238,16 +238,16 @@ def test_being_asked_to_stop_ends_the_program_and_passes_on(bring: Bring, tmp_pa
     assert not list(carriers(ORCH_TEST=str(tmp_path)))
 
 
-def test_a_companion_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """kill -9 of the worker: the pipe closes, the companion sweeps and clears its scratch."""
+def test_an_agent_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """kill -9 of the worker: the pipe closes, the agent ends all and clears its scratch."""
     scratch, token = tmp_path / "scratch", tokens.token_hex(8)
     code = (
         "import os, sys, time\nfrom pathlib import Path\n"
         "from orchestrator.launch.node.process_group import ProcessGroup\n"
-        f"company = ProcessGroup({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
-        f"company.scratch = Path({str(scratch)!r})\n"
-        "company.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
-        " Path('/'), here=True)\ntime.sleep(300)\n"
+        f"group = ProcessGroup({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
+        f"group.scratch = Path({str(scratch)!r})\n"
+        "group.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
+        " Path('/'), local=True)\ntime.sleep(300)\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     try:

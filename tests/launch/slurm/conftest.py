@@ -45,7 +45,7 @@ class Site:
 
     def wait(self, *cells: Cell) -> dict[str, CellState]:
         """`orch run --wait`, after the first submission."""
-        return {cell.id: seen for cell, seen in wait(self.request(cells)).looks}
+        return {cell.id: seen for cell, seen in wait(self.request(cells)).states}
 
     def look(self, cell: Cell) -> CellState:
         """What the scheduler says at this moment, nothing remembered."""
