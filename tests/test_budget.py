@@ -10,7 +10,13 @@ import pytest
 from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.cost import EvaluationSpending, afford, evaluation_spending, remaining, used
+from orchestrator.runs.cost import (
+    EvaluationSpending,
+    afford,
+    evaluation_spending,
+    remaining_gpu_hours,
+    used_gpu_hours,
+)
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import Resources
 
@@ -84,7 +90,7 @@ def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[...
     second.job.write_text(json.dumps({"started": 1000.0}))
     second.heartbeat.touch()
     os.utime(second.heartbeat, (2800.0, 2800.0))
-    assert used(plan.rows) == pytest.approx(4 + 0.5 * 4)
+    assert used_gpu_hours(plan.rows) == pytest.approx(4 + 0.5 * 4)
 
 
 def test_remaining_goes_down_with_the_steps(rows: Callable[..., Plan]) -> None:
@@ -93,4 +99,4 @@ def test_remaining_goes_down_with_the_steps(rows: Callable[..., Plan]) -> None:
     attempt = row.directory.new_attempt()
     half = row.cell.settings.num_train_steps // 2
     attempt.metrics.write_text(json.dumps({"step": half, "values": {}}) + "\n")
-    assert remaining(row.cell, row.directory, None) == pytest.approx(2)
+    assert remaining_gpu_hours(row.cell, row.directory, None) == pytest.approx(2)

@@ -28,7 +28,7 @@ def train_on_cluster(
     run.keep_spec(chosen)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     admit = None if budget is None else _admission(budget, whole)
-    request = cluster.Request(chosen.cells, chosen.folder, options, scored, say, admit=admit)
+    request = cluster.SubmitRequest(chosen.cells, chosen.folder, options, scored, say, admit=admit)
     if made.pending:
         _warn(chosen, options)
     sent = cluster.start(request)
@@ -82,11 +82,11 @@ def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
     """Tells what the cluster's own answers speak against: SLURM itself takes some jobs that can
     never start."""
     from orchestrator.launch.slurm.cluster import read_cluster
-    from orchestrator.site.check import check
+    from orchestrator.site.check import check_site
 
     found = read_cluster()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
-    for advice in check(options, found, resources, len(chosen.cells)) if found else ():
+    for advice in check_site(options, found, resources, len(chosen.cells)) if found else ():
         if advice.broken:
             say(f"{advice.sentence} ({advice.field})")
 
@@ -94,7 +94,7 @@ def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Without --wait: on to the report only if nothing is left to train."""
     from orchestrator.runs.state import read_state
-    from orchestrator.runs.wait import evaluated, waiting
+    from orchestrator.runs.wait import evaluation_states, num_waiting
 
     looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
     states = [seen.state for _, seen in looks]
@@ -112,7 +112,7 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
             f"how, `orch run {source} --wait` stays until all are done and reports"
         )
         return 0, False
-    if left := waiting(evaluated(chosen.folder, looks)[1]):
+    if left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
         say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
         return 0, False
     return max(run.tell_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
@@ -120,9 +120,9 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
 
 def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
     """1 if evaluations failed that are not tried again by themselves."""
-    from orchestrator.runs.wait import evaluated
+    from orchestrator.runs.wait import evaluation_states
 
-    failed = [e for e in evaluated(chosen.folder, looks)[1].values() if e.exit is not None]
+    failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
     if failed:
         classes = sorted({e.exit.failure for e in failed if e.exit})
         source = chosen.spec.source or chosen.spec.name

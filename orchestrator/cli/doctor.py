@@ -223,7 +223,7 @@ def _answers(url: str) -> bool:
 def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[SiteFinding]:
     from orchestrator.errors import OrchError
     from orchestrator.launch.slurm.cluster import has_controller
-    from orchestrator.site.findings import of_cluster
+    from orchestrator.site.findings import cluster_findings
 
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
@@ -244,7 +244,7 @@ def cluster(site: "Site", cells: "Sequence[Cell]", *, look: bool) -> list[SiteFi
                 "run orch on a login node of the cluster, or rehearse here with site=local",
             )
         ]
-    return of_cluster(site, cells, look=look)
+    return cluster_findings(site, cells, look=look)
 
 
 CHECKS: tuple[Callable[[Path], list[SiteFinding]], ...] = (

@@ -79,14 +79,14 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     """What is wrong before anything runs: translation, the site, the scheduler's own word."""
     from orchestrator.site.forecast import (
-        refusals,
+        library_refusals,
         scheduler_verdicts,
         time_limit_warnings,
-        unprepared,
+        unprepared_cells,
     )
 
-    told = [str(refusal) for refusal in refusals(declared, chosen.folder)]
-    prompts = [str(each) for each in unprepared(declared, chosen.folder)]
+    told = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
+    prompts = [str(each) for each in unprepared_cells(declared, chosen.folder)]
     if chosen.where != "slurm":
         for sentence in prompts:
             say(f"before the real run: {sentence}")
@@ -107,13 +107,13 @@ def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
 
 def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
     from orchestrator.launch.slurm.cluster import read_cluster
-    from orchestrator.site.check import check
+    from orchestrator.site.check import check_site
 
     cluster = read_cluster()
     if cluster is None:
         return ["the cluster does not answer"]
     told = []
-    for advice in check(site, cluster, [cell.resources for cell in full], len(full)):
+    for advice in check_site(site, cluster, [cell.resources for cell in full], len(full)):
         sentence = f"{advice.sentence} ({advice.field})" if advice.field else advice.sentence
         if advice.broken:
             told.append(sentence)

@@ -133,7 +133,12 @@ def _hours_told(experiment: Experiment) -> str:
 def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Used, also by evaluations, and remaining of the training of all cells that are not done;
     None where no cell takes a GPU."""
-    from orchestrator.runs.cost import evaluation_spending, measure, remaining, used
+    from orchestrator.runs.cost import (
+        evaluation_spending,
+        measure,
+        remaining_gpu_hours,
+        used_gpu_hours,
+    )
 
     if not any(
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in made.rows
@@ -141,11 +146,11 @@ def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
         return None
     measured = measure(made.rows)
     left = [
-        remaining(r.cell, r.directory, measured)
+        remaining_gpu_hours(r.cell, r.directory, measured)
         for r in made.rows
         if r.cell and r.state not in ("succeeded", "cancelled")
     ]
-    spent = used(made.rows) + evaluation_spending(folder).used
+    spent = used_gpu_hours(made.rows) + evaluation_spending(folder).used
     return spent, sum(hours for hours in left if hours == hours)
 
 

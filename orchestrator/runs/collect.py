@@ -1,4 +1,4 @@
-"""Reads run directories into Records. Writes nothing, and one broken file costs only itself."""
+"""Read run directories into Records. Write nothing; one broken file costs only itself."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ from orchestrator.runs.state import read_state
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
-    """One Record a cell, in order; a cell that was never launched is `planned`.
+    """Return one Record a cell, in order; a cell that was never launched is `planned`.
 
-    What cannot be read is told in `Record.faults` and left out, the rest is kept. Raises
-    RunFolderError only for a folder that is not ours or is of a newer format.
+    What cannot be read is named in `Record.faults` and left out; the rest is kept. Raise
+    RunFolderError only for a folder that is not orch's or has a newer format.
     """
     folder.check()
     return [_record(cell, folder.cell(cell)) for cell in cells]
 
 
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
-    """The metrics of a cell over its attempts, oldest attempt first: by step, each step once.
+    """Return the metrics of a cell over its attempts, oldest attempt first: each step once.
 
-    A resumed attempt starts over at its checkpoint, so from its first step on it replaces what
-    earlier attempts said. Points of one step within an attempt are one point.
+    A resumed attempt starts over at its checkpoint, so from its first step on its points replace
+    those of earlier attempts. Points of one step within an attempt become one point.
     """
     merged: dict[int, MetricPoint] = {}
     for points in attempts:
@@ -36,8 +36,8 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
             continue
         merged = {step: point for step, point in merged.items() if step < first}
         for point in points:
-            twin = merged.get(point.step)
-            merged[point.step] = point if twin is None else _joined(twin, point)
+            known = merged.get(point.step)
+            merged[point.step] = point if known is None else _joined(known, point)
     return tuple(tight(merged[step]) for step in sorted(merged))
 
 
@@ -85,7 +85,7 @@ def _exit(attempt: AttemptDir, faults: list[str]) -> ExitRecord | None:
 
 
 def _outcome(exits: Sequence[ExitRecord | None]) -> Outcome | None:
-    """What the latest attempt that got far enough to say it found."""
+    """Return the outcome of the latest attempt that has one."""
     for ended in reversed(exits):
         if ended is not None and ended.outcome is not None:
             return ended.outcome
@@ -124,7 +124,7 @@ def _points(
 
 
 def _lost_lines(path: Path, num_points: int) -> list[str]:
-    """Sentences about lines that gave no point; parses only a file that has such lines."""
+    """Return sentences about lines that gave no point; parse only a file with such lines."""
     faults: list[str] = []
     try:
         with telling(path):
@@ -145,12 +145,12 @@ def _lost_lines(path: Path, num_points: int) -> list[str]:
 def _checkpoints(
     backend: Backend, cell_dir: CellDir, state: State, faults: list[str]
 ) -> tuple[Checkpoint, ...]:
-    found = backend.find_checkpoints(cell_dir.checkpoints)
+    complete = backend.find_checkpoints(cell_dir.checkpoints)
     if state != "running":  # one may just be being written
-        whole = {part for point in found for part in (point.path, *point.path.parents)}
+        parts = {part for point in complete for part in (point.path, *point.path.parents)}
         faults.extend(
             f"{path} is not a whole checkpoint (cut off?); it is left out, and the others are kept"
             for path in backend.begun_checkpoints(cell_dir.checkpoints)
-            if path not in whole
+            if path not in parts
         )
-    return tuple(found)
+    return tuple(complete)

@@ -243,7 +243,7 @@ class Afforded(NamedTuple):
     """What is used, and what is left: of the budget, or of the cells."""
 
 
-def used(rows: Iterable[PlanRow]) -> float:
+def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
     """GPU-hours that every attempt of these cells has taken, also those that left no word."""
     return sum(
         _hours(attempt, row.cell)
@@ -253,7 +253,7 @@ def used(rows: Iterable[PlanRow]) -> float:
     )
 
 
-def remaining(cell: Cell, directory: CellDir, measured: Measured | None) -> float:
+def remaining_gpu_hours(cell: Cell, directory: CellDir, measured: Measured | None) -> float:
     """GPU-hours from where the cell's last attempt is to its end; NaN if its size is unknown."""
     whole = gpu_hours(cell, measured)
     step = max((latest_metrics(a.path).step for a in directory.attempts()), default=0)
@@ -270,9 +270,9 @@ def afford(
     evaluations that have ended; each cell is expected to want another like them.
     """
     measured = measure(whole.rows)
-    spent = used(whole.rows) + scored.used
+    spent = used_gpu_hours(whole.rows) + scored.used
     committed = _sum(
-        remaining(row.cell, row.directory, measured)
+        remaining_gpu_hours(row.cell, row.directory, measured)
         for row in whole.rows
         if row.cell is not None and row.state in BUSY
     )
@@ -285,7 +285,7 @@ def afford(
     for row in wanted.rows:
         if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
             continue
-        hours = remaining(row.cell, row.directory, measured) + scored.each
+        hours = remaining_gpu_hours(row.cell, row.directory, measured) + scored.each
         if not unpaid and hours <= room:
             paid.append(row.cell)
             room -= hours

@@ -1,4 +1,4 @@
-"""How the evaluation jobs of cells stand: what they wrote, or else what the scheduler says."""
+"""The states of evaluation jobs: from the exit records they wrote, else from the scheduler."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RunFolder
-from orchestrator.runs.retries import retry_limit
+from orchestrator.runs.state import retry_limit
 from orchestrator.spec.site_options import SlurmOptions
 
 _WAITS: frozenset[str] = ON_CLUSTER | {"planned", "preempted", "timed_out"}
@@ -22,30 +22,31 @@ class EvaluationState(NamedTuple):
     """pending: waits for its cell or for a node; unknown: the scheduler cannot tell."""
     exit: ExitRecord | None = None
     failures: int = 0
-    """How often evaluations of this cell ended in this way."""
+    """How often evaluations of this cell ended with this class of failure."""
     log: str = ""
-    """What the job printed."""
+    """The file with what the job printed."""
     submission: str = ""
-    which: int = 0
+    element: int = 0
     written: bool = True
-    """Whether its end is on disk; else the scheduler told it."""
+    """Whether its exit record is on disk; else only the scheduler knows how it ended."""
 
 
 class _Element(NamedTuple):
     sent: submissions.Submission
-    which: int
+    element: int
     exit: ExitRecord | None
     word: str
     """How it ended, as the name of its file says; empty while there is none."""
 
 
 def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str, EvaluationState]:
-    """Cell's directory -> its last evaluation job, of cells that have one.
+    """Return cell's directory -> its last evaluation job, for cells that have one.
 
-    states: of the cells asked about. Writes nothing; asks the scheduler, in the call that is made
-    for training anyway, only of cells that are trained and whose evaluation has no last word.
+    states: of the cells asked about, by directory. Write nothing. The scheduler is asked, in the
+    call that is made for training anyway, only about trained cells whose evaluation has no exit
+    record.
     """
-    found: dict[str, list[_Element]] = {}
+    elements_of: dict[str, list[_Element]] = {}
     for sent in submissions.read(folder).values():
         if sent.kind != "evaluate" or sent.dropped:
             continue
@@ -53,8 +54,11 @@ def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str
         elements = submissions.read_manifest(folder, sent.id).get("elements", ())
         for index, (name, _) in enumerate(elements):
             if name in states:
-                found.setdefault(name, []).append(_element(sent, index, ends.get(index)))
-    return {name: _seen(folder, states[name], all_of) for name, all_of in found.items()}
+                elements_of.setdefault(name, []).append(_element(sent, index, ends.get(index)))
+    return {
+        name: _evaluation_state(folder, states[name], all_of)
+        for name, all_of in elements_of.items()
+    }
 
 
 def _element(sent: submissions.Submission, index: int, end: Path | None) -> _Element:
@@ -63,38 +67,44 @@ def _element(sent: submissions.Submission, index: int, end: Path | None) -> _Ele
     return _Element(sent, index, record, word)
 
 
-def _seen(folder: RunFolder, state: State, elements: list[_Element]) -> EvaluationState:
+def _evaluation_state(
+    folder: RunFolder, cell_state: State, elements: list[_Element]
+) -> EvaluationState:
     newest = elements[-1]
-    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.which}.log")
-    mine = newest.sent.id, newest.which, bool(newest.word)
+    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.element}.log")
+    common = newest.sent.id, newest.element, bool(newest.word)
     if newest.word and newest.exit is None:
-        return EvaluationState("succeeded", None, 0, log, *mine)
-    told, record = (newest.exit.state, newest.exit) if newest.exit else _ask(folder, state, newest)
+        return EvaluationState("succeeded", None, 0, log, *common)
+    state, record = (
+        (newest.exit.state, newest.exit) if newest.exit else _poll(folder, cell_state, newest)
+    )
     if record is None:
-        return EvaluationState(told, None, 0, log, *mine)
-    if not newest.word:  # it may have said its last word between the two looks
-        late = submissions.ends(folder, newest.sent.id).get(newest.which)
+        return EvaluationState(state, None, 0, log, *common)
+    if not newest.word:  # it may have ended between reading its files and asking the scheduler
+        late = submissions.ends(folder, newest.sent.id).get(newest.element)
         if late is not None:
-            return _seen(folder, state, [*elements[:-1], _element(newest.sent, newest.which, late)])
+            return _evaluation_state(
+                folder, cell_state, [*elements[:-1], _element(newest.sent, newest.element, late)]
+            )
     counted = [e.exit.failure for e in elements if e.exit and e.word != submissions.FORGIVEN]
     counted += [record.failure] if not newest.word else []
-    return EvaluationState("failed", record, counted.count(record.failure), log, *mine)
+    return EvaluationState("failed", record, counted.count(record.failure), log, *common)
 
 
-def _ask(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
-    """An evaluation without a last word."""
+def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
+    """Return state and exit record of an evaluation that has written none."""
     if state != "succeeded":
         return ("pending" if state in _WAITS else "cancelled"), None
     if element.sent.job is None:
         return "pending", None
-    seen, ended, _ = poll.polled_element(folder, element.sent, element.which)
+    reported, ended, _ = poll.polled_element(folder, element.sent, element.element)
     if ended is None:
-        return ("unknown" if seen == "unknown" else "pending"), None
+        return ("unknown" if reported == "unknown" else "pending"), None
     if ended.failure:
         return "failed", ended
     why = ended.message.partition("\n")[0]
     classes = {"preempted": "node", "cancelled": "cancelled"}  # cancelled: a person is to say more
-    return "failed", _lost(why, classes.get(seen, "lost"))
+    return "failed", _lost(why, classes.get(reported, "lost"))
 
 
 def _lost(why: str, failure: str = "lost") -> ExitRecord:
@@ -103,20 +113,20 @@ def _lost(why: str, failure: str = "lost") -> ExitRecord:
 
 
 def may_repeat(seen: EvaluationState, options: SlurmOptions) -> bool:
-    """Whether a failed evaluation is to be submitted again without a person's word."""
+    """Return whether a failed evaluation is submitted again without a person asking for it."""
     if seen.state != "failed" or seen.exit is None:
         return False
     return seen.failures <= retry_limit(seen.exit.failure, options)
 
 
 def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
-    """Lets failed evaluations of trained cells go again; the directories of those that will."""
+    """Let failed evaluations of trained cells go again; return their directories."""
     states: dict[str, State] = dict.fromkeys(names, "succeeded")
     forgiven = set()
     for name, each in last_evaluations(folder, states).items():
         if each.exit is None:
             continue
-        submissions.forgive(folder, each.submission, each.which, each.exit)
+        submissions.forgive(folder, each.submission, each.element, each.exit)
         forgiven.add(name)
     return forgiven
 
@@ -124,10 +134,10 @@ def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
 def record_ends(
     folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, EvaluationState]
 ) -> None:
-    """Writes down what only the scheduler knew of ends, and which submissions are over."""
+    """Write exit records that only the scheduler knew, and mark submissions that are over."""
     for each in seen.values():
         if each.exit is not None and not each.written:
-            submissions.write_end(folder, each.submission, each.which, each.exit)
+            submissions.write_end(folder, each.submission, each.element, each.exit)
     for sent in submissions.read(folder).values():
         if sent.kind != "evaluate" or sent.job is None or sent.drained:
             continue
@@ -143,6 +153,6 @@ def record_ends(
 
 
 def counts(seen: Iterable[EvaluationState]) -> dict[str, int]:
-    """How many are in each state."""
+    """Return how many are in each state."""
     states = [each.state for each in seen]
     return {state: states.count(state) for state in dict.fromkeys(states)}

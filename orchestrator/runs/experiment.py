@@ -1,4 +1,4 @@
-"""One experiment as a command sees it: the spec, its cells at the site's scale, their folder."""
+"""An experiment: a spec, its cells at the scale of the site, and their folder."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ LaunchKind = Literal["local", "slurm"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """What `load` and `expand` give, at the scale of the site."""
+    """A spec with its cells and folder."""
 
     spec: Spec
     declared: tuple[Cell, ...]
@@ -31,8 +31,8 @@ class Experiment:
         return "micro" if self.where == "local" else "full"
 
     def chosen(self, terms: Sequence[str]) -> "Experiment":
-        """The same experiment with the cells that `--where` selects; state terms are read from
-        the run directory. Raises SelectionError if none is left."""
+        """Return the experiment with the cells that `--where` selects. Raise SelectionError if none
+        is left. States are read from the run directories."""
         if not terms:
             return self
         from orchestrator.runs.state import state_of
@@ -56,7 +56,7 @@ class Experiment:
 
 
 def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Reads a spec and expands it for the place it runs at. Writes nothing."""
+    """Read a spec and expand it for the site it runs at. Write nothing."""
     from orchestrator.spec import load
     from orchestrator.spec.expand import expand
 
@@ -70,8 +70,11 @@ def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
 
 def at_scale(cells: Sequence[Cell], where: LaunchKind) -> Sequence[Cell]:
-    """This machine rehearses every cell; a cluster runs it as declared, save those declared for
-    the embedded trainer, which are rehearsals anywhere."""
+    """Return the cells as they run at a site.
+
+    This machine rehearses every cell at micro scale. A cluster runs cells as declared, except those
+    of the embedded trainer, which are rehearsals anywhere.
+    """
     from orchestrator.spec.rehearse import rehearse
 
     if where == "local":
@@ -81,9 +84,9 @@ def at_scale(cells: Sequence[Cell], where: LaunchKind) -> Sequence[Cell]:
 
 
 def site_of(spec: Spec) -> LaunchKind:
-    """Where the spec's cells run: `auto` is SLURM where its controller answers, else this machine.
+    """Return where the cells run: `auto` is SLURM where its controller answers, else this machine.
 
-    Raises EnvironmentFault for `auto` where a cluster is configured and does not answer.
+    Raise EnvironmentFault for `auto` where a cluster is configured and does not answer.
     """
     kind = spec.site.kind
     if kind == "auto":
@@ -94,9 +97,9 @@ def site_of(spec: Spec) -> LaunchKind:
 
 
 def saved_experiments(runs_dir: Path) -> list[Experiment]:
-    """Every experiment with a folder below `runs_dir`, as it was when it last ran."""
+    """Return every experiment with a folder below `runs_dir`, as it was when it last ran."""
     _check_readable(runs_dir)
-    found = []
+    experiments = []
     for marker in sorted(runs_dir.glob("*/spec.json")):
         plain = read_json(marker)
         if plain is None:
@@ -106,12 +109,12 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
         spec = parsed(Spec, plain, marker)
         cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
         where: LaunchKind = "local" if folder.experiment.endswith(".micro") else "slurm"
-        found.append(Experiment(spec, cells, cells, where, folder))
-    return found
+        experiments.append(Experiment(spec, cells, cells, where, folder))
+    return experiments
 
 
 def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
-    """A launched cell by its id (or the start of it) or its slug, in any experiment."""
+    """Return a launched cell by its id (or the start of it) or its slug, in any experiment."""
     _check_readable(runs_dir)
     hits = [
         (RunFolder(cell_dir.parent.parent.absolute()), cell_dir)
@@ -132,7 +135,7 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
 
 
 def _check_readable(runs_dir: Path) -> None:
-    """Raises RunFolderError for a folder that may not be looked into: it would seem empty."""
+    """Raise RunFolderError for a folder that may not be listed: it would seem empty."""
     if runs_dir.is_dir() and not os.access(runs_dir, os.R_OK | os.X_OK):
         raise RunFolderError(
             f"{runs_dir}: permission denied: make it readable, or name another with --runs-dir"
@@ -140,7 +143,7 @@ def _check_readable(runs_dir: Path) -> None:
 
 
 def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
-    """One of these cells by its id (or the start of it) or its slug."""
+    """Return one of these cells by its id (or the start of it) or its slug."""
     hits = [c for c in cells if c.id.startswith(name) or name in (c.slug, c.directory)]
     if len(hits) != 1:
         alike = hits or [c for c in cells if name in c.directory] or list(cells)

@@ -1,4 +1,4 @@
-"""What cells printed: the last lines, lines as they come, and the errors of all that failed."""
+"""The output of cells: last lines, lines as they come, and the errors of all that failed."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -29,17 +29,17 @@ class CellError(NamedTuple):
 def logs(
     cell_dir: CellDir, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
 ) -> str:
-    """The last lines of an attempt; of the last one that started, if none is named.
+    """Return the last lines of an attempt; of the last one that started, if none is named.
 
-    Raises SelectionError where there is no such attempt.
+    Raise SelectionError where there is no such attempt.
     """
     return _tail(_file(_attempt(cell_dir, attempt), stream), lines)[0]
 
 
 def follow(cell_dir: CellDir, stream: Stream = "stdout", *, lines: int = 10) -> Iterator[str]:
-    """The last lines, then every piece of text as it is written, until the cell has ended.
+    """Yield the last lines, then text as it is written, until the cell has ended.
 
-    Goes on into the next attempt when a killed cell is started again.
+    Go on into the next attempt when a killed cell is started again.
     """
     attempt = _attempt(cell_dir, None)
     shown, position = _tail(_file(attempt, stream), lines)
@@ -59,14 +59,14 @@ def follow(cell_dir: CellDir, stream: Stream = "stdout", *, lines: int = 10) -> 
 
 
 def errors(rows: Iterable[PlanRow], *, lines: int = 10) -> list[CellError]:
-    """Each failed cell with its class of failure, its message and its last lines of stderr."""
-    found = []
+    """Return each failed cell: class of failure, message, last lines of stderr."""
+    errors = []
     for row in rows:
         if row.state != "failed" or row.exit is None:
             continue
-        last = _tail(_file(_attempt(row.directory, None), "stderr"), lines)[0]
-        found.append(CellError(row.directory, row.exit.failure, row.exit.message, last))
-    return found
+        last_lines = _tail(_file(_attempt(row.directory, None), "stderr"), lines)[0]
+        errors.append(CellError(row.directory, row.exit.failure, row.exit.message, last_lines))
+    return errors
 
 
 def _attempt(cell_dir: CellDir, number: int | None) -> AttemptDir:
@@ -87,7 +87,7 @@ def _file(attempt: AttemptDir, stream: Stream) -> Path:
 
 
 def _tail(path: Path, lines: int) -> tuple[str, int]:
-    """The last lines of a file, and where it ended."""
+    """Return the last lines of a file, and where it ended."""
     with telling(path):
         try:
             end = path.stat().st_size
@@ -98,7 +98,7 @@ def _tail(path: Path, lines: int) -> tuple[str, int]:
 
 
 def _read_on(path: Path, position: int, end: int | None = None) -> tuple[str, int]:
-    """What stands in a file from a position on, and where that ends."""
+    """Return the text of a file from a position on, and where it ends."""
     with telling(path):
         try:
             with path.open("rb") as file:

@@ -1,9 +1,9 @@
-"""What a person does to cells that were launched: cancel, retry, prune.
+"""Cancel, retry and prune cells that were launched.
 
-Each takes the cell's claim, so it never meddles with a cell that somebody is training, writes one
-line of the ledger for what it did, and doing it twice changes nothing more. A cancelled cell has a
-last attempt whose exit.json says so, even if it never started; a cell to be retried has a last
-attempt that was made and not started.
+Each operation takes the cell's claim first, so that it never touches a cell that a process is
+training, and appends one line to the ledger. Doing it twice changes nothing more. A cancelled cell
+has a last attempt whose exit record says so, even if it never started. A cell to be retried has a
+last attempt that was made and not started.
 """
 
 import os
@@ -19,8 +19,10 @@ from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json, remove_tree, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.processes import GRACE_SECONDS
+from orchestrator.launch.slurm import submit
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
+from orchestrator.runs.evaluation_jobs import forgive
 from orchestrator.runs.state import read_state
 
 WAIT_SECONDS = 1.5 * GRACE_SECONDS
@@ -30,7 +32,7 @@ RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
 
 
 class OperationResult(NamedTuple):
-    """What became of one cell: `done`, or left as it was, with the reason."""
+    """The result for one cell: `done`, or left as it was, with the reason in `note`."""
 
     directory: CellDir
     done: bool
@@ -40,24 +42,21 @@ class OperationResult(NamedTuple):
 def cancel(
     cells: Iterable[Cell], folder: RunFolder, why: str = "cancelled by a person"
 ) -> list[OperationResult]:
-    """Stops cells that run and keeps the others from starting, until they are retried.
+    """Stop cells that run and keep the others from starting, until they are retried.
 
-    why: what their ends say.
-
-    A running worker is asked to stop and writes how it ended itself; one that does not listen is
-    killed. Cells that have succeeded, failed or been cancelled are left as they are.
+    why: the message of their exit records. A running worker is asked to stop and writes its exit
+    record itself; one that does not react is killed. Cells that have succeeded, failed or been
+    cancelled are left as they are.
     """
     folder.open()
     cells = list(cells)
     submitted = [cell for cell in cells if folder.cell(cell).is_submitted()]
     if not submitted:
         return [_cancel(cell, folder, why) for cell in cells]
-    from orchestrator.launch.slurm import submit
-
-    done, fault = submit.cancel_submitted(submitted, folder, why)
+    cancelled, fault = submit.cancel_submitted(submitted, folder, why)
     stopped = {
         cell.id: OperationResult(folder.cell(cell), True, fault or _how(seen))
-        for cell, seen in done
+        for cell, seen in cancelled
     }
     return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
 
@@ -67,15 +66,15 @@ def _how(seen: CellState) -> str:
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
-    """Makes failed and cancelled cells run again, from their last checkpoint if they have one; on
-    a cluster also evaluation jobs that failed, of cells that are trained."""
+    """Let failed and cancelled cells run again, from their last checkpoint if they have one.
+
+    On a cluster, failed evaluation jobs of trained cells go again too.
+    """
     folder.open()
     cells = list(cells)
     done = [_retry(cell, folder) for cell in cells]
     if not folder.submission("").exists():
         return done
-    from orchestrator.runs.evaluation_jobs import forgive
-
     left = [one.directory.path.name for one in done if not one.done]
     forgiven = forgive(folder, left)
     note = "its evaluation had failed"
@@ -86,7 +85,7 @@ def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
 
 
 def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult]:
-    """Removes the directories of cells that left the spec, never one that is running."""
+    """Remove the directories of cells that left the spec, never one that is running."""
     folder.check()
     done = [_prune(folder, orphan) for orphan in orphans]
     for leftover in folder.leftovers():
@@ -107,7 +106,7 @@ def _cancel(cell: Cell, folder: RunFolder, why: str) -> OperationResult:
             attempt = cell_dir.attempts()[-1]
             write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
-                # before the kill, or whoever started it would start it again
+                # before the kill: without an exit record the launch would start the cell again
                 attempt.write_exit(_cancelled(why))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
@@ -136,7 +135,7 @@ def _cancelled(why: str) -> ExitRecord:
 
 
 def _worker(cell_dir: CellDir) -> int | None:
-    """The process that trains the cell; None if it is not there (yet), or on another machine."""
+    """Return the process that trains the cell; None if there is none (yet) on this machine."""
     attempts = cell_dir.attempts()
     if not attempts or attempts[-1].exit.exists():
         return None

@@ -1,6 +1,8 @@
-"""Cells that searches have launched: in the experiment's folder, in no spec, and no orphans.
+"""What would run, and why: the cells of a spec against the run directories.
 
-runs/<experiment>/tune/cells.jsonl      one line for each, written before it is launched
+Planning changes nothing. Cells that searches launched are in the experiment's folder and in no
+spec; runs/<experiment>/tune/cells.jsonl has one line for each, written before it is launched, so
+that they are no orphans.
 """
 
 import json
@@ -20,17 +22,14 @@ _NAME = "tune/cells.jsonl"
 
 
 def note_tuned(folder: RunFolder, cell_id: str, search: str, trial: int) -> None:
-    """Says that a cell is a trial's, so that `prune` keeps it."""
+    """Record that a cell belongs to a trial of a search, so that `prune` keeps it."""
     line = {"cell": cell_id, "search": search, "trial": trial}
     append_line(folder.path / _NAME, json.dumps(line))
 
 
 def tuned_ids(folder: RunFolder) -> set[str]:
-    """Ids of all of them."""
+    """Return the ids of all cells that searches launched."""
     return {str(line.get("cell")) for line in read_lines(folder.path / _NAME)}
-
-
-# What would run, and why: the cells of a spec against the run directories. Changes nothing.
 
 
 Reason = Literal[
@@ -86,7 +85,7 @@ class Plan:
 
     @property
     def pending(self) -> tuple[PlanRow, ...]:
-        """What `orch run` would train; not empty means exit code 2."""
+        """The rows that `orch run` would train."""
         return tuple(row for row in self.rows if row.pending)
 
     @property
@@ -100,22 +99,23 @@ class Plan:
         return tuple(row.detail for row in self.rows if row.reason == "unreadable")
 
     def only(self, ids: Collection[str]) -> "Plan":
-        """The rows of these cells alone."""
+        """Return the rows of these cells alone."""
         return Plan(tuple(row for row in self.rows if row.cell and row.cell.id in ids))
 
     def counts(self) -> dict[Reason, int]:
-        """Rows by reason, in the order of Reason; reasons with none are left out."""
+        """Return rows by reason, in the order of Reason; reasons with none are left out."""
         order = Reason.__args__  # type: ignore[attr-defined]
         counted = {reason: sum(row.reason == reason for row in self.rows) for reason in order}
         return {reason: count for reason, count in counted.items() if count}
 
 
 def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
-    """Every cell with its state and the reason why it would run or not, then the orphans.
+    """Return every cell with its state and why it would run or not, then the orphans.
 
     cells: all of the spec, since what is on disk and not among them is an orphan; `Plan.only`
     selects afterwards. A cell whose directory is missing but whose slug is on disk with other
-    settings, in a study it shares, is `changed`. Raises RunFolderError for a folder not ours.
+    settings, in a study it shares, is `changed`. Raise RunFolderError for a folder that is not
+    orch's.
     """
     folder.check()
     wanted = {cell.id: cell for cell in cells}
@@ -175,12 +175,12 @@ def _resumption(cell: Cell, directory: CellDir) -> str:
 
 
 def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> PlanRow:
-    """A cell without a directory: new, or a changed version of one that has."""
+    """Return the row of a cell without a directory: new, or a changed version of one that has."""
     for candidate in earlier:
         try:
             old = candidate.read_cell()
         except RunFolderError:
-            continue  # it is an orphan that says nothing; its own row stays
+            continue  # an orphan that cannot be read; its own row stays
         if set(old.studies) & set(cell.studies):
             changes = tuple(
                 FieldChange(field, before, after)

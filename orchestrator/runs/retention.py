@@ -1,8 +1,8 @@
-"""Which checkpoints may go: those before a cell's last whose scores are all on disk.
+"""Which checkpoints may be removed: those before a cell's last whose scores are all on disk.
 
-Libraries keep every checkpoint, because nothing may be deleted before it is evaluated. What goes is
-all that a step left: the checkpoint, the Hugging Face directory made of it, and a library's own
-state of that step. Scores and their items stay. Nothing here deletes by itself.
+Libraries keep every checkpoint, because nothing may be deleted before it is evaluated. A removal
+takes everything of a step: the checkpoint, its export, and the library's own state of that step.
+Scores and their items stay. Only `free_checkpoints` deletes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,12 +20,12 @@ from orchestrator.runs.state import read_state
 
 WORKING = frozenset({"running", "submitted", "pending", "unknown"})
 REMOVED = ".removed-*"
-"""What a removal that was killed leaves."""
+"""Names that a removal that was killed leaves."""
 
 
 @dataclass(frozen=True)
 class RetentionDecision:
-    """What becomes of one checkpoint: it is `kept` for a reason, or may go."""
+    """One checkpoint: `kept` for a reason, or free to be removed."""
 
     cell: Cell
     directory: CellDir
@@ -43,7 +43,7 @@ class RetentionDecision:
 def retention_decisions(
     cells: Iterable[Cell], evaluation: EvaluationSpec, folder: RunFolder
 ) -> Iterator[RetentionDecision]:
-    """Every checkpoint of these cells, by cell and step; and removals that were cut short."""
+    """Yield every checkpoint of these cells, by cell and step, and removals that were cut short."""
     for cell in cells:
         directory = folder.cell(cell)
         state = read_state(directory).state
@@ -80,18 +80,20 @@ def _of_cell(
 
 
 def free_checkpoints(
-    found: Sequence[RetentionDecision], evaluation: EvaluationSpec, folder: RunFolder
+    decisions: Sequence[RetentionDecision], evaluation: EvaluationSpec, folder: RunFolder
 ) -> list[RetentionDecision]:
-    """Removes what may go, and gives back what was removed. Each cell is looked at again, under its
-    claim: what has changed meanwhile is kept."""
-    done: list[RetentionDecision] = []
-    for cell in {each.cell.id: each.cell for each in found if not each.kept}.values():
+    """Remove what may go; return what was removed.
+
+    Each cell is decided again under its claim: it may have changed since `decisions` were made.
+    """
+    removed: list[RetentionDecision] = []
+    for cell in {each.cell.id: each.cell for each in decisions if not each.kept}.values():
         directory = folder.cell(cell)
         claim = directory.take_claim()
         if claim is None:
             continue
         with claim:
-            wanted = {each.paths for each in found if each.cell.id == cell.id and not each.kept}
+            wanted = {each.paths for each in decisions if each.cell.id == cell.id and not each.kept}
             state = read_state(directory, claimed=True).state
             now = [
                 *(RetentionDecision(cell, directory, 0, (path,)) for path in _leftovers(directory)),
@@ -103,12 +105,12 @@ def free_checkpoints(
                 if not each.kept and each.paths in wanted:
                     folder.append("freed", cell.id, step=each.step)
                     _remove(each)
-                    done.append(each)
-    return done
+                    removed.append(each)
+    return removed
 
 
 def _remove(one: RetentionDecision) -> None:
-    """The policy first: a checkpoint cut short is no checkpoint."""
+    """Remove the checkpoint itself first: a half-removed one must not be taken for a whole one."""
     home = one.directory.path
     for path in one.paths:
         if not path.is_relative_to(home):
@@ -122,7 +124,7 @@ def _remove(one: RetentionDecision) -> None:
 
 
 def _belongings(cell: Cell, directory: CellDir, checkpoint: Checkpoint) -> Iterator[Path]:
-    """The folder of the checkpoint, what its library keeps beside it, and its export."""
+    """Yield the checkpoint's folder, what its library keeps beside it, and its export."""
     backend = plugins.load(cell.settings.backend.name)
     begun = backend.begun_checkpoints(directory.checkpoints)
     yield next(path for path in begun if checkpoint.path.is_relative_to(path))
@@ -132,7 +134,7 @@ def _belongings(cell: Cell, directory: CellDir, checkpoint: Checkpoint) -> Itera
 
 
 def _policy(directory: CellDir, checkpoint: Checkpoint) -> Stamp | None:
-    """The files that evaluation reads of a checkpoint; None if they were never made."""
+    """Return the stamp of the files that evaluation reads; None if they were never made."""
     path = checkpoint.path
     if checkpoint.needs_export:
         made = [
@@ -152,8 +154,8 @@ def _policy(directory: CellDir, checkpoint: Checkpoint) -> Stamp | None:
 def _missing(
     cell: Cell, evaluation: EvaluationSpec, step: int, policy: Stamp, results: Sequence[Result]
 ) -> list[str]:
-    """What the spec would ask of the checkpoint and has no result of these very files for."""
-    there = {
+    """Return the evaluations that the spec asks for and these very files have no result of."""
+    scored = {
         (one.asked.kind, one.asked.task.name, one.asked.seed)
         for one in results
         if one.asked.step == step
@@ -172,7 +174,7 @@ def _missing(
     return [
         name if kind == "accuracy" else f"the divergence on {name}"
         for kind, name, seed in asked
-        if (kind, name, seed) not in there
+        if (kind, name, seed) not in scored
     ]
 
 

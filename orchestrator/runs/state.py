@@ -1,11 +1,14 @@
-"""The state of a cell: what its run directory says and, for a submitted cell, the scheduler.
+"""The state of a cell, from its run directory and the scheduler; and which failures are retried.
 
 Reading never changes a state.
 """
 
+from collections.abc import Mapping
+
 from orchestrator.launch.slurm.poll import polled_state
 from orchestrator.records import ENDED, ExitRecord, State
-from orchestrator.rundir import CellDir, CellState, RunFolder
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.spec.site_options import RETRIES, SlurmOptions
 
 
 def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
@@ -35,3 +38,45 @@ def survey(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
 def is_ended(state: State) -> bool:
     """Return whether a cell in this state has ended for good."""
     return state in ENDED
+
+
+_SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})
+"""Failures that may kill a job before it can write its exit record."""
+
+
+def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> bool:
+    """Return whether a cell that stopped is submitted again without a person asking for it.
+
+    A configuration error is never tried again: it would fail again. A collapse is a result and no
+    failure, and never comes here.
+    """
+    if state.state == "planned":
+        return True
+    ended = state.exit
+    failure = ended.failure if ended is not None else ""
+    if state.state in RESUMABLE and failure != "node":
+        return _count(cell_dir, "") <= options.max_requeues
+    if state.state == "failed" or failure == "node":
+        return _count(cell_dir, failure) <= retry_limit(failure, options)
+    return False
+
+
+def retry_limit(failure: str, options: SlurmOptions) -> int:
+    """Return how often a failure of this class is tried again."""
+    given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
+    return given.get(failure, RETRIES.get(failure, 0))
+
+
+def _count(cell_dir: CellDir, failure: str) -> int:
+    """Return how many attempts ended in this class.
+
+    One without an exit record counts in each class of `_SILENT`.
+    """
+    count = 0
+    for attempt in cell_dir.attempts():
+        ended = attempt.read_exit()
+        if ended is None:
+            count += failure in _SILENT and attempt.job.exists()
+        else:
+            count += ended.failure == failure
+    return count

@@ -1,4 +1,4 @@
-"""`orch run --wait`: until every cell has ended; what may be tried again is submitted again."""
+"""Submit cells to a cluster, again where that is allowed, and wait until all have ended."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,16 +12,15 @@ from orchestrator.records import Cell, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState
-from orchestrator.runs.retries import may_retry
-from orchestrator.runs.state import read_state
+from orchestrator.runs.state import may_retry, read_state
 from orchestrator.spec.site_options import SlurmOptions
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
-class Request(NamedTuple):
-    """What `run` asks for."""
+class SubmitRequest(NamedTuple):
+    """The cells to submit, and how."""
 
     cells: Sequence[Cell]
     folder: RunFolder
@@ -30,11 +29,11 @@ class Request(NamedTuple):
     tell: Callable[[str], None]
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
     admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
-    """Ids of those cells, of all that would be submitted, that may be: a budget."""
+    """Return the ids of those cells, of all that would be submitted, that a budget covers."""
 
 
-def start(request: Request) -> Submitted:
-    """Submits what is to be trained; failed cells too, where their class of failure allows it."""
+def start(request: SubmitRequest) -> Submitted:
+    """Submit what is to be trained; failed cells too, where their class of failure allows it."""
     folder, options = request.folder, request.options
     folder.open()
     busy, wanted = [], []
@@ -55,9 +54,9 @@ def start(request: Request) -> Submitted:
 
 
 def _admitted(
-    request: Request, wanted: Sequence[tuple[Cell, CellState]]
+    request: SubmitRequest, wanted: Sequence[tuple[Cell, CellState]]
 ) -> tuple[list[Cell], tuple[Cell, ...]]:
-    """The cells that may be submitted, those that failed with a new attempt; and the others."""
+    """Return the cells that may be submitted, with a new attempt where they failed; the others."""
     may = {cell.id for cell, _ in wanted}
     if request.admit is not None and wanted:
         may &= set(request.admit([cell for cell, _ in wanted]))
@@ -66,19 +65,19 @@ def _admitted(
             cell_dir = request.folder.cell(cell)
             last = cell_dir.attempts()[-1]
             if seen.exit is not None and last.read_exit() is None:
-                last.write_exit(seen.exit)  # only the scheduler knew: it counts as a try
+                last.write_exit(seen.exit)  # only the scheduler knew, and it must count as a try
             cell_dir.new_attempt()
             request.folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
     paid = [cell for cell, _ in wanted if cell.id in may]
     return paid, tuple(cell for cell, _ in wanted if cell.id not in may)
 
 
-def _evaluate_again(request: Request, sent: Collection[str]) -> None:
-    """Submits evaluations that failed and may be tried again, or that never were."""
+def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
+    """Submit evaluations that failed and may be tried again, or that never were submitted."""
     if not request.evaluate:
         return
     looks = [(c, read_state(request.folder.cell(c))) for c in request.cells if c.id not in sent]
-    states, known = evaluated(request.folder, looks)
+    states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again = []
     for cell, seen in looks:
@@ -102,17 +101,19 @@ def _by_shape(cells: Sequence[Cell]) -> dict[ArrayResources, list[Cell]]:
     return groups
 
 
-def evaluated(
+def evaluation_states(
     folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
 ) -> tuple[dict[str, State], dict[str, EvaluationState]]:
-    """States of these cells by directory, and how their evaluation jobs stand."""
+    """Return the states of these cells by directory, and of their evaluation jobs."""
     states = {folder.cell(cell).path.name: seen.state for cell, seen in looks}
     return states, evaluation_jobs.last_evaluations(folder, states)
 
 
-def wait(request: Request) -> Launched:
-    """Until no cell is with the scheduler and none may be tried again. Ctrl-C ends the waiting
-    only: jobs go on."""
+def wait(request: SubmitRequest) -> Launched:
+    """Wait until no cell is with the scheduler and none may be tried again.
+
+    Ctrl-C ends the waiting only: jobs go on.
+    """
     seen_before: dict[str, str] = {}
     unpaid: set[str] = set()
     with processes.Stop().listening() as stop:
@@ -120,12 +121,12 @@ def wait(request: Request) -> Launched:
             looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
             for cell, seen in looks:
                 if seen_before.get(cell.id) != seen.state:
-                    unpaid.clear()  # what has ended may have taken less than was thought
+                    unpaid.clear()  # what has ended may have cost less than expected
                     _tell_change(request, cell, seen)
                     seen_before[cell.id] = seen.state
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
-            states, scores = evaluated(request.folder, looks)
+            states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)
             if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
                 request.evaluate
@@ -134,23 +135,25 @@ def wait(request: Request) -> Launched:
                 )
             ):
                 unpaid |= {cell.id for cell in start(request).unpaid}
-            elif not (any(s.state in _BUSY for _, s in looks) or waiting(scores)):
+            elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
 
 
-def waiting(scores: Mapping[str, EvaluationState]) -> int:
-    """How many evaluations are with the scheduler, or cannot be told."""
+def num_waiting(scores: Mapping[str, EvaluationState]) -> int:
+    """Return how many evaluations are with the scheduler, or in an unknown state."""
     return sum(each.state in ("pending", "unknown") for each in scores.values())
 
 
-def _goes_again(request: Request, cell: Cell, seen: CellState, unpaid: Collection[str]) -> bool:
+def _goes_again(
+    request: SubmitRequest, cell: Cell, seen: CellState, unpaid: Collection[str]
+) -> bool:
     if cell.id in unpaid or (seen.state not in RESUMABLE and seen.state != "failed"):
         return False
     return may_retry(request.folder.cell(cell), seen, request.options)
 
 
-def _tell_change(request: Request, cell: Cell, seen: CellState) -> None:
+def _tell_change(request: SubmitRequest, cell: Cell, seen: CellState) -> None:
     attempts = request.folder.cell(cell).attempts()
     last = attempts[-1].path if attempts else None
     if seen.state == "running" and last is not None:
@@ -162,8 +165,8 @@ def _tell_change(request: Request, cell: Cell, seen: CellState) -> None:
         request.on_event(LaunchEvent("ended", cell, last, seen.exit))
 
 
-def _pause(request: Request, stop: processes.Stop) -> None:
-    deadline = time.monotonic() + LOOK_SECONDS
+def _pause(request: SubmitRequest, stop: processes.Stop) -> None:
+    deadline = time.monotonic() + POLL_SECONDS
     while time.monotonic() < deadline and not stop.asked:
         time.sleep(0.25)
         request.on_event(LaunchEvent("tick"))

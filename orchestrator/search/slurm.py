@@ -25,9 +25,8 @@ from orchestrator.launch.slurm.scheduler import is_over
 from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, submit_evaluation
 from orchestrator.records import ENDED, Record, Score
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
-from orchestrator.runs.retries import may_retry
-from orchestrator.runs.state import read_state
-from orchestrator.runs.wait import LOOK_SECONDS, Request, start
+from orchestrator.runs.state import may_retry, read_state
+from orchestrator.runs.wait import POLL_SECONDS, SubmitRequest, start
 from orchestrator.search.block import SearchObjective, is_reported
 from orchestrator.search.controller import Controller, Launching, TrainingDecision
 from orchestrator.search.journal import SearchJournal
@@ -70,9 +69,9 @@ def search_there(controller: Controller, options: SlurmOptions, *, evaluate: boo
     `submit` does.
     """
     controller.folder.open()
-    request = Request((), controller.folder, options, evaluate, controller.tell)
+    request = SubmitRequest((), controller.folder, options, evaluate, controller.tell)
     refused = SubmissionPatience(controller.tell)
-    pause, quiet = LOOK_SECONDS, time.monotonic()
+    pause, quiet = POLL_SECONDS, time.monotonic()
     with processes.Stop().listening() as stop, controller.journal.controlling():
         while not stop.asked:
             before = len(controller.open)
@@ -83,7 +82,7 @@ def search_there(controller: Controller, options: SlurmOptions, *, evaluate: boo
             elif wanted is not None and controller.done:
                 break
             stirs = bool(wanted) or len(controller.open) != before
-            pause = LOOK_SECONDS if stirs else min(pause * 1.2, SLOWEST_SECONDS)
+            pause = POLL_SECONDS if stirs else min(pause * 1.2, SLOWEST_SECONDS)
             if stirs:
                 quiet = time.monotonic()
             elif time.monotonic() > quiet + QUIET_SECONDS:

@@ -19,7 +19,7 @@ class SiteAdvice(NamedTuple):
     """Cells could not run; else they can, less well."""
 
 
-def check(
+def check_site(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources] = (), cells: int = 0
 ) -> list[SiteAdvice]:
     """What would go wrong with cells that need these resources on this cluster."""

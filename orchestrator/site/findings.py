@@ -8,20 +8,20 @@ from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.cluster import Cluster, read_cluster
 from orchestrator.records import Cell, Site
-from orchestrator.site.check import SiteAdvice, check
-from orchestrator.site.probe import NodeReport, probe
+from orchestrator.site.check import SiteAdvice, check_site
+from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 
 
 class SiteFinding(NamedTuple):
-    check: str
+    check_site: str
     verdict: str
     """ok, missing or broken; only `broken` fails the command."""
     found: str
     advice: str = ""
 
 
-def of_cluster(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
+def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
     """A site against its cluster. cells: those that are to run there, with what they need; look:
     whether a small job looks at a node."""
     wrong = [text for text, _ in faults(site.options)]
@@ -33,7 +33,7 @@ def of_cluster(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
         return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
-    told = check(options, cluster, [cell.resources for cell in full], len(full))
+    told = check_site(options, cluster, [cell.resources for cell in full], len(full))
     found = [_cluster(cluster, options), _accounting(cluster), *map(_advice, told)]
     if look and not any(advice.broken for advice in told):
         libraries = sorted({release_of(cell) for cell in full})
@@ -84,7 +84,7 @@ def _node(
     site: Site, options: SlurmOptions, libraries: Iterable[tuple[str, str]], gpus: int
 ) -> Iterator[SiteFinding]:
     try:
-        seen = probe(options, Path(site.runs_dir), libraries, gpus)
+        seen = probe_node(options, Path(site.runs_dir), libraries, gpus)
     except OrchError as error:
         yield SiteFinding("runs folder", "broken", site.runs_dir, str(error))
         return

@@ -31,7 +31,7 @@ class LibraryRefusal(NamedTuple):
         return f"{self.sentence} ({len(self.slugs)} {cells}: {', '.join(self.slugs[:3])}{more})"
 
 
-def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
+def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Every cell that its library cannot express, by reason."""
     found: dict[str, list[str]] = {}
     for cell in cells:
@@ -44,7 +44,7 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
 
 
-def unprepared(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
+def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Cells whose prompts are not prepared, by what to do."""
     known: dict[str, str | None] = {}
     found: dict[str, list[str]] = {}

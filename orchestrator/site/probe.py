@@ -33,7 +33,7 @@ class NodeReport(NamedTuple):
     fault: SchedulerMessage | None = None
 
 
-def probe(
+def probe_node(
     options: SlurmOptions,
     folder: Path,
     environments: Iterable[tuple[str, str]],

@@ -21,7 +21,7 @@ from orchestrator.rundir import CellState
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.state import read_state
-from orchestrator.runs.wait import Request, start
+from orchestrator.runs.wait import SubmitRequest, start
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import design
 from orchestrator.search.slurm import JobScorer, on_cluster
@@ -168,7 +168,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
                 earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, 100)},
             )
         (cell,) = controller.turn()
-        start(Request([cell], folder, options, evaluate=False, tell=print))
+        start(SubmitRequest([cell], folder, options, evaluate=False, tell=print))
         waited(lambda: controller.turn() or controller.done, "it was not pruned")
     place = folder.cell(cell)
     found = read_state(place)
@@ -195,7 +195,7 @@ def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
     keep_spec(controller.searches[0].experiment)
     with controller.journal.controlling():
         (cell,) = controller.turn()
-        start(Request([cell], controller.folder, options, evaluate=False, tell=print))
+        start(SubmitRequest([cell], controller.folder, options, evaluate=False, tell=print))
         waited(lambda: controller.turn() or controller.done, "it is not evaluated", 300)
     (trial,) = controller.studies["all"].get_trials()
     assert trial.state.name == "COMPLETE"

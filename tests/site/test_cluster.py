@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.launch.slurm import cluster
 from orchestrator.settings import Resources
-from orchestrator.site.check import check
+from orchestrator.site.check import check_site
 from orchestrator.site.write import quoted, site_file
 from orchestrator.spec.site import read_site
 from orchestrator.spec.site_options import SlurmOptions
@@ -85,7 +85,7 @@ def test_any_answer_can_be_read(partitions: str, nodes: str, rights: str) -> Non
 
 
 def broken(options: dict[str, object], nodes: int = 1, gpus: int = 4) -> list[tuple[str, str]]:
-    told = check(
+    told = check_site(
         SlurmOptions.model_validate({**GOOD, **options}),
         BIG,
         [Resources(num_nodes=nodes, gpus_per_node=gpus)],
@@ -130,7 +130,9 @@ def test_more_nodes_than_a_partition_gives() -> None:
 
 
 def test_a_drained_node_is_told_and_breaks_nothing() -> None:
-    told = check(SlurmOptions.model_validate(GOOD), BIG, [Resources(num_nodes=2, gpus_per_node=4)])
+    told = check_site(
+        SlurmOptions.model_validate(GOOD), BIG, [Resources(num_nodes=2, gpus_per_node=4)]
+    )
     assert [advice.broken for advice in told] == [False]
     assert "only 1 of 2" in told[0].sentence
 
@@ -141,7 +143,7 @@ def test_a_site_file_written_from_the_answers_passes_the_check(tmp_path: Path) -
     options = SlurmOptions.model_validate(read_site(file).options)
     assert (options.partition, options.account, options.gres) == ("a100", "ml", "gpu:a100:4")
     assert options.max_submit_jobs == 200
-    told = check(options, BIG, [Resources(num_nodes=1, gpus_per_node=4)])
+    told = check_site(options, BIG, [Resources(num_nodes=1, gpus_per_node=4)])
     assert not [advice for advice in told if advice.broken]
 
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from command_line import ROOT, orch
 
-from orchestrator.site.findings import of_cluster
+from orchestrator.site.findings import cluster_findings
 from orchestrator.site.node_facts import _shared
-from orchestrator.site.probe import probe
+from orchestrator.site.probe import probe_node
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.site import read_site
@@ -79,7 +79,7 @@ def found(slurm: Cluster, folder: Path, patch: pytest.MonkeyPatch, **changes: ob
     patch.chdir(folder)
     spec = load(folder / SMOKE, ["site=local"])
     given = read_site(site(folder, **changes))
-    told = of_cluster(given, expand(spec))
+    told = cluster_findings(given, expand(spec))
     return [f"{f.check}: {f.found} {f.advice}" for f in told if f.verdict == "broken"]
 
 
@@ -125,7 +125,7 @@ def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> N
     cluster.run(
         "sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null", "--wrap=sleep 60"
     )
-    seen = probe(SlurmOptions(), tmp_path / "runs", [], gpus=4, deadline_seconds=3)
+    seen = probe_node(SlurmOptions(), tmp_path / "runs", [], gpus=4, deadline_seconds=3)
     assert seen.fault is not None
     assert seen.fault.passing
     assert not cluster.run("squeue", "--noheader", "--name=orch-doctor").strip()

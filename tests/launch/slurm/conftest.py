@@ -15,7 +15,7 @@ from orchestrator.launch.slurm.submit import Submitted, submit
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellState, RunFolder
 from orchestrator.runs.state import read_state
-from orchestrator.runs.wait import Request, start, wait
+from orchestrator.runs.wait import SubmitRequest, start, wait
 from orchestrator.spec.site_options import SlurmOptions
 
 
@@ -36,8 +36,10 @@ class Site:
     def submit(self, *cells: Cell) -> Submitted:
         return submit(cells, self.folder, self.options, tell=self.told.append)
 
-    def request(self, cells: Sequence[Cell]) -> Request:
-        return Request(cells, self.folder, self.options, evaluate=False, tell=self.told.append)
+    def request(self, cells: Sequence[Cell]) -> SubmitRequest:
+        return SubmitRequest(
+            cells, self.folder, self.options, evaluate=False, tell=self.told.append
+        )
 
     def start(self, *cells: Cell) -> Submitted:
         """`orch run`."""
@@ -93,7 +95,7 @@ def site(
     poll.forget()
     monkeypatch.setattr(poll, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(poll, "LONGEST_SECONDS", 2.0)  # a person would wait up to a minute
-    monkeypatch.setattr("orchestrator.runs.wait.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("orchestrator.runs.wait.POLL_SECONDS", 0.5)
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()

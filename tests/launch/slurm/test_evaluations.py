@@ -17,7 +17,7 @@ from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.cost import evaluation_spending
 from orchestrator.runs.evaluation_jobs import EvaluationState
 from orchestrator.runs.operations import retry
-from orchestrator.runs.wait import Request, evaluated, start, wait
+from orchestrator.runs.wait import SubmitRequest, evaluation_states, start, wait
 from tests.launch import exporter
 from tests.launch.slurm.conftest import Site
 
@@ -37,13 +37,13 @@ def verl(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def request(site: Site, *cells: Cell) -> Request:
-    return Request(cells, site.folder, site.options, evaluate=True, tell=site.told.append)
+def request(site: Site, *cells: Cell) -> SubmitRequest:
+    return SubmitRequest(cells, site.folder, site.options, evaluate=True, tell=site.told.append)
 
 
 def of(site: Site, cell: Cell) -> EvaluationState:
     looks = [(cell, site.look(cell))]
-    return evaluated(site.folder, looks)[1][site.folder.cell(cell).path.name]
+    return evaluation_states(site.folder, looks)[1][site.folder.cell(cell).path.name]
 
 
 def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
-from orchestrator.site.probe import probe
+from orchestrator.site.probe import probe_node
 from tests.launch.kit import HOUSE
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
@@ -73,7 +73,7 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
     assert seen.exit is not None
     assert (seen.exit.failure, seen.exit.host) == ("node", "a100-0"), seen
     assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
-    looked = probe(site.options, site.folder.path, ())
+    looked = probe_node(site.options, site.folder.path, ())
     assert (looked.node, looked.shared) == (
         "a100-0",
         "this node does not see it: it lies on the login node's own disk",
