@@ -14,7 +14,7 @@ from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 
 
 class SiteFinding(NamedTuple):
-    check_site: str
+    check: str
     verdict: str
     """ok, missing or broken; only `broken` fails the command."""
     found: str
