@@ -7,10 +7,12 @@ file: which release's configuration has which key.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from backends.verl import easyr1
+from backends.verl.manifest import TABLES
 from backends.verl.marks import BEFORE_SWITCH
 from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
 from orchestrator.library.launch_keys import Keys, shown, split_override
@@ -18,6 +20,7 @@ from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
     Edit,
+    HeldKeys,
     Inactive,
     InLoss,
     InReward,
@@ -25,7 +28,8 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
 )
-from orchestrator.library.releases import Releases, load_releases, nearest
+from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
 USE_REWARD, PENALTY = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.kl_penalty"
@@ -60,6 +64,21 @@ FIRST_WITH_SWITCH = 3
 FIRST_STRAIGHT = 7
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 PINNED = "pinned "
+OPEN = (
+    *(f"{section}.megatron." for section in (ACTOR, "actor_rollout_ref.ref", "critic")),
+    "actor_rollout_ref.model.override_config.",
+    "critic.model.override_config.",
+    "actor_rollout_ref.rollout.engine_kwargs.",
+    f"{ACTOR}.optim.override_optimizer_config.",
+    "reward_model.reward_kwargs.",
+    "reward_model.overlong_buffer.",
+    "reward.reward_kwargs.",
+    "ray_init.",
+    "ray_kwargs.",
+    "rollout.",
+    "async_training.",
+)
+"""Sections that take keys of other programs, or that recipes bring. None of them has a KL."""
 _OURS = re.compile(r"^(\+\+|\+|~)?(actor_rollout_ref\.|algorithm\.|critic\.)[\w.]+=")
 
 
@@ -98,7 +117,35 @@ def audit(launch: Launch) -> LaunchReading | None:
         foreign = [m for m in launch.missing if m.rpartition("/")[2] not in STOCK]
         if foreign and not launch.words:
             keys.opaque = f"it may come from '{foreign[0]}', which is not here"
-    return _Judge(keys, entry, at, because, spread, launch).reading()
+    reading = _Judge(keys, entry, at, because, spread, launch).reading()
+    return replace(reading, held=_held(keys, launch, reading, config))
+
+
+def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None) -> HeldKeys:
+    """Return the keys and the table of their release, or of all where that is not the one."""
+    own = TABLES.get(reading.version)
+    # Recipes and Megatron have configurations of their own, with further keys.
+    plain = reading.entry_point == "verl.trainer.main_ppo" and config in (None, "ppo_trainer")
+    in_files = frozenset(key for each in launch.documents for key in each.values)
+    exact = own is not None and plain
+    return HeldKeys(
+        keys.given,
+        "hydra",
+        replace(own, added=(*own.added, *OPEN)) if own is not None and exact else _all_keys(),
+        f"verl {reading.version}" if exact else "verl",
+        exact=exact,
+        others=(*TABLES.values(), _all_keys()),
+        defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
+        in_files=in_files,
+        own=in_files if launch.words else frozenset(),
+    )
+
+
+@cache
+def _all_keys() -> ReleaseTable:
+    """Return every key that some release has."""
+    merged = merged_table(TABLES.values(), releases().keys)
+    return replace(merged, added=(*merged.added, *OPEN))
 
 
 def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:

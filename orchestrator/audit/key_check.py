@@ -105,7 +105,7 @@ def _slip(left: str, right: str) -> int | None:
     """Return the size of a slip of the pen that makes one name of the other, or None.
 
     A slip changes one character, swaps two neighbours, or adds or drops up to LONGEST_SLIP in a
-    row. Two numbers that differ (`gpu1`, `gpu2`) are two names.
+    row. Two numbers (`gpu1`, `gpu2`) or another section (`rollout_n`, `rollout.n`) make two names.
     """
     if abs(len(left) - len(right)) > LONGEST_SLIP:
         return None
@@ -117,7 +117,7 @@ def _slip(left: str, right: str) -> int | None:
     while end < short - start and left[-1 - end] == right[-1 - end]:
         end += 1
     ours, theirs = left[start : len(left) - end], right[start : len(right) - end]
-    if (ours + theirs).isdigit():
+    if (ours + theirs).isdigit() or "." in ours + theirs:
         return None
     if max(len(ours), len(theirs)) == 1 or (len(ours) == 2 and ours == theirs[::-1]):
         return 1
@@ -127,7 +127,7 @@ def _slip(left: str, right: str) -> int | None:
 
 def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
     written = f"{held.flag}{key}"
-    meant = closest(_unnumbered(key), held.table.keys | _sections(held.table.keys))
+    meant = closest(_unnumbered(key), held.table.keys)
     if not meant and "kl" in key.rpartition(".")[2].lower():
         meant = _leaves(held.table.keys).get(key.rpartition(".")[2], "")
     hint = f"; did you mean {held.flag}{meant}?" if meant else ""
@@ -136,12 +136,16 @@ def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
         consequence = "is ignored"
     other = next((table.version for table in held.others if table.has(_unnumbered(key))), "")
     if other:
-        text = f"{held.name} has no {written}; {other} has it"
+        text = f"{_lacks(held)} {written}; {other} has it"
         return KeyFinding(key, "unknown", text, given.lines, mistake=False)
-    text = f"{held.name} has no {written}{hint}"
+    text = f"{_lacks(held)} {written}{hint}"
     if meant:
         return KeyFinding(key, consequence, text, given.lines, mistake=True)
     return KeyFinding(key, "unknown", f"{text}: a fork's key", given.lines, mistake=False)
+
+
+def _lacks(held: HeldKeys) -> str:
+    return f"{held.name} has no" if held.exact else f"no release of {held.name} has"
 
 
 def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
@@ -167,7 +171,7 @@ def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
         if given.mark == "=" or text.strip().lower() != "true":
             told = f"{name} takes no value; '{shown(text)[:60]}' is refused"
             yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
-    elif taken is not None and not _is_among(text, taken):
+    elif taken is not None and not all(_is_among(each, taken) for each in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
         meant = closest(text, names)
@@ -204,6 +208,13 @@ def _is_number(text: str, kind: str) -> bool:
     if number is None:
         return text.strip().lower() in ("inf", "-inf", ".inf", "nan", ".nan") and kind == "float"
     return kind == "float" or number == int(number)
+
+
+def _listed(text: str) -> list[str]:
+    """Return the elements of `[a, b]`, or the text itself."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return [text]
+    return [each.strip().strip("\"'") for each in text[1:-1].split(",")]
 
 
 def _is_among(text: str, values: Iterable[object]) -> bool:

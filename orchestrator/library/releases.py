@@ -98,7 +98,7 @@ def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> Re
     listed = list(tables)
     keys = frozenset(more).union(*(table.keys for table in listed))
     added = tuple(dict.fromkeys(prefix for table in listed for prefix in table.added))
-    return ReleaseTable("any release", keys, {}, added)
+    return ReleaseTable("another release", keys, {}, added)
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.scripts import OPENRLHF, SKYRL, only
+from audit.scripts import IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL, only
 from orchestrator.audit.key_check import closest, key_findings
 from orchestrator.library.launches import Given, HeldKeys
 from orchestrator.library.manifest import ReleaseTable
@@ -86,6 +86,11 @@ def test_argparse_completes_flags(flags: str, verdict: str, beta: float) -> None
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
+        (f"{VERL} {USE_LOSS}s=True", f"did you mean {USE_LOSS}?"),
+        (f"{VERL} algorithm.kl_ctl.kl_coef=0.1", "did you mean algorithm.kl_ctrl.kl_coef?"),
+        (f"{VERL} actor_rollout_ref.use_kl_loss=True", f"did you mean {USE_LOSS}?"),
+        (f"{VERL} {USE_LOSS}=True {TYPE}=low_vra_kl", "did you mean low_var_kl?"),
+        (f"{VERL} +{IN_REWARD}=True", "Hydra refuses `+` there"),
         (f"{OPENRLHF} --init_kl_coeff 0 --prompt_max_len 10", "did you mean --init_kl_coef?"),
         (f"{OPENRLHF} --use_kl_loss False", "takes no value; 'False' is refused"),
         ("python -m openrlhf.cli.train_ppo_ray --algo.kl.estimator k4", "takes k1, k2, k3; not k4"),
@@ -94,7 +99,7 @@ def test_argparse_completes_flags(flags: str, verdict: str, beta: float) -> None
     ],
 )
 def test_a_mistake_is_a_problem_with_its_line(text: str, hint: str) -> None:
-    finding = only(f"\n{text}")
+    finding = only(f"\n{text}", versions={"verl": "0.9.1 told"})
     (wrong,) = [each for each in finding.key_findings if each.mistake]
     assert hint in wrong.text
     assert (wrong.consequence, wrong.lines) == ("would not start", (2,))
@@ -107,3 +112,36 @@ def test_a_forks_keys_lower_the_confidence_and_are_no_mistake() -> None:
     assert [each.consequence for each in finding.key_findings] == ["unknown"] * 2
     assert (finding.problem, finding.confidence) == (False, "assumed")
     assert "my_fork_kl" in finding.assumes[0]
+
+
+def test_a_key_that_hydra_appends_and_nothing_reads() -> None:
+    finding = only(f"{VERL} +{USE_LOSS}s=True {IN_REWARD}=False")
+    assert [each.consequence for each in finding.key_findings] == ["is ignored"]
+    assert finding.problem
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "actor_rollout_ref.rollout.n_agent=5",
+        "+actor_rollout_ref.rollout.my_own=5",
+        "trainer.logger=[console,mine]",
+    ],
+)
+def test_keys_of_forks_of_verl_are_no_mistake(more: str) -> None:
+    finding = only(f"{VERL} {USE_LOSS}=False {IN_REWARD}=True {more}")
+    assert not finding.problem
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'trainer.logger=["console","wandb"]',
+        "actor_rollout_ref.actor.megatron.seed=3",
+        "+actor_rollout_ref.model.override_config.x=1",
+        "+ray_kwargs.ray_init.num_cpus=8",
+    ],
+)
+def test_sections_that_take_any_key_leave_the_answer_certain(more: str) -> None:
+    finding = only(f"{VERL} {USE_LOSS}=False {IN_REWARD}=True {more}")
+    assert (finding.key_findings, finding.confidence) == ((), "certain")
