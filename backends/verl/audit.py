@@ -12,10 +12,22 @@ from functools import cache
 from pathlib import Path
 
 from backends.verl import easyr1
-from backends.verl.manifest import TABLES
+from backends.verl.manifest import (
+    ACTOR,
+    ADVANTAGE,
+    LOSS_BETA,
+    LOSS_TYPE,
+    MANIFEST,
+    NEWEST,
+    PENALTY,
+    REWARD_BETA,
+    ROLLOUT,
+    TABLES,
+    USE_LOSS,
+    USE_REWARD,
+)
 from backends.verl.marks import BEFORE_SWITCH
-from backends.verl.recipes import DEAD_REWARD, NOT_RL, STOCK, config_name, is_ours
-from orchestrator.library.launch_keys import Keys, shown, split_override
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -31,34 +43,17 @@ from orchestrator.library.launches import (
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
-ALGORITHM, ACTOR = "algorithm", "actor_rollout_ref.actor"
-USE_REWARD, PENALTY = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.kl_penalty"
-COEFFICIENT = f"{ALGORITHM}.kl_ctrl.kl_coef"
-USE_LOSS, LOSS_TYPE = f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type"
-LOSS_COEFFICIENT = f"{ACTOR}.kl_loss_coef"
-ADVANTAGE, GROUP = f"{ALGORITHM}.adv_estimator", "actor_rollout_ref.rollout.n"
-KL_KEYS = (USE_REWARD, PENALTY, COEFFICIENT, USE_LOSS, LOSS_TYPE, LOSS_COEFFICIENT)
+GROUP = f"{ROLLOUT}.n"
+KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
-DEFAULTS = {
-    USE_REWARD: "False",
-    PENALTY: "kl",
-    COEFFICIENT: "0.001",
-    USE_LOSS: "False",
-    LOSS_TYPE: "low_var_kl",
-    LOSS_COEFFICIENT: "0.001",
-    ADVANTAGE: "gae",
-    GROUP: "1",
-}
+DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in (*KL_KEYS, ADVANTAGE, GROUP)}
 """The same in every release that has the key."""
 ESTIMATORS = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
+    str(name): str(estimator)
+    for name, estimator in MANIFEST.meanings(PENALTY, NEWEST).items()
+    if not str(name).endswith("+")
 }
+"""verl's name of an estimator -> orch's, the same since 0.1; with `+` it is straight-through."""
 FIRST_WITH_SWITCH = 3
 """Index of 0.4.1: before 0.4.0, use_kl_loss alone says whether the reward has the KL."""
 FIRST_STRAIGHT = 7
@@ -82,13 +77,72 @@ OPEN = (
 _OURS = re.compile(r"^(\+\+|\+|~)?(actor_rollout_ref\.|algorithm\.|critic\.)[\w.]+=")
 
 
+# Entry points and configurations of verl and its recipes.
+
+_ENTRY_MODULE = re.compile(
+    r"^(verl\.(trainer|experimental)\.[\w.]*main\w*|verl\.experimental\.[\w.]*_main"
+    r"|recipe\.[\w.]*main_\w+)$"
+)
+_ENTRY_FILE = re.compile(r"(^|/)(verl/trainer|recipe/[\w/]+)/main_\w+\.py$")
+
+NOT_RL = re.compile(
+    r"(main_generation|main_eval|sft_trainer|model_merger|main_generation_server)(\.py)?$"
+)
+"""Entry points that train without a reward, or do not train."""
+
+DEAD_REWARD = re.compile(r"main_prime|main_flowrl|main_gkd")
+"""recipe/prime/prime_ray_trainer.py, recipe/flowrl/flowrl_ray_trainer.py and recipe/gkd/
+ray_trainer.py do not call apply_kl_penalty."""
+
+STOCK = frozenset(
+    {
+        "ppo_trainer",
+        "ppo_megatron_trainer",
+        "dapo_trainer",
+        "dapo_megatron_trainer",
+        "entropy_trainer",
+        "flowrl_trainer",
+        "fully_async_ppo_trainer",
+        "prime_trainer",
+        "fully_async_ppo_megatron_trainer",
+        "one_step_off_ppo_trainer",
+        "one_step_off_ppo_megatron_trainer",
+        "geo3k_multiturn_grpo",
+        "geo3k_multiturn_megatron_grpo",
+        "gsm8k_multiturn_grpo",
+        "gsm8k_multiturn_grpo_server",
+        "gsm8k_multiturn_grpo_w_interaction",
+        "deepeyes_multiturn_grpo",
+        "gsm8k_multiturn_megatron_grpo",
+        "retool_multiturn_grpo",
+        "rob_ppo_trainer",
+        "rob_sac_trainer",
+        "search_multiturn_grpo",
+        "search_multiturn_grpo_one_step_off",
+        "spin_trainer",
+        "sppo_trainer",
+        "transfer_queue_ppo_trainer",
+        "transfer_queue_ppo_megatron_trainer",
+        "legacy_ppo_trainer",
+        "legacy_ppo_megatron_trainer",
+        "ppo_trainer_split",
+        "_self_",
+        "gsm8k_multiturn_sf_grpo",
+        "gsm8k_multiturn_sf_grpo_np",
+        "ppo_torchtitan_trainer",
+        "ppo_veomni_trainer",
+    }
+)
+"""Configurations of verl's repository that leave the KL as ppo_trainer has it."""
+
+
 @cache
 def releases() -> Releases:
     return load_releases(Path(__file__).with_name("keys.json"))
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """What verl makes of it; None where it is not a launch of verl."""
+    """Return what verl makes of a launch; None where it is not one of verl."""
     if easyr1.is_easyr1(launch):
         return easyr1.reading(launch)
     entry, rest = _entry(launch)
@@ -148,10 +202,26 @@ def _all_keys() -> ReleaseTable:
     return replace(merged, added=(*merged.added, *OPEN))
 
 
+def is_entry_point(text: str) -> bool:
+    """Return whether a word is an entry point of verl or of its recipes."""
+    return len(text) < LONGEST_ENTRY and bool(_ENTRY_MODULE.match(text) or _ENTRY_FILE.search(text))
+
+
+def config_name(words: tuple[CommandWord, ...]) -> str | None:
+    """Return the configuration that a command names, without folder and ending."""
+    texts = [word.text for word in words]
+    for i, text in enumerate(texts):
+        name, _, value = text.partition("=")
+        if name in ("--config-name", "-cn", "--config_name"):
+            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
+            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
+    return None
+
+
 def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
-    """The module or file that is run, and the words after it."""
+    """Return the module or file that is run, and the words after it."""
     for i, word in enumerate(launch.words):
-        if is_ours(word.text):
+        if is_entry_point(word.text):
             return word.text, launch.words[i + 1 :]
     claimed = [i for i, word in enumerate(launch.words) if _OURS.match(word.text)]
     if not claimed:
@@ -165,7 +235,7 @@ def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
 
 
 def _configures(launch: Launch) -> bool:
-    """Whether a configuration file is one of verl's trainer."""
+    """Return whether a configuration file is one of verl's trainer."""
     keys = {key for document in launch.documents for key in document.values}
     return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
         k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
@@ -173,7 +243,7 @@ def _configures(launch: Launch) -> bool:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    """The release taken, why, and all that fit as well."""
+    """Return the release taken, the reason, and every release that fits as well."""
     told = releases()
     pinned = launch.versions.get("verl")
     if pinned is not None:
@@ -187,14 +257,14 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
     elif (
         not launch.words
-        and keys.has(COEFFICIENT)
+        and keys.has(REWARD_BETA)
         and not any(d.builds_on for d in launch.documents)
     ):
         older = [i for i in fitting if i < FIRST_WITH_SWITCH]
         if older:
             why = f"a whole configuration without {USE_REWARD}, which 0.4.0 brought"
             return older[-1], why, older
-    elif BEFORE_SWITCH in launch.versions and keys.has(COEFFICIENT):
+    elif BEFORE_SWITCH in launch.versions and keys.has(REWARD_BETA):
         older = [i for i in fitting if i < FIRST_WITH_SWITCH]
         if older and older != fitting:
             return older[-1], launch.versions[BEFORE_SWITCH], older
@@ -260,7 +330,7 @@ class _Judge:
         )
 
     def _assumed(self) -> Iterator[str]:
-        if self.entry is not None and not is_ours(self.entry):
+        if self.entry is not None and not is_entry_point(self.entry):
             yield (
                 f"{self.entry} is not verl's own: that it hands these keys to verl's trainer "
                 "unchanged"
@@ -277,7 +347,7 @@ class _Judge:
             else ("verl/workers/actor/dp_actor.py: update_policy")
         )
         self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
-        if on is None and keys.has(LOSS_COEFFICIENT) and keys.number(LOSS_COEFFICIENT) == 0:
+        if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
             return InLoss(False, None, 0.0), None
         if on is None:
             self.unknown.append(keys.why_unknown(USE_LOSS))
@@ -285,9 +355,9 @@ class _Judge:
         if not on:
             return InLoss(False), False
         estimator, straight = self._estimator(LOSS_TYPE)
-        beta = keys.number(LOSS_COEFFICIENT)
+        beta = keys.number(LOSS_BETA)
         if beta is None:
-            self.unknown.append(keys.why_unknown(LOSS_COEFFICIENT))
+            self.unknown.append(keys.why_unknown(LOSS_BETA))
             return InLoss(None, estimator, None, straight), True
         if beta == 0:
             return InLoss(False, estimator, 0.0, straight), True
@@ -332,7 +402,7 @@ class _Judge:
             self._rule(
                 f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source
             )
-            if on is None and keys.has(COEFFICIENT) and keys.number(COEFFICIENT) == 0:
+            if on is None and keys.has(REWARD_BETA) and keys.number(REWARD_BETA) == 0:
                 return InReward(False, None, 0.0), None
             if on is None:
                 self.unknown.append(keys.why_unknown(USE_REWARD))
@@ -351,18 +421,18 @@ class _Judge:
         if not on:
             return InReward(False), self.at < FIRST_WITH_SWITCH
         estimator, _ = self._estimator(PENALTY)
-        beta = keys.number(COEFFICIENT)
+        beta = keys.number(REWARD_BETA)
         if beta is None:
-            self.unknown.append(keys.why_unknown(COEFFICIENT))
+            self.unknown.append(keys.why_unknown(REWARD_BETA))
             return InReward(None, estimator, None), True
         return InReward(beta != 0, estimator, beta), True
 
     def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
-        """Whether releases that fit as well would answer otherwise."""
+        """Return whether releases that fit as well would answer otherwise."""
         eras = {i >= FIRST_WITH_SWITCH for i in self.spread}
         if len(eras) == 1 or self.keys.has(USE_REWARD) or in_loss.active or on is None:
             return False
-        if self.keys.switch(USE_LOSS) or self.keys.number(COEFFICIENT) == 0:
+        if self.keys.switch(USE_LOSS) or self.keys.number(REWARD_BETA) == 0:
             return False
         self.unknown.append(
             "its keys fit releases before and after 0.4.0: before, k1 is in the reward unless "
@@ -389,19 +459,19 @@ class _Judge:
                 yield from keys.inert(USE_REWARD, why)
             yield from keys.inert(PENALTY, why)
             if not zero:
-                yield from keys.inert(COEFFICIENT, why)
+                yield from keys.inert(REWARD_BETA, why)
         if in_loss.active is False:
             zero = in_loss.beta == 0
             why = "the KL in the loss is multiplied by 0" if zero else f"{USE_LOSS} is not true"
             if zero:
                 yield from keys.inert(USE_LOSS, why)
             else:
-                yield from keys.inert(LOSS_COEFFICIENT, why)
+                yield from keys.inert(LOSS_BETA, why)
             yield from keys.inert(LOSS_TYPE, why)
 
     def _change(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Edit]:
         beta = in_reward.beta or in_loss.beta or 0.001
-        wanted = [(USE_LOSS, "False"), (PENALTY, "kl"), (COEFFICIENT, f"{beta:g}")]
+        wanted = [(USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, f"{beta:g}")]
         if self.at >= FIRST_WITH_SWITCH:
             wanted.insert(0, (USE_REWARD, "True"))
         for key, value in wanted:

@@ -17,8 +17,8 @@ _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole checkpoints, oldest first; verl's tracker says which are finished."""
-    found = []
+    """Return the complete checkpoints, oldest first; verl's tracker says which are finished."""
+    checkpoints = []
     for home in checkpoints_dir.glob("x*"):
         updates, latest = home.name[1:], _latest(home)
         if not updates.isdecimal():
@@ -27,20 +27,22 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
             step = path.name.removeprefix("global_step_")
             if step.isdecimal() and int(step) <= latest and _is_whole(path / "actor"):
                 weights = has_weights(path)
-                found.append(Checkpoint(int(step) * int(updates), path, needs_export=not weights))
+                checkpoints.append(
+                    Checkpoint(int(step) * int(updates), path, needs_export=not weights)
+                )
     return sorted(
         each if each.needs_export else each._replace(path=each.path / "actor" / "huggingface")
-        for each in found
+        for each in checkpoints
     )
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Folders of steps, whole or not."""
+    """Return the folders of steps, complete or not."""
     return sorted(path for path in checkpoints_dir.glob("x*/global_step_*") if path.is_dir())
 
 
 def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """argv of verl's merger, run in verl's environment on a CPU; None where nothing is to do."""
+    """Return the argv of verl's merger, for verl's environment; None if nothing is to do."""
     if not checkpoint.needs_export:
         return None
     return (
@@ -58,7 +60,7 @@ def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | No
 
 
 def has_weights(path: Path) -> bool:
-    """Whether verl saved Hugging Face weights too (checkpoint.save_contents has hf_model)."""
+    """Return whether verl saved Hugging Face weights (checkpoint.save_contents has hf_model)."""
     return any((path / "actor" / "huggingface").glob("*.safetensors"))
 
 
@@ -71,8 +73,10 @@ def _latest(home: Path) -> int:
 
 
 def _is_whole(actor: Path) -> bool:
-    """Whether the shards of every rank and the config are there, none of them empty. Rotation by
-    verl's max_actor_ckpt_to_keep leaves the directory and takes the shards."""
+    """Return whether the shards of every rank and the config are there, none of them empty.
+
+    Rotation by verl's max_actor_ckpt_to_keep leaves the directory and takes the shards.
+    """
     shards = [
         (int(found[1]), int(found[2]))
         for path in actor.glob("model_world_size_*_rank_*.pt")

@@ -39,8 +39,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMPY = re.compile(r"np\.\w+\((.*)\)")
 
 
-class Reading(NamedTuple):
-    """How the numbers of one launch are to be read."""
+class LogScale(NamedTuple):
+    """How to read the numbers of one launch."""
 
     updates: int = 1
     """Train steps of one step of verl's."""
@@ -49,13 +49,15 @@ class Reading(NamedTuple):
     k1_in_reward: bool = False
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
+    """One step of verl's log, under verl's names."""
+
     step: int
     values: Mapping[str, float]
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The attempt's metrics in file order; a torn last line ends it. Raises LogFault after them."""
+    """Yield an attempt's metrics in file order, up to a torn last line. Then raise LogFault."""
     source = next(iter(sorted(attempt_dir.glob("verl.x*.jsonl"))), None)
     if source is None or source.stat().st_size == 0:
         source = attempt_dir / "stdout"
@@ -66,17 +68,17 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     whole = text[: text.rfind("\n") + 1]
     console = source.name == "stdout"
     lines = list(_console(whole) if console else _jsonl(whole))
-    reading = _reading(whole if console else source.name)
+    scale = _scale(whole if console else source.name)
     for line, time in zip(lines, _times(lines, written), strict=True):
-        yield MetricPoint(line.step * reading.updates, time, canonical(line.values, reading))
+        yield MetricPoint(line.step * scale.updates, time, canonical(line.values, scale))
     _check(source, lines, None if console else whole.count("\n"))
 
 
 REWARD = "critic/score/mean"
 
 
-def _check(path: Path, lines: list[Line], written: int | None) -> None:
-    """Raises LogFault for a log that is not as the releases we know write it.
+def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
+    """Raise LogFault for a log that is not as the releases we know write it.
 
     written: how many lines a JSONL has; those from the first that cannot be read are not lines.
     """
@@ -93,19 +95,19 @@ def _check(path: Path, lines: list[Line], written: int | None) -> None:
         raise LogFault.of_names(path, "verl", VERSIONS, held, REWARD)
 
 
-def canonical(values: Mapping[str, float], reading: Reading) -> dict[str, float]:
-    """The metrics orch has a name for."""
+def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:
+    """Return the metrics that orch has a name for."""
     found = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
     for name in ("rollout/staleness_mean", "rollout/staleness_max"):
         if name in found:
-            found[name] *= reading.updates
+            found[name] *= scale.updates
     tokens = found.get("rollout/response_tokens")
-    if reading.constant_tokens is not None and "train/entropy" in found:
+    if scale.constant_tokens is not None and "train/entropy" in found:
         entropy = found.pop("train/entropy")
         if tokens:
-            found["train/entropy"] = entropy * reading.constant_tokens / tokens
+            found["train/entropy"] = entropy * scale.constant_tokens / tokens
     beta = values.get("actor/reward_kl_penalty_coeff", 0.0)
-    if reading.k1_in_reward and beta and "train/shaped_reward_mean" in found:
+    if scale.k1_in_reward and beta and "train/shaped_reward_mean" in found:
         penalty = found["train/reward_mean"] - found["train/shaped_reward_mean"]
         found["train/kl_reference"] = penalty / beta
     for name, value in values.items():
@@ -114,34 +116,34 @@ def canonical(values: Mapping[str, float], reading: Reading) -> dict[str, float]
     return found
 
 
-def _reading(text: str) -> Reading:
-    """From a file's name, or from the console's line that names the file."""
+def _scale(text: str) -> LogScale:
+    """Read the scale from a file's name, or from the console's line that names the file."""
     found = _TAGGED.search(text)
     if found is None:
-        return Reading()
+        return LogScale()
     constant = int(found[2]) if found[2] else None
-    return Reading(int(found[1]), constant, found[3] is not None)
+    return LogScale(int(found[1]), constant, found[3] is not None)
 
 
-def _jsonl(text: str) -> Iterator[Line]:
+def _jsonl(text: str) -> Iterator[LogLine]:
     for line in text.split("\n")[:-1]:
         try:
             plain = json.loads(line)
             step, data = int(plain["step"]), dict(plain["data"])
         except (ValueError, KeyError, TypeError):
             return
-        yield Line(step, _numbers(data.items()))
+        yield LogLine(step, _numbers(data.items()))
 
 
-def _console(text: str) -> Iterator[Line]:
+def _console(text: str) -> Iterator[LogLine]:
     for line in text.splitlines():
         if found := _CONSOLE.search(_COLOUR.sub("", line)):
             pairs = (pair.rpartition(":") for pair in found[2].split(" - "))
-            yield Line(int(found[1]), _numbers((key, value) for key, _, value in pairs))
+            yield LogLine(int(found[1]), _numbers((key, value) for key, _, value in pairs))
 
 
 def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
-    """Finite numbers only: the JSONL has null where a number was not finite, and so have we."""
+    """Return the finite numbers: the JSONL has null where a number was not finite."""
     found = {}
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
@@ -154,8 +156,8 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
     return found
 
 
-def _times(lines: list[Line], written: float) -> list[float]:
-    """Unix seconds of each line, counted back from the last."""
+def _times(lines: list[LogLine], written: float) -> list[float]:
+    """Return the Unix seconds of each line, counted back from the last."""
     times: list[float] = []
     for line in reversed(lines):
         times.append(written)

@@ -79,21 +79,21 @@ def silent(_version: str) -> dict[str, Any]:
     return {"argv": ["algorithm.adv_estimator=rloo"], "files": {}}
 
 
-class Batch(dict[str, Any]):
+class PaddedBatch(dict[str, Any]):
     """A batch as verl's functions use one: tensors by name, already padded."""
 
     @property
     def batch_size(self) -> tuple[int, ...]:
         return tuple(self["response_mask"].shape[:1])
 
-    def select(self, *names: str) -> "Batch":
-        return Batch({name: self[name] for name in names})
+    def select(self, *names: str) -> "PaddedBatch":
+        return PaddedBatch({name: self[name] for name in names})
 
-    def to_padded_tensor(self) -> "Batch":
+    def to_padded_tensor(self) -> "PaddedBatch":
         return self
 
 
-class Metric:
+class PlainMetric:
     """verl's Metric, as far as ppo_loss uses it."""
 
     def __init__(self, value: Any, aggregation: Any):
@@ -102,14 +102,14 @@ class Metric:
     from_dict = staticmethod(lambda metrics, aggregation: dict(metrics))  # noqa: ARG005  (the library's signature)
 
 
-class Config(SimpleNamespace):
+class ActorConfig(SimpleNamespace):
     """A configuration as verl's functions read one."""
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
 
 
-class Verl:
+class VerlFunctions:
     """verl's functions, fresh for every launch: a module of ours may have been put into them."""
 
     def __init__(self, sources: Any):
@@ -140,7 +140,7 @@ class Verl:
             agg_loss=core.agg_loss,
             kl_penalty=core.kl_penalty,
             get_policy_loss_fn=core.get_policy_loss_fn,
-            Metric=Metric,
+            Metric=PlainMetric,
             AggregationType=SimpleNamespace(SUM="sum", MEAN="mean"),
             no_padding_2_padding=lambda values, _: values,
         )
@@ -189,7 +189,7 @@ class Verl:
         losses.ppo_loss(
             _actor({**config, f"{ACTOR}.use_kl_loss": False}),
             {"log_probs": batch["logp"]},
-            Batch(seen),
+            PaddedBatch(seen),
         )
         name = config[f"{ACTOR}.kl_loss_type"]
         return losses.kl_penalty(logprob=batch["logp"], ref_logprob=batch["ref"], kl_penalty=name)
@@ -205,7 +205,7 @@ class Verl:
         last = mask.sum(-1).long() - 1
         scores[torch.arange(len(mask)), last] = batch["rewards"]
         data = SimpleNamespace(
-            batch=Batch(
+            batch=PaddedBatch(
                 {
                     "response_mask": mask,
                     "token_level_scores": scores,
@@ -229,7 +229,7 @@ class Verl:
             gamma=config["algorithm.gamma"],
             lam=1.0,
             norm_adv_by_std_in_grpo=config["algorithm.norm_adv_by_std_in_grpo"],
-            config=Config(gamma=config["algorithm.gamma"]),
+            config=ActorConfig(gamma=config["algorithm.gamma"]),
         )
         return data.batch["token_level_rewards"], data.batch["advantages"]
 
@@ -237,7 +237,7 @@ class Verl:
         """ppo_loss of one micro-batch that is the whole minibatch."""
         _, losses, _ = self._of(config)
         mask = batch["mask"]
-        seen = Batch(
+        seen = PaddedBatch(
             {
                 "response_mask": mask,
                 "old_log_probs": batch["old"],
@@ -252,13 +252,13 @@ class Verl:
         return value
 
 
-def _actor(config: Mapping[str, Any]) -> Config:
+def _actor(config: Mapping[str, Any]) -> ActorConfig:
     """actor_rollout_ref.actor, with its policy_loss."""
     prefix = f"{ACTOR}."
     plain = {
         key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
     }
-    return Config(global_batch_info={}, policy_loss={"loss_mode": "vanilla"}, **plain)
+    return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": "vanilla"}, **plain)
 
 
 def _value(text: str) -> Any:
@@ -270,6 +270,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def open_library(sources: Any, _version: str) -> Verl:
+def open_library(sources: Any, _version: str) -> VerlFunctions:
     """verl, to be asked."""
-    return Verl(sources)
+    return VerlFunctions(sources)

@@ -735,7 +735,7 @@ class Manifest:
             for release in [version] if version else self.versions:
                 for row in self.rows_of(name, release):
                     closed &= isinstance(row.offer, tuple)
-                    values |= dict.fromkeys(row.offered())
+                    values |= dict.fromkeys(_offered(row, release))
             if closed and values:
                 offers[name] = tuple(values)
         return offers
@@ -773,6 +773,7 @@ class Manifest:
     def _way(self, name: str, version: str) -> str:
         return "; ".join(
             f"{row.key or row.carried_by}: {', '.join(map(str, _offered(row, version)))}"
+            + (f" ({row.account[1]})" if not callable(row.account) and row.account[1] else "")
             for row in self.rows_of(name, version)
         )
 

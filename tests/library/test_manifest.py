@@ -1,12 +1,17 @@
 """The engine of the backends' manifests, on a small table of its own."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.library.manifest import (
     ABSENT,
+    Constant,
     Manifest,
     ManifestError,
     Meaning,
@@ -197,3 +202,230 @@ def test_a_value_of_another_type_cannot_be_sent() -> None:
     table = ReleaseTable("1.0", frozenset({"seed"}), kinds={"seed": "int"})
     assert "of type int; 0.5 is not" in table.objection("seed", 0.5)
     assert not table.objection("seed", 5)
+
+
+# Conditions, releases, spellings: a small table with two releases, and what must hold of any.
+
+IN_LOSS = {"kl.placement": ("loss",)}
+IN_REWARD = {"kl.placement": ("reward",)}
+PLACEMENTS = (
+    Row(
+        "kl.placement",
+        key="in_reward",
+        offer=(Meaning("reward", True, also={"in_loss": False}),),
+    ),
+    Row(
+        "kl.placement",
+        key="in_loss",
+        offer=(Meaning("loss", True, also={"in_reward": False}),),
+    ),
+)
+ESTIMATORS = (
+    Row(
+        "kl.estimator",
+        key="loss_kl",
+        offer=(
+            Meaning("k1", "k1", spellings=("kl",)),
+            Meaning("k3", "k3", "approximated", "clamped", spellings=("low_var",)),
+            Meaning("k2", "k2", since="2.0"),
+            Meaning("rho_k1", "rho_k1", "extension", "brought along"),
+        ),
+        when=IN_LOSS,
+    ),
+    Row("kl.estimator", key="penalty", offer=same("k1", "k2"), when=IN_REWARD, until="2.0"),
+    Row("kl.estimator", key="kl_penalty", offer=same("k1", "k2"), when=IN_REWARD, since="2.0"),
+)
+BETAS = (
+    Row("kl.beta", key="loss_coef", offer=Number(least=0), when=IN_LOSS),
+    Row("kl.beta", key="coef", offer=Number(least=0), when=IN_REWARD),
+)
+SEED = (
+    Row("seed", key="seed", offer=(Meaning(0, ABSENT),)),
+    Row("seed", key="seed", offer=Number(least=1, most=100, whole=True)),
+)
+OWN = {row.field for row in (*PLACEMENTS, *ESTIMATORS, *BETAS, *SEED)}
+KEYS = ("in_reward", "in_loss", "loss_kl", "loss_coef", "coef", "seed", "shuffle")
+TWO = Manifest(
+    "toy",
+    ("2.0", "1.0"),
+    (
+        *PLACEMENTS,
+        *ESTIMATORS,
+        *BETAS,
+        *SEED,
+        Row("loss.clip", carried_by="toy.json", offer=Clips()),
+        SCHEDULE,
+        *(row for row in REST if row.field not in OWN),
+    ),
+    {
+        "2.0": ReleaseTable(
+            "2.0",
+            frozenset({*KEYS, "kl_penalty"}),
+            {"loss_kl": frozenset({"k1", "kl", "k2", "k3", "low_var"})},
+            defaults={"in_reward": False, "in_loss": False, "loss_kl": "k3", "seed": 0},
+        ),
+        "1.0": ReleaseTable("1.0", frozenset({*KEYS, "penalty"})),
+    },
+    constants=(
+        Constant("shuffle", False, accepts=(True, False)),
+        Constant("coef", 0.0, when=IN_LOSS),
+    ),
+    extensions={"loss_kl": {"rho_k1"}},
+)
+
+
+def cell(**changes: Any) -> Settings:
+    """Return the settings with dotted fields (`kl__beta`) changed, unchecked."""
+    settings = SETTINGS
+    for name, value in changes.items():
+        section, _, leaf = name.partition("__")
+        if leaf:
+            value = getattr(settings, section).model_copy(update={leaf: value})
+        settings = settings.model_copy(update={section: value})
+    return settings
+
+
+@given(
+    version=st.sampled_from(["2.0", "1.0"]),
+    placement=st.sampled_from(["loss", "reward"]),
+    estimator=st.sampled_from(["k1", "k2", "k3", "rho_k1", "k4"]),
+    beta=st.floats(0, 9),
+    seed=st.integers(0, 120),
+)
+def test_a_cell_is_refused_or_reads_back(
+    version: str, placement: str, estimator: str, beta: float, seed: int
+) -> None:
+    asked = cell(
+        kl__placement=placement,
+        kl__estimator=estimator,
+        kl__beta=beta,
+        seed=seed,
+        backend__version=version,
+    )
+    offers = TWO.capabilities(version)["kl.estimator"]
+    in_loss = ("k1", "k3", "rho_k1", *(["k2"] if version == "2.0" else []))
+    carried = estimator in (in_loss if placement == "loss" else ("k1", "k2"))
+    assert estimator in offers or not carried
+    if not carried or seed >= 100:
+        with pytest.raises(UnsupportedSetting) as refusal:
+            TWO.assignments(asked)
+        assert refusal.value.value == (seed if carried else estimator)
+        assert refusal.value.value not in refusal.value.offered
+        return
+    launch = TWO.assignments(asked)
+    entries = {entry.field: entry for entry in TWO.ledger(asked, launch)}
+    assert len(entries) == len(TWO.fields(asked))
+    assert (entries["kl.estimator"].status == "exact") == (estimator in ("k1", "k2"))
+    back = TWO.read(launch, version)
+    assert back["kl"] == {"placement": placement, "estimator": estimator, "beta": beta}
+    assert back["seed"] == seed
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "offered", "sentence"),
+    [
+        (
+            {"kl__estimator": "k33", "backend__version": "2.0"},
+            "kl.estimator",
+            ("k1", "k3", "k2", "rho_k1"),
+            "Set kl.estimator=k3.",
+        ),
+        (
+            {"kl__estimator": "k2", "backend__version": "1.0"},
+            "kl.estimator",
+            ("k1", "k3", "rho_k1"),
+            "cannot run kl.estimator=k2",
+        ),
+        ({"seed": 100}, "seed", (0, "whole numbers from 1 to 99"), "offers"),
+        ({"backend__version": "3.0"}, "backend.version", ("2.0", "1.0"), "backend.version=2.0"),
+        ({"kl__placement": None}, "kl.estimator", None, "kl.estimator=k3"),
+    ],
+)
+def test_a_refusal_names_field_offer_and_the_nearest(
+    changes: dict[str, Any], field: str, offered: tuple[object, ...] | None, sentence: str
+) -> None:
+    with pytest.raises(UnsupportedSetting, match="toy cannot run") as caught:
+        TWO.check(cell(**changes))
+    assert caught.value.field == field
+    assert offered is None or caught.value.offered == offered
+    assert sentence in str(caught.value)
+
+
+def test_a_spelling_of_the_library_reads_as_the_value_it_means() -> None:
+    launch = {"in_loss": True, "in_reward": False, "loss_kl": "low_var", "loss_coef": 0.5}
+    back = TWO.read(launch, "2.0")
+    assert back["kl"] == {"placement": "loss", "estimator": "k3", "beta": 0.5}
+    assert TWO.meanings("loss_kl", "1.0") == {
+        "k1": "k1",
+        "kl": "k1",
+        "k3": "k3",
+        "low_var": "k3",
+        "rho_k1": "rho_k1",
+    }
+
+
+def test_a_launch_is_read_over_the_defaults_of_its_release() -> None:
+    back = TWO.read({"in_loss": True}, "2.0")
+    assert back["kl"] == {"placement": "loss", "estimator": "k3"}
+    assert back["seed"] == 0
+
+
+def test_values_without_a_meaning_are_named_even_where_nothing_reads_them() -> None:
+    faults = list(TWO.unreadable({"kl_penalty": "k9", "loss_kl": "rho_k1", "shuffle": 3}, "2.0"))
+    paths = {fault.path for fault in faults}
+    assert {"$.loss_kl", "$.kl_penalty", "$.shuffle"} <= paths
+    taught = TWO.unreadable({"loss_kl": "rho_k1"}, "2.0", taught=True)
+    assert not [fault for fault in taught if fault.path == "$.loss_kl"]
+
+
+def test_constants_are_sent_under_what_rows_send() -> None:
+    assert TWO.assignments(cell())["shuffle"] is False
+    assert TWO.assignments(cell())["coef"] == 0.0
+    in_reward = cell(kl__placement="reward", kl__estimator="k1", kl__beta=0.25)
+    assert TWO.assignments(in_reward)["coef"] == 0.25
+
+
+def test_two_rows_for_one_value_are_our_fault() -> None:
+    with pytest.raises(ManifestError, match=r"2 rows carry kl\.beta=0\.1"):
+        manifest(ESTIMATOR, BETA, Row("kl.beta", key="low", offer=Number()), CLIP).check(SETTINGS)
+
+
+def test_two_values_for_one_key_are_our_fault() -> None:
+    other = Row("kl.beta", key="kl", offer=Number())
+    with pytest.raises(ManifestError, match="kl is to be both low_var and"):
+        manifest(ESTIMATOR, other, CLIP).assignments(SETTINGS)
+
+
+def test_a_field_without_a_row_is_our_fault() -> None:
+    with pytest.raises(ManifestError, match=r"no row accounts for kl\.beta"):
+        manifest(ESTIMATOR, CLIP).check(SETTINGS)
+
+
+def test_a_launch_that_lost_what_a_row_sends_is_our_fault() -> None:
+    launch = WHOLE.assignments(SETTINGS)
+    with pytest.raises(ManifestError, match="coef is absent in the launch"):
+        WHOLE.ledger(SETTINGS, {key: value for key, value in launch.items() if key != "coef"})
+
+
+def test_an_extension_must_be_listed_to_send_what_the_release_does_not_take() -> None:
+    asked = cell(kl__estimator="rho_k1")
+    launch = TWO.assignments(asked)
+    assert TWO.ledger(asked, launch)
+    with pytest.raises(ManifestError, match="takes k1, k2, k3, kl, low_var; not rho_k1"):
+        replace(TWO, extensions={}).ledger(asked, launch)
+
+
+def test_facts_of_the_table() -> None:
+    assert TWO.capabilities("1.0")["kl.estimator"] == ("k1", "k3", "rho_k1", "k2")
+    assert TWO.capabilities()["backend.version"] == (None, "2.0", "1.0")
+    assert "seed" not in TWO.capabilities()
+    assert [name for name, _, _ in TWO.differences("1.0", "2.0")] == ["kl.estimator"]
+    assert list(TWO.differences("2.0", "2.0")) == []
+    cells = [cell(), cell(backend__version="1.0")]
+    assert list(TWO.faults(cells)) == []
+    lacking = manifest(ESTIMATOR, Row("kl.gamma", key="gamma"), Row("kl.beta"), CLIP)
+    assert list(lacking.faults(cells)) == [
+        "kl.gamma is no field of a cell",
+        "kl.beta has neither a key nor anything that carries it",
+        "1.0 has no key gamma",
+    ]

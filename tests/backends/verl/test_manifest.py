@@ -1,0 +1,93 @@
+"""verl's manifest against the releases' tables, the measured arithmetic and the shipped module."""
+
+from dataclasses import replace
+
+import pytest
+
+from backends.verl import extension
+from backends.verl.manifest import (
+    ADVANTAGE,
+    DATA,
+    LOSS_TYPE,
+    MANIFEST,
+    NEWEST,
+    OLDEST,
+    PENALTY,
+    TABLES,
+    VERSIONS,
+)
+from backends.verl.probes import DEFAULTS
+from backends.verl.translate import ORDER
+from orchestrator.library.manifest import ManifestError
+from orchestrator.probes import evidence
+from tests.backends.verl.cells import cell, shipped
+
+PLACES = {"reward": PENALTY, "loss": LOSS_TYPE}
+
+
+def test_the_table_has_no_fault_of_its_own() -> None:
+    cells = [*shipped(), cell({"loss.clip": None}), cell({"backend.version": OLDEST})]
+    assert list(MANIFEST.faults(each.settings for each in cells)) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_name_means_what_was_measured_of_it(version: str) -> None:
+    """Every name of an estimator that verl takes, in both places, by value and gradient."""
+    measured = evidence.read("verl", version)
+    assert measured is not None
+    checked = set()
+    for each in measured["names"]:
+        key, name = PLACES[each["place"]], each["name"]
+        meaning = str(MANIFEST.meanings(key, version).get(name))
+        if "error" in each:
+            assert meaning == "None"
+            continue
+        assert meaning.removesuffix("+") == each["value"]
+        assert each["gradient"] == ("k2" if meaning.endswith("+") else each["value"])
+        checked.add((key, name))
+    taken = {(key, name) for key in PLACES.values() for name in TABLES[version].values[key]}
+    assert checked == taken
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_only_the_extension_brings_what_the_release_does_not_take(version: str) -> None:
+    for key, brought in ((LOSS_TYPE, set(extension.WEIGHTED)), (ADVANTAGE, {extension.REINFORCE})):
+        sent = {name for name, ours in MANIFEST.meanings(key, version).items()}
+        assert sent - TABLES[version].values[key] == brought
+    rows = [row for row in MANIFEST.rows if row.key == LOSS_TYPE and isinstance(row.offer, tuple)]
+    for row in rows:
+        assert isinstance(row.offer, tuple)
+        assert {each.ours for each in row.offer if each.status == "extension"} == set(
+            extension.WEIGHTED
+        )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_probes_assume_the_defaults_of_the_releases(version: str) -> None:
+    """probes.py runs in verl's environment and imports nothing of orch."""
+    assert {key: TABLES[version].defaults[key] for key in DEFAULTS} == DEFAULTS
+
+
+def test_a_weighted_estimator_that_nothing_brings_is_our_fault() -> None:
+    changed = cell({"kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.1}})
+    bare, settings = replace(MANIFEST, extensions={}), changed.settings
+    launch = MANIFEST.assignments(settings) | {
+        "data.train_files": "",
+        DATA: settings.data.model_dump(),
+    }
+    assert MANIFEST.ledger(settings, launch)
+    with pytest.raises(ManifestError, match="rho_k3 cannot be sent"):
+        bare.ledger(settings, launch)
+
+
+def test_every_key_has_its_place_on_the_command_line() -> None:
+    assert len(set(ORDER)) == len(ORDER)
+    for version in VERSIONS:
+        assert set(MANIFEST.keys(version)) - {"data.train_files"} <= set(ORDER)
+
+
+def test_releases_differ_in_staleness_and_seeding() -> None:
+    assert {name for name, _, _ in MANIFEST.differences(OLDEST, NEWEST)} == {
+        "max_staleness_steps",
+        "seed",
+    }
