@@ -257,9 +257,17 @@ _loaded = False
 
 def _load_plugins_once() -> None:
     global _loaded
-    if not _loaded:
-        _loaded = True  # first, as the loader may read the table itself
+    if _loaded:
+        return
+    before = dict(_ENTRIES)
+    _loaded = True  # first, as the loader may read the table itself
+    try:
         load_plugins()
+    except BaseException:  # leave no half-filled table: the next reader gets the same error
+        _ENTRIES.clear()
+        _ENTRIES.update(before)
+        _loaded = False
+        raise
 
 
 def register(new: EstimatorEntry) -> None:

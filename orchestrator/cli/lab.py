@@ -1,4 +1,4 @@
-"""orch lab: the exact gradient laboratory, from the paper's Fig. 1 on."""
+"""orch lab: the exact gradient laboratory, the paper's Fig. 1, and the table of verdicts."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The objectives a KL term's gradient may belong to: their kinds, words and formulas.
+"""The catalogue of objectives that a KL term's gradient may belong to: kinds, words, formulas.
 
 q is the policy, p the reference policy, μ the rollout policy; c the state (the tokens so far),
 which token-level objectives hold fixed; w = q / μ of a token. Plain data without NumPy, so that

@@ -1,4 +1,4 @@
-"""What the laboratory measures: one way of putting a KL estimate into a policy update."""
+"""KL configurations, which the laboratory measures: where an estimate enters an update, and how."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -11,7 +11,7 @@ from orchestrator.settings import Placement
 
 @dataclass(frozen=True, slots=True)
 class KlConfiguration:
-    """One KL term, as the gradient it adds to a loss (beta = 1, summed over tokens).
+    """One KL term as the gradient it adds to a loss, with beta = 1, summed over tokens.
 
     With x_t = log pi/pi_ref, w_t = pi/pi_rollout, s_t = grad log pi of token t:
     reward: (sum_t KL_t) (sum_t w_t s_t), KL_t without gradient (paper eq. 7, 8);

@@ -1,7 +1,9 @@
-"""Deriving the verdicts: every configuration's exact gradient against every objective.
+"""Derivation of the verdicts: every configuration's exact gradient against every objective.
 
-The result is stored in verdicts.json, so that `orch plan` need not compute it; a test derives it
-again and compares. Write it with `orch lab --verdicts > orchestrator/kl/verdicts.json`.
+The rows of orch's own estimators are stored in verdicts.json, so that `orch plan` need not compute
+them; a test derives them again and compares. Write the file with
+`orch lab --verdicts > orchestrator/kl/verdicts.json`. The rows of an added estimator are derived
+when they are asked for (`derive_one`).
 """
 
 import json
@@ -134,17 +136,17 @@ def _at(where: tuple[ToyPolicy, ToyPolicy, ToyPolicy], on_policy: bool) -> LabSe
 
 
 def _bias(mean: FloatTable, truth: FloatTable) -> float:
-    """|expected gradient - gradient of the sequence reverse KL| / |the latter|."""
+    """Return |expected gradient - gradient of the sequence reverse KL| / |the latter|."""
     gap = np.linalg.norm(mean - truth) / np.linalg.norm(truth)
     return 0.0 if gap < ROUNDING else float(f"{gap:.4g}")
 
 
 def _pull(mean: FloatTable, truth: FloatTable) -> float:
-    """How far the expected gradient goes along the true one: 1 as far, 0 not at all, < 0 away."""
+    """Return how far the mean gradient goes along the true one: 1 as far, 0 not, < 0 away."""
     pull = mean @ truth / (truth @ truth)
     return 0.0 if abs(pull) < ROUNDING else float(f"{pull:.4g}")
 
 
 def _noise(variance: FloatTable, truth: FloatTable) -> float:
-    """Standard deviation of one sequence's gradient / |gradient of the sequence reverse KL|."""
+    """Return the deviation of one sequence's gradient / |gradient of the sequence reverse KL|."""
     return float(f"{np.sqrt(variance.sum()) / np.linalg.norm(truth):.4g}")

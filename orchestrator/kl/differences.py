@@ -1,4 +1,4 @@
-"""The ways in which dialects differ, one by one, in words: what an ablation switches on."""
+"""The ways in which dialects differ, one by one and in words: the steps of an ablation."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ class Difference(NamedTuple):
     title: str
     fields: tuple[str, ...]
     settings: tuple[str, ...]
-    """The settings whose meaning it is."""
+    """The settings whose meaning differs."""
     words: Callable[[Any], str]
     """The first field's value, in words."""
     not_compared: str = ""
-    """Why no function of the libraries was run beside it; empty where one was."""
+    """Why it was not compared with a function of the libraries; empty where it was."""
 
 
 def _clamp_words(bounds: Bounds) -> str:
-    said = ("the log-ratio within ±{:g}", "the estimate within ±{:g}")
-    parts = [text.format(x) for text, x in zip(said, bounds, strict=True) if x is not None]
+    texts = ("the log-ratio within ±{:g}", "the estimate within ±{:g}")
+    parts = [text.format(x) for text, x in zip(texts, bounds, strict=True) if x is not None]
     return f"{' and '.join(parts)}; no gradient beyond" if parts else "not clamped"
 
 
@@ -158,21 +158,21 @@ DIFFERENCES: Mapping[str, Difference] = {
 
 
 def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
-    """The causes in which two dialects differ."""
+    """Return the names of the differences between two dialects."""
     return tuple(
         name
-        for name, cause in DIFFERENCES.items()
-        if any(getattr(one, field) != getattr(other, field) for field in cause.fields)
+        for name, difference in DIFFERENCES.items()
+        if any(getattr(one, field) != getattr(other, field) for field in difference.fields)
     )
 
 
-def describe(dialect: Dialect, cause: str) -> str:
-    """What a dialect does about a cause, in words."""
-    found = DIFFERENCES[cause]
-    return found.words(getattr(dialect, found.fields[0]))
+def describe(dialect: Dialect, name: str) -> str:
+    """Return in words what a dialect does where this difference can be."""
+    difference = DIFFERENCES[name]
+    return difference.words(getattr(dialect, difference.fields[0]))
 
 
-def with_difference(one: Dialect, cause: str, other: Dialect) -> Dialect:
-    """A dialect with one cause as another dialect has it."""
-    fields = DIFFERENCES[cause].fields
-    return one.model_copy(update={name: getattr(other, name) for name in fields})
+def with_difference(one: Dialect, name: str, other: Dialect) -> Dialect:
+    """Return dialect `one` with this difference as dialect `other` has it."""
+    fields = DIFFERENCES[name].fields
+    return one.model_copy(update={field: getattr(other, field) for field in fields})

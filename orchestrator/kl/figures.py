@@ -1,4 +1,4 @@
-"""The paper's Fig. 1 as plain data, for the report, `orch lab` and its --json."""
+"""The paper's Fig. 1: as plain data for the report and `orch lab`, and drawn with matplotlib."""
 
 import math
 import textwrap
@@ -38,7 +38,7 @@ def figure1(
     sequences: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Bias and variance of every configuration's gradient, exact and by Monte-Carlo.
+    """Return bias and variance of every configuration's gradient, exact and by Monte-Carlo.
 
     A bias is |expected gradient - gradient of the sequence reverse KL|; a variance is that of a
     trial, the mean over `sequences` sequences. Per parameter, a and b of the policy. No
@@ -46,9 +46,9 @@ def figure1(
     """
     configurations = configurations or extended()
     truth = gradients(setting)["sequence_reverse_kl"]
-    known = exact(setting, configurations)
+    statistics = exact(setting, configurations)
     sampled = monte_carlo(setting, configurations, trials=trials, sequences=sequences, seed=seed)
-    z = sampled.z(known)
+    z = sampled.z(statistics)
     rows = [
         {
             "label": configuration.label,
@@ -56,13 +56,13 @@ def figure1(
             "placement": configuration.placement,
             "ratio": configuration.ratio,
             "in_paper": configuration in FIGURE_1,
-            **{p: _of(known, sampled, z, i, j, truth) for j, p in enumerate(PARAMETERS)},
+            **{p: _numbers(statistics, sampled, z, i, j, truth) for j, p in enumerate(PARAMETERS)},
         }
         for i, configuration in enumerate(configurations)
     ]
     values = estimates(setting)
     return {
-        "setting": _plain(setting),
+        "setting": _setting(setting),
         "caveat": CAVEAT,
         "trials": trials,
         "sequences": sequences,
@@ -78,15 +78,15 @@ def _target(setting: LabSetting) -> tuple[ToyPolicy, ToyPolicy, int]:
     return setting.policy, setting.reference, setting.num_tokens
 
 
-def _of(
-    known: Exact, sampled: MonteCarloEstimate, z: FloatTable, i: int, j: int, truth: FloatTable
+def _numbers(
+    statistics: Exact, sampled: MonteCarloEstimate, z: FloatTable, i: int, j: int, truth: FloatTable
 ) -> dict[str, float]:
-    noise = 1e-12 * float(known.magnitude[i, j])
-    bias = abs(float(known.mean[i, j] - truth[j]))
+    noise = 1e-12 * float(statistics.magnitude[i, j])
+    bias = abs(float(statistics.mean[i, j] - truth[j]))
     return {
-        "mean": float(known.mean[i, j]),
+        "mean": float(statistics.mean[i, j]),
         "bias": bias if bias > noise else 0.0,
-        "variance": float(known.variance[i, j]) / sampled.sequences,
+        "variance": float(statistics.variance[i, j]) / sampled.sequences,
         "sampled_mean": float(sampled.mean[i, j]),
         "sampled_bias": float(sampled.bias(truth)[i, j]),
         "sampled_variance": float(sampled.variance[i, j]),
@@ -94,7 +94,7 @@ def _of(
     }
 
 
-def _plain(setting: LabSetting) -> dict[str, Any]:
+def _setting(setting: LabSetting) -> dict[str, Any]:
     rollout = setting.rollout
     return {
         "policy": setting.policy._asdict(),
@@ -104,19 +104,16 @@ def _plain(setting: LabSetting) -> dict[str, Any]:
     }
 
 
-# Drawing the laboratory's data with matplotlib, as PNG, PDF or SVG.
-
-
 FORMATS = (".png", ".pdf", ".svg")
 COLOURS = {"reward": "#0072b2", "loss": "#d55e00", "reward_and_loss": "#009e73"}
 PANELS = (("bias", "a"), ("bias", "b"), ("variance", "a"), ("variance", "b"))
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """Fig. 1 with the paper's four configurations above the extended set; log scales.
+    """Draw Fig. 1 as PNG, PDF or SVG: the paper's four configurations above the extended set.
 
-    Bars are Monte-Carlo, ticks exact; a bias that is exactly zero has no tick.
-    Raises LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
+    Log scales. Bars are Monte-Carlo, ticks exact; a bias that is exactly zero has no tick.
+    Raise LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
         raise LaboratoryError(

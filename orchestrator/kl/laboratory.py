@@ -1,7 +1,17 @@
-"""The parametric autoregressive model of the paper (eq. 17, 18), as tables over its states.
+"""The exact laboratory: bias and variance of a KL term's gradient on a small autoregressive model.
 
-A policy writes T binary tokens; P(y_t = 1) = sigmoid(a + b c) where c counts the ones so far. All
-that happens at a token depends on (c, y) alone, so a table has shape [2, T]: token y, count c.
+The model is the paper's (eq. 17, 18). A policy writes T binary tokens; P(y_t = 1) =
+sigmoid(a + b c), where c counts the ones so far. All that happens at a token depends on (c, y)
+alone, so a table has shape [2, T]: token y, count c.
+
+Per sequence every configuration's gradient is W (F S + L): F is the KL summed over tokens, S the
+(weighted) score, L the gradient taken inside the sum, W the ratio of the sequence or 1. F, S and L
+are sums over tokens of tables f, s, l, so their joint moments follow by dynamic programming over
+the count: `moments` carries E[F^i S^j L^k; c] from token to token, O(T) each, for all rows
+(configurations and parameters) at once. `exact` combines them to a mean and a variance.
+
+`Sequences` writes out every sequence of the model, as a trainer would see a batch; the probes of
+other people's code use it.
 """
 
 import math
@@ -19,31 +29,33 @@ from orchestrator.kl.estimators import clamped_value, slope
 
 FloatTable = np.ndarray[Any, np.dtype[Any]]
 
+PARAMETERS = ("a", "b")
+
 MAX_LOGIT = 300.0
 """Beyond it a token's probability is below 1e-130, and ratios of sequences overflow."""
 
 
 class ToyPolicy(NamedTuple):
-    """sigmoid(a + b c) is the probability of a 1 after c ones."""
+    """A policy that writes a 1 after c ones with probability sigmoid(a + b c)."""
 
     a: float
     b: float
 
     def logits(self, num_tokens: int) -> FloatTable:
-        """[T] logits of a 1, by count."""
+        """Return [T], the logit of a 1, by count."""
         return self.a + self.b * np.arange(num_tokens)
 
     def logp(self, num_tokens: int) -> FloatTable:
-        """[2, T] log-probability of a 0 and of a 1, by count."""
+        """Return [2, T], the log-probability of a 0 and of a 1, by count."""
         logits = self.logits(num_tokens)
         return np.stack([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)])
 
 
 @dataclass(frozen=True, slots=True)
 class LabSetting:
-    """Who is trained, towards whom, on whose samples, and for how many tokens.
+    """The policies of an experiment: the trained, the reference, the one that samples; and T.
 
-    Raises LaboratoryError on parameters that are not finite, on less than one token, and on a
+    Raise LaboratoryError on parameters that are not finite, on less than one token, and on a
     rollout policy that never writes what the policy writes.
     """
 
@@ -51,7 +63,7 @@ class LabSetting:
     reference: ToyPolicy
     num_tokens: int
     rollout: ToyPolicy | None = None
-    """The behaviour model that wrote the samples; None: the policy itself (on-policy)."""
+    """The policy that wrote the samples; None: the policy itself (on-policy)."""
 
     def __post_init__(self) -> None:
         if isinstance(self.num_tokens, bool) or not isinstance(self.num_tokens, int):
@@ -83,15 +95,17 @@ class LabSetting:
 
     @property
     def on_policy(self) -> bool:
+        """Whether the policy itself wrote the samples."""
         return self.rollout is None or self.rollout == self.policy
 
     @property
     def sampler(self) -> ToyPolicy:
+        """The policy that wrote the samples."""
         return self.rollout or self.policy
 
 
 class Tables(NamedTuple):
-    """Everything one token can contribute, [2, T] each; `score` [2 parameters, 2, T]."""
+    """What one token contributes, [2, T] each; `score` is [2 parameters, 2, T]."""
 
     logp: FloatTable
     logp_ref: FloatTable
@@ -112,7 +126,7 @@ class Tables(NamedTuple):
 
 
 def tables(setting: LabSetting) -> Tables:
-    """The tables of a setting."""
+    """Return the tables of a setting."""
     num_tokens = setting.num_tokens
     logp = setting.policy.logp(num_tokens)
     residual = np.array([[0.0], [1.0]]) - np.exp(logp[1])
@@ -124,29 +138,19 @@ def tables(setting: LabSetting) -> Tables:
     )
 
 
-# Exact joint moments of sums along a sequence, by dynamic programming over the count of ones.
-#
-# F, S and L are sums over tokens of tables f, s, l of (y, c). The state after t tokens is the count
-# c; with it travel the unnormalised moments E[F^i S^j L^k; c]. One token costs O(T), so T tokens
-# cost O(T^2), for any number of rows (configurations and parameters) at once.
-
-
-FloatArray = np.ndarray[Any, np.dtype[Any]]
-
-
 class SequenceMoments(NamedTuple):
     """Moments of (F, S, L) under the measure they were taken with; each ends in [rows]."""
 
-    fs: FloatArray
+    fs: FloatTable
     """[3, 3, rows]: E[F^i S^j]."""
-    fsl: FloatArray
+    fsl: FloatTable
     """[2, 2, rows]: E[F^i S^j L]."""
-    ll: FloatArray
+    ll: FloatTable
     """[rows]: E[L^2]."""
 
 
-def moments(measure: FloatArray, f: FloatArray, s: FloatArray, l: FloatArray) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
-    """Moments up to F^2 S^2, F S L and L^2.
+def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
+    """Return the moments up to F^2 S^2, F S L and L^2.
 
     All tables are [2, T, rows]: token, count, row. `measure` is the weight of a token (its
     probability, times a power of a ratio for moments of a weighted sum); it need not add up to 1.
@@ -174,8 +178,8 @@ def moments(measure: FloatArray, f: FloatArray, s: FloatArray, l: FloatArray) ->
     return SequenceMoments(fs.sum(2), fsl.sum(2), ll.sum(0))
 
 
-def _append(old: SequenceMoments, f: FloatArray, s: FloatArray, l: FloatArray) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
-    """Moments of (F + f, S + s, L + l): (F + f)^2 = F^2 + 2 F f + f^2, and so on."""
+def _append(old: SequenceMoments, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
+    """Return the moments of (F + f, S + s, L + l): (F + f)^2 = F^2 + 2 F f + f^2, and so on."""
     fs, fsl = old.fs.copy(), old.fsl.copy()
     ll = old.ll + l * (2 * fsl[0, 0] + l * fs[0, 0])
     fsl += l * fs[:2, :2]
@@ -186,15 +190,6 @@ def _append(old: SequenceMoments, f: FloatArray, s: FloatArray, l: FloatArray) -
     fsl[1] += f * fsl[0]
     fsl[:, 1] += s * fsl[:, 0]
     return SequenceMoments(fs, fsl, ll)
-
-
-# The exact gradient of a KL configuration on the autoregressive model: its mean and variance.
-#
-# Per sequence every configuration's gradient is W (F S + L): F the KL summed over tokens, S the
-# (weighted) score, L the gradient taken inside the sum, W a sequence ratio or 1.
-
-
-PARAMETERS = ("a", "b")
 
 
 class ConfigurationSums(NamedTuple):
@@ -208,7 +203,7 @@ class ConfigurationSums(NamedTuple):
 
 
 class Exact(NamedTuple):
-    """What the laboratory found, [configurations, 2 parameters], nats per unit of a and b."""
+    """Exact statistics, [configurations, 2 parameters], in nats per unit of a and b."""
 
     mean: FloatTable
     """The expected gradient."""
@@ -219,9 +214,9 @@ class Exact(NamedTuple):
 
 
 def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exact:
-    """Expected gradient and variance of every configuration.
+    """Return expected gradient and variance of every configuration.
 
-    Raises LaboratoryError where the rollout policy is so far off that a variance overflows.
+    Raise LaboratoryError where the rollout policy is so far off that a variance overflows.
     """
     table = tables(setting)
     sums = [sums_of(configuration, table) for configuration in configurations]
@@ -243,13 +238,13 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
 
 
 def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
-    """Mean and variance over sequences of each plain KL estimate itself, in nats."""
+    """Return mean and variance over sequences of each plain estimate itself, in nats."""
     table, plain = tables(setting), plain_names()
     f = np.stack([clamped_value(name, table.x) for name in plain], axis=-1)
     nothing = np.zeros_like(f)
     measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(plain), axis=-1)
-    found = moments(measure, f, nothing, nothing).fs
-    means, squares = found[1, 0], found[2, 0]
+    fs = moments(measure, f, nothing, nothing).fs
+    means, squares = fs[1, 0], fs[2, 0]
     return {
         k: (float(mean), float(square - mean**2))
         for k, mean, square in zip(plain, means, squares, strict=True)
@@ -257,7 +252,7 @@ def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
 
 
 def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
-    """The tables of a configuration, off-policy in general (w = 1 on-policy)."""
+    """Return the tables of a configuration, off-policy in general (w = 1 on-policy)."""
     form = entry(configuration.estimator)
     x, w, score, clamp = table.x, table.w, table.score, configuration.clamp
     weighted = configuration.ratio == "sequence"
@@ -281,7 +276,7 @@ def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
 
 
 def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
-    """Moments of each configuration's (F, S, L) under sampling times W^power.
+    """Return the moments of each configuration's (F, S, L) under sampling times W^power.
 
     Unweighted configurations have one measure, so their rows are computed once, at power 0.
     """
@@ -292,18 +287,18 @@ def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> li
     probability = np.exp(table.logp_rollout) * table.w**power
     measure = np.repeat(probability[..., None], 2 * count, axis=-1)
     stacked = (_stack([sums[i][part] for i in rows]) for part in range(3))
-    whole = moments(measure, *stacked)
-    found: list[SequenceMoments] = [_NONE] * len(sums)
+    stacked_moments = moments(measure, *stacked)
+    result: list[SequenceMoments] = [_NONE] * len(sums)
     for at, i in enumerate(rows):
-        found[i] = SequenceMoments(*(part[..., 2 * at : 2 * at + 2] for part in whole))
-    return found
+        result[i] = SequenceMoments(*(part[..., 2 * at : 2 * at + 2] for part in stacked_moments))
+    return result
 
 
 _NONE = SequenceMoments(np.empty(0), np.empty(0), np.empty(0))
 
 
 def _stack(parts: list[Any]) -> FloatTable:
-    """[rows] of [2 parameters, 2, T] -> [2, T, 2 rows], parameters innermost."""
+    """Return [2, T, 2 rows], parameters innermost, from [rows] of [2 parameters, 2, T]."""
     stacked = np.stack(parts)
     return np.ascontiguousarray(
         np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
@@ -316,7 +311,7 @@ def _statistics(
     at_1: SequenceMoments,
     at_2: SequenceMoments,
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Mean, variance and root mean square of one configuration's gradient."""
+    """Return mean, variance and root mean square of one configuration's gradient."""
     if configuration.ratio != "sequence":
         at_1 = at_2 = at_0
     mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
@@ -335,9 +330,11 @@ def _statistics(
 def _covariance(
     at_0: SequenceMoments, at_1: SequenceMoments, at_2: SequenceMoments, n: int
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Leave-one-out centring makes a group's mean of X (F - mean of the others' F), X = W S, the
-    sample covariance of X and F: its mean, its variance over groups of n, and its central third
-    moment with L. Variance of a sample covariance: Kendall and Stuart, vol. 1, §13."""
+    """Return mean, variance over groups of n and third moment with L of a centred KL.
+
+    Leave-one-out centring makes a group's mean of X (F - mean of the others' F), X = W S, the
+    sample covariance of X and F. Variance of a sample covariance: Kendall and Stuart, vol. 1, §13.
+    """
     x, y, xy = at_1.fs[0, 1], at_0.fs[1, 0], at_1.fs[1, 1]
     xx, yy = at_2.fs[0, 2], at_0.fs[2, 0]
     c11, c20, c02 = xy - x * y, xx - x**2, yy - y**2
@@ -358,9 +355,6 @@ def _covariance(
     return c11, variance, third
 
 
-# Every sequence of the autoregressive model, written out as a trainer would see a batch.
-
-
 class Sequences:
     """Every sequence of a setting, [N = 2^T, T + 1], the last column padding."""
 
@@ -375,13 +369,13 @@ class Sequences:
         self.probability = np.exp((self.logp_old * self.mask).sum(1))
 
     def logp_of(self, policy: ToyPolicy) -> FloatTable:
-        """[N, T + 1]; the padding holds a token's log-probability too, as in a trainer."""
+        """Return [N, T + 1]; the padding holds a log-probability too, as in a trainer."""
         table = policy.logp(self.setting.num_tokens)
         padding = np.full((len(self.tokens), 1), table[0, 0])
         return np.concatenate([self.taken(table), padding], axis=1)
 
     def logp_for_autograd(self) -> tuple[Any, Any]:
-        """The policy's parameters and its log-probabilities as torch tensors, connected."""
+        """Return the policy's parameters and its log-probabilities, connected torch tensors."""
         import torch
 
         theta = torch.tensor(self.setting.policy, dtype=torch.float64, requires_grad=True)
@@ -392,18 +386,18 @@ class Sequences:
         return theta, torch.cat([self.taken(table), padding], dim=1)
 
     def taken(self, table: Array) -> Array:
-        """[..., N, T] of a table by token and count, for the tokens each sequence wrote."""
+        """Return [..., N, T]: a table's values at the tokens that each sequence wrote."""
         return table[..., self.tokens, self.counts]
 
     def per_sequence(self, values: Array) -> Array:
-        """[N]: values per token ([N, T + 1]) summed over the response; [N] as it is."""
+        """Return [N]: values per token ([N, T + 1]) summed over the response, or [N] as given."""
         if values.ndim == 1:
             return values
         return values[:, :-1].sum(1)
 
 
 def like(array: Array, values: FloatTable) -> Array:
-    """`values` as the kind `array` is: a NumPy array or a torch tensor."""
+    """Return `values` as the kind `array` is: a NumPy array or a torch tensor."""
     if not hasattr(array, "detach"):
         return values
     import torch

@@ -1,12 +1,14 @@
-"""What equal settings mean in one library and release: a dialect, in the field's words.
+"""Library semantics: what equal settings mean in one library and release, its dialect.
 
-Two libraries that are given the same cell clamp the KL elsewhere, put it inside or outside the
-group's baseline, divide the loss by something else. Each backend's folder says so as data
-(`backends/<library>/dialect.py`), and the embedded trainer takes that data as parameters. A field
-at its default is what the embedded trainer does with a cell of its own; `PLAIN` is all of them.
+Two libraries that are given the same cell may clamp the KL in different places, put it inside or
+outside the group's baseline, or divide the loss by something else. A `Dialect` says which of these
+a release does, one field each, in the field's words. Each backend gives its releases' dialects as
+data; the embedded trainer takes a dialect as a parameter and rehearses a library's cell with it.
+A field at its default is what the embedded trainer does with a cell of its own; `PLAIN` has all
+defaults.
 
-A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`, which names only what is not plain:
-two releases whose texts are equal are one mathematics.
+A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`, which names only the fields that are
+not plain. Two releases whose texts are equal compute the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,15 +25,15 @@ Bounds = tuple[float | None, float | None]
 
 
 class Dialect(Frozen):
-    """One release's semantics. Every default is plain."""
+    """What one release computes, where libraries differ. Every default is plain."""
 
     kl_clamp: Bounds = (None, None)
     """Bounds on |log-ratio| before an estimate and on |estimate| after it; no gradient beyond."""
     kl_clamp_of: tuple[str, ...] | None = None
     """The plain estimators that are held within them; None: every one."""
     kl_ratio_max: PositiveFloat | None = None
-    """None: a rho form, or a `+` form, has its own gradient in the loss. A number: they all have
-    k2's, weighted by the ratio without its gradient, and by this at most."""
+    """None: a weighted or straight-through estimator has its own gradient in the loss. A number:
+    they all have that of k2, weighted by the ratio without its gradient, and by this at most."""
     kl_reward: Literal["inside", "outside", "to_go", "token"] = "inside"
     """A KL in the reward: summed over the response and inside the group's baseline; summed, but
     subtracted after the baseline; the sum of this token and those after it, after the baseline;
@@ -69,7 +71,7 @@ class Dialect(Frozen):
 
     @property
     def text(self) -> str:
-        """Canonical: what is not plain, in the order of the fields; empty for PLAIN."""
+        """The fields that are not plain, in order; empty for PLAIN."""
         return _text(self)
 
 
@@ -77,17 +79,17 @@ PLAIN = Dialect()
 
 
 class Semantics(NamedTuple):
-    """A release's dialect, and what of the release no parameter of it says."""
+    """A release's dialect, and what of the release no field of it says."""
 
     dialect: Dialect
     omits: tuple[str, ...] = ()
-    """Sentences: what the embedded trainer does not imitate."""
+    """Sentences on what the embedded trainer does not imitate."""
     native: Dialect | None = None
-    """What a launch that is not ours means, where a cell of ours goes through an extension."""
+    """The dialect of a launch that is not ours, where our cells go through an extension."""
 
 
 def parse(text: str) -> Dialect:
-    """The dialect that a text names. Raises EnvironmentFault with the field and what it takes."""
+    """Return the dialect that a text names. Raise EnvironmentFault with the field at fault."""
     return _parse(text)
 
 
@@ -106,14 +108,13 @@ def _parse(text: str) -> Dialect:
         else:
             given[name] = value
     try:
-        found = Dialect.model_validate(given, strict=False)
+        return Dialect.model_validate(given, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
         raise EnvironmentFault(
             f"the dialect '{text}' cannot be read: {where}: {first['msg']}, got {first['input']!r}"
         ) from error
-    return found
 
 
 @cache
@@ -136,7 +137,7 @@ def _spelled(value: object) -> str:
 
 
 def relevant(dialect: Dialect, settings: Settings) -> Dialect:
-    """The dialect with everything that cannot change this cell made plain.
+    """Return the dialect with every field made plain that cannot change this cell.
 
     Two cells whose relevant dialects are equal are one training run.
     """
@@ -148,16 +149,17 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
 
 
 def in_reward(settings: Settings) -> bool:
-    """Whether the reward carries a KL term. With beta 0 there is none anywhere."""
+    """Return whether the reward carries a KL term. With beta 0 there is none anywhere."""
     return settings.kl.beta > 0 and settings.kl.placement in ("reward", "reward_and_loss")
 
 
 def in_loss(settings: Settings) -> bool:
+    """Return whether the loss carries a KL term. With beta 0 there is none anywhere."""
     return settings.kl.beta > 0 and settings.kl.placement in ("loss", "reward_and_loss")
 
 
 def _clamps(dialect: Dialect, settings: Settings) -> bool:
-    """A `+` form's gradient is not clamped: its clamp matters in the reward only."""
+    """Return whether the clamp matters. The gradient of a straight-through form is not clamped."""
     if settings.kl.beta == 0 or not dialect.clamps(settings.kl.estimator):
         return False
     form = entry(settings.kl.estimator)
@@ -209,7 +211,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
 
 
 def _mean_of_policy(dialect: Dialect, settings: Settings) -> str:
-    """The mean that the policy loss takes, where a KL that always takes it is aggregated alike."""
+    """Return the aggregation of the policy loss: a KL that always takes it is aggregated alike."""
     if settings.loss.aggregation == "token_mean" and dialect.micro_batch is None:
         return "token_mean"
     if settings.loss.aggregation == "constant" and dialect.constant_is_tokens:

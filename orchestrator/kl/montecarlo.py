@@ -1,8 +1,9 @@
-"""The Monte-Carlo estimate of a configuration's gradient, as in the paper's Fig. 1 (§3.3).
+"""Monte-Carlo beside the exact laboratory: estimates as in the paper's Fig. 1 (§3.3), and a sweep.
 
 A sequence is known by how often each (count, token) occurred: while the count is c, the number of
 zeros before the next one is geometric. So a whole sequence costs T + 1 draws, whatever its order,
-and every sum along it is one row of a matrix product.
+and every sum along it is one row of a matrix product. `sweep` says how often the orderings of
+Fig. 1 hold over random parameters of the model.
 """
 
 import math
@@ -28,7 +29,7 @@ TRIALS_AT_ONCE = 20
 
 
 class MonteCarloEstimate(NamedTuple):
-    """Over trials, [configurations, 2 parameters]; a trial is a mean over its sequences."""
+    """Statistics over trials, [configurations, 2 parameters]; a trial is a mean over sequences."""
 
     mean: FloatTable
     variance: FloatTable
@@ -37,12 +38,12 @@ class MonteCarloEstimate(NamedTuple):
     sequences: int
 
     def bias(self, truth: FloatTable) -> FloatTable:
-        """|mean over trials - gradient of the sequence reverse KL| (`truth`, [2])."""
+        """Return |mean over trials - gradient of the sequence reverse KL| (`truth`, [2])."""
         gap: FloatTable = np.abs(self.mean - truth)
         return gap
 
     def z(self, exact: Exact) -> FloatTable:
-        """How many standard errors the mean over trials is from the exact expectation."""
+        """Return how many standard errors the mean over trials is from the exact expectation."""
         spread = np.sqrt(exact.variance / (self.trials * self.sequences))
         noise = 1e-9 * exact.magnitude
         score: FloatTable = (self.mean - exact.mean) / np.maximum(spread, noise + 1e-300)
@@ -59,7 +60,7 @@ def monte_carlo(
 ) -> MonteCarloEstimate:
     """Estimate every configuration's gradient from the same `trials` x `sequences` samples.
 
-    Raises LaboratoryError on a centred configuration: its exact variance needs no sampling.
+    Raise LaboratoryError on a centred configuration: its exact variance needs no sampling.
     """
     if trials < 2 or sequences < 1:
         raise LaboratoryError(
@@ -71,9 +72,9 @@ def monte_carlo(
     estimator = _estimator(setting, configurations)
     rng = np.random.default_rng(seed)
     parts = [
-        estimator(visits).reshape(here, sequences, -1).mean(1)
-        for here in _chunks(trials)
-        for visits in [sample_visits(setting.sampler, setting.num_tokens, here * sequences, rng)]
+        estimator(visits).reshape(size, sequences, -1).mean(1)
+        for size in _chunks(trials)
+        for visits in [sample_visits(setting.sampler, setting.num_tokens, size * sequences, rng)]
     ]
     means = np.concatenate(parts).reshape(trials, len(configurations), 2)
     return MonteCarloEstimate(means.mean(0), means.var(0, ddof=1), trials, sequences)
@@ -82,7 +83,7 @@ def monte_carlo(
 def sample_visits(
     policy: ToyPolicy, num_tokens: int, count: int, rng: np.random.Generator
 ) -> FloatTable:
-    """[count, 2 T]: how often each sampled sequence wrote a 0, then a 1, at counts 0 .. T - 1."""
+    """Return [count, 2 T]: how often each sequence wrote a 0, then a 1, at counts 0 .. T - 1."""
     rate = np.logaddexp(0.0, policy.logits(num_tokens))
     zeros = np.floor(rng.standard_exponential((count, num_tokens)) / rate)
     written = np.cumsum(np.minimum(zeros, num_tokens) + 1, axis=1)
@@ -96,7 +97,7 @@ def sample_visits(
 def _estimator(
     setting: LabSetting, configurations: Sequence[KlConfiguration]
 ) -> Callable[[FloatTable], FloatTable]:
-    """visits -> [sequences, configurations * 2]: one matrix product, each distinct sum once."""
+    """Return visits -> [sequences, configurations * 2]: one matrix product, each sum once."""
     table = tables(setting)
     columns: dict[bytes, int] = {}
     weights: list[FloatTable] = []
@@ -134,9 +135,6 @@ def _chunks(trials: int) -> Iterator[int]:
         yield min(TRIALS_AT_ONCE, trials - start)
 
 
-# How often the orderings of the paper's Fig. 1 hold over random parameters of the model.
-
-
 ORDERINGS = (
     "k1 in reward is unbiased",
     "k3 in reward has the highest bias of the four",
@@ -151,7 +149,7 @@ A_RANGE, B_RANGE = 1.5, 0.15
 
 
 def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str, Any]:
-    """Share of `draws` random settings in which each ordering holds, with 95% intervals."""
+    """Return the share of random settings in which each ordering holds, with 95% intervals."""
     if draws < 1:
         raise LaboratoryError(f"draws must be at least 1, got {draws}")
     rng = np.random.default_rng(seed)
@@ -178,17 +176,17 @@ def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str,
 
 
 def _orderings(setting: LabSetting) -> list[bool]:
-    found = exact(setting, FIGURE_1)
+    statistics = exact(setting, FIGURE_1)
     truth = gradients(setting)["sequence_reverse_kl"]
-    bias, variance = np.abs(found.mean - truth), found.variance
-    unbiased = bool((bias[0] <= 1e-9 * found.magnitude[0]).all())
+    bias, variance = np.abs(statistics.mean - truth), statistics.variance
+    unbiased = bool((bias[0] <= 1e-9 * statistics.magnitude[0]).all())
     highest = bool((bias.argmax(0) == 2).all())
     lowest = bool((variance.argmin(0) == 1).all())
     return [unbiased, highest, lowest, bool((variance[1] < variance[0]).all()), highest and lowest]
 
 
 def wilson(held: "np.ndarray[Any, Any]") -> tuple[float, float]:
-    """Wilson's 95% interval of a share."""
+    """Return Wilson's 95% interval of a share."""
     n, share, z = len(held), float(held.mean()), 1.959964
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))

@@ -1,7 +1,8 @@
-"""Exact gradients of the objectives in catalogue.py.
+"""Exact gradients of the catalogue's objectives, and the objective that a gradient belongs to.
 
-They are computed by occupancies and value functions, not by the moments of laboratory.py, so that
-naming an objective is a comparison of two independent calculations.
+The gradients are computed by occupancies and value functions, not by the moments of laboratory.py,
+so that naming an objective compares two independent calculations. `name_objective` demands
+agreement at several settings that have no symmetry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,91 +14,6 @@ from orchestrator.estimators import entry, plain_names
 from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
 from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
-
-
-def gradients(setting: LabSetting) -> dict[str, FloatTable]:
-    """Exact gradient [2] of every candidate that is distinct in this setting, by its key."""
-    table = tables(setting)
-    q, mu = _Walk(setting.policy, table), _Walk(setting.sampler, table)
-    p = _Walk(setting.reference, table)
-    found = {
-        "sequence_reverse_kl": q.policy_gradient(table.x, table.logp),
-        "sequence_forward_kl": -p.direct(np.ones_like(table.x), table.logp_ref),
-    }
-    found |= _token_level(q, table, "")
-    for k in surrogates():
-        cost = clamped_value(k, table.x)
-        score = q.policy_gradient(cost, table.logp)
-        found[f"mean_{k}"] = score + q.direct(slope(k, table.x), table.logp)
-    if setting.on_policy:
-        return found
-    found |= _token_level(mu, table, "@rollout")
-    lag = table.logp_rollout - table.logp_ref
-    for k in plain_names():
-        found[f"sampled_{k}"] = mu.direct(slope(k, table.x), table.logp_rollout)
-        found[f"ppo_{k}"] = mu.policy_gradient(clamped_value(k, table.x), table.logp)
-        found[f"frozen_{k}"] = q.policy_gradient(clamped_value(k, lag), table.logp)
-        found[f"ppo_{k}@rollout_kl"] = mu.policy_gradient(clamped_value(k, lag), table.logp)
-        weighted = table.w * clamped_value(k, table.x)
-        found[f"ppo_rho_{k}"] = mu.policy_gradient(weighted, table.logp)
-    return found
-
-
-def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]:
-    """Objectives that hold the states of `walk` fixed and differentiate the next token only."""
-    found = {
-        f"token_reverse_kl{at}": walk.direct(table.x, table.logp),
-        f"token_forward_kl{at}": -walk.direct(np.ones_like(table.x), table.logp_ref),
-        f"total_variation{at}": walk.direct(np.sign(table.x), table.logp),
-    }
-    for k in surrogates():
-        inner = clamped_value(k, table.x) + slope(k, table.x)
-        found[f"token_{k}{at}"] = walk.direct(inner, table.logp)
-    for k in plain_names():
-        if not entry(k).descends:
-            found[f"slope_{k}{at}"] = walk.direct(slope(k, table.x), table.logp)
-    return found
-
-
-class _Walk:
-    """Where one policy goes: its occupancy of (t, c), and its expected future costs."""
-
-    def __init__(self, policy: ToyPolicy, table: Tables) -> None:
-        self.score = table.score
-        num_tokens = table.x.shape[1]
-        self.probability = np.exp(policy.logp(num_tokens))
-        self.occupancy = np.zeros((num_tokens, num_tokens))
-        at = np.eye(1, num_tokens)[0]
-        for t in range(num_tokens):
-            self.occupancy[t] = at
-            stay, move = self.probability * at
-            at = stay + np.concatenate([[0.0], move[:-1]])
-
-    def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)], [2]."""
-        weight = self.occupancy.sum(0) * np.exp(logp_token)
-        gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
-        return gradient
-
-    def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Policy gradient of a frozen cost: this policy's states and future, `token`'s next step.
-
-        With the policy's own token distribution it is the gradient of its expected cost; with
-        another's it is that of PPO's surrogate.
-        """
-        num_tokens = cost.shape[1]
-        token = np.exp(logp_token)
-        future = np.zeros(num_tokens + 1)
-        total = np.zeros(2)
-        for t in reversed(range(num_tokens)):
-            to_go = cost + np.stack([future[:-1], future[1:]])
-            total += (self.score * token * to_go * self.occupancy[t]).sum((1, 2))
-            future = np.append((self.probability * to_go).sum(0), 0.0)
-        return total
-
-
-# Naming the objective a gradient belongs to, by exact agreement at several generic settings.
-
 
 TOLERANCE = 1e-9
 """Relative to the largest gradient compared; the two calculations agree to 1e-13."""
@@ -114,8 +30,90 @@ GENERIC = (
 """Policy, reference policy, rollout policy: parameters with no symmetry between them."""
 
 
+def gradients(setting: LabSetting) -> dict[str, FloatTable]:
+    """Return the exact gradient [2] of every candidate that is distinct in this setting, by key."""
+    table = tables(setting)
+    q, mu = _Walk(setting.policy, table), _Walk(setting.sampler, table)
+    p = _Walk(setting.reference, table)
+    result = {
+        "sequence_reverse_kl": q.policy_gradient(table.x, table.logp),
+        "sequence_forward_kl": -p.direct(np.ones_like(table.x), table.logp_ref),
+    }
+    result |= _token_level(q, table, "")
+    for k in surrogates():
+        cost = clamped_value(k, table.x)
+        score = q.policy_gradient(cost, table.logp)
+        result[f"mean_{k}"] = score + q.direct(slope(k, table.x), table.logp)
+    if setting.on_policy:
+        return result
+    result |= _token_level(mu, table, "@rollout")
+    lag = table.logp_rollout - table.logp_ref
+    for k in plain_names():
+        result[f"sampled_{k}"] = mu.direct(slope(k, table.x), table.logp_rollout)
+        result[f"ppo_{k}"] = mu.policy_gradient(clamped_value(k, table.x), table.logp)
+        result[f"frozen_{k}"] = q.policy_gradient(clamped_value(k, lag), table.logp)
+        result[f"ppo_{k}@rollout_kl"] = mu.policy_gradient(clamped_value(k, lag), table.logp)
+        weighted = table.w * clamped_value(k, table.x)
+        result[f"ppo_rho_{k}"] = mu.policy_gradient(weighted, table.logp)
+    return result
+
+
+def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]:
+    """Return the objectives that hold the states of `walk` fixed: only the next token varies."""
+    result = {
+        f"token_reverse_kl{at}": walk.direct(table.x, table.logp),
+        f"token_forward_kl{at}": -walk.direct(np.ones_like(table.x), table.logp_ref),
+        f"total_variation{at}": walk.direct(np.sign(table.x), table.logp),
+    }
+    for k in surrogates():
+        inner = clamped_value(k, table.x) + slope(k, table.x)
+        result[f"token_{k}{at}"] = walk.direct(inner, table.logp)
+    for k in plain_names():
+        if not entry(k).descends:
+            result[f"slope_{k}{at}"] = walk.direct(slope(k, table.x), table.logp)
+    return result
+
+
+class _Walk:
+    """One policy's occupancy of the states (t, c), and its expected future costs."""
+
+    def __init__(self, policy: ToyPolicy, table: Tables) -> None:
+        self.score = table.score
+        num_tokens = table.x.shape[1]
+        self.probability = np.exp(policy.logp(num_tokens))
+        self.occupancy = np.zeros((num_tokens, num_tokens))
+        at = np.eye(1, num_tokens)[0]
+        for t in range(num_tokens):
+            self.occupancy[t] = at
+            stay, move = self.probability * at
+            at = stay + np.concatenate([[0.0], move[:-1]])
+
+    def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
+        """Return the sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)], [2]."""
+        weight = self.occupancy.sum(0) * np.exp(logp_token)
+        gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
+        return gradient
+
+    def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
+        """Return the policy gradient [2] of a frozen cost: this policy's states and future, and
+        the next token of `logp_token`.
+
+        With the policy's own token distribution it is the gradient of its expected cost; with
+        another's it is that of PPO's surrogate.
+        """
+        num_tokens = cost.shape[1]
+        token = np.exp(logp_token)
+        future = np.zeros(num_tokens + 1)
+        total = np.zeros(2)
+        for t in reversed(range(num_tokens)):
+            to_go = cost + np.stack([future[:-1], future[1:]])
+            total += (self.score * token * to_go * self.occupancy[t]).sum((1, 2))
+            future = np.append((self.probability * to_go).sum(0), 0.0)
+        return total
+
+
 def generic_settings(*, on_policy: bool, num_tokens: int = 5) -> tuple[LabSetting, ...]:
-    """The settings at which a gradient must agree with an objective to bear its name."""
+    """Return the settings at which a gradient must agree with an objective to bear its name."""
     return tuple(
         LabSetting(policy, reference, num_tokens, None if on_policy else rollout)
         for policy, reference, rollout in GENERIC
@@ -129,11 +127,12 @@ def name_objective(
     magnitude: float,
     tolerance: float = TOLERANCE,
 ) -> Naming:
-    """The shortest signed sum of at most three candidates equal to `gradient` at every setting.
+    """Return the shortest signed sum of at most three candidates equal to `gradient` everywhere.
 
     `gradient` [settings, 2] and `candidates`, one mapping per setting, key -> [2]. `magnitude` is
-    the size of one sequence's gradient: a mean far below it is zero. Where no sum is equal, a
-    single candidate proportional to it, with its scale. Ties go to the order of the catalogue.
+    the size of one sequence's gradient: a mean far below it is zero. Where no sum is equal, return
+    a single candidate proportional to it, with its scale; else kind unknown.
+    Ties go to the order of the catalogue.
     """
     target = np.asarray(gradient).reshape(-1)
     if np.abs(target).max() <= tolerance * magnitude:
@@ -176,7 +175,7 @@ def _proportional(
 def distances(
     gradient: FloatTable, candidates: Sequence[Mapping[str, FloatTable]]
 ) -> dict[str, float]:
-    """How far `gradient` is from each candidate, nearest first: |g - c| / max(|g|, |c|).
+    """Return how far `gradient` is from each candidate, nearest first: |g - c| / max(|g|, |c|).
 
     Lengths are over all settings and both parameters; 0 is equality. The distance from zero is in
     lengths of the longest candidate.
@@ -188,7 +187,7 @@ def distances(
     }
     length = float(np.linalg.norm(gradient))
     lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
-    found = {"zero": length / max(length, *lengths.values(), TINY)}
+    result = {"zero": length / max(length, *lengths.values(), TINY)}
     for key, other in others.items():
-        found[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+        result[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
+    return dict(sorted(result.items(), key=lambda item: item[1]))

@@ -1,4 +1,4 @@
-"""Probing somebody else's KL code: which objective does its gradient belong to?
+"""Probing any KL code: the objective that its gradient belongs to.
 
 The function is run on every sequence of the autoregressive model, weighted by its probability
 under the rollout policy, so its expected gradient is exact; the objective is then named as for
@@ -45,13 +45,13 @@ DIFFERENCE_TOLERANCE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a function's expected gradient turned out to be."""
+    """The result of probing a function."""
 
     naming: Naming
     gradient: FloatTable
     """[settings, 2 parameters]."""
     distances: dict[str, float]
-    """To each candidate of catalogue.py, nearest first; see naming.distances."""
+    """To each candidate of catalogue.py, nearest first; see objectives.distances."""
 
     @property
     def objective(self) -> str:
@@ -72,7 +72,7 @@ def probe(
 
     A `loss` term is differentiated as autograd would (NumPy: by differences in the policy, which
     cannot see a stop-gradient); a `reward` term is multiplied by the score, with the importance
-    `ratio` and the `credit` given. Raises LaboratoryError, saying which, on a result of the wrong
+    `ratio` and the `credit` given. Raise LaboratoryError, saying which, on a result of the wrong
     shape, on NaN or infinity, and on a loss without a gradient.
     """
     settings = settings or generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
@@ -105,13 +105,13 @@ def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
         )
     loss = (torch.as_tensor(batch.probability) * batch.per_sequence(values)).sum()
     (gradient,) = torch.autograd.grad(loss, theta)
-    found: FloatTable = gradient.numpy()
-    _check_finite(found, "gradient")
-    return found
+    result: FloatTable = gradient.numpy()
+    _check_finite(result, "gradient")
+    return result
 
 
 def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
-    """Fourth-order differences in the policy; the sampling probabilities stay."""
+    """Return the gradient by fourth-order differences in the policy; sampling stays as it is."""
     total = np.zeros(2)
     for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
         moved = list(batch.setting.policy)
@@ -137,10 +137,10 @@ def _reward(
 
 
 def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
-    """The KL that each token's score is multiplied by, [N, T] or [N, 1]."""
+    """Return the KL that each token's score is multiplied by, [N, T] or [N, 1]."""
     if credit == "sequence":
-        whole: FloatTable = batch.per_sequence(kl)[:, None]
-        return whole
+        per_sequence: FloatTable = batch.per_sequence(kl)[:, None]
+        return per_sequence
     if kl.ndim < 2:
         raise LaboratoryError(
             f"credit '{credit}' needs a KL per token: the probe must return [N, T] values, "
@@ -151,7 +151,7 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
 
 
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
-    """The term's values, [N, T + 1] or [N], checked."""
+    """Return the term's values, [N, T + 1] or [N], checked."""
     rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
     given = (logp, *rest)
     values = _checked(term(*given), logp)

@@ -1,52 +1,257 @@
-"""The equation behind a verdict, what else touches the term, and what to use instead."""
+"""Verdicts: what the gradient of a KL term really is, and what to use instead.
+
+A verdict on `k3 in the loss, on-policy` names the objective whose gradient the term's expectation
+is, how far that is from the gradient of the sequence-level reverse KL, what the paper saw when it
+trained so, and what the advantage, the clip and the staleness do to the term. `verdict` gives it
+for a KL term, `verdict_of` for a cell.
+
+Objective and bias come from verdicts.json, which derivation.py computes with the exact laboratory;
+words, observations and advice are put to them here. Nothing heavy is imported: `orch plan` asks
+for thousands of verdicts.
+"""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import entry
+from orchestrator.estimators import NONE, entry
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.kl.paper import EQUATIONS, NOT_STUDIED, Observation, Regime, observation
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Settings
+
+
+class Bias(NamedTuple):
+    """How far the expected gradient is from that of the sequence reverse KL, in its lengths.
+
+    Exact, on the laboratory's model at T = 32: `near` the reference policy (0.08 nats) and `far`
+    from it (18 nats). 0: unbiased.
+    """
+
+    text: str
+    near: float
+    far: float
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, and the labels of what to use instead (none: keep it)."""
+    """Advice in words, and the labels of what to use instead (none: keep it)."""
 
     text: str
     use: tuple[str, ...]
 
 
-ON_POLICY = ("k1.reward", "k2.loss")
-OFF_POLICY = ("rho_k3.loss", "k1.reward")
+@dataclass(frozen=True, slots=True)
+class GradientVerdict:
+    """The verdict on one KL term: its objective, bias and noise, the paper, and advice."""
 
-_SOURCES: dict[str, str] = {
-    "k1.reward": "paper eq. 12, 32",
-    "k1.loss": "paper eq. 13, 31",
-    "k3.reward": "paper eq. 15, 45",
-    "k3.loss": "paper eq. 16, 41",
-    "k1.reward_and_loss": "paper eq. 6, 29",
-    "k2.reward_and_loss": "paper eq. 6, 29",
-    "k3.reward_and_loss": "paper eq. 6, 29",
-    "k2.reward": "blog §7.1, and the laboratory",
-    "k2.loss": "blog §6.3, for tokens",
-    "rho_k1.loss": "blog §6.2, for tokens",
-    "rho_k2.loss": "blog §6.2, for tokens",
-    "sg_rho_k2.loss": "blog §6.2, for tokens",
-    "rho_k3.loss": "blog §6.2, for tokens",
-}
-"""Where the equation can be read, on-policy or with the token ratio in the loss."""
+    objective: ObjectiveKind
+    summary: str
+    """One line for `orch plan`."""
+    bias: Bias
+    paper: Observation
+    equation: str
+    advice: Remedy
+    notes: tuple[str, ...] = ()
+    """What the advantage, the group and the clip do to the term."""
+    terms: tuple[tuple[int, str], ...] = ()
+    """The signed candidates (catalogue.py) whose sum is the expected gradient."""
+    noise: float = 0.0
+    """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
+    gradient of the sequence reverse KL."""
+
+
+@lru_cache(maxsize=4096)
+def verdict(
+    kl: Kl,
+    *,
+    on_policy: bool,
+    advantage: AdvantageEstimator = "rloo",
+    group_size: int | None = None,
+    clip: Clip | None = None,
+    ratio: str = "token",
+    reward_kl_of: str = "rollout",
+    regimes: tuple[Regime, ...] = (),
+) -> GradientVerdict:
+    """Return the verdict on a KL term.
+
+    `ratio`: the importance ratio, `token` (PPO) or `sequence`; `reward_kl_of`: whose
+    log-probabilities the KL in the reward is computed from: the `rollout` policy's, as libraries
+    do once per rollout batch, or the `policy`'s (paper eq. 7); `regimes`: which of the paper's
+    experiments are like this one (empty: all the on- or off-policy ones).
+    Raise LaboratoryError on a combination without meaning (the sequence ratio with both
+    placements, say). An estimator without rows in verdicts.json is derived now, which loads NumPy
+    and takes some tenths of a second.
+    """
+    like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
+    if kl.placement is None or kl.beta == 0:
+        return _no_kl(kl, observation("none", like))
+    row = _row_of(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
+    naming = Naming(ObjectiveKind(row["objective"]), tuple((s, key) for s, key in row["terms"]))
+    bias = _bias(row)
+    off_policy = () if on_policy else off_policy_notes(kl, clip, ratio, reward_kl_of)
+    paper = observation(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
+    return GradientVerdict(
+        objective=naming.kind,
+        summary=_summary(kl, naming, bias, paper, on_policy),
+        bias=bias,
+        paper=paper,
+        equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
+        advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
+        notes=(
+            *advantage_notes(kl, advantage, group_size),
+            *off_policy,
+            *_provenance(kl.estimator),
+        ),
+        terms=naming.terms,
+        noise=row["noise_near"],
+    )
+
+
+def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
+    """Return the verdict on a cell. On-policy: one minibatch a batch, and no staleness.
+
+    `dialect`: what the cell's library means by its settings. A KL in the reward that is computed
+    when a batch's first train step begins is the updated policy's, where that is the only step.
+    """
+    regimes: list[Regime] = []
+    if settings.batch.num_minibatches > 1:
+        regimes.append("minibatches")
+    if settings.max_staleness_steps > 0:
+        regimes.append("async")
+    return verdict(
+        settings.kl,
+        on_policy=not regimes,
+        advantage=settings.advantage.estimator,
+        group_size=settings.rollout.group_size,
+        clip=settings.loss.clip,
+        reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
+        regimes=tuple(regimes) or ("on_policy",),
+    )
+
+
+def _of_policy(settings: Settings, dialect: Dialect) -> bool:
+    """Return whether the reward's KL is of the updated policy and ratios are to the sampler."""
+    at_start = dialect.kl_reward_policy == "batch_start" and dialect.ratio_to == "rollout"
+    return at_start and settings.batch.num_minibatches == 1
+
+
+@cache
+def stored_rows() -> tuple[Mapping[str, Any], ...]:
+    """Return the rows of verdicts.json."""
+    text = files("orchestrator.kl").joinpath("verdicts.json").read_text(encoding="utf-8")
+    return tuple(json.loads(text))
+
+
+_KEYS = ("estimator", "placement", "on_policy", "ratio", "reward_kl_of")
+
+
+@cache
+def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
+    return {tuple(row[key] for key in _KEYS): row for row in stored_rows()}
+
+
+def _row_of(
+    estimator: str, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
+) -> Mapping[str, Any]:
+    of = "policy" if on_policy or placement == "loss" else reward_kl_of
+    key = (estimator, placement, on_policy, ratio, of)
+    row = _rows().get(key) or _derived(estimator).get(key)
+    if row is None:
+        raise LaboratoryError(
+            f"there is no verdict on {estimator} in {placement} with ratio '{ratio}' and "
+            f"reward_kl_of '{of}': the sequence ratio is for a plain estimator in the reward and "
+            "for a rho estimator in the loss; use ratio 'token'"
+        )
+    return row
+
+
+def is_stored(estimator: str) -> bool:
+    """Return whether verdicts.json has the rows of this estimator."""
+    return estimator in _stored_estimators()
+
+
+@cache
+def _stored_estimators() -> frozenset[str]:
+    return frozenset(row["estimator"] for row in stored_rows())
+
+
+def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
+    """Return the rows of an estimator that verdicts.json has none of, derived now."""
+    if is_stored(estimator):
+        return {}
+    from orchestrator.kl.derivation import derive_one
+
+    return {tuple(row[key] for key in _KEYS): row for row in derive_one(entry(estimator))}
+
+
+def _provenance(estimator: str) -> tuple[str, ...]:
+    if is_stored(estimator):
+        return ()
+    return (f"derived now by the laboratory: verdicts.json has no row on {estimator}",)
+
+
+def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
+    why = "no KL term" if kl.estimator == NONE else f"{kl.label} with β = 0: no KL term"
+    return GradientVerdict(
+        objective=ObjectiveKind.NONE,
+        summary=f"{why}: nothing keeps the policy near the reference policy",
+        bias=Bias("There is no KL term whose gradient could be biased.", 0.0, 0.0),
+        paper=paper,
+        equation="0",
+        advice=Remedy("Keep it as the baseline of the others.", ()),
+    )
+
+
+def _studied_as(kl: Kl, on_policy: bool) -> str:
+    """Return the label of the same gradient in the paper.
+
+    In the reward `k3+` is k3, and on-policy every ratio there is 1.
+    """
+    estimator, form = kl.estimator, entry(kl.estimator)
+    if kl.placement == "reward" and (form.is_straight_through or on_policy):
+        estimator = form.base
+    return f"{estimator}.{kl.label.rpartition('.')[2]}"
+
+
+def _bias(row: Mapping[str, Any]) -> Bias:
+    near, far = row["bias_near"], row["bias_far"]
+    if near == far == 0:
+        text = "Unbiased: in expectation it is the gradient of the sequence-level reverse KL."
+    else:
+        text = (
+            f"Its expectation has {percent(row['pull_near'])} of the pull of the sequence-level "
+            f"reverse KL near the reference policy and {percent(row['pull_far'])} far from it; it "
+            f"is off by {percent(near)} and {percent(far)} of that gradient's length."
+        )
+    return Bias(text, near, far)
+
+
+def _summary(kl: Kl, naming: Naming, bias: Bias, paper: Observation, on_policy: bool) -> str:
+    place = str(kl.placement).replace("_", " ")
+    when = "" if on_policy else ", off-policy"
+    if naming.kind is ObjectiveKind.ZERO:
+        what = "no gradient in expectation: noise, and no regularisation"
+    elif bias.near == bias.far == 0:
+        what = f"{naming.words}, unbiased"
+    else:
+        what = f"{naming.words}; biased by {percent(bias.near)} near the reference policy"
+    return f"{kl.estimator} in {place}{when}: {what}. Paper: {paper}"
+
+
+def percent(share: float) -> str:
+    """Return a share as text: `1.3%` for 0.013, `148%` for 1.483."""
+    return f"{100 * share:.0f}%" if abs(share) >= 0.1 else f"{100 * share:.2g}%"
 
 
 def equation(
     estimator: str, placement: Placement, on_policy: bool, ratio: str, naming: Naming
 ) -> str:
-    """The expected gradient of the term = the gradient it is, and where that can be read."""
+    """Return the term's expected gradient = the gradient it is, and where that can be read."""
     samples = "q" if on_policy else "μ"
     weighted = entry(estimator).is_weighted
     if ratio == "sequence":
@@ -56,15 +261,19 @@ def equation(
         loss = "Σ_t ∇KL_t"
     left = {"reward": reward, "loss": loss, "reward_and_loss": f"{reward} + {loss}"}[placement]
     known = ratio == "token" and (on_policy or (weighted and placement == "loss"))
-    source = _SOURCES.get(f"{estimator}.{placement}") if known else None
-    told = f"KL_t = {estimator}; {source or 'the laboratory'}"
-    return f"E_{samples}[{left}] = {naming.formula}   ({told})"
+    source = EQUATIONS.get(f"{estimator}.{placement}") if known else None
+    where = f"KL_t = {estimator}; {source or 'the laboratory'}"
+    return f"E_{samples}[{left}] = {naming.formula}   ({where})"
+
+
+ON_POLICY = ("k1.reward", "k2.loss")
+OFF_POLICY = ("rho_k3.loss", "k1.reward")
 
 
 def advise(
     estimator: str, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
 ) -> Remedy:
-    """What to use instead, by the objective found and its pull near the reference policy."""
+    """Return what to use instead, by the objective and its pull near the reference policy."""
     if on_policy:
         return _on_policy(kind, pull)
     return _off_policy(estimator, placement, kind, pull)
@@ -112,7 +321,7 @@ def _warning(pull: float) -> str:
 
 
 def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
-    """What the importance ratio, the clip and the lag do to the term, off-policy."""
+    """Return what the importance ratio, the clip and the staleness do to the term, off-policy."""
     notes = []
     if kl.placement != "loss":
         if ratio == "token":
@@ -136,7 +345,7 @@ def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -
 
 
 def advantage_notes(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
-    """What the baseline and the normalisation of the advantage do to the term."""
+    """Return what the baseline and the normalisation of the advantage do to the term."""
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     notes = []
     if advantage == "reinforce" and in_reward:
@@ -164,308 +373,3 @@ def advantage_notes(kl: Kl, advantage: AdvantageEstimator, group_size: int | Non
             "the loss: β counts in units of that deviation"
         )
     return notes
-
-
-# What the paper saw when it trained with a KL configuration, and where it says so.
-#
-# A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and Llama-3.1-8B-Instruct on
-# MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, four updates a batch (Fig. 2 centre, Fig. 11).
-# Async: level 10, β 0.005 (§4.2).
-
-
-Regime = Literal["on_policy", "minibatches", "async"]
-Behaviour = Literal["stable", "unstable", "collapse", "not studied"]
-
-SEVERITY: tuple[Behaviour, ...] = ("not studied", "stable", "unstable", "collapse")
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """How training behaved, what exactly was seen, and the section and figure."""
-
-    behaviour: Behaviour
-    text: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.behaviour} ({self.where})" if self.where else self.behaviour
-
-
-NOT_STUDIED = Observation("not studied", "The paper does not train with this configuration.", "")
-
-OBSERVATIONS: dict[tuple[str, Regime], Observation] = {
-    ("k1.reward", "on_policy"): Observation(
-        "stable",
-        "Stable at every β; best in and out of domain, better at smaller β.",
-        "§4.1, Fig. 4-6",
-    ),
-    ("k1.reward", "minibatches"): Observation(
-        "stable", "Stable with four updates a batch.", "App. D.2, Fig. 11"
-    ),
-    ("k1.reward", "async"): Observation(
-        "stable",
-        "When asynchronous it steadies training that is unstable without KL.",
-        "§4.2, Fig. 7-8",
-    ),
-    ("k1.loss", "on_policy"): Observation(
-        "unstable",
-        "Qwen unstable at β 0.3 and 1 (the caption of Fig. 2 says 0.1 and 1), Llama at every β "
-        "but 0.1; where stable, as without KL.",
-        "§4.1, Fig. 2",
-    ),
-    ("k1.loss", "minibatches"): Observation(
-        "collapse", "Collapses at every β with four updates a batch.", "§4.1, Fig. 2 centre"
-    ),
-    ("k1.loss", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
-    ("k3.reward", "on_policy"): Observation(
-        "collapse", "Collapses completely or partly at every β, both models.", "§4.1, Fig. 3"
-    ),
-    ("k3.reward", "minibatches"): Observation(
-        "unstable", "More unstable than with one update a batch.", "App. D.2"
-    ),
-    ("k3.reward", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
-    ("k3.loss", "on_policy"): Observation(
-        "stable",
-        "Stable at every β, but scores below k1 in the reward, in and out of domain.",
-        "§4.1, Fig. 4-6",
-    ),
-    ("k3.loss", "async"): Observation(
-        "stable", "Stable, but scores below k1 in the reward.", "§4.2, Fig. 7-8"
-    ),
-    ("k1.both", "on_policy"): Observation(
-        "stable", "As k1 in the reward, above k3 in the loss (β 0.1).", "§4.3, Fig. 9"
-    ),
-    ("k3.both", "on_policy"): Observation(
-        "stable", "As k1 in the reward, above k3 in the loss (β 0.1).", "§4.3, Fig. 9"
-    ),
-    ("none", "on_policy"): Observation(
-        "stable", "The baseline of Fig. 2; k1 in the loss does as well where it is stable.", "§4.1"
-    ),
-    ("none", "async"): Observation(
-        "unstable", "Unstable without any KL term in some cases.", "§4.2, Fig. 7"
-    ),
-}
-"""By label (`k1.reward`; every estimator without KL is `none`) and regime."""
-
-
-def paper_observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
-    """What the paper saw in these regimes: the worst behaviour, and all that was said of them."""
-    found = [OBSERVATIONS[label, each] for each in regimes if (label, each) in OBSERVATIONS]
-    if not found:
-        return NOT_STUDIED
-    worst = max(found, key=lambda each: SEVERITY.index(each.behaviour))
-    if len(found) == 1:
-        return worst
-    told = " ".join(each.text for each in found)
-    return Observation(worst.behaviour, told, "; ".join(each.where for each in found))
-
-
-# What the gradient of a KL configuration really is, told for one cell.
-#
-# The objectives come from verdicts.json, which derivation.py computes; the words, the paper's
-# observations and the advice are put beside them here. Nothing heavy is imported: `orch plan` asks
-# for thousands of verdicts.
-
-
-class Bias(NamedTuple):
-    """How far the expected gradient is from that of the sequence reverse KL, in its lengths.
-
-    Exact, on the laboratory's model at T = 32: `near` the reference policy (0.08 nats) and `far`
-    from it (18 nats). 0: unbiased.
-    """
-
-    text: str
-    near: float
-    far: float
-
-
-@dataclass(frozen=True, slots=True)
-class GradientVerdict:
-    """What one KL term optimises, what is wrong with it, what was seen, and what to do."""
-
-    objective: ObjectiveKind
-    summary: str
-    """One line for `orch plan`."""
-    bias: Bias
-    paper: Observation
-    equation: str
-    advice: Remedy
-    notes: tuple[str, ...] = ()
-    """What the advantage, the group and the clip do to the term."""
-    terms: tuple[tuple[int, str], ...] = ()
-    """The signed candidates (catalogue.py) whose sum is the expected gradient."""
-    noise: float = 0.0
-    """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
-    gradient of the sequence reverse KL."""
-
-
-@lru_cache(maxsize=4096)
-def verdict(
-    kl: Kl,
-    *,
-    on_policy: bool,
-    advantage: AdvantageEstimator = "rloo",
-    group_size: int | None = None,
-    clip: Clip | None = None,
-    ratio: str = "token",
-    reward_kl_of: str = "rollout",
-    regimes: tuple[Regime, ...] = (),
-) -> GradientVerdict:
-    """The verdict on a KL term.
-
-    `ratio`: the importance ratio, `token` (PPO) or `sequence`; `reward_kl_of`: whose
-    log-probabilities the KL in the reward is computed from: the `rollout` policy's, as libraries
-    do once per rollout batch, or the `policy`'s (paper eq. 7); `regimes`: which of the paper's
-    experiments are like this one (empty: all the on- or off-policy ones).
-    Raises LaboratoryError on a combination without meaning (the sequence ratio with both
-    placements, say).
-    """
-    like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
-    if kl.placement is None or kl.beta == 0:
-        return _no_kl(kl, paper_observation("none", like))
-    row = _row(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
-    naming = Naming(ObjectiveKind(row["objective"]), tuple((s, key) for s, key in row["terms"]))
-    bias = _bias(row)
-    lag = () if on_policy else off_policy_notes(kl, clip, ratio, reward_kl_of)
-    paper = paper_observation(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
-    return GradientVerdict(
-        objective=naming.kind,
-        summary=_summary(kl, naming, bias, paper, on_policy),
-        bias=bias,
-        paper=paper,
-        equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
-        advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
-        notes=(*advantage_notes(kl, advantage, group_size), *lag, *_provenance(kl.estimator)),
-        terms=naming.terms,
-        noise=row["noise_near"],
-    )
-
-
-def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
-    """The verdict on a cell. On-policy: one minibatch a batch, and no staleness.
-
-    dialect: what the cell's library means by it. A KL in the reward that is computed when a batch's
-    first train step begins is the updated policy's, where that is the only step.
-    """
-    regimes: list[Regime] = []
-    if settings.batch.num_minibatches > 1:
-        regimes.append("minibatches")
-    if settings.max_staleness_steps > 0:
-        regimes.append("async")
-    return verdict(
-        settings.kl,
-        on_policy=not regimes,
-        advantage=settings.advantage.estimator,
-        group_size=settings.rollout.group_size,
-        clip=settings.loss.clip,
-        reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
-        regimes=tuple(regimes) or ("on_policy",),
-    )
-
-
-def _of_policy(settings: Settings, dialect: Dialect) -> bool:
-    """Whether the reward's KL is of the policy being updated, and importance ratios are to the
-    one that sampled."""
-    at_start = dialect.kl_reward_policy == "batch_start" and dialect.ratio_to == "rollout"
-    return at_start and settings.batch.num_minibatches == 1
-
-
-@cache
-def stored_rows() -> tuple[Mapping[str, Any], ...]:
-    """The derived rows, as stored."""
-    text = files("orchestrator.kl").joinpath("verdicts.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text))
-
-
-KEYS = ("estimator", "placement", "on_policy", "ratio", "reward_kl_of")
-
-
-@cache
-def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    return {tuple(row[key] for key in KEYS): row for row in stored_rows()}
-
-
-def _row(
-    estimator: str, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
-) -> Mapping[str, Any]:
-    of = "policy" if on_policy or placement == "loss" else reward_kl_of
-    key = (estimator, placement, on_policy, ratio, of)
-    row = _rows().get(key) or _derived(estimator).get(key)
-    if row is None:
-        raise LaboratoryError(
-            f"there is no verdict on {estimator} in {placement} with ratio '{ratio}' and "
-            f"reward_kl_of '{of}': the sequence ratio is for a plain estimator in the reward and "
-            "for a rho estimator in the loss; use ratio 'token'"
-        )
-    return row
-
-
-def is_stored(estimator: str) -> bool:
-    """Return whether verdicts.json has the rows of this estimator."""
-    return any(key[0] == estimator for key in _rows())
-
-
-def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    """Return the rows of an estimator that verdicts.json has none of, derived now."""
-    if is_stored(estimator):
-        return {}
-    from orchestrator.kl.derivation import derive_one
-
-    return {tuple(row[key] for key in KEYS): row for row in derive_one(entry(estimator))}
-
-
-def _provenance(estimator: str) -> tuple[str, ...]:
-    if is_stored(estimator):
-        return ()
-    return (f"derived now by the laboratory: verdicts.json has no row on {estimator}",)
-
-
-def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
-    why = "no KL term" if kl.estimator == "none" else f"{kl.label} with β = 0: no KL term"
-    return GradientVerdict(
-        objective=ObjectiveKind.NONE,
-        summary=f"{why}: nothing keeps the policy near the reference policy",
-        bias=Bias("There is no KL term whose gradient could be biased.", 0.0, 0.0),
-        paper=paper,
-        equation="0",
-        advice=Remedy("Keep it as the baseline of the others.", ()),
-    )
-
-
-def _studied_as(kl: Kl, on_policy: bool) -> str:
-    """The label of the same gradient in the paper: in the reward `k3+` is k3, and on-policy every
-    rho there is 1."""
-    estimator, form = kl.estimator, entry(kl.estimator)
-    if kl.placement == "reward" and (form.is_straight_through or on_policy):
-        estimator = form.base
-    return f"{estimator}.{kl.label.rpartition('.')[2]}"
-
-
-def _bias(row: Mapping[str, Any]) -> Bias:
-    near, far = row["bias_near"], row["bias_far"]
-    if near == far == 0:
-        text = "Unbiased: in expectation it is the gradient of the sequence-level reverse KL."
-    else:
-        text = (
-            f"Its expectation has {percent(row['pull_near'])} of the pull of the sequence-level "
-            f"reverse KL near the reference policy and {percent(row['pull_far'])} far from it; it "
-            f"is off by {percent(near)} and {percent(far)} of that gradient's length."
-        )
-    return Bias(text, near, far)
-
-
-def _summary(kl: Kl, naming: Naming, bias: Bias, paper: Observation, on_policy: bool) -> str:
-    place = str(kl.placement).replace("_", " ")
-    when = "" if on_policy else ", off-policy"
-    if naming.kind is ObjectiveKind.ZERO:
-        what = "no gradient in expectation: noise, and no regularisation"
-    elif bias.near == bias.far == 0:
-        what = f"{naming.words}, unbiased"
-    else:
-        what = f"{naming.words}; biased by {percent(bias.near)} near the reference policy"
-    return f"{kl.estimator} in {place}{when}: {what}. Paper: {paper}"
-
-
-def percent(share: float) -> str:
-    """A share for people: 0.013 -> `1.3%`, 1.483 -> `148%`."""
-    return f"{100 * share:.0f}%" if abs(share) >= 0.1 else f"{100 * share:.2g}%"

@@ -13,8 +13,8 @@ from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.derivation import as_text, derive
 from orchestrator.kl.laboratory import LabSetting, estimates
 from orchestrator.kl.library_semantics import Dialect
+from orchestrator.kl.paper import OBSERVATIONS
 from orchestrator.kl.verdicts import (
-    OBSERVATIONS,
     OFF_POLICY,
     ON_POLICY,
     GradientVerdict,

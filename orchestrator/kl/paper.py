@@ -1,0 +1,114 @@
+"""What the paper saw when it trained with a KL configuration, and where equations can be read.
+
+The paper is A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and
+Llama-3.1-8B-Instruct on MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, four updates a batch
+(Fig. 2 centre, Fig. 11). Async: level 10, β 0.005 (§4.2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Regime = Literal["on_policy", "minibatches", "async"]
+Behaviour = Literal["stable", "unstable", "collapse", "not studied"]
+
+SEVERITY: tuple[Behaviour, ...] = ("not studied", "stable", "unstable", "collapse")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """How training behaved, the details, and the section and figure that say so."""
+
+    behaviour: Behaviour
+    text: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.behaviour} ({self.where})" if self.where else self.behaviour
+
+
+NOT_STUDIED = Observation("not studied", "The paper does not train with this configuration.", "")
+
+OBSERVATIONS: Mapping[tuple[str, Regime], Observation] = {
+    ("k1.reward", "on_policy"): Observation(
+        "stable",
+        "Stable at every β; best in and out of domain, better at smaller β.",
+        "§4.1, Fig. 4-6",
+    ),
+    ("k1.reward", "minibatches"): Observation(
+        "stable", "Stable with four updates a batch.", "App. D.2, Fig. 11"
+    ),
+    ("k1.reward", "async"): Observation(
+        "stable",
+        "When asynchronous it steadies training that is unstable without KL.",
+        "§4.2, Fig. 7-8",
+    ),
+    ("k1.loss", "on_policy"): Observation(
+        "unstable",
+        "Qwen unstable at β 0.3 and 1 (the caption of Fig. 2 says 0.1 and 1), Llama at every β "
+        "but 0.1; where stable, as without KL.",
+        "§4.1, Fig. 2",
+    ),
+    ("k1.loss", "minibatches"): Observation(
+        "collapse", "Collapses at every β with four updates a batch.", "§4.1, Fig. 2 centre"
+    ),
+    ("k1.loss", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
+    ("k3.reward", "on_policy"): Observation(
+        "collapse", "Collapses completely or partly at every β, both models.", "§4.1, Fig. 3"
+    ),
+    ("k3.reward", "minibatches"): Observation(
+        "unstable", "More unstable than with one update a batch.", "App. D.2"
+    ),
+    ("k3.reward", "async"): Observation("unstable", "Unstable when asynchronous.", "§4.2, Fig. 7"),
+    ("k3.loss", "on_policy"): Observation(
+        "stable",
+        "Stable at every β, but scores below k1 in the reward, in and out of domain.",
+        "§4.1, Fig. 4-6",
+    ),
+    ("k3.loss", "async"): Observation(
+        "stable", "Stable, but scores below k1 in the reward.", "§4.2, Fig. 7-8"
+    ),
+    ("k1.both", "on_policy"): Observation(
+        "stable", "As k1 in the reward, above k3 in the loss (β 0.1).", "§4.3, Fig. 9"
+    ),
+    ("k3.both", "on_policy"): Observation(
+        "stable", "As k1 in the reward, above k3 in the loss (β 0.1).", "§4.3, Fig. 9"
+    ),
+    ("none", "on_policy"): Observation(
+        "stable", "The baseline of Fig. 2; k1 in the loss does as well where it is stable.", "§4.1"
+    ),
+    ("none", "async"): Observation(
+        "unstable", "Unstable without any KL term in some cases.", "§4.2, Fig. 7"
+    ),
+}
+"""By label (`k1.reward`; every estimator without KL is `none`) and regime."""
+
+
+def observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
+    """Return what the paper saw in these regimes: the worst behaviour, and all texts together."""
+    studied = [OBSERVATIONS[label, each] for each in regimes if (label, each) in OBSERVATIONS]
+    if not studied:
+        return NOT_STUDIED
+    worst = max(studied, key=lambda each: SEVERITY.index(each.behaviour))
+    if len(studied) == 1:
+        return worst
+    text = " ".join(each.text for each in studied)
+    return Observation(worst.behaviour, text, "; ".join(each.where for each in studied))
+
+
+EQUATIONS: Mapping[str, str] = {
+    "k1.reward": "paper eq. 12, 32",
+    "k1.loss": "paper eq. 13, 31",
+    "k3.reward": "paper eq. 15, 45",
+    "k3.loss": "paper eq. 16, 41",
+    "k1.reward_and_loss": "paper eq. 6, 29",
+    "k2.reward_and_loss": "paper eq. 6, 29",
+    "k3.reward_and_loss": "paper eq. 6, 29",
+    "k2.reward": "blog §7.1, and the laboratory",
+    "k2.loss": "blog §6.3, for tokens",
+    "rho_k1.loss": "blog §6.2, for tokens",
+    "rho_k2.loss": "blog §6.2, for tokens",
+    "sg_rho_k2.loss": "blog §6.2, for tokens",
+    "rho_k3.loss": "blog §6.2, for tokens",
+}
+"""Where the equation can be read, on-policy or with the token ratio in the loss."""
