@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import choices
+from orchestrator.estimators import choices, names
 from orchestrator.kl.verdicts import stored_rows
 
 QUICK = ("--trials", "3", "--sequences", "20")
@@ -53,12 +53,15 @@ def test_explain_none() -> None:
 def test_explain_all_extends_table_1() -> None:
     found = run(explain, "--all")
     rows = [line for line in found.output.split("\n") if line.startswith(choices())]
-    assert len(rows) == 2 * (12 * 3 + 1)
-    assert len(json.loads(run(explain, "--all", "--off-policy", "--json").stdout)) == 12 * 3 + 1
+    assert len(rows) == 2 * (len(names()) * 3 + 1)
+    assert (
+        len(json.loads(run(explain, "--all", "--off-policy", "--json").stdout))
+        == len(names()) * 3 + 1
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [("k3",), (), ("k4", "loss"), ("k3", "middle"), ("--all", "--ratio", "sequence")]
+    "words", [("k3",), (), ("k0", "loss"), ("k3", "middle"), ("--all", "--ratio", "sequence")]
 )
 def test_explain_refuses_with_a_usage_error(words: tuple[str, ...]) -> None:
     found = CliRunner().invoke(explain, list(words))

@@ -88,8 +88,8 @@ def test_small_log_ratios_keep_their_digits() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(TypeError, match=r"rho_k1.*rollout policy"):
         token_kl("rho_k1", LOGP, LOGP_REF)
-    with pytest.raises(LookupError, match="'k4'"):
-        token_kl("k4", LOGP, LOGP_REF)
+    with pytest.raises(LookupError, match="'k0'"):
+        token_kl("k0", LOGP, LOGP_REF)
     with pytest.raises(ValueError, match="at least 2"):
         centre(np.ones((3, 1)), "leave_one_out")
 

