@@ -37,9 +37,9 @@ X = np.concatenate([np.linspace(-3.0, -0.01, 60), np.linspace(0.01, 3.0, 60)])
 
 TOY = EstimatorEntry(
     name="toy",
-    formula="(r - 1)^2 / 2",
-    value=lambda x: elementwise("expm1", -x) ** 2 / 2,
-    slope=lambda x: -elementwise("expm1", -x) * elementwise("exp", -x),
+    formula="(1 - 1/r)^2 / 2",
+    value=lambda x: elementwise("expm1", x) ** 2 / 2,
+    slope=lambda x: elementwise("expm1", x) * elementwise("exp", x),
     is_reverse_kl=False,
     source="this test",
 )
@@ -134,7 +134,7 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
     output = CliRunner().invoke(explain, ["toy", "loss"], catch_exceptions=False).output
-    assert "toy = (r - 1)^2 / 2" in output
+    assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output
     assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()
     assert {"toy.reward", "toy.loss", "toy.both"} <= {each.label for each in extended()}
