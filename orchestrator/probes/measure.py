@@ -111,13 +111,20 @@ def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]
 def _through(
     value: Mapping[str, FloatTable], gradient: Mapping[str, FloatTable], whose: str
 ) -> bool:
-    """Return True if the gradient differs from the value's own, by central differences.
+    """Return True if the gradient differs from the value's own.
 
-    The weight is the same along a curve; where it is part of the value, its own gradient is the
-    value again.
+    That is the slope of the estimator whose value it is, or, of an unknown one, central
+    differences. The weight is the same along a curve; where it is part of the value, its own
+    gradient is the value again.
     """
     step = NEAR[1] - NEAR[0]
-    own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
+    if whose in TABLE:
+        form = entry(whose)
+        own = (form.slope(NEAR) * (np.exp(WEIGHTS["off"] or 0.0) if form.is_weighted else 1.0))[
+            1:-1
+        ]
+    else:
+        own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
     given = gradient["off"][1:-1]
     inner = np.abs(NEAR[1:-1]) > 2 * step
     plain = float(np.abs(own - given)[inner].max())

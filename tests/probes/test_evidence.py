@@ -33,13 +33,20 @@ def test_every_library_is_among_them() -> None:
 
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
 def test_every_term_is_measured_or_refused(release: tuple[str, str]) -> None:
-    """On- and off-policy; what the evidence says is refused, the backend still refuses."""
+    """On- and off-policy; what the evidence says is refused, the backend still refuses.
+
+    An estimator added since the measurement is in no evidence: there is nothing to measure of it as
+    long as the backend refuses it.
+    """
     cells = {(c["estimator"], c["placement"], c["on_policy"]): c for c in read(release)["cells"]}
-    assert len(cells) == 2 * len(list(terms()))
+    assert len(cells) % 6 == 0, "an estimator is measured in every placement, on- and off-policy"
     for kl in terms():
         for on_policy in (True, False):
-            cell = cells[kl.estimator, kl.placement, on_policy]
             found = launch_of(*release, kl, on_policy)
+            cell = cells.get((kl.estimator, kl.placement, on_policy))
+            if cell is None:
+                assert isinstance(found, str), f"{kl.label} is accepted and was not measured"
+                continue
             assert cell.get("refused") == (found if isinstance(found, str) else None)
             assert "refused" in cell or "objective" in cell, cell
 
