@@ -150,17 +150,15 @@ def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Expe
 
 
 def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
-    """Trains, scores and reports the rehearsal. The exit code, and what went wrong."""
-    from orchestrator.cli import run
+    """Train, score and report the rehearsal. Return the exit code, and what went wrong."""
+    from orchestrator.cli import run, training
     from orchestrator.runs.plan import plan
 
     made = plan(small.cells, small.folder)
     if small.spec.site.kind != "local" and _on_cluster(small):
-        from orchestrator.cli.cluster import train_on_cluster
-
-        code, over = train_on_cluster(small, small, made, wait=True, budget=None)
+        code, over = training.on_cluster(small, small, made, wait=True, budget=None)
     else:
-        code, over = run.train(small, made), True
+        code, over = training.on_this_machine(small, made), True
     if code == 130 or not over:
         return code, []
     if not score:

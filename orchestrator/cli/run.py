@@ -1,16 +1,11 @@
-"""orch run: the line, from the spec to the report."""
-
-from typing import TYPE_CHECKING
+"""orch run: every stage, from the spec to the report."""
 
 import click
 
-from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, counted, say
+from orchestrator.cli import common, training
+from orchestrator.cli.common import MICRO_BANNER, say
 from orchestrator.errors import EnvironmentFault
 from orchestrator.runs.experiment import Experiment
-
-if TYPE_CHECKING:
-    from orchestrator.runs.plan import Plan
 
 
 @click.command(short_help="Train what is missing, evaluate it, mirror it, report it.")
@@ -62,11 +57,10 @@ def command(
         print_plan(experiment, made)
         return 0
     if experiment.where == "slurm":
-        from orchestrator.cli.cluster import train_on_cluster
-
-        code, over = train_on_cluster(whole, experiment, made, wait=wait, budget=budget)
+        code, over = training.on_cluster(whole, experiment, made, wait=wait, budget=budget)
     else:
-        code, over = train(within(budget, whole, experiment, made), made), True
+        here = training.within(budget, whole, experiment, made)
+        code, over = training.on_this_machine(here, made), True
     if train_only or code == 130 or not over:
         return code
     mirror = store_of(whole.folder, whole.spec.site.tracking_uri)
@@ -79,27 +73,10 @@ def command(
     return max(code, reviewed)
 
 
-def train(experiment: Experiment, made: "Plan") -> int:
-    """Launches and waits. 130 after Ctrl-C, 1 if cells failed, else 0."""
-    from orchestrator.launch.local import launch
-    from orchestrator.runs.watch import watch
-
-    folder, spec = experiment.folder, experiment.spec
-    keep_spec(experiment)
-    ids = {cell.id for cell in experiment.cells}
-    pending = [r.cell for r in made.pending if r.cell is not None and r.cell.id in ids]
-    with watch(pending) as display:
-        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
-    if done.interrupted:
-        say("stopped; nothing is lost. Go on with the same command.")
-        return 130
-    return tell_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
-
-
 def review(whole: Experiment, chosen: Experiment) -> int:
-    """Everything after training, from disk: the chosen cells are scored, all are reported.
+    """Do all stages after training, from disk: score the chosen cells, report all.
 
-    1 if something could not be read, scored or mirrored.
+    Return 1 if something could not be read, scored or mirrored.
     """
     from dataclasses import replace
 
@@ -131,44 +108,3 @@ def review(whole: Experiment, chosen: Experiment) -> int:
     stages.print_claims(comparison)
     say(f"report: {page}")
     return code
-
-
-def keep_spec(experiment: Experiment) -> None:
-    """The spec as it is launched, beside its cells."""
-    from orchestrator.files import write_text
-    from orchestrator.tracking.secrets import hide_userinfo
-
-    experiment.folder.open()
-    plain = experiment.spec.model_dump_json(indent=1)
-    write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
-
-
-def within(
-    budget: float | None, whole: Experiment, experiment: Experiment, made: "Plan"
-) -> Experiment:
-    """The experiment without the pending cells that the budget does not pay; tells which."""
-    from dataclasses import replace
-
-    from orchestrator.runs.cost import afford, evaluation_spending
-    from orchestrator.runs.plan import plan
-
-    if budget is None:
-        return experiment
-    wanted = {row.cell.id for row in made.pending if row.cell is not None}
-    every = plan(whole.cells, whole.folder)
-    afforded = afford(made.only(wanted), budget, every, evaluation_spending(whole.folder))
-    say(afforded.told)
-    unpaid = {cell.id for cell in afforded.unpaid}
-    return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
-
-
-def tell_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
-    source = experiment.spec.source or experiment.spec.name
-    if failed:
-        say(
-            f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
-            f"`orch retry {source}` makes them run again"
-        )
-    if cancelled:
-        say(f"cancelled, and left alone until `orch retry {source}`: {counted(cancelled, 'cell')}")
-    return int(bool(failed))

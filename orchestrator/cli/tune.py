@@ -152,7 +152,7 @@ def _search_here(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """Whether it came to its end; after Ctrl-C it did not."""
-    from orchestrator.cli.run import keep_spec
+    from orchestrator.cli.training import keep_spec
     from orchestrator.runs.watch import watch
     from orchestrator.search.controller import Controller
     from orchestrator.search.local import search_here
@@ -177,7 +177,7 @@ def _search_there(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """The same on a cluster."""
-    from orchestrator.cli.run import keep_spec
+    from orchestrator.cli.training import keep_spec
     from orchestrator.search.controller import Controller
     from orchestrator.search.slurm import JobScorer, on_cluster, search_there
     from orchestrator.spec.site_options import slurm_options

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
-from orchestrator.cli.run import keep_spec
+from orchestrator.cli.training import keep_spec
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.rundir import CellState
 from orchestrator.runs.collect import collect

@@ -1,10 +1,9 @@
-"""What `orch run` does where the cells go to a cluster."""
+"""Training as `orch run` and `orch rehearse` start it: here, or by jobs of a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.cli import run
 from orchestrator.cli.common import counted, say
 from orchestrator.runs.experiment import Experiment
 
@@ -15,17 +14,37 @@ if TYPE_CHECKING:
     from orchestrator.spec.site_options import SlurmOptions
 
 
-def train_on_cluster(
+def on_this_machine(experiment: Experiment, made: "Plan") -> int:
+    """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0."""
+    from orchestrator.launch.local import launch
+    from orchestrator.runs.watch import watch
+
+    folder, spec = experiment.folder, experiment.spec
+    keep_spec(experiment)
+    ids = {cell.id for cell in experiment.cells}
+    pending = [r.cell for r in made.pending if r.cell is not None and r.cell.id in ids]
+    with watch(pending) as display:
+        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
+    if done.interrupted:
+        say("stopped; nothing is lost. Go on with the same command.")
+        return 130
+    return _say_left_alone(experiment, done.count("failed", "unknown"), done.count("cancelled"))
+
+
+def on_cluster(
     whole: Experiment, chosen: Experiment, made: "Plan", *, wait: bool, budget: float | None
 ) -> tuple[int, bool]:
-    """Submits what is missing, and waits if asked. The exit code, and whether training is over:
-    no chosen cell is with the scheduler or still to be submitted."""
+    """Submit what is missing, and wait if asked.
+
+    Return the exit code, and True if training is over: no chosen cell is with the scheduler or
+    still to be submitted.
+    """
     from orchestrator.runs import wait as cluster
     from orchestrator.runs.watch import watch
     from orchestrator.spec.site_options import slurm_options
 
     options = slurm_options(chosen.spec.site.options)
-    run.keep_spec(chosen)
+    keep_spec(chosen)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     admit = None if budget is None else _admission(budget, whole)
     request = cluster.SubmitRequest(chosen.cells, chosen.folder, options, scored, say, admit=admit)
@@ -53,13 +72,15 @@ def train_on_cluster(
             f"`orch cancel {source}` stops them"
         )
         return 130, False
-    code = run.tell_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
+    code = _say_left_alone(chosen, done.count("failed", "unknown"), done.count("cancelled"))
     return max(code, _tell_unscored(chosen, done.states)), True
 
 
 def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
-    """Which cells a budget pays, worked out each time some are to be submitted, also again; told
-    once as long as it stays the same."""
+    """Return a function that says which cells a budget pays, at each submission.
+
+    It prints its sentence again only when that has changed.
+    """
     from orchestrator.runs.cost import afford, evaluation_spending
     from orchestrator.runs.plan import plan
 
@@ -79,8 +100,10 @@ def _admission(budget: float, whole: Experiment) -> "Callable[[Sequence[Cell]], 
 
 
 def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
-    """Tells what the cluster's own answers speak against: SLURM itself takes some jobs that can
-    never start."""
+    """Print what the cluster's own answers speak against.
+
+    SLURM takes some jobs that never start.
+    """
     from orchestrator.launch.slurm.cluster import read_cluster
     from orchestrator.site.check import check_site
 
@@ -92,7 +115,7 @@ def _warn(chosen: Experiment, options: "SlurmOptions") -> None:
 
 
 def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
-    """Without --wait: on to the report only if nothing is left to train."""
+    """Return the exit code without --wait, and True only if nothing is left to train."""
     from orchestrator.runs.state import read_state
     from orchestrator.runs.wait import evaluation_states, num_waiting
 
@@ -115,11 +138,11 @@ def _leave(chosen: Experiment, source: str) -> tuple[int, bool]:
     if left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
         say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
         return 0, False
-    return max(run.tell_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
+    return max(_say_left_alone(chosen, failed, cancelled), _tell_unscored(chosen, looks)), True
 
 
 def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
-    """1 if evaluations failed that are not tried again by themselves."""
+    """Print failed evaluations that are not tried again. Return 1 if there are any."""
     from orchestrator.runs.wait import evaluation_states
 
     failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
@@ -130,4 +153,45 @@ def _tell_unscored(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]"
             f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
             f"not: `orch errors {source}` says why; `orch eval {source}` scores here"
         )
+    return int(bool(failed))
+
+
+def keep_spec(experiment: Experiment) -> None:
+    """Write the spec as it is launched, beside its cells."""
+    from orchestrator.files import write_text
+    from orchestrator.tracking.secrets import hide_userinfo
+
+    experiment.folder.open()
+    plain = experiment.spec.model_dump_json(indent=1)
+    write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
+
+
+def within(
+    budget: float | None, whole: Experiment, experiment: Experiment, made: "Plan"
+) -> Experiment:
+    """Return the experiment without the pending cells that the budget does not pay; print which."""
+    from dataclasses import replace
+
+    from orchestrator.runs.cost import afford, evaluation_spending
+    from orchestrator.runs.plan import plan
+
+    if budget is None:
+        return experiment
+    wanted = {row.cell.id for row in made.pending if row.cell is not None}
+    every = plan(whole.cells, whole.folder)
+    afforded = afford(made.only(wanted), budget, every, evaluation_spending(whole.folder))
+    say(afforded.told)
+    unpaid = {cell.id for cell in afforded.unpaid}
+    return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
+
+
+def _say_left_alone(experiment: Experiment, failed: int, cancelled: int) -> int:
+    source = experiment.spec.source or experiment.spec.name
+    if failed:
+        say(
+            f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
+            f"`orch retry {source}` makes them run again"
+        )
+    if cancelled:
+        say(f"cancelled, and left alone until `orch retry {source}`: {counted(cancelled, 'cell')}")
     return int(bool(failed))
