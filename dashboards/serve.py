@@ -1,4 +1,16 @@
-"""The page kept up to date: built in the background, given out at once as it last was."""
+"""The report over HTTP, kept up to date: `orch dashboard`.
+
+    /                     the page                    /version     what the page asks for, as JSON
+    /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
+    /<name>               a file of the report's folder, by its name there
+
+A `Board` builds pages in the background; a request gets the last one at once.
+
+GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
+of the files. Without a token only this machine can ask, and only by a name that is this machine's,
+so that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
+every request needs its cookie, which `/?token=...` sets.
+"""
 
 import gzip
 import hashlib
@@ -25,10 +37,30 @@ from orchestrator.errors import EnvironmentFault, OrchError
 LOOK_SECONDS = 2.0
 SHARE_LOOKING, SHARE_BUILDING = 0.05, 0.25
 """At most this share of the time is spent looking for changes, and building pages."""
+FIRST_PORT = 8700
+_FIRST_PAGE_SECONDS = 600.0
+"""A request waits this long for the first page."""
+_IDLE_SECONDS = 30.0
+"""A connection that sends nothing for this long is closed, also within a request."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_DRAWN = frozenset({"image/png", "application/pdf"})
+_BYTES = "application/octet-stream"
+_PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
+<meta http-equiv="refresh" content="0;url=/"><a href="/">The report</a>
+"""
 
 
 class Page(NamedTuple):
-    """The report as it is given out."""
+    """A page as it is served."""
 
     html: bytes
     markdown: bytes
@@ -37,78 +69,81 @@ class Page(NamedTuple):
 
 
 class BoardState(NamedTuple):
-    """One look at what is on disk."""
+    """The state of the experiment on disk."""
 
     digest: str
-    """Differs when the page would."""
+    """Changes when the page would change."""
     line: str
-    """How far the experiment is, in a line."""
+    """The progress of the experiment, in one line."""
     live: bool
-    """Whether anything is still to come."""
+    """False once every cell has ended."""
 
 
 @dataclass(frozen=True)
 class PageSource:
-    """Where pages come from. Both may raise OrchError; neither changes anything on disk."""
+    """Functions that give states and pages.
+
+    Both may raise OrchError; neither changes anything on disk.
+    """
 
     look: Callable[[], BoardState]
     build: Callable[[], Page]
 
 
 class Board:
-    """The last page and its version. `close` ends the thread that keeps it."""
+    """Builds pages in a thread of its own, and keeps the last one. `close` ends the thread."""
 
     def __init__(self, source: PageSource, clock: Callable[[], float] = time.monotonic):
         self.builds = 0
         self.fault = ""
-        """Why the newest page could not be made; the one before it is still given out."""
+        """Why the newest page could not be built; the one before it is still served."""
         self.line = ""
         self.live = True
         self._source, self._clock = source, clock
         self._page: Page | None = None
         self._version = ""
-        self._there, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="board", daemon=True)
+        self._built, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="board", daemon=True)
         self._thread.start()
 
     @property
     def version(self) -> str:
-        """Changes with the page; empty until there is one."""
+        """A digest of the page; empty until there is one."""
         return self._version
 
     def page(self, seconds: float | None = 0.0) -> Page | None:
-        """The last page; waits so long for the first."""
-        self._there.wait(seconds)
+        """Return the last page; wait up to `seconds` for the first, None if it does not come."""
+        self._built.wait(seconds)
         return self._page
 
     def close(self) -> None:
-        """Ends the thread; a page that is being built is left to it."""
-        self._over.set()
+        """End the thread. A page that is being built is not waited for."""
+        self._closed.set()
         self._thread.join(1.0)
 
-    def _keep(self) -> None:
-        shown, next_build = "", 0.0
+    def _work(self) -> None:
+        built, next_build = "", 0.0
         while True:
             began = self._clock()
-            seen = self._looked()
+            state = self._look()
             looked = self._clock() - began
-            if seen is not None and seen.digest != shown and self._clock() >= next_build:
+            if state is not None and state.digest != built and self._clock() >= next_build:
                 began = self._clock()
                 self._build()
-                shown = seen.digest
+                built = state.digest
                 cost = self._clock() - began
                 next_build = self._clock() + cost * (1 / SHARE_BUILDING - 1)
-            if self._over.wait(max(LOOK_SECONDS, looked / SHARE_LOOKING)):
+            if self._closed.wait(max(LOOK_SECONDS, looked / SHARE_LOOKING)):
                 return
 
-    def _looked(self) -> BoardState | None:
+    def _look(self) -> BoardState | None:
         try:
-            seen = self._source.look()
+            state = self._source.look()
         except OrchError as error:
             self.fault = str(error)
             return None
-        self.line, self.live = seen.line, seen.live
-        return seen
+        self.line, self.live = state.line, state.live
+        return state
 
     def _build(self) -> None:
         try:
@@ -127,56 +162,24 @@ class Board:
                 self._page = page._replace(html=html, zipped=gzip.compress(html, 5, mtime=0))
                 self._version = version
         self.builds += 1
-        self._there.set()
-
-
-# The report over HTTP, to be looked at and nothing else.
-#
-#     /                     the page                    /version     what the page asks for, as JSON
-#     /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
-#     /<name>               a file of the report's folder, by its name there
-#
-# GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
-# there are. Without a token only this machine can ask, and only by a name that is this machine's,
-# so that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
-# every request needs its cookie, which `/?token=...` sets.
-
-
-FIRST_PORT = 8700
-_FIRST_PAGE_SECONDS = 600.0
-_IDLE_SECONDS = 30.0
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-_DRAWN = frozenset({"image/png", "application/pdf"})
-_BYTES = "application/octet-stream"
-_PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
-<meta http-equiv="refresh" content="0;url=/"><a href="/">The report</a>
-"""
+        self._built.set()
 
 
 @dataclass
 class DashboardSite:
-    """What is served."""
+    """The content of a server."""
 
     board: Board
     files: Callable[[], Mapping[str, Path]]
-    """Files that may be read, by the name they are asked for with."""
+    """Name in the address -> file."""
     cell: Callable[[str], str]
-    """The last lines of a cell, by its id or its folder's name. Raises OrchError for no cell."""
+    """Cell id or folder name -> the cell's last lines. Raises OrchError for an unknown cell."""
     token: str = ""
     status: dict[str, object] = field(default_factory=dict)
-    """More that the page is told with its version: `mlflow`, an address, once it answers."""
+    """More fields of /version: `mlflow`, an address, once it answers."""
 
 
-class Served(ThreadingHTTPServer):
+class DashboardServer(ThreadingHTTPServer):
     """A listening server; `address` is what to open."""
 
     daemon_threads = True
@@ -191,25 +194,25 @@ class Served(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """With the token, if there is one."""
-        shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  (told, not bound)
+        """The URL to open, with the token if there is one."""
+        shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  (compared, not bound)
         shown = f"[{shown}]" if ":" in shown else shown
         query = f"?token={quote(self.site.token)}" if self.site.token else ""
         return f"http://{shown}:{self.server_port}/{query}"
 
 
-def listen(site: DashboardSite, host: str, port: int | None) -> Served:
-    """Binds. `port` None: the first free one from FIRST_PORT on.
+def listen(site: DashboardSite, host: str, port: int | None) -> DashboardServer:
+    """Bind and return the server. `port` None: the first free one from FIRST_PORT on.
 
-    Raises EnvironmentFault for an address that cannot be had, and for one that others can reach
-    without a token.
+    Raise EnvironmentFault for an address that cannot be bound, and for one that others can reach
+    where the site has no token.
     """
     if not is_loopback(host) and not site.token:
         raise EnvironmentFault(f"{host} can be reached by others: it needs a token")
     wanted = range(FIRST_PORT, FIRST_PORT + 100) if port is None else (port,)
     for number in wanted:
         try:
-            return Served(site, host, number)
+            return DashboardServer(site, host, number)
         except (OSError, OverflowError) as error:
             fault = getattr(error, "strerror", None) or str(error)
     advice = "choose another with --port" if port is not None else "choose one with --port"
@@ -217,7 +220,7 @@ def listen(site: DashboardSite, host: str, port: int | None) -> Served:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return True if only this machine reaches an address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -227,7 +230,7 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """Nobody guesses it."""
+    """Return a random token of 32 characters."""
     return secrets.token_urlsafe(24)
 
 
@@ -236,20 +239,20 @@ def _own_names() -> set[str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """One connection. Threads and timeouts are those of http.server (docs/decisions/021)."""
 
-    server: Served
+    server: DashboardServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "orch", ""
     timeout = _IDLE_SECONDS
 
     def do_GET(self) -> None:
-        """Answers one request."""
+        """Answer one request."""
         path, _, query = self.path.partition("?")
-        if not self._is_called_right():
-            self._say(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
+        if not self._has_right_host():
+            self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
         elif self.server.site.token and not self._has_cookie():
-            self._enter(parse_qs(query).get("token", [""])[0])
+            self._send_cookie(parse_qs(query).get("token", [""])[0])
         else:
             self._answer(unquote(path, errors="replace"))
 
@@ -260,7 +263,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             page = board.page(_FIRST_PAGE_SECONDS)
             if page is None:
-                self._say(HTTPStatus.SERVICE_UNAVAILABLE, board.fault or "There is no page yet.")
+                self._send_text(
+                    HTTPStatus.SERVICE_UNAVAILABLE, board.fault or "There is no page yet."
+                )
             else:
                 zipped = "gzip" in self.headers.get("Accept-Encoding", "")
                 self._send(
@@ -291,9 +296,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _cell(self, id_: str) -> None:
         try:
-            self._say(HTTPStatus.OK, self.server.site.cell(id_))
+            self._send_text(HTTPStatus.OK, self.server.site.cell(id_))
         except OrchError as error:
-            self._say(HTTPStatus.NOT_FOUND, str(error))
+            self._send_text(HTTPStatus.NOT_FOUND, str(error))
 
     def _file(self, name: str) -> None:
         path = self.server.site.files().get(name)
@@ -302,16 +307,16 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             content = None
         if content is None:
-            self._say(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            self._send_text(HTTPStatus.NOT_FOUND, "There is nothing here.")
             return
         kind = mimetypes.guess_type(name)[0] or _BYTES
         if kind not in _DRAWN:
             kind = "text/plain; charset=utf-8" if kind.startswith("text/") else _BYTES
         self._send(HTTPStatus.OK, content, kind)
 
-    def _is_called_right(self) -> bool:
-        """Whether the Host header is a name of this server. An IP address cannot be rebound."""
-        if self.server.site.token:  # the cookie belongs to the name it was set under
+    def _has_right_host(self) -> bool:
+        """Return True if the Host header names this server. An IP address cannot be rebound."""
+        if self.server.site.token:  # the browser sends the cookie to the name that set it only
             return True
         try:
             host = (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "").lower()
@@ -330,18 +335,21 @@ class _Handler(BaseHTTPRequestHandler):
             jar.load(self.headers.get("Cookie", ""))
         except CookieError:
             return False
-        found = jar.get(self.server.cookie)
-        return found is not None and self._is_token(found.value)
+        cookie = jar.get(self.server.cookie)
+        return cookie is not None and self._is_token(cookie.value)
 
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.server.site.token.encode())
 
-    def _enter(self, token: str) -> None:
-        """Sets the cookie, and goes on by the page itself: a strict cookie is not sent along a
-        redirection that began on another site."""
+    def _send_cookie(self, token: str) -> None:
+        """Set the cookie, with a page that leads to the report.
+
+        A redirection would not do: browsers do not send a strict cookie along one that began on
+        another site.
+        """
         if not self._is_token(token):
-            said = "Open the address that `orch dashboard` printed, with its token."
-            self._say(HTTPStatus.UNAUTHORIZED, said)
+            text = "Open the address that `orch dashboard` printed, with its token."
+            self._send_text(HTTPStatus.UNAUTHORIZED, text)
             return
         cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
         self._send(
@@ -352,7 +360,7 @@ class _Handler(BaseHTTPRequestHandler):
             {"Set-Cookie": cookie},
         )
 
-    def _say(self, status: HTTPStatus, text: str) -> None:
+    def _send_text(self, status: HTTPStatus, text: str) -> None:
         self._send(status, text.encode(errors="replace"), "text/plain; charset=utf-8")
 
     def _send(
@@ -377,10 +385,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is no request for something to read, in a sentence."""
+        """Answer in plain text what http.server would answer in HTML."""
         self.close_connection = True
         text = message or explain or HTTPStatus(code).phrase
         self._send(HTTPStatus(code), f"{text}\n".encode(errors="replace"), "text/plain")
 
     def log_message(self, *_: object) -> None:
-        """Requests are nobody's business, and one of them holds the token."""
+        """Log nothing: one of the requests holds the token."""

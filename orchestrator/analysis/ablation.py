@@ -1,13 +1,15 @@
-"""What a gap between two libraries is made of: their differing semantics, switched on one by one.
+"""What a difference between two libraries is made of: their semantics, switched on one by one.
 
-From library A towards B: each cause is trained alone, on A's dialect with that one cause as B has
-it, on A's seeds and random numbers. What the causes do alone need not add up to what they do
-together; the rest is told as such. Steps are ordinary cells of the embedded trainer, whose ids name
-the partial dialect.
+From library A towards B: each cause is trained alone, in A's dialect with that one cause as B has
+it, on A's seeds and random numbers. The effects of single causes need not add up to the effect of
+all of them; the rest is reported as such. Steps are ordinary cells of the embedded trainer, whose
+ids name the partial dialect.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.analysis.libraries import (
@@ -15,14 +17,33 @@ from orchestrator.analysis.libraries import (
     LibraryCell,
     LibraryQuestion,
     differing_causes,
+    final_values_by_cell,
     relevant_dialect,
 )
+from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import Estimate, estimate
-from orchestrator.errors import UnsupportedSetting
+from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.files import write_text
 from orchestrator.kl.differences import DIFFERENCES, with_difference
 from orchestrator.kl.library_semantics import Dialect, relevant
-from orchestrator.records import Cell
+from orchestrator.launch import LaunchEvent
+from orchestrator.records import Cell, Record, Spec
+from orchestrator.rundir import RunFolder
 from orchestrator.spec.rehearse import semantics
+
+EXACT = "eval/accuracy_in_domain"
+"""The metric of an ablation by default: it is exact, and measured while training."""
+Display = Callable[[Sequence[Cell], int], AbstractContextManager[Callable[[LaunchEvent], None]]]
+"""(cells to train, number of cells there are) -> a context that shows what becomes of them."""
+
+
+class AblationEnds(NamedTuple):
+    """The two cells of one question and seed, both at micro scale."""
+
+    question: str
+    seed: int
+    left: Cell
+    right: Cell
 
 
 @dataclass(frozen=True)
@@ -43,141 +64,197 @@ class Ablation:
     left: str
     right: str
     steps: tuple[AblationStep, ...]
-    ends: tuple[tuple[str, int, Cell, Cell], ...]
-    """Question, seed, A's cell, B's cell; both at micro scale."""
+    ends: tuple[AblationEnds, ...]
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell once."""
-        every = [step.cell for step in self.steps]
-        every += [cell for _, _, left, right in self.ends for cell in (left, right)]
-        return tuple({cell.id: cell for cell in every}.values())
-
-
-def plan_ablation(found: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
-    """The cells that tell what makes the gap between two libraries."""
-    steps: list[AblationStep] = []
-    ends: list[tuple[str, int, Cell, Cell]] = []
-    for question in found:
-        if left not in question.asked or right not in question.asked:
-            continue
-        one, other = question.asked[left], question.asked[right]
-        for seed in sorted(one.keys() & other.keys()):
-            a, b = (_dialect_of(x) for x in (one[seed], other[seed]))
-            name = f"{left} to {right}"
-            ends.append(
-                (
-                    question.name,
-                    seed,
-                    rehearsed_in(one[seed].cell, a, f"{left}"),
-                    rehearsed_in(other[seed].cell, b, f"{right}"),
-                )
-            )
-            for cause, taken in _single_causes(one[seed], other[seed]):
-                cell = rehearsed_in(one[seed].cell, taken, f"{name}, {cause}")
-                steps.append(
-                    AblationStep(question.name, cause, DIFFERENCES[cause].title, seed, cell)
-                )
-    return Ablation(left, right, tuple(steps), tuple(ends))
-
-
-def _single_causes(one: LibraryCell, other: LibraryCell) -> Iterator[tuple[str, Dialect]]:
-    """Every cause that changes a cell of A when it alone is taken from B, with A's dialect then.
-    One that matters only beside another (a bound of a ratio that is 1 in A) is part of the rest."""
-    a, b = _dialect_of(one), _dialect_of(other)
-    for cause in differing_causes(one, other):
-        taken = with_difference(a, cause, b)
-        if relevant(taken, one.cell.settings) != relevant_dialect(one):
-            yield cause, taken
-
-
-def _dialect_of(asked: LibraryCell) -> Dialect:
-    return semantics(asked.cell.settings.backend).dialect
-
-
-def rehearsed_in(cell: Cell, dialect: Dialect, what: str) -> Cell:
-    """The rehearsal of a declared cell in a dialect, named for what it is there for."""
-    small = plugins.load("micro").rehearse(cell, dialect)
-    if small is None:
-        raise UnsupportedSetting(
-            "micro", "backend.name", cell.settings.backend.name, ("any",), "It rehearses any cell."
-        )
-    words = what.replace(" ", "-").replace(",", "").replace("@", "-")
-    seed = f"-s{cell.settings.seed}"
-    return small.model_copy(
-        update={
-            "slug": f"{cell.slug.removesuffix(seed)[:70]}-{words}{seed}",
-            "studies": ("ablation",),
-            "axes": {**small.axes, "backend": what},
-        }
-    )
+        cells = [step.cell for step in self.steps]
+        cells += [cell for ends in self.ends for cell in (ends.left, ends.right)]
+        return tuple({cell.id: cell for cell in cells}.values())
 
 
 @dataclass(frozen=True)
 class CauseEffect:
-    """What one cause does alone. `part` is of the gap's mean; None where the gap has no sign."""
+    """The effect of one cause alone."""
 
     question: str
     cause: str
     title: str
     effect: Estimate
     part: float | None
+    """Of the whole difference's mean; None where that is 0."""
 
 
 @dataclass(frozen=True)
 class DifferenceExplanation:
-    """A gap on one question, and what its causes do alone."""
+    """A difference on one question, and the effect of each cause alone."""
 
     question: str
-    gap: Estimate
-    shares: tuple[CauseEffect, ...]
+    difference: Estimate
+    effects: tuple[CauseEffect, ...]
     rest: Estimate
-    """Gap less all causes alone: what they do together only."""
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether the gap's interval excludes 0, so that parts of it mean something."""
-        low, high = self.gap.low, self.gap.high
-        return low is not None and high is not None and (low > 0 or high < 0)
+    """The difference less all causes alone: what they do only together."""
 
 
-def explain_differences(made: Ablation, value: FinalValue) -> list[DifferenceExplanation]:
-    """Per question: the gap, each cause's effect and part of it, and the rest. A question with one
-    seed or more missing anywhere is explained over the seeds that are left."""
-    found = []
-    for name in dict.fromkeys(question for question, _, _, _ in made.ends):
-        ends = {
-            seed: (value(a.id), value(b.id))
-            for question, seed, a, b in made.ends
-            if question == name
+def plan_ablation(questions: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
+    """Return the cells that show what the difference between two libraries is made of."""
+    steps: list[AblationStep] = []
+    ends: list[AblationEnds] = []
+    for question in questions:
+        if left not in question.cells or right not in question.cells:
+            continue
+        lefts, rights = question.cells[left], question.cells[right]
+        for seed in sorted(lefts.keys() & rights.keys()):
+            one, other = lefts[seed], rights[seed]
+            first = rehearsed_in(one.cell, _dialect_of(one), left)
+            last = rehearsed_in(other.cell, _dialect_of(other), right)
+            ends.append(AblationEnds(question.name, seed, first, last))
+            for cause, dialect in _single_causes(one, other):
+                cell = rehearsed_in(one.cell, dialect, f"{left} to {right}, {cause}")
+                title = DIFFERENCES[cause].title
+                steps.append(AblationStep(question.name, cause, title, seed, cell))
+    return Ablation(left, right, tuple(steps), tuple(ends))
+
+
+def rehearsed_in(cell: Cell, dialect: Dialect, role: str) -> Cell:
+    """Return the rehearsal of a declared cell in a dialect, named for its role in an ablation."""
+    small = plugins.load("micro").rehearse(cell, dialect)
+    if small is None:
+        raise UnsupportedSetting(
+            "micro", "backend.name", cell.settings.backend.name, ("any",), "It rehearses any cell."
+        )
+    suffix = role.replace(" ", "-").replace(",", "").replace("@", "-")
+    seed = f"-s{cell.settings.seed}"
+    return small.model_copy(
+        update={
+            "slug": f"{cell.slug.removesuffix(seed)[:70]}-{suffix}{seed}",
+            "studies": ("ablation",),
+            "axes": {**small.axes, "backend": role},
         }
-        known = {s: (a, b) for s, (a, b) in ends.items() if a is not None and b is not None}
-        causes = {s.cause: s.title for s in made.steps if s.question == name}
-        at = {
+    )
+
+
+def train_missing(
+    spec: Spec, ablations: Sequence[Ablation], metric: str, display: Display
+) -> tuple[int, FinalValue]:
+    """Train the cells of ablations that have no result yet, in a folder of their own.
+
+    Cells that the experiment itself has trained at micro scale are taken from its folder. Return
+    the number of cells that failed, and the final values of a metric. Raise EnvironmentFault if
+    training was interrupted.
+    """
+    from orchestrator.launch.local import launch
+    from orchestrator.runs.collect import collect
+
+    cells = tuple({cell.id: cell for each in ablations for cell in each.cells}.values())
+    main = RunFolder.of(spec.site.runs_dir, spec.name, "micro")
+    own = RunFolder.of(spec.site.runs_dir, f"{spec.name[:54]}-ablation", "micro")
+    finished = _finished(cells, main)
+    rest = tuple(cell for cell in cells if cell.id not in finished)
+    failed = 0
+    if rest:
+        pending = [cell for cell in rest if cell.id not in _finished(rest, own)]
+        own.open()
+        named = spec.model_copy(update={"name": own.experiment.removesuffix(".micro")})
+        write_text(own.spec, named.model_dump_json(indent=1) + "\n")
+        if pending:
+            with display(pending, len(cells)) as show:
+                done = launch(rest, own, workers=spec.site.workers, on_event=show)
+            if done.interrupted:
+                raise EnvironmentFault("stopped; nothing is lost. Go on with the same command.")
+            failed = done.count("failed", "unknown")
+    records = [*finished.values(), *(r for r in collect(rest, own) if r.state == "succeeded")]
+    return failed, final_values_by_cell(measure(records, []), metric)
+
+
+def explain_differences(ablation: Ablation, value: FinalValue) -> list[DifferenceExplanation]:
+    """Return, by question, the difference, the effect of each cause, and the rest.
+
+    A question is explained over the seeds for which all its cells have a value; one without such a
+    seed is left out.
+    """
+    explanations = []
+    for name in dict.fromkeys(ends.question for ends in ablation.ends):
+        pairs = {
+            ends.seed: (value(ends.left.id), value(ends.right.id))
+            for ends in ablation.ends
+            if ends.question == name
+        }
+        ends = {s: (a, b) for s, (a, b) in pairs.items() if a is not None and b is not None}
+        titles = {s.cause: s.title for s in ablation.steps if s.question == name}
+        values = {
             (s.cause, s.seed): v
-            for s in made.steps
+            for s in ablation.steps
             if s.question == name and (v := value(s.cell.id)) is not None
         }
-        seeds = [s for s in known if all((cause, s) in at for cause in causes)]
-        if seeds and causes:
-            found.append(_explanation(name, {s: known[s] for s in seeds}, causes, at))
-    return found
+        seeds = [s for s in ends if all((cause, s) in values for cause in titles)]
+        if seeds and titles:
+            explanations.append(_explanation(name, {s: ends[s] for s in seeds}, titles, values))
+    return explanations
+
+
+def ablation_data(ablation: Ablation, metric: str, value: FinalValue) -> dict[str, Any]:
+    """Return an ablation as `orch compare --json` has it."""
+    return {
+        "left": ablation.left,
+        "right": ablation.right,
+        "metric": metric,
+        "questions": [
+            {
+                "question": one.question,
+                "gap": asdict(one.difference),
+                "rest": asdict(one.rest),
+                "told_apart": one.difference.excludes_zero,
+                "causes": [
+                    {"cause": e.cause, "title": e.title, "effect": asdict(e.effect), "part": e.part}
+                    for e in one.effects
+                ],
+            }
+            for one in explain_differences(ablation, value)
+        ],
+    }
+
+
+def _single_causes(one: LibraryCell, other: LibraryCell) -> Iterator[tuple[str, Dialect]]:
+    """Yield every cause that alone changes a cell of A, and A's dialect with the cause as B has it.
+
+    A cause that matters only together with another (a bound of a ratio that is 1 in A) is left out:
+    it is part of the rest.
+    """
+    for cause in differing_causes(one, other):
+        dialect = with_difference(_dialect_of(one), cause, _dialect_of(other))
+        if relevant(dialect, one.cell.settings) != relevant_dialect(one):
+            yield cause, dialect
+
+
+def _dialect_of(cell: LibraryCell) -> Dialect:
+    return semantics(cell.cell.settings.backend).dialect
 
 
 def _explanation(
     name: str,
-    ends: dict[int, tuple[float, float]],
-    causes: Mapping[str, str],
-    at: dict[tuple[str, int], float],
+    ends: Mapping[int, tuple[float, float]],
+    titles: Mapping[str, str],
+    values: Mapping[tuple[str, int], float],
 ) -> DifferenceExplanation:
-    gap = estimate(b - a for a, b in ends.values())
-    alone = {cause: {s: at[cause, s] - ends[s][0] for s in ends} for cause in causes}
+    """Return the explanation of one question. `ends`: seed -> value of A, value of B."""
+    difference = estimate(b - a for a, b in ends.values())
+    alone = {cause: {s: values[cause, s] - ends[s][0] for s in ends} for cause in titles}
     rest = estimate(
         ends[s][1] - ends[s][0] - sum(by_seed[s] for by_seed in alone.values()) for s in ends
     )
-    shares = []
+    effects = []
     for cause, by_seed in alone.items():
         effect = estimate(by_seed.values())
-        part = effect.mean / gap.mean if gap.mean else None
-        shares.append(CauseEffect(name, cause, causes[cause], effect, part))
-    return DifferenceExplanation(name, gap, tuple(shares), rest)
+        part = effect.mean / difference.mean if difference.mean else None
+        effects.append(CauseEffect(name, cause, titles[cause], effect, part))
+    return DifferenceExplanation(name, difference, tuple(effects), rest)
+
+
+def _finished(cells: Sequence[Cell], folder: RunFolder) -> dict[str, Record]:
+    from orchestrator.runs.collect import collect
+
+    if not folder.path.exists():
+        return {}
+    return {r.cell.id: r for r in collect(cells, folder) if r.state == "succeeded"}

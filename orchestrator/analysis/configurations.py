@@ -14,7 +14,7 @@ steps_kept      train steps before a collapse, or all of them: the mean is the a
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 
 from orchestrator.analysis.pairing import (
@@ -44,6 +44,7 @@ from orchestrator.analysis.stats import (
     holm,
     rate,
     seed_spread,
+    seeds_needed,
     two_sided_p,
 )
 from orchestrator.spec.claims import COLLAPSE
@@ -265,6 +266,32 @@ class AxisDifference:
     def verdict(self) -> str:
         """`differs`, or `not told apart`: the absence of evidence, never evidence of equality."""
         return "differs" if self.p_corrected < ALPHA else "not told apart"
+
+    def seeds_for(self, effect: float | None) -> int | None:
+        """Return the seeds that would show an effect of this size, with the spread seen here.
+
+        None with one seed, and where no number up to MAX_SEEDS suffices.
+        """
+        if effect is None or self.effect.n < 2:
+            return None
+        return seeds_needed(effect, self.effect.sd)
+
+    def data(self, effect: float | None = None) -> dict[str, object]:
+        """Return `orch compare --by --json`: numbers as numbers, null where they are not known."""
+        return {
+            "axis": self.axis,
+            "left": self.left,
+            "right": self.right,
+            "metric": self.metric,
+            "difference": asdict(self.effect),
+            "over_items": None if self.over_items is None else asdict(self.over_items),
+            "relative": None if self.relative is None else asdict(self.relative),
+            "settings": list(self.settings),
+            "p": self.p,
+            "p_corrected": self.p_corrected,
+            "verdict": self.verdict,
+            "seeds_for_effect": self.seeds_for(effect),
+        }
 
 
 OtherAxes = tuple[tuple[str, str | None], ...]

@@ -1,6 +1,15 @@
-"""Libraries."""
+"""The same cells in several libraries: `orch compare --by backend`.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+A *question* is a cell without its library and its seed. Libraries are compared question by
+question, paired on seeds. There are two *sides*, each with its own records, metric and differences:
+`predicted`, by rehearsals in each library's dialect, and `observed`, in the libraries themselves.
+They are never mixed.
+
+Libraries that mean the same by a question share one training run at micro scale: their difference
+is 0 by identity, not by measurement.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -9,15 +18,48 @@ from typing import Any, Literal
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
 from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
-from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, seeds_needed
-from orchestrator.analysis.text import counted
+from orchestrator.analysis.stats import (
+    ALPHA,
+    Estimate,
+    estimate,
+    holm,
+    one_sided_p,
+    seeds_needed,
+    two_sided_p,
+)
+from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.identity import digest, drift, identity
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import BackendRef, Settings
-from orchestrator.spec.rehearse import semantics
+from orchestrator.spec.rehearse import rehearse, semantics
+
+MARGIN = 0.03
+"""Accuracies closer than this are called indistinguishable, where the interval says so."""
+CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
+"""Metrics whose curves are compared: the first that any run of a question has."""
+BETA_EFFECTIVE = "train/beta_effective"
+SideName = Literal["predicted", "observed"]
+FinalValue = Callable[[str], float | None]
+"""Cell id -> final value of the metric that is compared; None without one."""
+_NO_PATHS = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
+_MATHEMATICS = (
+    "kl.",
+    "loss.",
+    "advantage.",
+    "optimizer.",
+    "batch.",
+    "max_staleness_steps",
+    "seed",
+)
+"""Fields whose ledger entries say something of the mathematics."""
+
+
+# ---------------------------------------------------------------- questions
 
 
 @dataclass(frozen=True)
@@ -30,142 +72,113 @@ class LibraryCell:
 
     @property
     def library(self) -> str:
+        """`verl@0.9.1`."""
         return library_name(self.cell.settings.backend)
 
     @property
     def seed(self) -> int:
+        """The declared seed."""
         return self.cell.settings.seed
 
     @property
     def question(self) -> str:
+        """The digest of its question."""
         return question_id(self.cell.settings)
-
-
-def library_name(backend: BackendRef) -> str:
-    """`verl@0.9.1`."""
-    return f"{backend.name}@{backend.version}" if backend.version else backend.name
-
-
-def question_id(settings: Settings) -> str:
-    """What is the same for all libraries and seeds, as a digest."""
-    return digest(_question(settings))
-
-
-def _question(settings: Settings) -> dict[str, object]:
-    plain = identity(settings)
-    return {name: value for name, value in plain.items() if name not in ("backend", "seed")}
 
 
 @dataclass(frozen=True)
 class LibraryQuestion:
-    """A cell as every library was asked it: library -> seed -> what was asked."""
+    """A cell as it is declared for each library: library -> seed -> cell."""
 
     name: str
-    asked: Mapping[str, Mapping[int, LibraryCell]]
+    cells: Mapping[str, Mapping[int, LibraryCell]]
 
-    def one(self, library: str) -> LibraryCell:
-        """Any seed of a library."""
-        return next(iter(self.asked[library].values()))
+    def any_seed(self, library: str) -> LibraryCell:
+        """Return the cell of the library's first seed."""
+        return next(iter(self.cells[library].values()))
 
 
-def questions(asked: Sequence[LibraryCell]) -> list[LibraryQuestion]:
-    """Every question asked of two libraries or more, in order.
+def library_name(backend: BackendRef) -> str:
+    """Return `verl@0.9.1`."""
+    return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
-    Raises SelectionError if there is none, saying what the nearest cells differ in.
+
+def question_id(settings: Settings) -> str:
+    """Return a digest of the settings that are the same for all libraries and seeds."""
+    return digest(_question_settings(settings))
+
+
+def library_cells(cells: Sequence[Cell], side: SideName) -> tuple[list[LibraryCell], list[Cell]]:
+    """Return declared cells with the ids they are trained under, and the cells that are trained."""
+    if side == "observed":
+        full = [cell for cell in cells if cell.scale == "full"]
+        return [LibraryCell(cell, cell.id) for cell in full], full
+    return [LibraryCell(cell, rehearse([cell])[0].id) for cell in cells], rehearse(cells)
+
+
+def questions(cells: Sequence[LibraryCell]) -> list[LibraryQuestion]:
+    """Return every question declared for two libraries or more, in order.
+
+    Raise SelectionError without one, naming the fields in which the nearest cells differ.
     """
-    libraries = list(dict.fromkeys(each.library for each in asked))
+    libraries = list(dict.fromkeys(cell.library for cell in cells))
     if len(libraries) < 2:
         raise SelectionError(
             f"all these cells are of {libraries[0] if libraries else 'no library'}: name two "
             "libraries or more on the axis `backend`"
         )
     grouped: dict[str, dict[str, dict[int, LibraryCell]]] = {}
-    for each in asked:
-        grouped.setdefault(each.question, {}).setdefault(each.library, {})[each.seed] = each
-    shared = {key: found for key, found in grouped.items() if len(found) > 1}
+    for cell in cells:
+        grouped.setdefault(cell.question, {}).setdefault(cell.library, {})[cell.seed] = cell
+    shared = [by_library for by_library in grouped.values() if len(by_library) > 1]
     if not shared:
-        raise SelectionError(_nearest_text(asked, libraries))
-    names = _question_names(
-        [next(iter(next(iter(f.values())).values())).cell for f in shared.values()]
-    )
+        raise SelectionError(_nearest_text(cells, libraries))
+    firsts = [next(iter(next(iter(by_library.values())).values())).cell for by_library in shared]
+    names = _question_names(firsts)
     return [
-        LibraryQuestion(name, found) for name, found in zip(names, shared.values(), strict=True)
+        LibraryQuestion(name, by_library) for name, by_library in zip(names, shared, strict=True)
     ]
 
 
-def _nearest_text(asked: Sequence[LibraryCell], libraries: Sequence[str]) -> str:
-    one = next(e for e in asked if e.library == libraries[0])
-    others = [e for e in asked if e.library != one.library]
-    gaps = [drift(_question(one.cell.settings), _question(e.cell.settings)) for e in others]
-    at = min(range(len(gaps)), key=lambda i: len(gaps[i]))
-    said = ", ".join(f"{field} ({a} and {b})" for field, (a, b) in list(gaps[at].items())[:6])
+def _question_settings(settings: Settings) -> dict[str, object]:
+    plain = identity(settings)
+    return {name: value for name, value in plain.items() if name not in ("backend", "seed")}
+
+
+def _nearest_text(cells: Sequence[LibraryCell], libraries: Sequence[str]) -> str:
+    first = next(cell for cell in cells if cell.library == libraries[0])
+    others = [cell for cell in cells if cell.library != first.library]
+    drifts = [
+        drift(_question_settings(first.cell.settings), _question_settings(other.cell.settings))
+        for other in others
+    ]
+    nearest = min(range(len(drifts)), key=lambda i: len(drifts[i]))
+    fields = ", ".join(f"{field} ({a} and {b})" for field, (a, b) in [*drifts[nearest].items()][:6])
     return (
-        f"no cell is asked of two libraries: {one.cell.slug} and its nearest, "
-        f"{others[at].cell.slug}, differ in {said}. Cells compare where all but the library is "
-        "equal: make `backend` an axis of one study, or give both the same recipe"
+        f"no cell is asked of two libraries: {first.cell.slug} and its nearest, "
+        f"{others[nearest].cell.slug}, differ in {fields}. Cells compare where all but the library "
+        "is equal: make `backend` an axis of one study, or give both the same recipe"
     )
 
 
 def _question_names(cells: Sequence[Cell]) -> list[str]:
-    """`k1.reward β=0.05`, with whatever else tells these cells apart."""
-    shown = ("kl", "beta", "backend", "seed", "backend.version")
-    axes = [{k: v for k, v in cell.axes.items() if k not in shown} for cell in cells]
+    """Return `k1.reward β=0.05`, with the other axes in which these cells differ."""
+    named_already = ("kl", "beta", "backend", "seed", "backend.version")
+    axes = [{k: v for k, v in cell.axes.items() if k not in named_already} for cell in cells]
     differ = [k for k in axes[0] if len({a.get(k) for a in axes}) > 1] if axes else []
     studies = len({cell.studies for cell in cells}) > 1
-    named = []
+    names = []
     for cell in cells:
         kl = cell.settings.kl
-        words = [kl.label if kl.placement is None else f"{kl.label} β={kl.beta:g}"]
-        words += [f"{k}={cell.axes[k]}" for k in differ if k in cell.axes]
-        words += [",".join(cell.studies)] if studies else []
-        named.append(" ".join(words))
-    twice = {name for name in named if named.count(name) > 1}
-    return [f"{n} ({c.id})" if n in twice else n for n, c in zip(named, cells, strict=True)]
+        parts = [kl.label if kl.placement is None else f"{kl.label} β={kl.beta:g}"]
+        parts += [f"{k}={cell.axes[k]}" for k in differ if k in cell.axes]
+        parts += [",".join(cell.studies)] if studies else []
+        names.append(" ".join(parts))
+    twice = {name for name in names if names.count(name) > 1}
+    return [f"{n} ({c.id})" if n in twice else n for n, c in zip(names, cells, strict=True)]
 
 
-def curves_by_library(
-    runs: Mapping[str, MeasuredRun], question: LibraryQuestion, metric: str, points: int = 6
-) -> tuple[tuple[int, ...], dict[str, tuple[float, ...]]]:
-    """Samples, and per library the mean over its seeds, at progress that every run has reached.
-
-    Progress is counted in rollouts seen, which for equal batches is equal train steps.
-    """
-    series: dict[str, list[Mapping[int, float]]] = {}
-    for library, asked in question.asked.items():
-        for each in asked.values():
-            run = runs.get(each.id)
-            if run is not None and metric in run.series:
-                per = rollouts_per_step(run.record.cell.settings)
-                series.setdefault(library, []).append(
-                    {step * per: v for step, v in run.series[metric].items()}
-                )
-    every = [set(points_) for rows in series.values() for points_ in rows]
-    common = sorted(set.intersection(*every)) if every else []
-    last = len(common) - 1
-    at = (
-        tuple(dict.fromkeys(common[round(i * last / (points - 1))] for i in range(points)))
-        if (common)
-        else ()
-    )
-    return at, {
-        library: tuple(fmean(row[x] for row in rows) for x in at)
-        for library, rows in series.items()
-    }
-
-
-def rollouts_per_step(settings: Settings) -> int:
-    """Rollouts of a train step."""
-    return (
-        settings.batch.num_prompts * settings.rollout.group_size // settings.batch.num_minibatches
-    )
-
-
-MARGIN = 0.03
-"""Accuracies closer than this are called indistinguishable, where the interval says so."""
-
-
-FinalValue = Callable[[str], float | None]
-"""Cell id -> final value of the metric that is compared; None: not there."""
+# ---------------------------------------------------------------- differences of final values
 
 
 @dataclass(frozen=True)
@@ -184,70 +197,116 @@ class LibraryDifference:
 
     @property
     def verdict(self) -> str:
-        """`same mathematics`, `differs`, `indistinguishable` (surely closer than MARGIN, as where
-        the 95 % interval lies within it),
-        or `underpowered` with the seeds that would tell."""
+        """`same mathematics`, `differs`, `indistinguishable` or `underpowered`.
+
+        Indistinguishable is a difference shown to be smaller than MARGIN by two one-sided tests,
+        as where the 95 % interval lies within it. Underpowered comes with the seeds that would
+        decide.
+        """
         if self.same:
             return "same mathematics"
         if self.effect is None:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        if (
-            max(one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1])
-            < ALPHA / 2
-        ):
+        beyond = one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1]
+        if max(beyond) < ALPHA / 2:
             return "indistinguishable"
         more = self._more_seeds()
         return f"underpowered ({more})" if more else "underpowered"
 
     def _more_seeds(self) -> str:
-        """How many seeds more would tell, if effect and spread stay as seen."""
+        """Return the seeds that would decide, if effect and spread stay as they are."""
         effect = self.effect
         if effect is None or effect.n < 2:
             return "2 seeds or more are needed"
-        apart = max(abs(effect.mean), MARGIN - abs(effect.mean))
-        needed = seeds_needed(apart, effect.sd)
+        distance = max(abs(effect.mean), MARGIN - abs(effect.mean))
+        needed = seeds_needed(distance, effect.sd)
         return f"about {counted(max(1, needed - effect.n), 'more seed')}" if needed else ""
 
 
 def library_differences(
-    found: Sequence[LibraryQuestion], base: str, value: FinalValue
+    questions: Sequence[LibraryQuestion], base: str, value: FinalValue
 ) -> list[LibraryDifference]:
-    """Every library against `base`, question by question, with Holm's correction over all."""
-    listed = [
-        _difference(question, base, library, value)
-        for question in found
-        if base in question.asked
-        for library in question.asked
-        if library != base
-    ]
-    return with_corrected_p(listed)
+    """Return every library against `base`, by question, with Holm's correction over all."""
+    return with_corrected_p(
+        [
+            _difference(question, base, library, value)
+            for question in questions
+            if base in question.cells
+            for library in question.cells
+            if library != base
+        ]
+    )
 
 
 def overall_differences(
-    found: Sequence[LibraryQuestion], value: FinalValue
+    questions: Sequence[LibraryQuestion], value: FinalValue
 ) -> list[LibraryDifference]:
-    """Every pair of libraries, over all questions both were asked: the mean over them, by seed."""
-    libraries = list(dict.fromkeys(name for q in found for name in q.asked))
-    listed = []
-    for at, left in enumerate(libraries):
-        for right in libraries[at + 1 :]:
-            both = [q for q in found if left in q.asked and right in q.asked]
+    """Return every pair of libraries over all questions both have: the mean over them, by seed."""
+    libraries = list(dict.fromkeys(name for q in questions for name in q.cells))
+    differences = []
+    for index, left in enumerate(libraries):
+        for right in libraries[index + 1 :]:
+            both = [q for q in questions if left in q.cells and right in q.cells]
             same = bool(both) and all(_is_one_run(q, left, right) for q in both)
             values = [_by_seed(q, left, right, value) for q in both]
             seeds = set.intersection(*(set(v) for v in values)) if values else set()
             effect = estimate(fmean(v[s] for v in values) for s in seeds) if seeds else None
             name = f"all {len(both)} questions"
-            listed.append(LibraryDifference(name, left, right, effect, same, _two_sided_p(effect)))
-    return with_corrected_p(listed)
+            differences.append(
+                LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
+            )
+    return with_corrected_p(differences)
 
 
-def with_corrected_p(listed: Sequence[LibraryDifference]) -> list[LibraryDifference]:
-    """With p-values corrected over those that were measured."""
-    measured = [gap for gap in listed if gap.effect is not None and not gap.same]
-    told = dict(zip(map(id, measured), holm([gap.p for gap in measured]), strict=True))
-    return [replace(gap, p_corrected=told.get(id(gap), 1.0)) for gap in listed]
+def with_corrected_p(differences: Sequence[LibraryDifference]) -> list[LibraryDifference]:
+    """Return the differences with p-values corrected over those that were measured."""
+    measured = [one for one in differences if one.effect is not None and not one.same]
+    corrected = dict(zip(map(id, measured), holm([one.p for one in measured]), strict=True))
+    return [replace(one, p_corrected=corrected.get(id(one), 1.0)) for one in differences]
+
+
+def final_estimate(
+    question: LibraryQuestion, library: str, value: FinalValue, *, is_share: bool = False
+) -> Estimate | None:
+    """Return a library's mean over the seeds that are finished; a share lies in [0, 1]."""
+    values = [value(cell.id) for cell in question.cells[library].values()]
+    finished = [v for v in values if v is not None]
+    if not finished:
+        return None
+    final = estimate(finished)
+    return final.within(0.0, 1.0) if is_share else final
+
+
+def final_values_by_cell(runs: Iterable[MeasuredRun], metric: str) -> FinalValue:
+    """Return a function from cell id to the final value of a metric."""
+    by_id = {run.record.cell.id: run.finals.get(metric) for run in runs}
+    return by_id.get
+
+
+def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
+    """Return a sentence for seeds that a library lacks and another has, and how to get them."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for question in questions:
+        seeds = sorted({seed for cells in question.cells.values() for seed in cells})
+        for library, cells in question.cells.items():
+            if lacks := [s for s in seeds if s not in cells]:
+                reason = (
+                    f"declares no seed {listed(lacks)}: give it the seeds of the others in the spec"
+                )
+                reasons.setdefault((library, reason), []).append(question.name)
+            if lacks := [s for s in seeds if s in cells and value(cells[s].id) is None]:
+                name, wanted = library.partition("@")[0], ",".join(map(str, lacks))
+                reason = (
+                    f"has no result for seed {listed(lacks)}: run "
+                    f"`orch run {spec} -w backend={name} -w seed={wanted}`"
+                )
+                reasons.setdefault((library, reason), []).append(question.name)
+    return [
+        f"{library} {reason} (in {first_names(names)})"
+        for (library, reason), names in reasons.items()
+    ]
 
 
 def _difference(
@@ -256,143 +315,73 @@ def _difference(
     by_seed = _by_seed(question, left, right, value)
     effect = estimate(by_seed.values()) if by_seed else None
     same = _is_one_run(question, left, right)
-    return LibraryDifference(question.name, left, right, effect, same, _two_sided_p(effect))
-
-
-def _two_sided_p(effect: Estimate | None) -> float:
-    return 1.0 if effect is None or effect.n < 2 else min(1.0, 2 * min(one_sided_p(effect, 0.0)))
+    return LibraryDifference(question.name, left, right, effect, same, two_sided_p(effect))
 
 
 def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
-    one, other = question.asked[left], question.asked[right]
+    one, other = question.cells[left], question.cells[right]
     return all(one[s].id == other[s].id for s in one.keys() & other.keys())
 
 
 def _by_seed(
     question: LibraryQuestion, left: str, right: str, value: FinalValue
 ) -> dict[int, float]:
-    one, other = question.asked[left], question.asked[right]
+    """Return seed -> right minus left, for the seeds that are finished in both."""
+    one, other = question.cells[left], question.cells[right]
     pairs = {s: (value(one[s].id), value(other[s].id)) for s in sorted(one.keys() & other.keys())}
     return {s: b - a for s, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-def final_estimate(
-    question: LibraryQuestion, library: str, value: FinalValue, *, is_share: bool = False
-) -> Estimate | None:
-    """A library's mean over the seeds that are finished; a share lies in [0, 1]."""
-    values = [value(each.id) for each in question.asked[library].values()]
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    found = estimate(known)
-    return found.within(0.0, 1.0) if is_share else found
+# ---------------------------------------------------------------- curves
 
 
-def missing_seeds(found: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
-    """Sentences: seeds that a library lacks and another has, and what makes them comparable."""
-    said: dict[tuple[str, str], list[str]] = {}
-    for question in found:
-        seeds = sorted({seed for each in question.asked.values() for seed in each})
-        for library, each in question.asked.items():
-            if lacks := [s for s in seeds if s not in each]:
-                what = f"declares no seed {_listed(lacks)}: give it the seeds of the others in the "
-                said.setdefault((library, what + "spec"), []).append(question.name)
-            if lacks := [s for s in seeds if s in each and value(each[s].id) is None]:
-                name = library.partition("@")[0]
-                wanted = ",".join(map(str, lacks))
-                what = f"has no result for seed {_listed(lacks)}: run `orch run {spec} -w backend="
-                said.setdefault((library, f"{what}{name} -w seed={wanted}`"), []).append(
-                    question.name
+def curves_by_library(
+    runs: Mapping[str, MeasuredRun], question: LibraryQuestion, metric: str, points: int = 6
+) -> tuple[tuple[int, ...], dict[str, tuple[float, ...]]]:
+    """Return numbers of rollouts, and per library the mean over its seeds at each of them.
+
+    They are spread over the progress that every run has reached. Progress is counted in rollouts
+    seen, which for equal batches is equal train steps.
+    """
+    series: dict[str, list[Mapping[int, float]]] = {}
+    for library, cells in question.cells.items():
+        for cell in cells.values():
+            run = runs.get(cell.id)
+            if run is not None and metric in run.series:
+                per_step = rollouts_per_step(run.record.cell.settings)
+                series.setdefault(library, []).append(
+                    {step * per_step: v for step, v in run.series[metric].items()}
                 )
-    return [
-        f"{library} {what} (in {_first_names(where)})" for (library, what), where in said.items()
-    ]
+    reached = [set(curve) for curves in series.values() for curve in curves]
+    common = sorted(set.intersection(*reached)) if reached else []
+    last = len(common) - 1
+    indices = [round(i * last / (points - 1)) for i in range(points)] if common else []
+    samples = tuple(dict.fromkeys(common[i] for i in indices))
+    return samples, {
+        library: tuple(fmean(curve[x] for curve in curves) for x in samples)
+        for library, curves in series.items()
+    }
 
 
-def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def rollouts_per_step(settings: Settings) -> int:
+    """Return the number of rollouts of a train step."""
+    batch = settings.batch
+    return batch.num_prompts * settings.rollout.group_size // batch.num_minibatches
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return " and ".join([", ".join(map(str, seeds[:-1])), str(seeds[-1])]).removeprefix(" and ")
-
-
-def final_values_by_cell(runs: Iterable[MeasuredRun], metric: str) -> FinalValue:
-    """Final values of a metric by cell id."""
-    by_id = {run.record.cell.id: run.finals.get(metric) for run in runs}
-    return by_id.get
-
-
-BETA_EFFECTIVE = "train/beta_effective"
-_NOWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
-_ABOUT = ("kl.", "loss.", "advantage.", "optimizer.", "batch.", "max_staleness_steps", "seed")
+# ---------------------------------------------------------------- what the libraries mean
 
 
 @dataclass(frozen=True)
 class DialectDifference:
-    """One cause in which a library parts from the base, and the questions it matters to."""
+    """One cause in which a library's mathematics differs from the base's."""
 
     cause: str
     title: str
     base: str
     other: str
     questions: tuple[str, ...]
-
-
-def relevant_dialect(asked: LibraryCell) -> Dialect:
-    """What of a library's dialect matters to a cell."""
-    settings = asked.cell.settings
-    return relevant(semantics(settings.backend).dialect, settings)
-
-
-def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
-    """Causes in which two libraries differ on a cell; not those in which they are alike and which
-    another cause keeps from mattering in one (a bound of a ratio that is 1)."""
-    apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
-    return [
-        each for each in differing(relevant_dialect(one), relevant_dialect(other)) if each in apart
-    ]
-
-
-def dialect_differences(
-    found: Sequence[LibraryQuestion], base: str, library: str
-) -> list[DialectDifference]:
-    """Every cause in which two libraries differ on these questions."""
-    said_of: dict[tuple[str, str, str], list[str]] = {}
-    for question in found:
-        if base not in question.asked or library not in question.asked:
-            continue
-        both = question.one(base), question.one(library)
-        one, other = map(relevant_dialect, both)
-        for cause in differing_causes(*both):
-            key = (cause, describe(one, cause), describe(other, cause))
-            said_of.setdefault(key, []).append(question.name)
-    return [
-        DialectDifference(cause, DIFFERENCES[cause].title, a, b, tuple(where))
-        for (cause, a, b), where in said_of.items()
-    ]
-
-
-def not_imitated(found: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
-    """What of a library the rehearsal does not imitate."""
-    backend = next(q.one(library) for q in found if library in q.asked).cell.settings.backend
-    return semantics(backend).omits
-
-
-def not_compared(found: Sequence[LibraryQuestion]) -> list[str]:
-    """Of what matters to these questions: what of the libraries was read in their sources, and not
-    held against their own functions by running them."""
-    read: dict[str, tuple[str, ...]] = {}
-    for question in found:
-        for library in question.asked:
-            for cause in differing(relevant_dialect(question.one(library)), PLAIN):
-                if DIFFERENCES[cause].not_compared and library not in read.get(cause, ()):
-                    read[cause] = (*read.get(cause, ()), library)
-    return [
-        f"{DIFFERENCES[cause].title} of {', '.join(libraries)}, not compared: "
-        f"{DIFFERENCES[cause].not_compared}"
-        for cause, libraries in read.items()
-    ]
+    """The questions it matters to."""
 
 
 @dataclass(frozen=True)
@@ -405,72 +394,136 @@ class LedgerDifference:
     questions: tuple[str, ...]
 
 
+def relevant_dialect(cell: LibraryCell) -> Dialect:
+    """Return the parts of a library's dialect that matter to a cell."""
+    settings = cell.cell.settings
+    return relevant(semantics(settings.backend).dialect, settings)
+
+
+def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
+    """Return the causes in which two libraries differ on a cell.
+
+    A cause in which they are alike is left out, even where another cause keeps it from mattering
+    in one of them (a bound of a ratio that is 1).
+    """
+    apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
+    causes = differing(relevant_dialect(one), relevant_dialect(other))
+    return [cause for cause in causes if cause in apart]
+
+
+def dialect_differences(
+    questions: Sequence[LibraryQuestion], base: str, library: str
+) -> list[DialectDifference]:
+    """Return every cause in which two libraries differ on these questions."""
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for question in _of_both(questions, base, library):
+        cells = question.any_seed(base), question.any_seed(library)
+        one, other = map(relevant_dialect, cells)
+        for cause in differing_causes(*cells):
+            key = (cause, describe(one, cause), describe(other, cause))
+            names.setdefault(key, []).append(question.name)
+    return [
+        DialectDifference(cause, DIFFERENCES[cause].title, a, b, tuple(where))
+        for (cause, a, b), where in names.items()
+    ]
+
+
 def ledger_differences(
-    found: Sequence[LibraryQuestion], base: str, library: str
+    questions: Sequence[LibraryQuestion], base: str, library: str
 ) -> list[LedgerDifference]:
-    """Where two libraries' ledgers say different things of the mathematics of the same cell, at
-    least one of them something other than `exact`."""
-    said_of: dict[tuple[str, str, str], list[str]] = {}
-    for question in found:
-        if base not in question.asked or library not in question.asked:
-            continue
-        one, other = (_ledger_of(question.one(name)) for name in (base, library))
-        for field in [f for f in one if f in other and f.startswith(_ABOUT)]:
+    """Return where two ledgers differ about the mathematics of the same cell.
+
+    Fields that both ledgers call `exact` are left out.
+    """
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for question in _of_both(questions, base, library):
+        one, other = (_ledger_of(question.any_seed(name)) for name in (base, library))
+        for field in [f for f in one if f in other and f.startswith(_MATHEMATICS)]:
             a, b = (_ledger_text(entry) for entry in (one[field], other[field]))
             if a != b and not one[field].status == other[field].status == "exact":
-                said_of.setdefault((field, a, b), []).append(question.name)
-    return [LedgerDifference(f, a, b, tuple(where)) for (f, a, b), where in said_of.items()]
+                names.setdefault((field, a, b), []).append(question.name)
+    return [LedgerDifference(f, a, b, tuple(where)) for (f, a, b), where in names.items()]
 
 
-def _ledger_text(entry: LedgerEntry) -> str:
-    return f"{entry.status}: {entry.note}" if entry.note else entry.status
+def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
+    """Return what of a library the rehearsal does not imitate, in sentences."""
+    cell = next(q.any_seed(library) for q in questions if library in q.cells)
+    return semantics(cell.cell.settings.backend).omits
 
 
-def _ledger_of(asked: LibraryCell) -> Mapping[str, LedgerEntry]:
-    """Field -> entry; empty for a cell that the library refuses."""
-    cell = asked.cell
-    if cell.scale == "micro":  # trained as its rehearsal
-        rehearsed = plugins.load("micro").rehearse(cell)
-        cell = rehearsed or cell
-    try:
-        plan = plugins.load(cell.settings.backend.name).translate(cell, _NOWHERE)
-    except UnsupportedSetting:
-        return {}
-    return {entry.field: entry for entry in plan.ledger}
+def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
+    """Return a sentence for each cause that was read in a library's source only.
+
+    These causes matter to the questions, and no function of the library was run to confirm them.
+    """
+    libraries: dict[str, tuple[str, ...]] = {}
+    for question in questions:
+        for library in question.cells:
+            for cause in differing(relevant_dialect(question.any_seed(library)), PLAIN):
+                if DIFFERENCES[cause].not_compared and library not in libraries.get(cause, ()):
+                    libraries[cause] = (*libraries.get(cause, ()), library)
+    return [
+        f"{DIFFERENCES[cause].title} of {', '.join(names)}, not compared: "
+        f"{DIFFERENCES[cause].not_compared}"
+        for cause, names in libraries.items()
+    ]
 
 
-def refusals(found: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
-    """Question -> the library's sentence, for cells it cannot run: their rehearsal is of what it
-    would mean by them."""
-    told = {}
-    for question in found:
-        if library not in question.asked:
+def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
+    """Return question -> the library's sentence, for cells it cannot run.
+
+    The rehearsal of such a cell shows what the library would mean by it.
+    """
+    sentences = {}
+    for question in questions:
+        if library not in question.cells:
             continue
-        cell = question.one(library).cell
+        cell = question.any_seed(library).cell
         if cell.scale == "micro":
             continue
         try:
-            plugins.load(cell.settings.backend.name).translate(cell, _NOWHERE)
+            plugins.load(cell.settings.backend.name).translate(cell, _NO_PATHS)
         except UnsupportedSetting as error:
-            told[question.name] = str(error)
-    return told
+            sentences[question.name] = str(error)
+    return sentences
 
 
 def beta_effective(
     runs: Mapping[str, MeasuredRun], question: LibraryQuestion, library: str
 ) -> Estimate | None:
-    """Mean over the steps of each seed; None where nothing measured it."""
+    """Return the effective beta: the mean over the steps of each seed; None if not measured."""
     means = []
-    for asked in question.asked[library].values():
-        run = runs.get(asked.id)
+    for cell in question.cells[library].values():
+        run = runs.get(cell.id)
         values = list(run.series.get(BETA_EFFECTIVE, {}).values()) if run else []
         if values:
             means.append(sum(values) / len(values))
     return estimate(means) if means else None
 
 
-CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
-SideName = Literal["predicted", "observed"]
+def _of_both(
+    questions: Sequence[LibraryQuestion], base: str, library: str
+) -> Iterator[LibraryQuestion]:
+    return (q for q in questions if base in q.cells and library in q.cells)
+
+
+def _ledger_text(entry: LedgerEntry) -> str:
+    return f"{entry.status}: {entry.note}" if entry.note else entry.status
+
+
+def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
+    """Return field -> entry; empty for a cell that the library refuses."""
+    cell = library_cell.cell
+    if cell.scale == "micro":  # trained as its rehearsal
+        cell = plugins.load("micro").rehearse(cell) or cell
+    try:
+        plan = plugins.load(cell.settings.backend.name).translate(cell, _NO_PATHS)
+    except UnsupportedSetting:
+        return {}
+    return {entry.field: entry for entry in plan.ledger}
+
+
+# ---------------------------------------------------------------- sides
 
 
 @dataclass(frozen=True)
@@ -486,118 +539,189 @@ class LibrarySide:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for q in self.questions for name in q.asked))
+        """The libraries of its questions, in order."""
+        return tuple(dict.fromkeys(name for q in self.questions for name in q.cells))
 
     def value(self, metric: str | None = None) -> FinalValue:
-        """Final values by cell id."""
+        """Return a function from cell id to the final value of a metric (default: the main one)."""
         return final_values_by_cell(self.runs.values(), metric or self.metric or "")
 
 
 def library_side(
     name: SideName,
-    asked: Sequence[LibraryCell],
+    cells: Sequence[LibraryCell],
     records: Sequence[Record],
     scores: Sequence[Score],
     metric: str | None = None,
 ) -> LibrarySide:
-    """A side, its main metric the preferred one that any run has, or the one asked for.
+    """Return a side. Its main metric is the given one, or the preferred one that any run has.
 
-    Raises SelectionError where no cell is asked of two libraries.
+    Raise SelectionError where no cell is declared for two libraries, or no run has the metric.
     """
     runs = {run.record.cell.id: run for run in measure(records, scores)}
-    known = {m for run in runs.values() for m in run.finals}
-    if metric is not None and known and metric not in known:
-        raise SelectionError(f"no run measured {metric} (there are: {', '.join(sorted(known))})")
-    chosen = metric or next((m for m in IN_DOMAIN if m in known), None)
-    return LibrarySide(name, tuple(questions(asked)), runs, chosen)
+    measured = {m for run in runs.values() for m in run.finals}
+    if metric is not None and measured and metric not in measured:
+        raise SelectionError(f"no run measured {metric} (there are: {', '.join(sorted(measured))})")
+    chosen = metric or next((m for m in IN_DOMAIN if m in measured), None)
+    return LibrarySide(name, tuple(questions(cells)), runs, chosen)
 
 
-def side_data(found: LibrarySide, base: str, spec: str) -> dict[str, Any]:
-    """Everything a page says of one side, as plain data."""
-    known = {m for run in found.runs.values() for m in run.finals}
-    outside = next((m for m in OUT_OF_DOMAIN if m in known), None)
-    value = found.value()
+def read_sides(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    metric: str | None = None,
+    known: tuple[Sequence[Record], Sequence[Score]] | None = None,
+) -> Iterator[LibrarySide]:
+    """Yield the sides of an experiment that have cells, from the run directories.
+
+    `cells` are declared ones. First comes the side that this experiment runs at; the other only
+    if its folder exists. `known`: records and scores of the first side, where they were read
+    already. Raise SelectionError as `library_side` does.
+    """
+    from orchestrator.evaluate import score_index
+    from orchestrator.runs.collect import collect
+
+    spec = experiment.spec
+    first: SideName = "predicted" if experiment.scale == "micro" else "observed"
+    second: SideName = "observed" if first == "predicted" else "predicted"
+    for name in (first, second):
+        scale = "micro" if name == "predicted" else "full"
+        folder = RunFolder.of(spec.site.runs_dir, spec.name, scale)
+        if name == second and not folder.path.exists():
+            continue
+        side_cells, trained = library_cells(cells, name)
+        if not trained:
+            continue
+        if name == first and known is not None:
+            records, scores = known
+        else:
+            records = collect(trained, folder)
+            scores = score_index(trained, spec.evaluation, folder).scores
+        yield library_side(name, side_cells, records, scores, metric)
+
+
+def choose_base(side: LibrarySide, library: str | None) -> str:
+    """Return the library the others are set against: the first, or the one of this name.
+
+    `library` is a name with or without its release. Raise SelectionError unless it names one.
+    """
+    if library is None:
+        return side.libraries[0]
+    hits = [name for name in side.libraries if library in (name, name.partition("@")[0])]
+    if len(hits) != 1:
+        raise SelectionError(
+            f"--against {library} names {'no' if not hits else 'more than one'} library of this "
+            f"comparison (there are: {', '.join(side.libraries)})"
+        )
+    return hits[0]
+
+
+# ---------------------------------------------------------------- as plain data
+
+
+def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str) -> dict[str, Any]:
+    """Return `orch compare --by backend --json`, which the text of it is printed from."""
+    asked = sides[0].questions
+    source = experiment.spec.source or experiment.spec.name
     return {
-        "metric": found.metric,
-        "out_of_domain": outside,
+        "experiment": experiment.spec.name,
         "base": base,
-        "scores": [
-            _score_data(found, q, library, outside) for q in found.questions for library in q.asked
+        "not_compared": [
+            *not_compared(asked),
+            *(f"{base}, not imitated: {sentence}" for sentence in not_imitated(asked, base)),
         ],
-        "curves": [_curve_data(found, q) for q in found.questions],
-        "differences": [
-            difference_data(gap) for gap in library_differences(found.questions, base, value)
-        ],
-        "overall": [difference_data(gap) for gap in overall_differences(found.questions, value)],
-        "missing": missing_seeds(found.questions, value, spec),
+        "meaning": meaning_data(asked, base),
+        **{side.name: side_data(side, base, source) for side in sides},
     }
 
 
-def _score_data(
-    found: LibrarySide, question: LibraryQuestion, library: str, outside: str | None
-) -> dict[str, Any]:
-    asked = question.asked[library]
-    beta = question.one(library).cell.settings.kl.beta
-    share = found.metric is not None and is_accuracy(found.metric)
-    shared = [
-        name
-        for name, others in question.asked.items()
-        if name != library
-        and any(others[s].id == asked[s].id for s in asked.keys() & others.keys())
-    ]
-    return {
-        "question": question.name,
-        "library": library,
-        "seeds": len(asked),
-        "in_domain": estimate_data(
-            final_estimate(question, library, found.value(), is_share=share)
-        ),
-        "out_of_domain": estimate_data(
-            final_estimate(question, library, found.value(outside), is_share=True)
-            if outside
-            else None
-        ),
-        "beta": beta if question.one(library).cell.settings.kl.placement else None,
-        "beta_effective": estimate_data(beta_effective(found.runs, question, library)),
-        "one_run_with": shared,
-    }
-
-
-def _curve_data(found: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
-    for metric in CURVES:
-        at, curves = curves_by_library(found.runs, question, metric)
-        if at:
-            return {"question": question.name, "metric": metric, "samples": at, "curves": curves}
-    return {"question": question.name, "metric": None, "samples": (), "curves": {}}
-
-
-def difference_data(gap: LibraryDifference) -> dict[str, Any]:
-    """A difference as plain data."""
-    return {
-        "question": gap.question,
-        "left": gap.left,
-        "right": gap.right,
-        "difference": estimate_data(gap.effect),
-        "p_corrected": gap.p_corrected,
-        "verdict": gap.verdict,
-    }
-
-
-def estimate_data(found: Estimate | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
-
-
-def meaning_data(found: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
-    """What each library means differently than the base, and what its rehearsal leaves out."""
-    libraries = dict.fromkeys(name for q in found for name in q.asked)
+def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
+    """Return what each library means differently than the base, and what is not imitated."""
+    libraries = dict.fromkeys(name for q in questions for name in q.cells)
     return [
         {
             "library": library,
-            "differs": [asdict(m) for m in dialect_differences(found, base, library)],
-            "ledger": [asdict(g) for g in ledger_differences(found, base, library)],
-            "omits": not_imitated(found, library),
-            "refused": refusals(found, library),
+            "differs": [asdict(one) for one in dialect_differences(questions, base, library)],
+            "ledger": [asdict(one) for one in ledger_differences(questions, base, library)],
+            "omits": not_imitated(questions, library),
+            "refused": refusals(questions, library),
         }
         for library in libraries
         if library != base
     ]
+
+
+def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
+    """Return scores, curves, differences and missing seeds of one side. `spec`: its path."""
+    measured = {m for run in side.runs.values() for m in run.finals}
+    outside = next((m for m in OUT_OF_DOMAIN if m in measured), None)
+    value = side.value()
+    return {
+        "metric": side.metric,
+        "out_of_domain": outside,
+        "base": base,
+        "scores": [
+            _score_data(side, q, library, outside) for q in side.questions for library in q.cells
+        ],
+        "curves": [_curve_data(side, q) for q in side.questions],
+        "differences": [
+            _difference_data(one) for one in library_differences(side.questions, base, value)
+        ],
+        "overall": [_difference_data(one) for one in overall_differences(side.questions, value)],
+        "missing": missing_seeds(side.questions, value, spec),
+    }
+
+
+def _score_data(
+    side: LibrarySide, question: LibraryQuestion, library: str, outside: str | None
+) -> dict[str, Any]:
+    cells = question.cells[library]
+    kl = question.any_seed(library).cell.settings.kl
+    share = side.metric is not None and is_accuracy(side.metric)
+    in_domain = final_estimate(question, library, side.value(), is_share=share)
+    out_of_domain = (
+        final_estimate(question, library, side.value(outside), is_share=True) if outside else None
+    )
+    return {
+        "question": question.name,
+        "library": library,
+        "seeds": len(cells),
+        "in_domain": _estimate_data(in_domain),
+        "out_of_domain": _estimate_data(out_of_domain),
+        "beta": kl.beta if kl.placement else None,
+        "beta_effective": _estimate_data(beta_effective(side.runs, question, library)),
+        "one_run_with": [
+            name
+            for name, others in question.cells.items()
+            if name != library
+            and any(others[s].id == cells[s].id for s in cells.keys() & others.keys())
+        ],
+    }
+
+
+def _curve_data(side: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
+    for metric in CURVES:
+        samples, curves = curves_by_library(side.runs, question, metric)
+        if samples:
+            return {
+                "question": question.name,
+                "metric": metric,
+                "samples": samples,
+                "curves": curves,
+            }
+    return {"question": question.name, "metric": None, "samples": (), "curves": {}}
+
+
+def _difference_data(difference: LibraryDifference) -> dict[str, Any]:
+    return {
+        "question": difference.question,
+        "left": difference.left,
+        "right": difference.right,
+        "difference": _estimate_data(difference.effect),
+        "p_corrected": difference.p_corrected,
+        "verdict": difference.verdict,
+    }
+
+
+def _estimate_data(value: Estimate | None) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)

@@ -1,19 +1,22 @@
-"""Two launch scripts as two questions about training: what differs, and what each difference does.
+"""Two launch scripts as two questions about training: `orch compare --configs a.sh b.sh`.
 
-A script is read by orchestrator.audit. What it says of the KL, the advantage and the group becomes
-a cell of the paper's recipe, in the dialect of its library; all else is equal.
+Each script is read by orchestrator.audit. What it says of the KL, the advantage and the group
+becomes a cell of the paper's recipe, in the dialect of its library; all else is equal. So it can be
+said what differs, and, by an ablation, what each difference does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from orchestrator import plugins
-from orchestrator.analysis.ablation import Ablation, AblationStep, rehearsed_in
+from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
 from orchestrator.audit.findings import AuditFinding
-from orchestrator.errors import SelectionError
-from orchestrator.estimators import plain_names
+from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.identity import fingerprint
 from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
+from orchestrator.kl.estimators import plain_names
 from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.records import Cell
 from orchestrator.settings import (
@@ -30,6 +33,10 @@ from orchestrator.settings import (
     Settings,
 )
 
+LARGEST_BYTES = 2_000_000
+"""Only so much of a script is read."""
+SEEDS = (0, 1, 2)
+"""Seeds of an ablation."""
 ADVANTAGES: Mapping[str, AdvantageEstimator] = {
     "rloo": "rloo",
     "rloo_vectorized": "rloo",
@@ -39,8 +46,8 @@ ADVANTAGES: Mapping[str, AdvantageEstimator] = {
     "default": "dr_grpo",
     "grpo_vectorized": "grpo",
 }
-"""Names of libraries -> ours, of those the embedded trainer has. Prime-RL's default is the reward
-less the group's mean."""
+"""A library's name -> ours, for the estimators of the embedded trainer. Prime-RL's default is the
+reward less the group's mean."""
 ESTIMATORS: Mapping[str, str] = {
     **{name: name for name in plain_names()},
     "kl": "k1",
@@ -64,12 +71,12 @@ _SETTINGS = Settings(
 RECIPE = Cell(
     id=fingerprint(_SETTINGS), slug="script", studies=("scripts",), axes={}, settings=_SETTINGS
 )
-"""What two scripts share where an audit does not read it: the paper's on-policy recipe (§4.1)."""
+"""The settings that an audit does not read: the paper's on-policy recipe (§4.1)."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """One launch of a file, as it can be trained here."""
+    """One launch of a file, with the dialect of the nearest release that orch has facts of."""
 
     name: str
     finding: AuditFinding
@@ -79,29 +86,58 @@ class Script:
 
 @dataclass(frozen=True)
 class ScriptDifference:
-    """One line of the table."""
+    """One line of the table of differences."""
 
     what: str
     left: str
     right: str
 
 
-def read_script(finding: AuditFinding, name: str) -> Script:
-    """A finding with the dialect of its library's nearest release that orch has facts of."""
-    backend = plugins.load(finding.library)
-    version = nearest_release(finding.version, backend.versions)
+def read_script(path: str) -> Script:
+    """Return the launch that a script makes in its usual case.
+
+    Raise EnvironmentFault for a file that cannot be read, SelectionError for one that no launch is
+    found in.
+    """
+    from orchestrator.audit import UnreadableScript, audit
+
+    file = Path(path)
+    try:
+        text = file.read_bytes()[:LARGEST_BYTES].decode(errors="replace")
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        findings = audit(text, path)
+    except UnreadableScript as error:
+        raise SelectionError(f"{path}: {error}") from error
+    usual = ([finding for finding in findings if finding.usual] or findings)[0]
     notes = []
-    if version != finding.version:
+    if len(findings) > 1:
         notes.append(
-            f"{name}: orch has no facts of the mathematics of {finding.library} "
-            f"{finding.version} ({finding.version_because}); it is taken for {version}"
+            f"{path} holds {len(findings)} launches or cases: the one of line {usual.line} is used"
         )
-    found = backend.semantics(version)
-    return Script(name, finding, found.native or found.dialect, (*notes, *finding.notes))
+    backend = plugins.load(usual.library)
+    version = nearest_release(usual.version, backend.versions)
+    if version != usual.version:
+        notes.append(
+            f"{file.stem}: orch has no facts of the mathematics of {usual.library} "
+            f"{usual.version} ({usual.version_because}); it is taken for {version}"
+        )
+    semantics = backend.semantics(version)
+    dialect = semantics.native or semantics.dialect
+    return Script(file.stem, usual, dialect, (*notes, *usual.notes))
+
+
+def read_pair(left: str, right: str) -> tuple[Script, Script]:
+    """Return two scripts, named by their whole paths where their file names are the same."""
+    scripts = read_script(left), read_script(right)
+    if scripts[0].name != scripts[1].name:
+        return scripts
+    return replace(scripts[0], name=str(Path(left))), replace(scripts[1], name=str(Path(right)))
 
 
 def nearest_release(version: str, known: Sequence[str]) -> str:
-    """The known release nearest to a version, the newer where two are as near."""
+    """Return the known release nearest to a version, the newer where two are as near."""
     return version if version in known else min(known, key=lambda k: _distance(k, version))
 
 
@@ -114,14 +150,14 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
 
 
 def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
-    """What two launches ask for, and what their libraries mean, wherever it differs."""
+    """Return where two launches ask for different things, and where their libraries mean them."""
     rows = [
         (
             "library",
             f"{left.finding.library} {left.finding.version}",
             f"{right.finding.library} {right.finding.version}",
         ),
-        *((what, words(left.finding), words(right.finding)) for what, words in _FIELDS.items()),
+        *((what, text(left.finding), text(right.finding)) for what, text in _FIELDS.items()),
         *(
             (
                 DIFFERENCES[cause].title,
@@ -135,11 +171,24 @@ def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
 
 
 def unverified_differences(left: Script, right: Script) -> list[str]:
-    """A sentence for each difference of the libraries that was read and not compared by running."""
-    found = [DIFFERENCES[cause] for cause in differing(left.dialect, right.dialect)]
+    """Return a sentence for each difference that was read in a library's source only."""
+    causes = [DIFFERENCES[cause] for cause in differing(left.dialect, right.dialect)]
     return [
-        f"{each.title}, not compared: {each.not_compared}" for each in found if each.not_compared
+        f"{cause.title}, not compared: {cause.not_compared}"
+        for cause in causes
+        if cause.not_compared
     ]
+
+
+def scripts_data(left: Script, right: Script) -> dict[str, Any]:
+    """Return `orch compare --configs --json`, which the text of it is printed from."""
+    return {
+        "left": left.name,
+        "right": right.name,
+        "differences": [asdict(row) for row in script_differences(left, right)],
+        "why": {script.name: script.finding.why for script in (left, right)},
+        "notes": [*left.notes, *right.notes, *unverified_differences(left, right)],
+    }
 
 
 def _term(active: bool | None, estimator: str | None, beta: float | None) -> str:
@@ -164,10 +213,12 @@ _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
 }
 
 
-def script_settings(made: Script, base: Settings) -> Settings:
-    """The base with the script's KL, advantage and group. Raises SelectionError, with every reason,
-    for what the embedded trainer has no word for."""
-    finding, faults = made.finding, []
+def script_settings(script: Script, base: Settings) -> Settings:
+    """Return the base with the script's KL, advantage and group.
+
+    Raise SelectionError, with every reason, for a script the embedded trainer cannot express.
+    """
+    finding, faults = script.finding, []
     advantage = ADVANTAGES.get((finding.advantage_estimator or "").lower())
     if advantage is None:
         faults.append(
@@ -182,8 +233,8 @@ def script_settings(made: Script, base: Settings) -> Settings:
         faults.append(f"groups of {group}")
     if faults or kl is None or advantage is None:
         raise SelectionError(
-            f"{made.name} cannot be rehearsed: {'; '.join(faults)}. Without --ablate the table of "
-            "differences is printed all the same"
+            f"{script.name} cannot be rehearsed: {'; '.join(faults)}. Without --ablate the table "
+            "of differences is printed all the same"
         )
     return base.model_copy(
         update={
@@ -208,26 +259,30 @@ def _kl(finding: AuditFinding) -> Kl | None:
     ((estimator, beta),) = named
     if estimator is None or beta is None:
         return None
-    place = "reward_and_loss" if len(terms) == 2 else "reward" if reward.active else "loss"
-    if place == "loss" and loss.straight_through:
+    placement = "reward_and_loss" if len(terms) == 2 else "reward" if reward.active else "loss"
+    if placement == "loss" and loss.straight_through:
         estimator = "k3+" if estimator == "k3" else "k2"
-    return Kl(estimator=estimator, placement=place, beta=beta)  # type: ignore[arg-type]
+    return Kl(estimator=estimator, placement=placement, beta=beta)  # type: ignore[arg-type]
 
 
 _SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "rollout": "group size"}
 
 
 def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
-    """From one script towards the other: what is asked and what it means, one at a time."""
+    """Return the ablation from one script towards the other.
+
+    It changes what is asked for and what it means, one at a time.
+    """
     one, other = (script_settings(s, base.settings) for s in (left, right))
     question = f"{left.name} to {right.name}"
     steps: list[AblationStep] = []
-    ends = []
+    ends: list[AblationEnds] = []
     for seed in seeds:
         a, b = (s.model_copy(update={"seed": seed}) for s in (one, other))
         first, last = _script_cell(a, base), _script_cell(b, base)
         start = rehearsed_in(first, left.dialect, left.name)
-        ends.append((question, seed, start, rehearsed_in(last, right.dialect, right.name)))
+        end = rehearsed_in(last, right.dialect, right.name)
+        ends.append(AblationEnds(question, seed, start, end))
         for cause, title, settings, dialect in _ablation_steps(a, b, left.dialect, right.dialect):
             cell = rehearsed_in(_script_cell(settings, base), dialect, f"{left.name} {cause}")
             steps.append(AblationStep(question, cause, title, seed, cell))
@@ -254,5 +309,5 @@ def _ablation_steps(
 def _script_cell(settings: Settings, base: Cell) -> Cell:
     own = base.model_copy(update={"settings": settings, "id": fingerprint(settings)})
     kl = settings.kl
-    words = [kl.label, f"b{kl.beta:g}", settings.advantage.estimator, settings.backend.name]
-    return own.model_copy(update={"slug": "-".join([*words, f"s{settings.seed}"])})
+    parts = [kl.label, f"b{kl.beta:g}", settings.advantage.estimator, settings.backend.name]
+    return own.model_copy(update={"slug": "-".join([*parts, f"s{settings.seed}"])})

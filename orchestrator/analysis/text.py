@@ -1,8 +1,7 @@
 """Numbers as text: estimates, shares, p-values, counts, lists."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from orchestrator.analysis.stats import Estimate, Rate
 
@@ -54,14 +53,3 @@ def listed(values: Iterable[object]) -> str:
 def first_names(names: Sequence[str], most: int = 3) -> str:
     """Return `a, b, c and 2 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def fixed_text(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    """Return `+0.012 [-0.010, +0.034]` of an estimate as plain data, for columns of a terminal."""
-    if estimate is None:
-        return "-"
-    sign = "+" if signed else ""
-    mean = f"{estimate['mean']:{sign}.3f}"
-    if estimate["low"] is None:
-        return f"{mean} (one seed)"
-    return f"{mean} [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"

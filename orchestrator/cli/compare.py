@@ -1,16 +1,25 @@
 """orch compare: what the numbers support."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli import common, stages
-from orchestrator.cli.common import print_json, print_table
+from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.errors import SelectionError
+from orchestrator.records import Cell, Spec
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.configurations import AxisDifference
+    from orchestrator.analysis.ablation import Ablation
     from orchestrator.analysis.stats import Estimate
+    from orchestrator.launch import LaunchEvent
+    from orchestrator.report.model import ReportTable
+
+LONG = 100
+"""A table with a longer field is printed row by row."""
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
@@ -59,26 +68,23 @@ def command(
 
     With --configs, two launch scripts: orch compare --configs a.sh b.sh
     """
+    from orchestrator.analysis.compare import comparison_data
     from orchestrator.runs.experiment import open_experiment
 
     if configs:
-        from orchestrator.cli import scripts
-
-        return scripts.show((spec, *overrides), ablate=ablate, as_json=as_json)
+        return _compare_scripts((spec, *overrides), ablate, as_json)
     if axis == "backend":
-        from orchestrator.cli import libraries
-
-        asked = libraries.Wanted(where, metric, against, ablate, as_json)
-        return libraries.show(open_experiment(spec, overrides), asked)
+        experiment = open_experiment(spec, overrides)
+        return _compare_libraries(experiment, where, metric, against, ablate, as_json)
     if ablate or against:
         raise SelectionError("--ablate and --against need --by backend (or --configs)")
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.gather(experiment)
     comparison = stages.contrast(experiment, records, stages.known_scores(experiment))
     if axis is not None:
-        _print_by(comparison, axis, metric, effect, as_json)
+        _compare_axis(comparison, axis, metric, effect, as_json)
     elif as_json:
-        print_json(_plain(comparison))
+        print_json(comparison_data(comparison))
     else:
         stages.print_configurations(comparison)
         click.echo()
@@ -86,7 +92,7 @@ def command(
     return 0
 
 
-def _print_by(
+def _compare_axis(
     comparison: "stages.Comparison",
     axis: str,
     metric: str | None,
@@ -101,15 +107,14 @@ def _print_by(
     try:
         differences = axis_differences(comparison.configurations, axis, chosen)
     except KeyError:
-        known = sorted({name for c in comparison.configurations for name in c.traits})
+        axes = sorted({name for c in comparison.configurations for name in c.traits})
         raise SelectionError(
-            f"no configuration has an axis '{axis}' (there are: kl, beta, {', '.join(known)})"
+            f"no configuration has an axis '{axis}' (there are: kl, beta, {', '.join(axes)})"
         ) from None
     if as_json:
-        print_json(
-            [_plain_difference(d) | {"seeds_for_effect": _seeds(d, effect)} for d in differences]
-        )
+        print_json([difference.data(effect) for difference in differences])
         return
+    columns = ("difference", "over seeds", "over seeds and items", "relative")
     rows = [
         (
             d.left,
@@ -122,104 +127,160 @@ def _print_by(
             len(d.settings),
             f"{d.p_corrected:.2g}",
             d.verdict,
-            *([] if effect is None else [_seeds(d, effect) or "unknown"]),
+            *([] if effect is None else [d.seeds_for(effect) or "unknown"]),
         )
         for d in differences
     ]
     click.echo(f"difference in {chosen}, 95 % intervals")
+    more = [] if effect is None else [f"seeds for {effect:g}"]
     print_table(
-        (
-            axis,
-            "against",
-            "difference",
-            "over seeds",
-            "over seeds and items",
-            "relative",
-            "seeds",
-            "settings",
-            "p (Holm)",
-            "",
-            *([] if effect is None else [f"seeds for {effect:g}"]),
-        ),
-        rows,
+        (axis, "against", *columns, "seeds", "settings", "p (Holm)", "verdict", *more), rows
     )
 
 
-def _seeds(found: "AxisDifference", effect: float | None) -> int | None:
-    """Seeds that would tell an effect of this size, with the spread seen here; None with one seed,
-    and where no number up to 1,000 would do."""
-    from orchestrator.analysis.stats import seeds_needed
-
-    if effect is None or found.effect.n < 2:
-        return None
-    return seeds_needed(effect, found.effect.sd)
-
-
-def _bounds(found: "Estimate | None") -> str:
-    if found is None or found.low is None or found.high is None:
+def _bounds(estimate: "Estimate | None") -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return "-"
-    return f"[{found.low:+.3f}, {found.high:+.3f}]"
+    return f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def _plain_difference(found: "AxisDifference") -> dict[str, object]:
-    """Every number as a number; null where it is not known."""
-    from dataclasses import asdict
+def _compare_libraries(
+    experiment: Experiment,
+    where: Sequence[str],
+    metric: str | None,
+    against: str | None,
+    ablate: bool,
+    as_json: bool,
+) -> int:
+    """Print one cell in several libraries. Return 1 if cells of an ablation failed."""
+    from orchestrator.analysis.ablation import EXACT, plan_ablation
+    from orchestrator.analysis.libraries import choose_base, library_data, read_sides
+    from orchestrator.report.libraries import library_tables, limit_sentences
 
-    return {
-        "axis": found.axis,
-        "left": found.left,
-        "right": found.right,
-        "metric": found.metric,
-        "difference": asdict(found.effect),
-        "over_items": None if found.over_items is None else asdict(found.over_items),
-        "relative": None if found.relative is None else asdict(found.relative),
-        "settings": list(found.settings),
-        "p": found.p,
-        "p_corrected": found.p_corrected,
-        "verdict": found.verdict,
-    }
+    sides = list(read_sides(experiment, _declared(experiment, where), metric))
+    if not sides:
+        raise SelectionError("no cell of this spec is asked of a library")
+    base = choose_base(sides[0], against)
+    page = library_data(experiment, sides, base)
+    code = 0
+    if ablate:
+        others = [name for name in sides[0].libraries if name != base]
+        ablations = [plan_ablation(sides[0].questions, base, other) for other in others]
+        chosen = metric if metric and not metric.startswith("eval/in_domain") else EXACT
+        code, page["ablation"] = _train_ablations(experiment.spec, ablations, chosen)
+    if as_json:
+        print_json(page)
+        return code
+    for table in library_tables(page):
+        _print_report_table(table)
+    _print_ablations(page)
+    for sentence in (*page["not_compared"], *limit_sentences(page["meaning"])):
+        click.echo(sentence)
+    for side in sides:
+        for sentence in page[side.name]["missing"]:
+            click.echo(sentence)
+    if len(sides) == 1:
+        other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
+        spec = experiment.spec.source or experiment.spec.name
+        say(f"only {sides[0].name} here: `orch run {spec} {other}` gives the other side")
+    return code
 
 
-def _plain(comparison: "stages.Comparison") -> dict[str, object]:
-    from dataclasses import asdict
+def _declared(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
+    """Return the declared cells that `--where` selects, before any is rehearsed."""
+    from orchestrator.spec.select import matches, parse
 
-    from orchestrator.analysis.sentences import reason, statement
+    selection = parse(terms)
+    if any("state" in term for term in terms):
+        raise SelectionError(
+            "--by backend sets whole questions against each other: filter by study, kl, beta, "
+            "backend or seed, not by state"
+        )
+    chosen = [cell for cell in experiment.declared if matches(selection, cell)]
+    if not chosen:
+        raise SelectionError(f"--where {' '.join(terms)} selects no cell")
+    return chosen
 
-    return {
-        "configurations": [
-            {
-                "study": c.study,
-                "traits": dict(c.traits),
-                "kl": c.kl,
-                "beta": c.beta,
-                "seeds": len(c.runs),
-                "finished": c.num_finished,
-                "collapsed": asdict(c.collapse),
-                "finals": {name: asdict(e) for name, e in c.finals.items()},
-                "over_items": {name: asdict(e) for name, e in c.finals_over_items.items()},
-                "stability": asdict(c.stability),
-            }
-            for c in comparison.configurations
-        ],
-        "claims": [
-            {
-                "name": f.name,
-                "verdict": f.verdict,
-                "claim": f.claim.text,
-                "statement": statement(f.claim),
-                "reason": reason(f),
-            }
-            for f in comparison.claims
-        ],
-        "published": [
-            {
-                "name": b.published.name,
-                "where": b.published.where,
-                "claim": b.claim.text,
-                "published": b.published.relative_improvement,
-                "ours": None if b.ours is None else asdict(b.ours),
-                "missing": b.missing,
-            }
-            for b in comparison.published
-        ],
-    }
+
+def _compare_scripts(paths: Sequence[str], ablate: bool, as_json: bool) -> int:
+    """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
+    from orchestrator.analysis.ablation import EXACT
+    from orchestrator.analysis.scripts import (
+        RECIPE,
+        SEEDS,
+        read_pair,
+        script_ablation,
+        scripts_data,
+    )
+
+    if len(paths) != 2:
+        raise SelectionError(
+            f"--configs takes two launch scripts, got {len(paths)}: "
+            "orch compare --configs a.sh b.sh"
+        )
+    left, right = read_pair(*paths)
+    page = scripts_data(left, right)
+    code = 0
+    if ablate:
+        plan = script_ablation(left, right, RECIPE, SEEDS)
+        code, page["ablation"] = _train_ablations(Spec(name="scripts", studies=()), [plan], EXACT)
+    if as_json:
+        print_json(page)
+        return code
+    rows = [(row["what"], row["left"], row["right"]) for row in page["differences"]]
+    print_table(("what", left.name, right.name), rows)
+    if not rows:
+        click.echo("Both ask for the same KL, of libraries that mean the same by it.")
+    for name, why in page["why"].items():
+        click.echo(f"{name}: {why}")
+    for note in page["notes"]:
+        say(note)
+    _print_ablations(page)
+    return code
+
+
+def _train_ablations(
+    spec: Spec, ablations: "Sequence[Ablation]", metric: str
+) -> tuple[int, list[dict[str, Any]]]:
+    """Train the missing cells. Return 1 if some failed, and each ablation as plain data."""
+    from orchestrator.analysis.ablation import ablation_data, train_missing
+
+    failed, value = train_missing(spec, ablations, metric, _display)
+    return int(failed > 0), [ablation_data(one, metric, value) for one in ablations]
+
+
+@contextmanager
+def _display(pending: Sequence[Cell], total: int) -> "Iterator[Callable[[LaunchEvent], None]]":
+    from orchestrator.runs.watch import watch
+
+    say(MICRO_BANNER)
+    say(f"ablation: {len(pending)} cells to train, {total - len(pending)} are there")
+    with watch(pending) as display:
+        yield display.show
+
+
+def _print_ablations(page: Mapping[str, Any]) -> None:
+    from orchestrator.report.libraries import NO_PART, ablation_table
+
+    ablations = page.get("ablation", ())
+    for ablation in ablations:
+        _print_report_table(ablation_table(ablation))
+    if any(not question["told_apart"] for one in ablations for question in one["questions"]):
+        click.echo(NO_PART)
+
+
+def _print_report_table(table: "ReportTable") -> None:
+    """Print a table with its caption; row by row where a field is too long for a column."""
+    from orchestrator.report.model import text_of
+
+    if not table.rows:
+        return
+    rows = [[text_of(field) for field in row] for row in table.rows]
+    click.echo(f"\n{table.caption}")
+    if max(len(text) for row in rows for text in row) <= LONG:
+        print_table(table.columns, rows)
+        return
+    for row in rows:
+        for name, text in zip(table.columns, row, strict=True):
+            click.echo(f"  {name}: {text}")
+        click.echo()

@@ -17,7 +17,7 @@ from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from dashboards.serve import BoardState, DashboardSite, Page, Served
+    from dashboards.serve import BoardState, DashboardServer, DashboardSite, Page
     from orchestrator.tracking.server import Server
     from orchestrator.tracking.store import Store
 
@@ -107,8 +107,8 @@ class Shown:
         records = stages.gather(shown)
         found = score_index(shown.cells, shown.spec.evaluation, shown.folder)
         comparison = stages.contrast(shown, records, found.scores, found.items)
-        told = stages.told(shown, comparison, records, found.scores, faults=found.faults)
-        return Page(dashboards.html(told, live=True).encode(), markdown(told).encode())
+        report = stages.build_report(shown, comparison, records, found.scores, faults=found.faults)
+        return Page(dashboards.html(report, live=True).encode(), markdown(report).encode())
 
     def files(self) -> dict[str, Path]:
         """What `orch report` wrote beside the page: pictures and tables."""
@@ -163,7 +163,9 @@ def _token(token: str, alone: bool) -> str:
     return token
 
 
-def _stay(experiment: Experiment, site: "DashboardSite", served: "Served", no_mlflow: bool) -> None:
+def _stay(
+    experiment: Experiment, site: "DashboardSite", served: "DashboardServer", no_mlflow: bool
+) -> None:
     """Until Ctrl-C; with MLflow's server as long."""
     from orchestrator.tracking.server import serving
     from orchestrator.tracking.store import store_of
@@ -217,7 +219,7 @@ def _is_missing(store: "Store") -> bool:
     return store.database is not None and not store.database.exists()
 
 
-def _wait(served: "Served") -> None:
+def _wait(served: "DashboardServer") -> None:
     say("Ctrl-C ends it")
     sys.stdout.flush()
     try:

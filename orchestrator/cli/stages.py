@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.common import number, print_table, say
-from orchestrator.errors import OrchError
-from orchestrator.files import read_tail
 from orchestrator.records import Record, Score
 from orchestrator.runs.experiment import Experiment
 
@@ -170,7 +168,7 @@ def write_report(
     from orchestrator.report import markdown
 
     folder = target or experiment.folder.report
-    made = told(
+    made = build_report(
         experiment,
         comparison,
         records,
@@ -196,10 +194,10 @@ def markdown_of(
     """The report as Markdown."""
     from orchestrator.report import markdown
 
-    return markdown(told(experiment, comparison, records, scores, faults=faults))
+    return markdown(build_report(experiment, comparison, records, scores, faults=faults))
 
 
-def told(
+def build_report(
     experiment: Experiment,
     comparison: "Comparison",
     records: Sequence[Record],
@@ -210,24 +208,20 @@ def told(
     sections: "Sequence[Section]" = (),
     data: Mapping[str, Any] | None = None,
 ) -> "Report":
-    """The report as plain data, dated by the newest result."""
-    from datetime import UTC, datetime
-
-    from orchestrator.cli.reporting import context
+    """Return the report as plain data, dated by the newest result."""
     from orchestrator.report import report
+    from orchestrator.report.sources import last_lines, newest_result, read_context
 
-    ended = [end.ended for record in records for end in record.attempts if end is not None]
-    newest = datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
-    beside = context(experiment, records, scores, home or experiment.folder.report, faults)
+    target = home or experiment.folder.report
     searches, drawn = _searches(experiment)
     return report(
         comparison,
         records,
         scores,
         experiment.spec,
-        last_lines=_last_lines(records),
-        created=newest,
-        context=beside,
+        last_lines=last_lines(records),
+        created=newest_result(records),
+        context=read_context(experiment, records, scores, target, faults, say),
         sections=[*sections, *searches],
         data={**drawn, **(data or {})},
     )
@@ -279,19 +273,6 @@ def _interval(estimate: "Estimate | None") -> str:
     if estimate is None or estimate.half_width is None:
         return number(None if estimate is None else estimate.mean)
     return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
-
-
-def _last_lines(records: Sequence[Record]) -> dict[str, str]:
-    """Cell id -> what a failed cell said at its end: its message, and the end of its stderr."""
-    found = {}
-    for r in records:
-        if r.state in ("failed", "timed_out") and r.attempts:
-            path = r.directory / "attempts" / str(len(r.attempts)) / "stderr"
-            try:
-                found[r.cell.id] = read_tail(path, 65_536).decode("utf-8", errors="replace")
-            except (OSError, OrchError):
-                continue
-    return found
 
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:

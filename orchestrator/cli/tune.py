@@ -255,9 +255,9 @@ def _review(
     from orchestrator.cli import stages
     from orchestrator.cli.common import print_json, print_table
     from orchestrator.evaluate import read_scores
-    from orchestrator.search.journal import links
     from orchestrator.search.results import found
     from orchestrator.search.section import best_table, keep_links, plain, report
+    from orchestrator.tracking.links import cell_runs
 
     studies = journal.studies()
     told = [found(s, studies[s.name]) for s in searches if s.name in studies]
@@ -269,7 +269,7 @@ def _review(
     try:
         scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
         stages.mirror(experiment, records, scores)
-        runs = links(folder, uri, {record.cell.id for record in records})
+        runs = cell_runs(folder, uri, {record.cell.id for record in records}).runs
         keep_links(journal, runs)
     except EnvironmentFault as error:
         say(str(error))

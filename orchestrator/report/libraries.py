@@ -1,4 +1,8 @@
-"""The same cells in several libraries: what they mean differently, and what came of it."""
+"""Sections about libraries: the same cells in several, what each makes of a KL term, gradients.
+
+The tables of `orch compare --by backend` are the report's: `library_tables` gives them to the
+terminal.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -14,7 +18,7 @@ from orchestrator.analysis.libraries import (
     not_imitated,
     side_data,
 )
-from orchestrator.analysis.sentences import metric_title as name_of
+from orchestrator.analysis.sentences import metric_title
 from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.probes.capability import RANK, CapabilityRow, Release, matrix, releases, words
@@ -33,21 +37,46 @@ PREDICTED = (
     "does not imitate is listed below."
 )
 POINTS = 40
+"""Points of a curve of the page."""
+NO_PART = "–: the interval of the whole difference holds 0, so no part of it can be named."
+CAPABILITY_TEXT = (
+    "Measured in each library's own functions, on every sequence of a model whose gradients are "
+    "known exactly, with rloo and a mean over tokens: the objective whose gradient the KL term has "
+    "in expectation. The same estimator, place and β are different regularisers in different "
+    "columns. `orch matrix --format json` gives the evidence."
+)
+LEGEND = (
+    "≈ approximated, † through an extension of orch's, – refused, ! the verdict of `orch explain` "
+    "says otherwise."
+)
+OWN = "The KL terms of this experiment, on samples of the policy itself"
+OLDER = "... and on samples of an older policy (minibatches, staleness)"
+STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
+GRADIENTS_TITLE = "What the KL terms optimise"
+PARAMETERS = ("a", "b")
+
+
+# ---------------------------------------------------------------- the same cells in every library
 
 
 def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
-    """Meanings, curves, scores, effective beta and verdicts of every library against `base`."""
+    """Return meanings, curves, scores, effective beta and verdicts of every library.
+
+    Differences are to the library `base`; `source` is the path of the spec.
+    """
     pages: dict[str, dict[str, Any]] = {side.name: side_data(side, base, source) for side in sides}
-    meant = meaning_data(sides[0].questions, base)
+    meaning = meaning_data(sides[0].questions, base)
     text = [
         LIBRARIES_TEXT,
         *([PREDICTED] if "predicted" in pages else []),
         *_overall_sentences(pages),
     ]
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
-    read = not_compared(sides[0].questions)
-    own = [f"{base}, not imitated: {each}" for each in not_imitated(sides[0].questions, base)]
-    points = tuple(dict.fromkeys([*read, *own, *_not_imitated(meant), *missing]))
+    of_base = [
+        *not_compared(sides[0].questions),
+        *(f"{base}, not imitated: {each}" for each in not_imitated(sides[0].questions, base)),
+    ]
+    points = tuple(dict.fromkeys([*of_base, *limit_sentences(meaning), *missing]))
     figure = Figure(
         "libraries",
         "libraries",
@@ -57,9 +86,9 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
         "Learning curves by library, one panel a question; the tables below hold final values.",
     )
     tables = [
-        _meaning_table(meant, base),
-        *(table for side in sides for table in _side_tables(side, pages[side.name])),
-        _ledger_table(meant, base),
+        _meaning_table(meaning, base),
+        *(table for side in sides for table in _side_tables(pages[side.name], side.name, side)),
+        _ledger_table(meaning, base),
     ]
     return Section(
         "libraries",
@@ -71,43 +100,110 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
     )
 
 
-def _overall_sentences(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The verdict over all questions, in one sentence a side."""
-    for name, page in pages.items():
-        by: dict[str, list[str]] = {}
-        for gap in page["overall"]:
-            by.setdefault(gap["verdict"].partition(" (")[0], []).append(
-                f"{gap['left']} and {gap['right']}"
-            )
-        if by:
-            said = "; ".join(f"{verdict}: {', '.join(pairs)}" for verdict, pairs in by.items())
-            yield f"Over all questions, {SIDE_TITLES[name]}: {said}."
+def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
+    """Return what the figure draws: one panel a question and side.
+
+    {"title", "metric", "label", "x": rollouts, "libraries": {name: values}}
+    """
+    panels = []
+    for side in sides:
+        for question in side.questions:
+            for metric in CURVES:
+                samples, curves = curves_by_library(side.runs, question, metric, POINTS)
+                if len(samples) > 1:
+                    panels.append(
+                        {
+                            "title": question.name + (f", {side.name}" if len(sides) > 1 else ""),
+                            "metric": metric,
+                            "label": axis_label(metric),
+                            "x": list(samples),
+                            "libraries": {
+                                name: [rounded(v) for v in values]
+                                for name, values in curves.items()
+                            },
+                        }
+                    )
+                    break
+    return panels
 
 
-def _not_imitated(meant: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for each in meant:
+def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
+    """Yield the tables of `orch compare --by backend`, of analysis.libraries.library_data."""
+    yield _meaning_table(page["meaning"], page["base"])
+    yield _ledger_table(page["meaning"], page["base"])
+    sides = [name for name in SIDE_TITLES if name in page]
+    for name in sides:
+        scores, *differences = _side_tables(page[name], name)
+        yield scores
+        yield from _curve_tables(page[name], name)
+        yield from differences
+    if len(sides) == 2:
+        yield _both_sides_table(page["predicted"], page["observed"])
+
+
+def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
+    """Return the effect of each cause alone, of analysis.ablation.ablation_data."""
+    rows: list[tuple[str, str, str, str]] = []
+    for question in ablation["questions"]:
+        whole = _estimate_text(question["gap"], signed=True)
+        rows.append((question["question"], "the whole difference", whole, ""))
+        for cause in question["causes"]:
+            named = question["told_apart"] and cause["part"] is not None
+            part = f"{cause['part']:.0%}" if named else "–"
+            rows.append(("", cause["title"], _estimate_text(cause["effect"], signed=True), part))
+        if len(question["causes"]) > 1:
+            rest = _estimate_text(question["rest"], signed=True)
+            rows.append(("", "only together", rest, ""))
+    title = (
+        f"From {ablation['left']} towards {ablation['right']}, one cause at a time: "
+        f"{metric_title(ablation['metric'])}"
+    )
+    return ReportTable(title, ("question", "cause", "effect", "of the difference"), tuple(rows))
+
+
+def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what rehearsals do not imitate, and what a library would refuse."""
+    for each in meaning:
         for sentence in each["omits"]:
             yield f"{each['library']}, not imitated: {sentence}"
         for question, sentence in each["refused"].items():
             yield f"{each['library']} would refuse {question}: {sentence}"
 
 
-def _meaning_table(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
+def _overall_sentences(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the verdict over all questions, in one sentence a side."""
+    for name, page in pages.items():
+        pairs: dict[str, list[str]] = {}
+        for one in page["overall"]:
+            verdict = one["verdict"].partition(" (")[0]
+            pairs.setdefault(verdict, []).append(f"{one['left']} and {one['right']}")
+        if pairs:
+            verdicts = "; ".join(f"{verdict}: {', '.join(of)}" for verdict, of in pairs.items())
+            yield f"Over all questions, {SIDE_TITLES[name]}: {verdicts}."
+
+
+def _meaning_table(meaning: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     rows = tuple(
-        (each["library"], m["title"], m["base"], m["other"], counted(len(m["questions"]), "cell"))
-        for each in meant
-        for m in each["differs"]
+        (
+            each["library"],
+            one["title"],
+            one["base"],
+            one["other"],
+            counted(len(one["questions"]), "cell"),
+        )
+        for each in meaning
+        for one in each["differs"]
     )
     return ReportTable(
         "What equal settings mean differently", ("library", "what", base, "there", "in"), rows
     )
 
 
-def _ledger_table(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
+def _ledger_table(meaning: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     rows = tuple(
-        (each["library"], g["field"], g["base"], g["other"])
-        for each in meant
-        for g in each["ledger"]
+        (each["library"], one["field"], one["base"], one["other"])
+        for each in meaning
+        for one in each["ledger"]
     )
     return ReportTable(
         "What the ledgers say differently",
@@ -117,9 +213,15 @@ def _ledger_table(meant: Sequence[Mapping[str, Any]], base: str) -> ReportTable:
     )
 
 
-def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportTable]:
-    title = SIDE_TITLES[side.name]
-    metric = name_of(page["metric"]) if page["metric"] else "nothing has finished yet"
+def _side_tables(
+    page: Mapping[str, Any], name: str, side: LibrarySide | None = None
+) -> Iterator[ReportTable]:
+    """Yield scores, differences to the base and differences over all cells.
+
+    With `side`, the scores link to their cells.
+    """
+    title = SIDE_TITLES[name]
+    metric = metric_title(page["metric"]) if page["metric"] else "nothing has finished yet"
     rows = tuple(
         (
             s["question"],
@@ -129,13 +231,14 @@ def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportT
             "" if s["beta"] is None else f"{s['beta']:g}",
             number_text(s["beta_effective"]["mean"]) if s["beta_effective"] else "",
             f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "",
-            _library_links(side, s["question"], s["library"]),
+            *([] if side is None else [_library_links(side, s["question"], s["library"])]),
         )
         for s in page["scores"]
     )
+    columns = ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared")
     yield ReportTable(
         f"Scores, {title}: {metric}",
-        ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared", "cells"),
+        columns if side is None else (*columns, "cells"),
         rows,
         searchable=True,
     )
@@ -152,66 +255,62 @@ def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportT
     )
 
 
-def _difference_columns(found: Mapping[str, Any]) -> tuple[str, str, str]:
-    measured = found["difference"] is not None
-    p = p_text(found["p_corrected"]).removeprefix("p = ") if measured else ""
-    return _estimate_text(found["difference"], signed=True), p, found["verdict"]
+def _curve_tables(page: Mapping[str, Any], name: str) -> Iterator[ReportTable]:
+    for curve in page["curves"]:
+        if curve["samples"]:
+            yield ReportTable(
+                f"{curve['question']}, {SIDE_TITLES[name]}: {metric_title(curve['metric'])} "
+                "by rollouts seen",
+                ("library", *map(str, curve["samples"])),
+                tuple(
+                    (library, *(f"{v:.3f}" for v in values))
+                    for library, values in curve["curves"].items()
+                ),
+            )
 
 
-def _estimate_text(found: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    return "" if found is None else estimate_text(Estimate(**found), signed=signed)
+def _both_sides_table(predicted: Mapping[str, Any], observed: Mapping[str, Any]) -> ReportTable:
+    others = {(d["question"], d["right"]): d for d in observed["differences"]}
+    rows = []
+    for d in predicted["differences"]:
+        o = others.get((d["question"], d["right"]))
+        rows.append(
+            (
+                d["question"],
+                d["right"],
+                _estimate_text(d["difference"], signed=True),
+                d["verdict"],
+                _estimate_text(o["difference"], signed=True) if o else "",
+                o["verdict"] if o else "not run",
+            )
+        )
+    columns = ("cell", "library", "predicted", "verdict", "observed", "verdict")
+    return ReportTable("Predicted and observed differences, side by side", columns, tuple(rows))
+
+
+def _difference_columns(difference: Mapping[str, Any]) -> tuple[str, str, str]:
+    measured = difference["difference"] is not None
+    p = p_text(difference["p_corrected"]).removeprefix("p = ") if measured else ""
+    return _estimate_text(difference["difference"], signed=True), p, difference["verdict"]
+
+
+def _estimate_text(value: Mapping[str, Any] | None, *, signed: bool = False) -> str:
+    return "" if value is None else estimate_text(Estimate(**value), signed=signed)
 
 
 def _library_links(side: LibrarySide, question: str, library: str) -> ReportText:
-    asked = next(q for q in side.questions if q.name == question).asked[library]
-    return tuple(cell_link(one.id, f"s{seed}") for seed, one in sorted(asked.items()))
+    cells = next(q for q in side.questions if q.name == question).cells[library]
+    return tuple(cell_link(cell.id, f"s{seed}") for seed, cell in sorted(cells.items()))
 
 
-def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
-    """One panel a question and side: {"title", "metric", "libraries": {name: {"x", "y"}}}."""
-    panels = []
-    for side in sides:
-        for question in side.questions:
-            for metric in CURVES:
-                at, curves = curves_by_library(side.runs, question, metric, POINTS)
-                if len(at) > 1:
-                    panels.append(
-                        {
-                            "title": question.name + (f", {side.name}" if len(sides) > 1 else ""),
-                            "metric": metric,
-                            "label": axis_label(metric),
-                            "x": list(at),
-                            "libraries": {
-                                name: [rounded(v) for v in values]
-                                for name, values in curves.items()
-                            },
-                        }
-                    )
-                    break
-    return panels
-
-
-# What this experiment's KL terms are in its libraries, as measured in their own code.
-
-
-CAPABILITY_TEXT = (
-    "Measured in each library's own functions, on every sequence of a model whose gradients are "
-    "known exactly, with rloo and a mean over tokens: the objective whose gradient the KL term has "
-    "in expectation. The same estimator, place and β are different regularisers in different "
-    "columns. `orch matrix --format json` gives the evidence."
-)
-LEGEND = (
-    "≈ approximated, † through an extension of orch's, – refused, ! the verdict of `orch explain` "
-    "says otherwise."
-)
-OWN = "The KL terms of this experiment, on samples of the policy itself"
-OLDER = "... and on samples of an older policy (minibatches, staleness)"
-STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
+# ---------------------------------------------------------------- what a library makes of a KL term
 
 
 def capability_section(comparison: Comparison) -> Section | None:
-    """The terms of this experiment first, then every other one; nothing where none of its
-    libraries was measured."""
+    """Return the KL terms as measured in each library, those of this experiment first.
+
+    None where none of its libraries was measured.
+    """
     chosen = _declared_releases(comparison)
     if not chosen:
         return None
@@ -240,15 +339,15 @@ def capability_section(comparison: Comparison) -> Section | None:
 
 
 def _declared_releases(comparison: Comparison) -> list[Release]:
-    """The releases the cells were declared for; one without a version stands for the newest."""
+    """Return the releases the cells are declared for; a cell without one stands for the newest."""
     known = releases()
-    found: dict[Release, None] = {}
+    declared: dict[Release, None] = {}
     for run in comparison.runs:
         backend = run.declared.backend
         match = [r for r in known if r[0] == backend.name and backend.version in (None, "", r[1])]
         if match:
-            found[match[0]] = None
-    return list(found)
+            declared[match[0]] = None
+    return list(declared)
 
 
 def _capability_table(
@@ -260,12 +359,12 @@ def _capability_table(
     *,
     searchable: bool = False,
 ) -> ReportTable:
-    by = {(row.label, row.library, row.version): row for row in rows}
+    by_term = {(row.label, row.library, row.version): row for row in rows}
     body = tuple(
         (
             label,
             *(
-                _measured_text(by[label, library, version], off_policy)
+                _measured_text(by_term[label, library, version], off_policy)
                 for library, version in chosen
             ),
         )
@@ -276,41 +375,39 @@ def _capability_table(
 
 
 def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
-    found = row.off_policy if off_policy else row.on_policy
-    if row.status == "refused" or (found is not None and "refused" in found):
+    evidence = row.off_policy if off_policy else row.on_policy
+    if row.status == "refused" or (evidence is not None and "refused" in evidence):
         return "–"
-    mark = STATUS_MARKS[row.status]
-    return words(found) + mark + ("" if found is None or found.get("agrees") else " !")
+    disagrees = evidence is not None and not evidence.get("agrees")
+    return words(evidence) + STATUS_MARKS[row.status] + (" !" if disagrees else "")
 
 
-# What the KL terms of this experiment optimise, and the paper's Fig. 1 from the laboratory.
-
-
-GRADIENTS_TITLE = "What the KL terms optimise"
-PARAMETERS = ("a", "b")
+# ---------------------------------------------------------------- gradients
 
 
 @cache
 def laboratory_data() -> Mapping[str, Any]:
-    """Fig. 1 as the page draws it: per configuration and parameter, exact and sampled. The same in
-    every report, and a second of work: made once a process."""
+    """Return Fig. 1 as the page draws it: by configuration and parameter, exact and sampled.
+
+    It is the same in every report and takes a second: it is computed once a process.
+    """
     from orchestrator.kl.figures import figure1
 
-    found = figure1()
+    figure = figure1()
     keys = ("bias", "sampled_bias", "variance", "sampled_variance")
     rows = [
         {"label": row["label"], "paper": row["in_paper"]}
         | {p: {key: rounded(row[p][key]) for key in keys} for p in PARAMETERS}
-        for row in found["configurations"]
+        for row in figure["configurations"]
         if row["ratio"] == "token"
     ]
-    return {key: found[key] for key in ("caveat", "setting", "trials", "sequences", "seed")} | {
+    return {key: figure[key] for key in ("caveat", "setting", "trials", "sequences", "seed")} | {
         "rows": rows
     }
 
 
 def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
-    """The verdict on every configuration, and bias and variance of the gradients (Fig. 1)."""
+    """Return the verdict on every configuration, and bias and variance of gradients (Fig. 1)."""
     setting = lab["setting"]
     policy, reference = setting["policy"], setting["reference"]
     figure = Figure(
@@ -337,9 +434,9 @@ def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section
 
 def _verdict_table(comparison: Comparison) -> ReportTable:
     rows: dict[tuple[str, ...], None] = {}
-    for found in comparison.configurations:
-        told = verdict_on(found.runs[0].declared)
-        rows[found.study, found.kl, told.summary, told.advice.text] = None
+    for c in comparison.configurations:
+        verdict = verdict_on(c.runs[0].declared)
+        rows[c.study, c.kl, verdict.summary, verdict.advice.text] = None
     return ReportTable(
         "The KL terms of this experiment", ("study", "KL", "its gradient", "advice"), tuple(rows)
     )

@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from orchestrator.identity import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.plan import note_tuned
 from orchestrator.search.design import Search
-from orchestrator.tracking.store import connected, store_of
 
 if TYPE_CHECKING:
     import optuna
@@ -247,32 +246,3 @@ def _mend(log: Path) -> None:
         whole, _, torn = file.read().rpartition(b"\n")
         if torn.startswith(b"{") and (whole or start == 0):
             file.truncate(size - len(torn))
-
-
-# The MLflow runs of trials.
-
-
-_PAGE = 1000
-
-
-def links(folder: RunFolder, uri: str | None, cells: Collection[str]) -> dict[str, str]:
-    """Cell id -> id of its MLflow run, for those that are mirrored.
-
-    Raises EnvironmentFault if MLflow does not answer.
-    """
-    found: dict[str, str] = {}
-    with connected(store_of(folder, uri)) as client:
-        experiment = client.get_experiment_by_name(folder.experiment)
-        token = None
-        while experiment is not None:
-            page = client.search_runs(
-                [experiment.experiment_id], max_results=_PAGE, page_token=token
-            )
-            for run in page:
-                cell = run.data.tags.get("orch.cell_id", "")
-                if cell in cells:
-                    found[cell] = run.info.run_id
-            token = page.token
-            if not token:
-                break
-    return found

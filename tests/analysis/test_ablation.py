@@ -117,11 +117,11 @@ def test_parts_and_the_rest(made) -> None:  # type: ignore[no-untyped-def]
         if step.question == name:
             values[step.cell.id] = 0.80 + step.seed / 100 + alone[step.cause]
     (found,) = explain_differences(made, values.get)
-    assert found.gap.mean == pytest.approx(-0.2)
-    parts = {s.cause: s.part for s in found.shares}
+    assert found.difference.mean == pytest.approx(-0.2)
+    parts = {s.cause: s.part for s in found.effects}
     assert parts == pytest.approx({"kl_clamp": 0.25, "kl_reward": 0.6, "decay_of": 0.0})
     assert found.rest.mean == pytest.approx(-0.03)
-    assert found.is_told_apart
+    assert found.difference.excludes_zero
 
 
 def test_a_gap_that_is_noise_has_no_parts_and_missing_seeds_are_left_out(made) -> None:  # type: ignore[no-untyped-def]
@@ -131,7 +131,7 @@ def test_a_gap_that_is_noise_has_no_parts_and_missing_seeds_are_left_out(made) -
         if question == name and seed < 2:
             values[a.id], values[b.id] = 0.8, 0.8 + (0.1 if seed else -0.1)
     (found,) = explain_differences(made, values.get)
-    assert found.gap.n == 2
-    assert not found.is_told_apart
+    assert found.difference.n == 2
+    assert not found.difference.excludes_zero
     assert found.rest.mean == pytest.approx(0.0)
     assert explain_differences(made, {}.get) == []

@@ -53,15 +53,15 @@ def named(found: list[LibraryQuestion], name: str) -> LibraryQuestion:
 def test_the_grid_of_the_spec(declared: list[Cell], found: list[LibraryQuestion]) -> None:
     assert len(declared) == 5 * 9 * 3
     assert len(found) == 9
-    assert all(len(q.asked) == 5 and all(len(s) == 3 for s in q.asked.values()) for q in found)
+    assert all(len(q.cells) == 5 and all(len(s) == 3 for s in q.cells.values()) for q in found)
     assert {q.name for q in found} >= {"none", "k1.reward β=0.05", "k3.loss β=0.3"}
 
 
 def test_libraries_share_a_run_where_they_mean_the_same(found: list[LibraryQuestion]) -> None:
-    k1 = named(found, "k1.reward β=0.3").asked
+    k1 = named(found, "k1.reward β=0.3").cells
     assert k1[VERL][0].id == k1[SKYRL][0].id == k1["micro"][0].id
     assert len({k1[name][0].id for name in (VERL, OPENRLHF, PRIME)}) == 3
-    k3 = named(found, "k3.loss β=0.3").asked
+    k3 = named(found, "k3.loss β=0.3").cells
     assert k3[PRIME][0].id == k3["micro"][0].id
     assert len({k3[name][0].id for name in (VERL, SKYRL, OPENRLHF, "micro")}) == 4
 
@@ -71,7 +71,7 @@ def spread(found: list[LibraryQuestion], by: dict[str, list[float]]) -> dict[str
     return {
         each.id: by[library][seed]
         for q in found
-        for library, seeds in q.asked.items()
+        for library, seeds in q.cells.items()
         if library in by
         for seed, each in seeds.items()
     }
@@ -112,7 +112,7 @@ def test_p_values_are_corrected_over_what_was_measured(found: list[LibraryQuesti
     )
     listed = library_differences(found, VERL, values.get)
     measured = [gap for gap in listed if not gap.same]
-    assert len(measured) == len([q for q in found if q.asked[VERL][0].id]) * 4 - sum(
+    assert len(measured) == len([q for q in found if q.cells[VERL][0].id]) * 4 - sum(
         g.same for g in listed
     )
     assert all(gap.p_corrected >= gap.p for gap in measured)
@@ -120,7 +120,7 @@ def test_p_values_are_corrected_over_what_was_measured(found: list[LibraryQuesti
 
 def test_one_seed_has_no_verdict(found: list[LibraryQuestion]) -> None:
     values = spread(found, {VERL: [0.8] * 3, OPENRLHF: [0.1] * 3})
-    kept = {q.asked[name][0].id for q in found for name in (VERL, OPENRLHF)}
+    kept = {q.cells[name][0].id for q in found for name in (VERL, OPENRLHF)}
     (gap, *_) = [
         g
         for g in library_differences(found, VERL, lambda i: values.get(i) if i in kept else None)
@@ -144,7 +144,7 @@ def test_over_all_questions_every_pair_is_set_against_each_other(
 def test_a_missing_seed_is_told_with_what_to_run(found: list[LibraryQuestion]) -> None:
     only = [named(found, "k3.loss β=0.3")]
     values = spread(only, {name: [0.8, 0.81, 0.82] for name in (VERL, OPENRLHF, PRIME, "micro")})
-    values |= {only[0].asked[SKYRL][0].id: 0.8, only[0].asked[SKYRL][1].id: 0.8}
+    values |= {only[0].cells[SKYRL][0].id: 0.8, only[0].cells[SKYRL][1].id: 0.8}
     (sentence,) = missing_seeds(only, values.get, "spec.yaml")
     assert "skyrl@0.3.0 has no result for seed 2" in sentence
     assert "`orch run spec.yaml -w backend=skyrl -w seed=2`" in sentence

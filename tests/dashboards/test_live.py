@@ -11,10 +11,10 @@ from dashboards import serve as board_module
 from dashboards.serve import (
     Board,
     BoardState,
+    DashboardServer,
     DashboardSite,
     Page,
     PageSource,
-    Served,
     listen,
     new_token,
 )
@@ -51,7 +51,7 @@ def growing(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Growing:
 
 
 @pytest.fixture
-def served(growing: Growing) -> Iterator[Served]:
+def served(growing: Growing) -> Iterator[DashboardServer]:
     kept = Board(PageSource(growing.look, growing.build))
     with listen(DashboardSite(kept, dict, lambda name: name, new_token()), "127.0.0.1", 0) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
@@ -61,7 +61,7 @@ def served(growing: Growing) -> Iterator[Served]:
 
 
 @pytest.fixture
-def page(browser: Any, served: Served) -> Iterator[Any]:
+def page(browser: Any, served: DashboardServer) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1100, "height": 700})
     opened = context.new_page()
     opened.said = []
@@ -89,7 +89,9 @@ def renewed(page: Any, before: str) -> None:
     )
 
 
-def test_it_renews_itself_where_the_reader_is(page: Any, growing: Growing, served: Served) -> None:
+def test_it_renews_itself_where_the_reader_is(
+    page: Any, growing: Growing, served: DashboardServer
+) -> None:
     assert page.url == f"http://127.0.0.1:{served.server_port}/", "the token is not in the address"
     before = version(page)
     page.select_option("select[name=study]", "async10")

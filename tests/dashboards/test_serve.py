@@ -16,10 +16,10 @@ from dashboards import serve as board_module
 from dashboards.serve import (
     Board,
     BoardState,
+    DashboardServer,
     DashboardSite,
     Page,
     PageSource,
-    Served,
     listen,
     new_token,
 )
@@ -77,7 +77,7 @@ def cell(name: str) -> str:
 @contextmanager
 def serving(
     source: Any, files: Mapping[str, Path] | None = None, token: str = "", host: str = "127.0.0.1"
-) -> Iterator[Served]:
+) -> Iterator[DashboardServer]:
     kept = Board(PageSource(source.look, source.build))
     with listen(DashboardSite(kept, lambda: files or {}, cell, token), host, 0) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
@@ -89,7 +89,7 @@ def serving(
 
 
 class Answer:
-    def __init__(self, served: Served, path: str, method: str = "GET", **headers: str):
+    def __init__(self, served: DashboardServer, path: str, method: str = "GET", **headers: str):
         connection = http.client.HTTPConnection("127.0.0.1", served.server_port, timeout=30)
         connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
         for name, value in headers.items():

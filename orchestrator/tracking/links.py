@@ -1,0 +1,70 @@
+"""From cells to their MLflow runs, for pages that link to them."""
+
+import contextlib
+import sqlite3
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.rundir import RunFolder
+from orchestrator.tracking.store import connected, store_of
+
+_PAGE = 1000
+"""Runs asked for at a time."""
+_QUERY = (
+    "select tags.value, runs.run_uuid from runs join tags on tags.run_uuid = runs.run_uuid "
+    "join experiments on experiments.experiment_id = runs.experiment_id "
+    "where tags.key = 'orch.cell_id' and experiments.name = ? "
+    "and runs.lifecycle_stage = 'active'"
+)
+
+
+class CellRuns(NamedTuple):
+    """The mirrored runs of cells."""
+
+    runs: dict[str, str]
+    """Cell id -> id of its MLflow run."""
+    address: str = ""
+    """The URL below which a server has a page for each run; empty for other stores."""
+
+
+def cell_runs(folder: RunFolder, uri: str | None, cells: Collection[str]) -> CellRuns:
+    """Return the MLflow runs of these cells, for those that are mirrored.
+
+    A store of ours is read as the SQLite file it is: MLflow itself takes ten seconds to start.
+    Raise EnvironmentFault if MLflow does not answer.
+    """
+    store = store_of(folder, uri)
+    if store.database is not None:
+        runs = _in_sqlite(store.database, folder.experiment)
+        return CellRuns({cell: run for cell, run in runs.items() if cell in cells})
+    runs = {}
+    with connected(store) as client:
+        experiment = client.get_experiment_by_name(folder.experiment)
+        if experiment is None:
+            return CellRuns({})
+        token = None
+        while True:
+            page = client.search_runs(
+                [experiment.experiment_id], max_results=_PAGE, page_token=token
+            )
+            for run in page:
+                cell = run.data.tags.get("orch.cell_id", "")
+                if cell in cells:
+                    runs[cell] = run.info.run_id
+            token = page.token
+            if not token:
+                break
+    pages = f"{store.address}/#/experiments/{experiment.experiment_id}/runs"
+    return CellRuns(runs, pages if store.is_server else "")
+
+
+def _in_sqlite(database: Path, experiment: str) -> dict[str, str]:
+    if not database.exists():
+        return {}
+    # a database that is being made, or of another MLflow, gives no links and no error
+    with contextlib.suppress(sqlite3.Error):
+        opened = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+        with contextlib.closing(opened) as connection:
+            return dict(connection.execute(_QUERY, (experiment,)).fetchall())
+    return {}
