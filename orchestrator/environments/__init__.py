@@ -1,10 +1,7 @@
 """Environments of the trainers' libraries: made from locks, found by launchers, never orch's own.
 
-lock      what an environment holds: exact versions, as a file in the backend's folder
-place     where environments lie, and which are there
-make      makes one, whole or not at all
-check     what is in one that its lock does not say, or the reverse
-resolve   writes a lock for a release (needs uv)
+lock    locks, in the backends' folders; the environments that exist
+make    making one from a lock, checking one against it, resolving a new lock
 """
 
 from orchestrator.environments.lock import (

@@ -1,4 +1,4 @@
-"""Locks: what an environment of a library holds, to the exact version.
+"""Locks, which name the exact versions of an environment; and the environments that exist.
 
 A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder: requirements
 (`name==version`), below a head of `# key: words`:
@@ -14,6 +14,10 @@ A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder:
     without    a package left out, and why in brackets
     checkout   commit of a git repository with its own uv.lock, for a library on no registry
     variable   environment variable that points to that repository
+
+$ORCH_ENVIRONMENTS, or ~/.local/share/orch/environments, holds one folder an environment:
+<library>-<version> for training, <library>-<version>.contract for the contract tests. One that was
+finished has an environment.json.
 """
 
 import hashlib
@@ -70,7 +74,7 @@ class Lock:
         return lines
 
     def words(self, key: str) -> tuple[str, ...]:
-        """The words of a key, of all its lines."""
+        """Return the words of a key, of all its lines."""
         return tuple(word for line in self.head.get(key, ()) for word in line.split())
 
     @cached_property
@@ -80,7 +84,7 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """Of what it holds, not of how it is written: comments and order do not count."""
+        """Digest of the packages it names: comments and order do not count."""
         lines = sorted(f"{name}=={version}" for name, version in self.pins.items())
         held = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
         return "sha256:" + hashlib.sha256(held.encode()).hexdigest()[:32]
@@ -107,17 +111,17 @@ class Lock:
 
 
 def plain_name(name: str) -> str:
-    """A package's name as registries compare it."""
+    """Return a package's name as registries compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def locks() -> list[Lock]:
-    """Every lock of every backend, by name."""
+    """Return every lock of every backend, by name."""
     return [lock for library in plugins.names() for lock in locks_of(library)]
 
 
 def locks_of(library: str) -> list[Lock]:
-    """The locks of one backend: the releases it drives, newest first, then others it knows."""
+    """Return the locks of one backend: the releases it drives, newest first, then others."""
     found = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
     driven = plugins.load(library).versions
     rank = {version: number for number, version in enumerate(driven)}
@@ -127,8 +131,10 @@ def locks_of(library: str) -> list[Lock]:
 
 
 def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
-    """The lock of a release (None: the backend's newest). Raises EnvironmentFault, with what there
-    is, where there is none."""
+    """Return the lock of a release; None: of the backend's newest.
+
+    Raise EnvironmentFault, naming the locks there are, where there is none.
+    """
     if library not in plugins.names():
         near = did_you_mean(library, plugins.names())
         raise EnvironmentFault(
@@ -149,12 +155,12 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
 
 
 def has_lock(library: str, version: str) -> bool:
-    """Whether this release trains in an environment of its own. Imports no backend."""
+    """Return whether this release trains in an environment of its own. Import no backend."""
     return plugins.exists(library) and _path(library, version, "gpu").is_file()
 
 
 def read_lock(path: Path, library: str) -> Lock:
-    """The lock in a file. Raises EnvironmentFault for what is no lock."""
+    """Return the lock in a file. Raise EnvironmentFault for what is no lock."""
     version, _, flavour = path.name.removesuffix(".txt").rpartition(".")
     lock = Lock(
         library, version, "gpu" if flavour == "gpu" else "contract", path.read_text("utf-8")
@@ -175,13 +181,6 @@ def _path(library: str, version: str, flavour: Flavour) -> Path:
 
 def _folder(library: str) -> Path:
     return plugins.folder(library) / "environments"
-
-
-# Where environments lie, and which are there.
-#
-# $ORCH_ENVIRONMENTS, or ~/.local/share/orch/environments, holds one folder an environment:
-# <library>-<version> for training, <library>-<version>.contract for the contract tests. One that is
-# whole has an environment.json.
 
 
 MARKER = "environment.json"
@@ -228,31 +227,31 @@ class Environment:
 
 
 def root() -> Path:
-    """The folder of all environments."""
+    """Return the folder of all environments."""
     chosen = os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else Path.home() / ".local/share/orch/environments"
 
 
 def folder_name(library: str, version: str, flavour: Flavour) -> str:
-    """The name of its folder."""
+    """Return the name of its folder."""
     return f"{library}-{version}" + ("" if flavour == "gpu" else f".{flavour}")
 
 
 def find_installed(
     library: str, version: str, flavour: Flavour = "gpu", within: Path | None = None
 ) -> Environment | None:
-    """The environment of that release, or None where there is no whole one."""
+    """Return the environment of that release, or None where there is no whole one."""
     return read_environment((within or root()) / folder_name(library, version, flavour))
 
 
 def installed(within: Path | None = None) -> list[Environment]:
-    """Every whole environment, by name."""
+    """Return every whole environment, by name."""
     each = (read_environment(path) for path in sorted((within or root()).glob("*/")))
     return [environment for environment in each if environment is not None]
 
 
 def read_environment(path: Path) -> Environment | None:
-    """The environment in that folder, or None where none was finished."""
+    """Return the environment in that folder, or None where none was finished."""
     try:
         plain = json.loads((path / MARKER).read_text(encoding="utf-8"))
         return Environment(

@@ -1,7 +1,8 @@
-"""Makes an environment: a virtual environment of its own Python, then packages, whole or not.
+"""Make an environment from a lock: a virtual environment, then its packages.
 
-uv installs where it is found, else pip. What is unfinished has no environment.json, and is begun
-anew.
+uv installs where it is found, else pip. An unfinished environment has no environment.json, and is
+made again from the start. The module also resolves a lock for a release, which needs uv and
+installs nothing, and checks an environment against its lock.
 """
 
 import fcntl
@@ -45,7 +46,7 @@ class InstallStep(NamedTuple):
 
 
 def install_steps(lock: Lock) -> list[InstallStep]:
-    """A lock's packages: those with wheels, then those that are built."""
+    """Return a lock's packages: those with wheels, then those that are built."""
     any_python = "requires-python" in lock.words("ignores")
     steps = [
         InstallStep(lock.requirements(built=False), any_python=any_python),
@@ -64,23 +65,23 @@ def create(
     checkout: Path | None = None,
     say: Say = lambda _text: None,
 ) -> Environment:
-    """The environment of a lock, made if it is not there.
+    """Return the environment of a lock, made if it is not there.
 
     python: an interpreter instead of one found by the lock's releases. checkout: the git repository
-    of a library that is on no registry. Raises EnvironmentFault: no such Python, nothing to build
+    of a library that is on no registry. Raise EnvironmentFault: no such Python, nothing to build
     with, a package that cannot be installed, or one made from another lock in the way (`remake`
     replaces it, `again` replaces any).
     """
     home = within / folder_name(lock.library, lock.version, lock.flavour)
     with exclusive(home):
-        there = read_environment(home)
-        if there is not None and there.lock == lock.digest and not again:
-            say(f"{there.name} is there: {home}")
-            return there
-        if there is not None and not (again or remake):
+        existing = read_environment(home)
+        if existing is not None and existing.lock == lock.digest and not again:
+            say(f"{existing.name} is there: {home}")
+            return existing
+        if existing is not None and not (again or remake):
             raise EnvironmentFault(
-                f"{home} was made from another lock of {there.name} ({there.lock}, this orch's is "
-                f"{lock.digest}). Make it again with --again, or another with --dir"
+                f"{home} was made from another lock of {existing.name} ({existing.lock}, this "
+                f"orch's is {lock.digest}). Make it again with --again, or another with --dir"
             )
         if lock.words("checkout"):
             _from_checkout(lock, home, checkout, say)
@@ -94,7 +95,7 @@ def create(
 
 @contextmanager
 def exclusive(home: Path) -> Iterator[None]:
-    """Holds others off from making the same environment."""
+    """Hold others off from making the same environment."""
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         lock = home.with_name(f"{home.name}.lock").open("w")
@@ -129,7 +130,7 @@ def install(
 
 
 def clear(home: Path) -> None:
-    """Removes what an earlier making left."""
+    """Remove what an earlier making left."""
     if home.exists():
         remove_tree(home)
 
@@ -151,7 +152,7 @@ def _installer(home: Path, step: InstallStep) -> list[object]:
 
 
 def interpreter(releases: Sequence[str]) -> Path:
-    """A Python of one of these releases (`3.12`): orch's own, one on PATH, pyenv's, uv's."""
+    """Return a Python of one of these releases (`3.12`): orch's own, one on PATH, pyenv's, uv's."""
     if "{}.{}".format(*sys.version_info) in releases:
         return Path(sys.executable)
     for release in releases:
@@ -235,7 +236,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """A program to its end; its output. Raises EnvironmentFault with its last words."""
+    """Run a program to its end; return its output. Raise EnvironmentFault with its last lines."""
     done = subprocess.run(
         [str(each) for each in argv],
         capture_output=True,
@@ -250,17 +251,14 @@ def run(
     return done.stdout
 
 
-# Writes a lock: resolves what its head asks for, without installing anything. Needs uv.
-
-
 SOURCE_ONLY = {"flash-attn": ("torch", "einops"), "causal-conv1d": ("torch", "ninja", "packaging")}
 """Packages that must be built before they say what they need: what they need."""
 
 
 def resolve(lock: Lock) -> str:
-    """The text of the lock with the newest versions that its head allows.
+    """Return the text of the lock with the newest versions that its head allows.
 
-    Raises EnvironmentFault where nothing does, or without uv.
+    Raise EnvironmentFault where nothing does, or without uv.
     """
     uv = shutil.which("uv")
     asked = lock.words("asked")
@@ -318,9 +316,6 @@ def _write(path: Path, lines: list[str] | tuple[str, ...]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# Whether an environment is what its lock says.
-
-
 _ASK = """
 import importlib, importlib.metadata, json, sys
 faults = {}
@@ -337,7 +332,7 @@ _DEADLINE_SECONDS = 600
 
 
 def check(environment: Environment, lock: Lock) -> list[str]:
-    """What is wrong with it, in sentences; empty where it is as its lock says."""
+    """Return what is wrong with an environment, in sentences; nothing if it is as its lock says."""
     modules = lock.words("import")
     try:
         done = subprocess.run(

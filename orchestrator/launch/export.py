@@ -46,10 +46,12 @@ class ExportError(CheckpointError):
 def export(
     cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, options: NodeOptions | None = None
 ) -> Checkpoint:
-    """The checkpoint in Hugging Face format: itself, if it is; as converted before; or converted
-    by the library's own command in the library's own environment, which takes minutes.
+    """Return the checkpoint in Hugging Face format.
 
-    options: what the site says of environments. Raises ExportError.
+    It is the checkpoint itself if it has that format, or an earlier export, or a new one, made by
+    the library's own command in the library's own environment, which takes minutes.
+
+    options: what the site says of environments. Raise ExportError.
     """
     if not checkpoint.needs_export:
         return checkpoint
@@ -82,14 +84,14 @@ def _name(checkpoint: Checkpoint) -> str:
             f"checkpoint {checkpoint.path} is not there; `orch retry` trains the cell again"
         )
     stats = [(str(p.relative_to(checkpoint.path)), p.stat()) for p in files]
-    told = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-    return f"step{checkpoint.step}-{digest(told)}"
+    listing = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return f"step{checkpoint.step}-{digest(listing)}"
 
 
 def _convert(
     cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, nascent: Path, options: NodeOptions
 ) -> None:
-    """Runs the library's command into nascent/huggingface, and writes what was done beside it."""
+    """Run the library's command into nascent/huggingface, and write export.json beside it."""
     backend = plugins.load(cell.settings.backend.name)
     target = nascent / "huggingface"
     argv = backend.export_command(checkpoint, target)
@@ -138,7 +140,7 @@ def _run(
     log: Path,
     options: NodeOptions,
 ) -> str:
-    """Runs the command to its end; what went wrong, or an empty text."""
+    """Run the command to its end; return what went wrong, or an empty text."""
     with telling(log, passing=()):
         log.parent.mkdir(parents=True, exist_ok=True)
         out = log.open("wb")
@@ -218,7 +220,7 @@ def _take(nascent: Path, whole: Path) -> None:
 
 
 def _clear(exports: Path) -> None:
-    """Removes what an export of this machine left that was killed."""
+    """Remove what an export of this machine left that was killed."""
     for left in exports.glob(f".new-*-{processes.node_name()}-*"):
         pid = left.name.rpartition("-")[2]
         if pid.isdigit() and not processes.is_running(int(pid)):

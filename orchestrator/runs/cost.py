@@ -1,4 +1,4 @@
-"""What a cell costs: measured where cells of its shape have run, else a stated model.
+"""Costs of cells, measured where cells of their shape have run, else by a stated model; budgets.
 
 On GPUs, hours = FLOPs / (peak x utilisation), with, per token of prompt and response,
 
@@ -127,7 +127,7 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
 
 
 def cost(cell: Cell, measured: Measured | None = None) -> Cost:
-    """The cost of training a cell from its first step to its last."""
+    """Return the cost of training a cell from its first step to its last."""
     steps, shape = cell.settings.num_train_steps, cost_shape(cell)
     if measured is not None and shape in measured.cpu_seconds:
         hours = measured.gpu_hours[shape] * steps
@@ -198,10 +198,6 @@ def _means(values: Mapping[CellShape, list[float]]) -> dict[CellShape, float]:
     return {shape: sum(costs) / len(costs) for shape, costs in values.items()}
 
 
-# GPU-hours of an experiment: used, committed, left; and which cells a budget still pays. Pure but
-# for reading attempts.
-
-
 BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
 
 
@@ -263,8 +259,10 @@ def remaining_gpu_hours(cell: Cell, directory: CellDir, measured: Measured | Non
 def afford(
     wanted: Plan, budget: float, whole: Plan, scored: EvaluationSpending = NO_EVALUATIONS
 ) -> Afforded:
-    """The cells of `wanted` that fit into a budget for the whole experiment, after what is used and
-    what is with the scheduler. A cell of unknown size is never paid: its size would be a guess.
+    """Return which cells of `wanted` fit into a budget for the whole experiment.
+
+    What is used and what is with the scheduler is subtracted first. A cell of unknown size is never
+    paid for: its size would be a guess.
 
     wanted: what is to be trained, or tried again; rows at work or over are left out. scored:
     evaluations that have ended; each cell is expected to want another like them.

@@ -1,4 +1,4 @@
-"""Where cells are, looked at again and again: only what was written since the last look is read.
+"""Progress of cells, read again and again: only what was written since the last time is read.
 
 tails = Tails()
 while not (seen := look(experiment.cells, experiment.folder, tails)).over: ...
@@ -37,7 +37,7 @@ _FOREIGN_SECONDS = 30.0
 
 @dataclass
 class AttemptCurve:
-    """What is known of one attempt's metrics."""
+    """The metrics of one attempt, as far as they were read."""
 
     step: int = 0
     points: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class AttemptCurve:
         return next((name for name in MAIN_METRICS if self.points.get(name)), "")
 
     def values(self) -> list[float]:
-        """The main metric by step."""
+        """Return the main metric by step."""
         found = self.points.get(self.main, {})
         return [found[step] for step in sorted(found)]
 
@@ -72,7 +72,7 @@ class CurveTails:
         self.bytes_read = 0
 
     def curve(self, cell: Cell, attempt: AttemptDir, *, moving: bool) -> AttemptCurve:
-        """The attempt's curve as far as it is written."""
+        """Return the attempt's curve as far as it is written."""
         known = self._curves.get(attempt.path)
         curve = known or self._curves.setdefault(attempt.path, AttemptCurve())
         if not attempt.metrics.exists():
@@ -172,7 +172,7 @@ class ProgressSnapshot:
 def take_snapshot(
     cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None
 ) -> ProgressSnapshot:
-    """Every cell now. Without `tails` no metrics are read, only how long their files are."""
+    """Return every cell now. Without `tails` no metrics are read, only how long their files are."""
     lines = []
     for cell in cells:
         cell_dir = folder.cell(cell)
@@ -240,12 +240,6 @@ def progress_line(seen: ProgressSnapshot) -> str:
     return f"{', '.join(parts)}; {seen.steps / max(1, seen.steps_total):.0%} of steps"
 
 
-# What a person sees while cells train: a live table on a terminal, plain lines elsewhere.
-#
-# with watch(cells) as display:
-#     launch(cells, folder, on_event=display.show)
-
-
 _HEARTBEAT_SECONDS = 30.0
 _TAIL_BYTES = 4096
 
@@ -272,7 +266,7 @@ class LaunchProgress:
         """Steps of resumed cells that were there when they started: not this run's speed."""
 
     def take(self, event: LaunchEvent) -> str:
-        """Notes an event; the line to print for it, or nothing."""
+        """Count an event; return the line to print for it, or nothing."""
         cell = event.cell
         if cell is None:
             return ""
@@ -354,7 +348,10 @@ class Watch(NamedTuple):
 
 @contextmanager
 def watch(cells: Iterable[Cell], stream: TextIO | None = None) -> Iterator[Watch]:
-    """Shows on `stream` (None: stderr) what becomes of the cells that are to be trained."""
+    """Show the progress of these cells on `stream` (None: stderr).
+
+    A live table on a terminal, plain lines elsewhere. Use the display as launch's on_event.
+    """
     stream = stream or sys.stderr
     count = LaunchProgress(cells)
     if not (stream.isatty() and count.cells):
@@ -405,7 +402,7 @@ def _table(count: LaunchProgress) -> "RenderableType":
 
 
 def latest_metrics(attempt_dir: Path) -> LatestMetrics:
-    """The last whole line of an attempt's metrics."""
+    """Return the last whole line of an attempt's metrics."""
     for line in reversed(read_tail(attempt_dir / "metrics.jsonl", _TAIL_BYTES).splitlines()):
         try:
             point = json.loads(line)

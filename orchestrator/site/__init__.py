@@ -1,7 +1,8 @@
 """A cluster as it answers: what it has, what it refuses, and what to change.
 
-cluster    partitions, limits and rights, asked of SLURM's own commands
-check      a site file against those answers
-probe      a small job that looks at a node from the inside
-messages   SLURM's words as sentences with the field to change
+check        a site file against the cluster's answers (launch/slurm/cluster)
+probe        a small job that looks at a node; node_facts is what it runs
+forecast     a spec at full scale: refusals, prompts, time limits, the scheduler's answer
+findings     all of it as the lines of `orch doctor`
+write        a site file from the cluster's answers
 """

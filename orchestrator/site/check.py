@@ -1,4 +1,4 @@
-"""A site file against what its cluster answers: pure. Every fault names the field to change."""
+"""Check a site file against the answers of its cluster. Every fault names the field to change."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.errors import did_you_mean
 from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition, Rights
+from orchestrator.launch.slurm.cluster import gpus as parse_gpus
 from orchestrator.settings import Resources
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -22,7 +23,7 @@ class SiteAdvice(NamedTuple):
 def check_site(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources] = (), cells: int = 0
 ) -> list[SiteAdvice]:
-    """What would go wrong with cells that need these resources on this cluster."""
+    """Return what would go wrong with cells that need these resources on this cluster."""
     partition = cluster.partition(options.partition)
     found = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
     if partition is not None:
@@ -34,6 +35,7 @@ def check_site(
 
 
 def field(name: str) -> str:
+    """Return the path of an option in the site file."""
     return f"site.options.{name}"
 
 
@@ -188,14 +190,12 @@ def _fit(
 
 
 def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
-    """Type and number of GPUs that a job asks of each node."""
-    from orchestrator.launch.slurm.cluster import gpus as read
-
+    """Return type and number of GPUs that a job asks of each node."""
     if not gpus:
         return "", 0
     if not options.gres:
         return "", gpus
-    return next(iter(read(options.gres)), ("", 0))
+    return next(iter(parse_gpus(options.gres)), ("", 0))
 
 
 def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[SiteAdvice]:

@@ -1,4 +1,4 @@
-"""What `orch doctor` finds of a cluster: each check a line, with what to do."""
+"""The findings of `orch doctor` about a cluster: each check a line, with what to do."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 
 
 class SiteFinding(NamedTuple):
+    """One line of the table."""
+
     check: str
     verdict: str
     """ok, missing or broken; only `broken` fails the command."""
@@ -22,8 +24,10 @@ class SiteFinding(NamedTuple):
 
 
 def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
-    """A site against its cluster. cells: those that are to run there, with what they need; look:
-    whether a small job looks at a node."""
+    """Check a site against its cluster.
+
+    cells: those that are to run there. look: start a small job that looks at a node.
+    """
     wrong = [text for text, _ in faults(site.options)]
     if wrong:
         return [SiteFinding("site file", "broken", "cannot be used", text) for text in wrong]
@@ -33,9 +37,9 @@ def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) ->
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
         return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
-    told = check_site(options, cluster, [cell.resources for cell in full], len(full))
-    found = [_cluster(cluster, options), _accounting(cluster), *map(_advice, told)]
-    if look and not any(advice.broken for advice in told):
+    problems = check_site(options, cluster, [cell.resources for cell in full], len(full))
+    found = [_cluster(cluster, options), _accounting(cluster), *map(_advice, problems)]
+    if look and not any(each.broken for each in problems):
         libraries = sorted({release_of(cell) for cell in full})
         gpus = max((cell.resources.gpus_per_node for cell in full), default=0)
         found += _node(site, options, libraries, gpus)
@@ -43,7 +47,7 @@ def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) ->
 
 
 def release_of(cell: Cell) -> tuple[str, str]:
-    """The library and release that a cell trains in."""
+    """Return the library and release that a cell trains in."""
     ref = cell.settings.backend
     if ref.version:
         return ref.name, ref.version

@@ -1,4 +1,4 @@
-"""What would go wrong with a spec at full scale, found without running it. Pure but for asking."""
+"""Find, without running it, what would go wrong with a spec at full scale."""
 
 import math
 import re
@@ -32,7 +32,7 @@ class LibraryRefusal(NamedTuple):
 
 
 def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
-    """Every cell that its library cannot express, by reason."""
+    """Return every cell that its library cannot express, by reason."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         home = folder.cell(cell)

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.site.node_facts JSON`: a node seen from the inside, as one line of JSON.
+"""Look at a node from the inside: `python -m orchestrator.site.node_facts JSON` prints JSON.
 
 JSON: {folder, token, environments: [[library, version], ...], options}. Run by `srun` on a node.
 """
@@ -17,7 +17,7 @@ _IMPORT_SECONDS = 120
 
 
 def main() -> int:
-    """Prints what it sees; never fails."""
+    """Print one line of JSON; never fail."""
     asked = json.loads(sys.argv[1])
     told = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),

@@ -1,4 +1,4 @@
-"""A small job that looks at a node: does it see the runs folder, orch, the environments, GPUs?"""
+"""Start a small job that looks at a node: does it see the runs folder, orch, environments, GPUs?"""
 
 import json
 import os
@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 120.0
 
 
 class NodeReport(NamedTuple):
-    """What a node told of itself. `fault` alone, where it told nothing."""
+    """A node seen from the inside. `fault` alone, where no node answered."""
 
     node: str = ""
     python: str = ""
@@ -40,9 +40,9 @@ def probe_node(
     gpus: int = 0,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> NodeReport:
-    """Looks at one node of the site's partition, with `gpus` GPUs. Leaves nothing behind.
+    """Look at one node of the site's partition, with `gpus` GPUs. Leave nothing behind.
 
-    Raises EnvironmentFault if the folder cannot be written from here.
+    Raise EnvironmentFault if the folder cannot be written from here.
     """
     token = f".orch-probe-{secrets.token_hex(8)}"
     asked: dict[str, Any] = {

@@ -39,7 +39,7 @@ def gpus_per_node(cluster: Cluster) -> int:
 
 
 def _chosen(cluster: Cluster) -> Partition | None:
-    """The partition with most GPUs that is up; of equals the default one, then the first."""
+    """Return the partition with most GPUs that is up; of equals the default one, then the first."""
 
     def weight(partition: Partition) -> tuple[bool, int, float, bool]:
         nodes = cluster.nodes_of(partition.name)
@@ -105,7 +105,7 @@ def _environments() -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A YAML scalar that stays text."""
+    """Return a YAML scalar that stays text."""
     plain = text.replace("-", "").replace("_", "").isalnum() and text[:1].isalpha()
     words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
     safe = plain and text.lower() not in words

@@ -15,7 +15,7 @@ from orchestrator.runs.retention import RetentionDecision, free_checkpoints, ret
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 
-SPEC = Path(__file__).parents[1] / "experiments" / "cross_library.yaml"
+SPEC = Path(__file__).parents[2] / "experiments" / "cross_library.yaml"
 STEPS = (10, 20, 30)
 
 
