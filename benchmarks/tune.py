@@ -13,9 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.search.block import distributions
+from orchestrator.search.block import distributions, sampler
 from orchestrator.search.journal import SearchJournal
-from orchestrator.search.samplers import sampler
 from tests.search.landscapes import (
     FRESH,
     RECIPES,
@@ -42,7 +41,7 @@ def overhead(made: House, trials: int) -> float:
     began = time.process_time()
     with controller.journal.controlling():
         while not controller.done:
-            for cell in controller.turn():
+            for cell in controller.tick():
                 start = time.process_time()
                 leave(made.folder, cell, theory(cell))
                 training += time.process_time() - start

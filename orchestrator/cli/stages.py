@@ -231,9 +231,9 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
     """Of `orch tune`, where it was used."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
-    from orchestrator.search.section import searched
+    from orchestrator.search.section import experiment_section
 
-    section, drawn, faults = searched(experiment)
+    section, drawn, faults = experiment_section(experiment)
     for fault in faults:
         say(fault)
     return ([] if section is None else [section]), drawn

@@ -1,24 +1,20 @@
 """orch tune: search over beta, or over any other field, with Optuna."""
 
 import shlex
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli import common as options
-from orchestrator.cli.common import MICRO_BANNER, say
+from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.records import Record
 from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.report import Report
-    from orchestrator.search.controller import Controller
     from orchestrator.search.design import Search
     from orchestrator.search.journal import SearchJournal
-    from orchestrator.search.results import SearchOutcome
 
 
 @click.command(short_help="Search over beta, or any other field, with Optuna.")
@@ -91,7 +87,7 @@ def command(
     if experiment.scale == "micro":
         say(MICRO_BANNER)
     if dry_run:
-        _show(searches)
+        _print_searches(searches)
         return 0
     journal = SearchJournal(experiment.folder, block.name)
     if cancel:
@@ -99,23 +95,23 @@ def command(
     if submit:
         return _submit(experiment, journal)
     if not report_only:
-        search = _search_there if experiment.where == "slurm" else _search_here
+        search = _search_on_cluster if experiment.where == "slurm" else _search_locally
         if not search(experiment, searches, journal):
             return 130
     return _review(experiment, searches, journal, as_json)
 
 
 def _block(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were given, as entries of the block."""
-    found = {name: value for name, value in flags.items() if value not in (None, ())}
+    """Return the flags that were given, as entries of the block."""
+    block = {name: value for name, value in flags.items() if value not in (None, ())}
     for name in ("space", "each"):
-        if name in found:
-            found[name] = dict(_pair(f"--{name}", text) for text in found[name])
-    if "seeds" in found:
-        found["seeds"] = _yaml("--seeds", found["seeds"])
-    objectives = dict.fromkeys(found.pop("maximize", ()), "maximize")
-    objectives |= dict.fromkeys(found.pop("minimize", ()), "minimize")
-    return found | ({"objectives": objectives} if objectives else {})
+        if name in block:
+            block[name] = dict(_pair(f"--{name}", text) for text in block[name])
+    if "seeds" in block:
+        block["seeds"] = _yaml("--seeds", block["seeds"])
+    objectives = dict.fromkeys(block.pop("maximize", ()), "maximize")
+    objectives |= dict.fromkeys(block.pop("minimize", ()), "minimize")
+    return block | ({"objectives": objectives} if objectives else {})
 
 
 def _pair(flag: str, text: str) -> tuple[str, Any]:
@@ -134,37 +130,35 @@ def _yaml(flag: str, text: str) -> Any:
         raise OrchError(f"{flag} cannot be read: {text!r} is no YAML value") from error
 
 
-def _show(searches: "Sequence[Search]") -> None:
-    """What would be searched, and what a trial is expected to cost."""
-    from orchestrator.cli.common import print_table
+def _print_searches(searches: "Sequence[Search]") -> None:
+    """Print what would be searched, and what a trial is expected to cost."""
     from orchestrator.runs.cost import bill
 
     rows = []
     for search in searches:
-        space = "; ".join(f"{each.field} in {each}" for each in search.space)
+        space = "; ".join(f"{dimension.field} in {dimension}" for dimension in search.space)
         cells = search.cells(search.corners()[0], search.tune.seeds)
         goals = "; ".join(map(str, search.objectives))
         rows.append((search.name, space, goals, search.tune.block.trials, bill(cells)))
     print_table(("search", "space", "objective", "trials", "a trial costs"), rows)
 
 
-def _search_here(
+def _search_locally(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
-    """Whether it came to its end; after Ctrl-C it did not."""
+    """Search on this machine; return False after Ctrl-C."""
     from orchestrator.cli.training import keep_spec
     from orchestrator.runs.watch import watch
     from orchestrator.search.controller import Controller
-    from orchestrator.search.local import search_here
-    from orchestrator.search.scorer import Scorer
+    from orchestrator.search.local import LOCAL_RULES, ThreadScorer, search_locally
 
     folder, spec = experiment.folder, experiment.spec
     if not folder.spec.exists():
         keep_spec(experiment)
-    with Scorer(spec.evaluation, folder, spec.site.workers) as scorer, watch([]) as display:
-        controller = Controller(searches, journal, scorer, say)
-        _reuse(controller)
-        ended = search_here(controller, workers=spec.site.workers, on_event=display.show)
+    with ThreadScorer(spec.evaluation, folder, spec.site.workers) as scorer, watch([]) as display:
+        controller = Controller(searches, journal, scorer, LOCAL_RULES, say)
+        controller.add_grid_results()
+        ended = search_locally(controller, workers=spec.site.workers, on_event=display.show)
     if not ended:
         say(
             "stopped; nothing is lost. Go on with the same command; --report-only writes the "
@@ -173,22 +167,22 @@ def _search_here(
     return ended
 
 
-def _search_there(
+def _search_on_cluster(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
-    """The same on a cluster."""
+    """Search with jobs; return False after Ctrl-C."""
     from orchestrator.cli.training import keep_spec
     from orchestrator.search.controller import Controller
-    from orchestrator.search.slurm import JobScorer, on_cluster, search_there
+    from orchestrator.search.slurm import JobScorer, cluster_rules, search_on_cluster
     from orchestrator.spec.site_options import slurm_options
 
     folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
     keep_spec(experiment)  # evaluation jobs read what is asked there
     objectives = searches[0].objectives
     scorer = JobScorer(objectives, folder, options, say)
-    controller = Controller(searches, journal, scorer, say, on_cluster(options, say))
-    _reuse(controller)
-    ended = search_there(controller, options, evaluate=any(o.is_scored for o in objectives))
+    controller = Controller(searches, journal, scorer, cluster_rules(options, say), say)
+    controller.add_grid_results()
+    ended = search_on_cluster(controller, options, evaluate=any(o.is_scored for o in objectives))
     if not ended:
         say(
             "stopped asking; jobs that were submitted go on. Go on with the same command; --cancel "
@@ -198,17 +192,15 @@ def _search_there(
 
 
 def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
-    """This command without --submit, as a job."""
-    import sys
-
-    from orchestrator.search.slurm import detach
+    """Submit this command, without --submit, as a job."""
+    from orchestrator.search.slurm import submit_controller
     from orchestrator.spec.site_options import slurm_options
 
     if experiment.where != "slurm":
         raise OrchError("--submit is for a SLURM site; here the command runs as it is")
     experiment.folder.open()
     arguments = [word for word in sys.argv[1:] if word != "--submit"]
-    job, log = detach(arguments, journal, slurm_options(experiment.spec.site.options))
+    job, log = submit_controller(arguments, journal, slurm_options(experiment.spec.site.options))
     say(
         f"the controller is job {job}; it says how it gets on in {log}\nWhen its time is over the "
         "same command goes on."
@@ -217,95 +209,55 @@ def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
 
 
 def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal") -> int:
-    """Stops the cells of open trials; whoever searches next tells those trials as failed."""
+    """Stop the cells of open trials; whoever searches next ends those trials as failed."""
     from orchestrator.runs import operations
-    from orchestrator.search.results import found
+    from orchestrator.search.results import cells_of_open_trials, outcomes
 
-    studies, grid = journal.studies(), {cell.id for cell in experiment.cells}
-    cells = {
-        cell.id: cell
-        for search in searches
-        if search.name in studies
-        for trial in found(search, studies[search.name]).trials
-        if trial.state == "RUNNING" and trial.params
-        for cell in search.cells_at(trial.params, search.tune.seeds)
-        if cell.id not in grid
-    }
-    done = operations.cancel(cells.values(), experiment.folder) if cells else []
-    for one in done:
-        say(f"{one.directory.slug}: {one.note}")
-    say(f"{sum(one.done for one in done)} cells of trials cancelled")
+    cells = cells_of_open_trials(experiment, outcomes(searches, journal))
+    cancelled = operations.cancel(cells, experiment.folder) if cells else []
+    for cell in cancelled:
+        say(f"{cell.directory.slug}: {cell.note}")
+    say(f"{sum(cell.done for cell in cancelled)} cells of trials cancelled")
     return 0
-
-
-def _reuse(controller: "Controller") -> None:
-    from orchestrator.search.controller import reuse
-
-    for search in controller.searches:
-        if not search.tune.block.reuse:
-            continue
-        if added := reuse(search, controller.journal, controller.studies[search.name]):
-            say(f"{search.name}: {added} trials taken from the grid's results")
 
 
 def _review(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal", as_json: bool
 ) -> int:
-    """Reads what was found, mirrors it, writes the page, and says the best."""
+    """Read what was found, mirror it, write the page, and print the best."""
+    import dashboards
     from orchestrator.cli import stages
-    from orchestrator.cli.common import print_json, print_table
     from orchestrator.evaluate import read_scores
-    from orchestrator.search.results import found
-    from orchestrator.search.section import best_table, keep_links, plain, report
+    from orchestrator.files import write_text
+    from orchestrator.report import markdown
+    from orchestrator.runs.collect import collect
+    from orchestrator.search import section
+    from orchestrator.search.results import cells_of_all_trials, outcomes
     from orchestrator.tracking.links import cell_runs
 
-    studies = journal.studies()
-    told = [found(s, studies[s.name]) for s in searches if s.name in studies]
-    if not told:
+    results = outcomes(searches, journal)
+    if not results:
         raise OrchError(f"{journal.path} has no search yet; leave --report-only out to begin one")
-    records = _records(experiment, told)
-    code, runs = stages.tell_faults(records), {}
-    folder, uri = experiment.folder, experiment.spec.site.tracking_uri
+    folder = experiment.folder
+    records = collect(cells_of_all_trials(experiment, results), folder)
+    code, mlflow_runs = stages.tell_faults(records), {}
     try:
         scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
         stages.mirror(experiment, records, scores)
-        runs = cell_runs(folder, uri, {record.cell.id for record in records}).runs
-        keep_links(journal, runs)
+        ids = {record.cell.id for record in records}
+        mlflow_runs = cell_runs(folder, experiment.spec.site.tracking_uri, ids).runs
+        journal.write_mlflow_runs(mlflow_runs)
     except EnvironmentFault as error:
         say(str(error))
         code = 1
-    page = _write(journal.path / "report", report(experiment, told, runs))
+    report = section.report(experiment, results, mlflow_runs)
+    page = journal.path / "report" / "index.html"
+    write_text(page, dashboards.html(report))
+    write_text(page.with_name("report.md"), markdown(report))
     if as_json:
-        print_json(plain(told, runs))
+        print_json(section.as_json(results, mlflow_runs))
     else:
-        table = best_table(told)
+        table = section.best_table(results)
         print_table(table.columns, table.rows)
     say(f"report: {page}\nlive: optuna-dashboard {shlex.quote(str(journal.log))}")
     return code
-
-
-def _records(experiment: Experiment, told: "Sequence[SearchOutcome]") -> list[Record]:
-    """Of the grid's cells and of every cell of a trial, each once."""
-    from orchestrator.runs.collect import collect
-    from orchestrator.search.results import confirm_cells
-
-    cells = {cell.id: cell for cell in experiment.cells}
-    for one in told:
-        for trial in one.trials:
-            if trial.params:
-                for cell in one.search.cells_at(trial.params, one.search.tune.seeds):
-                    named = {**cell.axes, "search": one.search.name, "trial": str(trial.number)}
-                    cells.setdefault(cell.id, cell.model_copy(update={"axes": named}))
-        if one.chosen is not None:
-            cells |= {c.id: c for c in confirm_cells(one.search, one.chosen) if c.id not in cells}
-    return collect(cells.values(), experiment.folder)
-
-
-def _write(folder: Path, made: "Report") -> Path:
-    import dashboards
-    from orchestrator.files import write_text
-    from orchestrator.report import markdown
-
-    write_text(folder / "index.html", dashboards.html(made))
-    write_text(folder / "report.md", markdown(made))
-    return folder / "index.html"

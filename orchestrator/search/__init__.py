@@ -1,21 +1,15 @@
 """Search over the fields of a spec with Optuna, each trial being ordinary cells.
 
-language    the `tune` block: what is searched, for what, at which cost
-space       ranges and choices
-objective   a metric, or a weighted sum of metrics
-design      a block becomes searches; a search turns parameters into cells
-journal     what is remembered on the shared folder, and by whom it may be changed
+block       the `tune` block: what is searched, for what, at which cost; as Optuna takes it
+design      a block becomes searches; a search turns proposals into cells; an open trial
+journal     what is remembered on the shared folder, and which controller is alive
 controller  asks, follows, prunes and tells; never waits
-early       when a trial ends before its cells do
-reuse       the grid's results as first trials
-confirm     what is chosen once more, on fresh seeds
-metrics     which metrics cells will have
-launching   what a cell's state means, by who launches it
-scorer      evaluation beside the controller; jobs: by jobs of a cluster
-here        a search on this machine
-there       a search on a cluster; detach: its controller as a job
-results     what was found; fit: where a smooth curve has its optimum; section: told to a reviewer
-known       every search of an experiment, read back
+pruning     when a trial ends before its cells do
+local       drives a controller on this machine: workers, and a thread that scores
+slurm       drives a controller on a cluster: jobs that train and score, the controller as a job
+results     what was found: trials, the best, brackets, contests; every search of an experiment
+optimum     where a smooth curve through all trials has its optimum
+section     the report of searches
 
 Only functions of this package import Optuna, and only when called.
 """

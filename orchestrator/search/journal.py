@@ -1,13 +1,18 @@
-"""What a search remembers, on the shared folder: Optuna's journal and what it was declared to be.
+"""What a search remembers, on the shared folder: Optuna's journal, and what orch keeps beside it.
 
 runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
   <name>/journal.log          Optuna's journal: all searches of this name
          <search>.json        what may not change while the journal lasts
          blocks/<search>.json the block it was last driven with, to be read back
-         lock                 a lock of the kernel's: it ends with the process that holds it
-         alive/<controller>   the same, and touched at each turn, for where locks do not reach
+         links.json           cell id -> MLflow run, as of the last mirror
+         lock                 held while trials are asked for
+         alive/<controller>   held by a controller while it works, and touched by its heartbeat
          report/
+
+Studies, trials and their attributes are Optuna's. Orch adds what Optuna 5.0 does not have for a
+journal file: which controller owns an open trial and whether it is alive, what a search was
+declared to be, and repair after a kill (docs/decisions/030).
 """
 
 import fcntl
@@ -16,7 +21,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -31,36 +36,36 @@ from orchestrator.search.design import Search
 if TYPE_CHECKING:
     import optuna
 
-
-_LONGEST_LINE = 1 << 20
-BEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
-"""How often a controller says that it lives, and after which silence one of another machine is
-given up, where its lock cannot be seen. A controller may be busy submitting for a while."""
+HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
+"""How often a controller touches its file, and the silence after which one of another machine is
+given up where its lock cannot be seen. A controller may be busy submitting for a while."""
+_MAX_LINE_BYTES = 1 << 20
 
 
 class SearchJournal:
-    """One journal, opened by one controller or to be looked at."""
+    """One journal, opened by one controller or only to be read."""
 
     def __init__(self, folder: RunFolder, name: str):
         self.folder, self.path = folder, folder.path / "tune" / name
         self.log = self.path / "journal.log"
-        self.me = secrets.token_hex(6)
+        self.controller_id = secrets.token_hex(6)
         self._storage: Any = None
         self._alive: IO[str] | None = None
-        self._beaten = -BEAT_SECONDS
+        self._last_heartbeat = -HEARTBEAT_SECONDS
+
+    # ------------------------------------------------------------------ studies
 
     @property
     def storage(self) -> Any:
-        """Optuna's storage. Raises RunFolderError for a file that is no journal."""
+        """Optuna's storage. Raise RunFolderError for a file that is no journal."""
         if self._storage is None:
-            with telling(self.path, passing=()):
-                self.path.mkdir(parents=True, exist_ok=True)
-            self._storage = _storage(self.log)
+            self._make_folder()
+            self._storage = _open_storage(self.log)
         return self._storage
 
     def study(self, search: Search, **options: Any) -> "optuna.Study":
-        """The study of a search, made if it is not there. Raises RunFolderError if the journal
-        is of another spec or space."""
+        """Return the study of a search, made if it is not there. Raise RunFolderError if the
+        journal is of another spec or space."""
         import optuna
 
         self._declare(search)
@@ -70,12 +75,12 @@ class SearchJournal:
                 study_name=search.name,
                 storage=storage,
                 load_if_exists=True,
-                directions=[each.direction for each in search.objectives],
+                directions=[objective.direction for objective in search.objectives],
                 **options,
             )
 
     def studies(self) -> dict[str, "optuna.Study"]:
-        """What there is, by name; writes nothing."""
+        """Return the studies by name; write nothing."""
         import optuna
 
         if not self.log.exists():
@@ -83,21 +88,23 @@ class SearchJournal:
         names = optuna.get_all_study_names(self.storage)
         return {name: optuna.load_study(study_name=name, storage=self.storage) for name in names}
 
+    # ------------------------------------------------------------------ controllers
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One controller at a time: asking, so that budgets hold, and opening."""
+        """Let one controller at a time ask for trials, so that budgets hold, or open a study."""
         with telling(self.path), (self.path / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """While this lasts, others leave the trials of `me` alone."""
-        place = self.path / "alive" / self.me
-        with telling(place, passing=()):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._alive = place.open("a")
-            with suppress(OSError):  # no locks here: the beat speaks
+        """Keep other controllers from the trials of this one, for as long as this lasts."""
+        path = self.path / "alive" / self.controller_id
+        with telling(path, passing=()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._alive = path.open("a")
+            with suppress(OSError):  # a file system without locks: the heartbeat decides
                 fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._alive.write(socket.gethostname())
             self._alive.flush()
@@ -106,22 +113,27 @@ class SearchJournal:
         finally:
             self._alive.close()
             self._alive = None
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
-    def beat(self) -> None:
-        """Says that this controller lives; to be called at each turn."""
-        if self._alive is not None and time.monotonic() > self._beaten + BEAT_SECONDS:
-            self._beaten = time.monotonic()
+    def heartbeat(self) -> None:
+        """Touch the file of this controller; to be called at each tick."""
+        if self._alive is not None and time.monotonic() > self._last_heartbeat + HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
             with suppress(OSError):
                 os.utime(self._alive.fileno())
 
-    def is_alive(self, controller: str | None) -> bool:
-        """Whether the controller of this name is at work."""
-        if not controller or not controller.isalnum():
+    def is_alive(self, controller_id: str | None) -> bool:
+        """Return True while the controller of this id works.
+
+        The kernel frees a lock with the process that held it, so on one machine a free lock says
+        that the controller is dead, at once. From another machine the lock may be invisible (NFS
+        without lockd), so a free lock says nothing there: the age of the heartbeat decides.
+        """
+        if not controller_id or not controller_id.isalnum():
             return False
-        if controller == self.me:
+        if controller_id == self.controller_id:
             return True
-        with suppress(FileNotFoundError), (self.path / "alive" / controller).open() as file:
+        with suppress(FileNotFoundError), (self.path / "alive" / controller_id).open() as file:
             host = file.read()
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -129,95 +141,103 @@ class SearchJournal:
                 return True
             except OSError:
                 return self._silence(file) < SILENT_SECONDS
-            elsewhere = host not in ("", socket.gethostname())
-            return elsewhere and self._silence(file) < SILENT_SECONDS
+            is_remote = host not in ("", socket.gethostname())
+            return is_remote and self._silence(file) < SILENT_SECONDS
         return False
 
     def _silence(self, file: IO[str]) -> float:
-        """Seconds since a controller's last beat, by the file system's clock."""
+        """Return the seconds since a controller's last heartbeat.
+
+        Both times are the file server's: clocks of two machines may be minutes apart.
+        """
         last = os.fstat(file.fileno()).st_mtime
         if self._alive is None:
             return time.time() - last
         os.utime(self._alive.fileno())
         return os.fstat(self._alive.fileno()).st_mtime - last
 
+    # ------------------------------------------------------------------ beside the journal
+
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
-        """Says, before it is launched, that a cell is a trial's: `prune` keeps it."""
+        """Say, before it is launched, that a cell is a trial's: `orch prune` keeps it."""
         note_tuned(self.folder, cell_id, f"{self.path.name}/{search}", trial)
 
-    def _declare(self, search: Search) -> None:
-        target, wanted = self.path / f"{search.name}.json", search.declared()
-        with telling(self.path, passing=()):
-            self.path.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{self.me}")
-        if not target.exists():
-            with telling(target):
-                temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-                with suppress(FileExistsError):  # whoever comes second compares
-                    os.link(temporary, target)
-                temporary.unlink()
-        found = read_json(target)
-        if found != json.loads(json.dumps(wanted)):
-            raise RunFolderError(_difference(target, found or {}, wanted))
-        with self.locked():
-            write_text(self.block_of(search.name), json.dumps(search.plain(), indent=1) + "\n")
+    def block(self, search_name: str) -> dict[str, Any] | None:
+        """Return the block that a search was last driven with; None if none was written."""
+        return read_json(self._block_file(search_name))
 
-    def block_of(self, name: str) -> Path:
-        """The file of a search's block."""
-        return self.path / "blocks" / f"{name}.json"
+    def mlflow_runs(self) -> dict[str, str]:
+        """Return cell id -> id of its MLflow run, as of the last mirror."""
+        return dict(read_json(self.path / "links.json") or {})
+
+    def write_mlflow_runs(self, runs: Mapping[str, str]) -> None:
+        """Keep the MLflow runs of trials, for a report that does not ask MLflow."""
+        write_text(self.path / "links.json", json.dumps(dict(runs), indent=1) + "\n")
 
     def is_of(self, search: Search) -> bool:
-        """Whether the journal holds this very search: its spec may have changed since."""
-        found = read_json(self.path / f"{search.name}.json")
-        return bool(found == json.loads(json.dumps(search.declared())))
+        """Return True if the journal holds this very search: its spec may have changed since."""
+        declared = read_json(self.path / f"{search.name}.json")
+        return bool(declared == _through_json(search.declaration()))
+
+    def _declare(self, search: Search) -> None:
+        """Write what the search is, or compare it with what was declared before."""
+        target, declaration = self.path / f"{search.name}.json", search.declaration()
+        self._make_folder()
+        temporary = target.with_name(f".{target.name}.{self.controller_id}")
+        if not target.exists():
+            with telling(target):
+                temporary.write_text(json.dumps(declaration, indent=1) + "\n", encoding="utf-8")
+                with suppress(FileExistsError):  # of two controllers one wins; the other compares
+                    os.link(temporary, target)
+                temporary.unlink()
+        declared = read_json(target)
+        if declared != _through_json(declaration):
+            raise RunFolderError(_difference(target, declared or {}, declaration))
+        with self.locked():
+            block = json.dumps(search.as_json(), indent=1) + "\n"
+            write_text(self._block_file(search.name), block)
+
+    def _block_file(self, search_name: str) -> Path:
+        return self.path / "blocks" / f"{search_name}.json"
+
+    def _make_folder(self) -> None:
+        with telling(self.path, passing=()):
+            self.path.mkdir(parents=True, exist_ok=True)
 
 
-def _difference(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    old, new = dict(flatten(found)), dict(flatten(json.loads(json.dumps(wanted))))
+def _through_json(plain: Any) -> Any:
+    """Return plain data as it is once written and read: with lists for tuples."""
+    return json.loads(json.dumps(plain))
+
+
+def _difference(path: Path, declared: dict[str, Any], declaration: dict[str, Any]) -> str:
+    old, new = dict(flatten(declared)), dict(flatten(_through_json(declaration)))
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    listed = "; ".join(
-        f"{name}: {_told(old, name)} there, {_told(new, name)} here" for name in changed[:5]
+    fields = "; ".join(
+        f"{name}: {old.get(name, 'nothing')} there, {new.get(name, 'nothing')} here"
+        for name in changed[:5]
     )
     more = f"; and {len(changed) - 5} more" if len(changed) > 5 else ""
     return (
-        f"{path.parent / 'journal.log'} holds another search ({listed}{more}). Nothing was "
+        f"{path.parent / 'journal.log'} holds another search ({fields}{more}). Nothing was "
         "changed: undo that, or give this search a name of its own (--name, or tune.name)"
     )
 
 
-def _told(values: dict[str, Any], name: str) -> str:
-    return str(values[name]) if name in values else "nothing"
+# ------------------------------------------------------------------ Optuna's journal file
 
 
-class KernelLock:
-    """Optuna's own locks are files that outlive a killed process; the kernel's do not."""
-
-    def __init__(self, log: Path):
-        self._log = log
-        self._file: IO[str] | None = None
-
-    def acquire(self) -> bool:
-        self._file = self._log.with_name("journal.lock").open("a")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        _mend(self._log)
-        return True
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _storage(log: Path) -> Any:
+def _open_storage(log: Path) -> Any:
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     lock: Any = KernelLock(log)
-    lock.acquire()  # mends what a kill has torn before it is read
+    lock.acquire()  # removes a torn last line before the file is read
     lock.release()
     try:
-        if not _is_whole(log):
+        if not _ends_with_newline(log):
             raise ValueError("its last line has no end")
         return JournalStorage(JournalFileBackend(str(log), lock_obj=lock))
     except (ValueError, KeyError, TypeError) as error:
@@ -227,22 +247,47 @@ def _storage(log: Path) -> Any:
         ) from error
 
 
-def _is_whole(log: Path) -> bool:
-    """Whether what is appended to a file begins a line."""
+class KernelLock:
+    """A lock for Optuna's JournalFileBackend that ends with the process that holds it.
+
+    Optuna's own locks are files. A killed process leaves them behind, and everyone else waits for
+    30 s. Optuna appends to a line that a kill has torn, and cannot read the file from then on; so
+    every holder of this lock removes such a line first.
+    """
+
+    def __init__(self, log: Path):
+        self._log = log
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> bool:
+        """Wait for the lock, then repair the journal."""
+        self._file = self._log.with_name("journal.lock").open("a")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        _remove_torn_line(self._log)
+        return True
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _ends_with_newline(log: Path) -> bool:
+    """Return True if what is appended to a file begins a line."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         return size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n"
     return True
 
 
-def _mend(log: Path) -> None:
-    """Takes away a last line that a kill has torn: the next one would be appended to it."""
-    if _is_whole(log):
+def _remove_torn_line(log: Path) -> None:
+    """Truncate a journal to its last complete line; leave a file that is no journal alone."""
+    if _ends_with_newline(log):
         return
     with log.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        start = max(0, size - _LONGEST_LINE)
+        start = max(0, size - _MAX_LINE_BYTES)
         file.seek(start)
-        whole, _, torn = file.read().rpartition(b"\n")
-        if torn.startswith(b"{") and (whole or start == 0):
+        complete, _, torn = file.read().rpartition(b"\n")
+        if torn.startswith(b"{") and (complete or start == 0):
             file.truncate(size - len(torn))

@@ -1,40 +1,55 @@
-"""A search on this machine: the controller turns a few times a second while workers train."""
+"""A search on this machine: the controller ticks a few times a second while workers train."""
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
 
+from orchestrator.evaluate import UnscoredError, evaluate
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.fork_server import fork_server
 from orchestrator.launch.local import LocalLaunch
-from orchestrator.search.controller import Controller
+from orchestrator.records import ENDED, EvaluationSpec, Record, Score
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.search.controller import Controller, DriverRules, TrainingDecision
 
 _TICK_SECONDS = 0.1
 
 
-def search_here(
+def _decide(_: CellDir, state: CellState) -> TrainingDecision:
+    # a cell that runs already may be another orch's: this machine's launcher watches that too
+    if state.state in RESUMABLE or state.state == "running":
+        return "train"
+    return "over" if state.state in ENDED or state.state == "unknown" else "wait"
+
+
+LOCAL_RULES = DriverRules(_decide, once=True)
+
+
+def search_locally(
     controller: Controller,
     *,
     workers: int | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _: None,
 ) -> bool:
-    """Drives the searches to their end; False if a person stopped it first.
+    """Drive the searches to their end; return False if a person stopped it first.
 
-    workers: cells at the same time; None: one per core. Raises OrchError as `launch` does.
+    workers: cells at the same time; None: one per core. Raise OrchError as `launch` does.
     """
     controller.folder.open()
     with (
         processes.Stop().listening() as stop,
-        ExitStack() as held,
+        ExitStack() as resources,
         controller.journal.controlling(),
     ):
         crew: LocalLaunch | None = None
         while not stop.asked:
-            wanted = controller.turn()
+            wanted = controller.tick()
             if not wanted and controller.done:
                 break
             if crew is None and wanted:
-                crew = _crew(controller, workers or processes.cores(), held, stop, on_event)
+                crew = _crew(controller, workers or processes.cores(), resources, stop, on_event)
             if crew is None or not (wanted or crew.elsewhere):
                 time.sleep(_TICK_SECONDS)  # checkpoints are being scored
                 continue
@@ -46,21 +61,85 @@ def search_here(
 def _crew(
     controller: Controller,
     workers: int,
-    held: ExitStack,
+    resources: ExitStack,
     stop: processes.Stop,
     on_event: Callable[[LaunchEvent], None],
 ) -> LocalLaunch:
-    """Workers that are handed new cells as the controller asks for them."""
+    """Return workers that get new cells while they work, as the controller asks for them."""
 
-    def hear(event: LaunchEvent) -> None:
+    def handle(event: LaunchEvent) -> None:
         if event.kind == "lost" and event.cell is not None and not event.again:
             if not crew.stopping:
-                controller.lose(event.cell)
+                controller.give_up(event.cell)
         elif event.kind == "tick" and not stop.asked:
-            crew.waiting.extend(controller.turn())
+            crew.waiting.extend(controller.tick())
         on_event(event)
 
-    entries = {entry for search in controller.searches for entry in search.entries()}
-    house = held.enter_context(fork_server(entries))
-    crew = LocalLaunch([], [], controller.folder, workers, house, stop, hear)
+    modules = {module for search in controller.searches for module in search.entry_modules()}
+    server = resources.enter_context(fork_server(modules))
+    crew = LocalLaunch([], [], controller.folder, workers, server, stop, handle)
     return crew
+
+
+class ThreadScorer(AbstractContextManager["ThreadScorer"]):
+    """A thread that waits for lm-evaluation-harness's processes, so that the controller does not.
+
+    A trial's value is of its cells' last checkpoints, so only those are scored.
+    """
+
+    def __init__(self, evaluation: EvaluationSpec, folder: RunFolder, workers: int | None = None):
+        self._evaluation = evaluation.model_copy(update={"checkpoints": "last"})
+        self._folder, self._workers = folder, workers
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scorer")
+        self._futures: dict[str, Future[list[Score]]] = {}
+        """By cell id; cells that were requested together share one."""
+
+    def request(self, records: Sequence[Record]) -> None:
+        """Have these records scored, unless that was requested already."""
+        new = [record for record in records if record.cell.id not in self._futures]
+        if new:
+            future = self._pool.submit(
+                evaluate, new, self._evaluation, self._folder, workers=self._workers
+            )
+            self._futures.update((record.cell.id, future) for record in new)
+
+    def is_done(self, records: Sequence[Record]) -> bool:
+        """Return True once each of them has been scored, or could not be."""
+        return all(
+            (future := self._futures.get(record.cell.id)) is not None and future.done()
+            for record in records
+        )
+
+    def fault(self, records: Sequence[Record]) -> str:
+        """Return why some of them cannot be scored; empty where they can. Raise EnvironmentFault
+        where nothing can be."""
+        for record in records:
+            future = self._futures.get(record.cell.id)
+            error = future.exception() if future is not None and future.done() else None
+            if isinstance(error, UnscoredError):
+                own = [fault for fault in error.faults if fault.startswith(record.cell.slug)]
+                if own:
+                    return own[0]
+            elif error is not None:
+                raise error
+        return ""
+
+    def scores(self, records: Sequence[Record]) -> list[Score]:
+        """Return the scores that these records have so far."""
+        ids = {record.cell.id for record in records}
+        found: list[Score] = []
+        for future in {id(f): f for key, f in self._futures.items() if key in ids}.values():
+            if future.done():
+                error = future.exception()
+                scores = error.scores if isinstance(error, UnscoredError) else future.result()
+                found += [score for score in scores if score.cell_id in ids]
+        return found
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the checkpoint being scored; the others are left for the next time."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -3,31 +3,31 @@
 The best observed value is the best partly by luck: the noisier, the more. A curve pools the noise.
 It is a Gaussian process over the field (its logarithm, where it is searched so): constant mean and
 Matern covariance of smoothness 5/2, noise of equal size in every seed. Mean and size of the noise
-are integrated over in closed form (flat prior; what seeds of the same trial show of the noise
-counts), length and height of the covariance over a grid with flat priors in their logarithms
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7, 4.2 and
-5.2). A smoother covariance is too sure of a hill with one steep side.
+are integrated over in closed form (flat prior; the spread between seeds of the same trial counts),
+length and height of the covariance over a grid with flat priors in their logarithms (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7, 4.2 and 5.2). A
+smoother covariance is too sure of a hill with one steep side.
+
+docs/decisions/031 has why this is not scikit-learn's or Optuna's process.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from orchestrator.analysis.stats import ALPHA
 from orchestrator.search.block import Dimension
 
-if TYPE_CHECKING:
-    from orchestrator.search.results import SearchOutcome
-
-FEWEST = 5
+MIN_VALUES = 5
 """Distinct values that have to be measured before a curve is fitted."""
 LENGTHS = tuple(0.06 * 1.45**i for i in range(11))
 """Of the covariance, in units of the whole range: 0.06 to 2.5."""
 HEIGHTS = tuple(0.3 * 4.0**i for i in range(12))
 """Its variance over that of one seed's noise: 0.3 to 1.3e6."""
 POINTS = 121
-"""Of the range, at which the curve is looked at."""
+"""Of the range, at which the curve is computed."""
 DRAWS = 2000
+"""Curves drawn from the posterior, for the interval of the optimum."""
 
 
 class Recommended(NamedTuple):
@@ -48,44 +48,44 @@ class _Curve(NamedTuple):
     log_weight: float
     mean: Any
     spread: Callable[[], Any]
-    """Its covariance, over the noise's variance; most are never asked for."""
+    """Return its covariance, over the noise's variance. Most curves are never drawn from."""
     scale: float
-    """Sum of squares of which, over chi-squared, the noise's variance is."""
+    """The noise's variance is this sum of squares over a chi-squared variable."""
 
 
-def recommended(one: "SearchOutcome") -> Recommended | None:
-    """The fitted optimum; None where there is more than one field or objective, the field is no
-    range, or too few values were measured. Values lie among those tried, not beyond them."""
-    space, measured = one.search.space, one.measured
-    if len(space) > 1 or len(one.search.objectives) > 1 or not space[0].is_range:
+def recommend(
+    dimension: Dimension, values: Sequence[Any], seeds: Sequence[Sequence[float]], sign: int
+) -> Recommended | None:
+    """Return the fitted optimum over one range; None where too few values were measured.
+
+    values: of the field, one a trial; seeds: the objective of each seed of each trial; sign: 1
+    where more is better, else -1. The optimum lies among the values tried, not beyond them.
+    """
+    if len(set(values)) < MIN_VALUES:
         return None
-    (field,) = space
-    if len({trial.params[field.field] for trial in measured}) < FEWEST:
-        return None
-    sign = one.search.objectives[0].sign
-    seeds = [[sign * values[0] for values in trial.seeds.values()] for trial in measured]
-    places = [_unit(field, trial.params[field.field]) for trial in measured]
-    at, low, high, expected = optimum(places, seeds)
-    told = [field.value(_value(field, place)) for place in (at, low, high)]
-    return Recommended(field.field, told[0], told[1], told[2], sign * expected)
+    positions = [_to_unit(dimension, value) for value in values]
+    best, low, high, height = optimum(positions, [[sign * v for v in own] for own in seeds])
+    best, low, high = (dimension.value(_from_unit(dimension, x)) for x in (best, low, high))
+    return Recommended(dimension.field, best, low, high, sign * height)
 
 
 def optimum(
-    places: Sequence[float], values: Sequence[Sequence[float]]
+    positions: Sequence[float], values: Sequence[Sequence[float]]
 ) -> tuple[float, float, float, float]:
-    """Where in [0, 1] the curve is highest, between which places its top lies, and its height.
+    """Return where in [0, 1] the curve is highest, the two ends of the interval in which its top
+    lies with probability 0.95, and its height there.
 
-    places: of each trial; values: of its seeds.
+    positions: in [0, 1], one a trial; values: of the seeds of each trial.
     """
     import numpy  # noqa: F401, ICN001  its threads can be limited once it is loaded
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # many small matrices: several threads spend their time waiting
-        return _optimum(places, values)
+        return _optimum(positions, values)
 
 
 def _optimum(
-    places: Sequence[float], values: Sequence[Sequence[float]]
+    positions: Sequence[float], values: Sequence[Sequence[float]]
 ) -> tuple[float, float, float, float]:
     import numpy as np
 
@@ -93,9 +93,9 @@ def _optimum(
     means = np.array([math.fsum(own) / len(own) for own in values])
     within = math.fsum((v - m) ** 2 for own, m in zip(values, means, strict=True) for v in own)
     freedom = float(counts.sum()) - 1
-    grid = np.linspace(min(places), max(places), POINTS)
+    grid = np.linspace(min(positions), max(positions), POINTS)
     curves = [
-        _curve(np.array(places), means, counts, within, freedom, grid, length, height)
+        _curve(np.array(positions), means, counts, within, freedom, grid, length, height)
         for length in LENGTHS
         for height in HEIGHTS
     ]
@@ -118,7 +118,7 @@ def _optimum(
 
 
 def _curve(
-    places: Any,
+    positions: Any,
     means: Any,
     counts: Any,
     within: float,
@@ -133,10 +133,10 @@ def _curve(
         far = math.sqrt(5) * np.abs(a[:, None] - b[None, :]) / length
         return height * (1 + far + far**2 / 3) * np.exp(-far)
 
-    root = np.linalg.cholesky(covariance(places, places) + np.diag(1 / counts))
-    ones = np.linalg.solve(root, np.ones(len(places)))
+    root = np.linalg.cholesky(covariance(positions, positions) + np.diag(1 / counts))
+    ones = np.linalg.solve(root, np.ones(len(positions)))
     data = np.linalg.solve(root, means)
-    cross = np.linalg.solve(root, covariance(places, grid))
+    cross = np.linalg.solve(root, covariance(positions, grid))
     precision = ones @ ones
     level = ones @ data / precision
     rest = data - level * ones
@@ -146,16 +146,20 @@ def _curve(
         - 0.5 * math.log(precision)
         - 0.5 * freedom * math.log(max(scale, 1e-300))
     )
-    beside = 1 - cross.T @ ones
+    mean_weight = 1 - cross.T @ ones
 
     def spread() -> Any:
-        return covariance(grid, grid) - cross.T @ cross + np.outer(beside, beside) / precision
+        return (
+            covariance(grid, grid)
+            - cross.T @ cross
+            + np.outer(mean_weight, mean_weight) / precision
+        )
 
     return _Curve(float(log_weight), level + cross.T @ rest, spread, float(scale))
 
 
 def _root(spread: Any) -> Any:
-    """A matrix whose product with its transpose is the covariance, which is of low rank."""
+    """Return a matrix whose product with its transpose is the covariance, which is of low rank."""
     import numpy as np
 
     sizes, axes = np.linalg.eigh(spread)
@@ -163,18 +167,13 @@ def _root(spread: Any) -> Any:
     return axes[:, kept] * np.sqrt(sizes[kept])
 
 
-def _unit(field: Dimension, value: Any) -> float:
-    if field.log:
-        return math.log(value / field.low) / math.log(field.high / field.low)
-    return float((value - field.low) / (field.high - field.low))
+def _to_unit(dimension: Dimension, value: Any) -> float:
+    if dimension.log:
+        return math.log(value / dimension.low) / math.log(dimension.high / dimension.low)
+    return float((value - dimension.low) / (dimension.high - dimension.low))
 
 
-def _value(field: Dimension, place: float) -> float:
-    if field.log:
-        return float(field.low * (field.high / field.low) ** place)
-    return field.low + place * (field.high - field.low)
-
-
-def plain(one: Recommended | None) -> Mapping[str, Any] | None:
-    """As JSON."""
-    return None if one is None else one._asdict()
+def _from_unit(dimension: Dimension, position: float) -> float:
+    if dimension.log:
+        return float(dimension.low * (dimension.high / dimension.low) ** position)
+    return dimension.low + position * (dimension.high - dimension.low)

@@ -2,22 +2,30 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, t_quantile
+from orchestrator.errors import OrchError
 from orchestrator.evaluate import read_scores
+from orchestrator.records import Cell, Record, Score
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
-from orchestrator.search.design import Search, measured_values, spent_on
-from orchestrator.search.optimum import Recommended, recommended
+from orchestrator.search.design import Search, read_back
+from orchestrator.search.journal import SearchJournal
+from orchestrator.search.optimum import Recommended, recommend
+
+# ------------------------------------------------------------------ one trial
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialResult:
     """One trial, ended or not."""
 
     number: int
@@ -31,9 +39,81 @@ class Tried:
     """Seed -> values; empty where nothing was measured."""
     cells: tuple[str, ...]
     reused: bool
+    """True if the spec's grid gave it."""
     why: str
+    """Why it has no result."""
     gpu_hours: float
     cpu_hours: float
+
+
+def trial_result(search: Search, frozen: Any) -> TrialResult:
+    """Read one of Optuna's trials."""
+    attributes = frozen.user_attrs
+    gpu_hours, cpu_hours = hours_of_trial(search, frozen)
+    return TrialResult(
+        number=frozen.number,
+        state=frozen.state.name,
+        params=search.values(frozen.params),
+        values=tuple(frozen.values) if frozen.state.name == "COMPLETE" else None,
+        seeds={int(seed): tuple(own) for seed, own in attributes.get("seeds", {}).items()},
+        cells=tuple(attributes.get("cells", ())),
+        reused=bool(attributes.get("reused")),
+        why=attributes.get("why", ""),
+        gpu_hours=gpu_hours,
+        cpu_hours=cpu_hours,
+    )
+
+
+def is_own(frozen: Any) -> bool:
+    """Return True for a trial that the search itself began: not reused from the grid, nor cut
+    short before it had parameters ("unborn" in journals)."""
+    return not (frozen.user_attrs.get("unborn") or frozen.user_attrs.get("reused"))
+
+
+def objective_values(
+    search: Search, records: Sequence[Record], scores: Iterable[Score]
+) -> tuple[list[float], dict[str, list[float]], str]:
+    """Return the mean over seeds of each objective, the values of each seed, and a sentence if
+    there are none."""
+    runs = measure(records, scores)
+    seeds: dict[str, list[float]] = {}
+    for run in runs:
+        values = [objective.value(run.finals) for objective in search.objectives]
+        for objective, value in zip(search.objectives, values, strict=True):
+            if not math.isfinite(value):
+                missing = objective.missing(run.finals)
+                fault = f"has no final {missing[0]}" if missing else "is not finite"
+                return [], {}, f"{objective.text} of {run.record.cell.slug} {fault}"
+        seeds[str(run.seed)] = values
+    means = [math.fsum(column) / len(runs) for column in zip(*seeds.values(), strict=True)]
+    return means, seeds, ""
+
+
+def hours(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
+    """Return the GPU-hours and CPU-hours of all attempts at these cells that have ended."""
+    exits = [
+        ended
+        for cell in cells
+        for attempt in folder.cell(cell).attempts()
+        if (ended := attempt.read_exit()) is not None
+    ]
+    return [sum(e.gpu_hours for e in exits), sum(e.cpu_seconds for e in exits) / 3600]
+
+
+def hours_of_trial(search: Search, frozen: Any) -> list[float]:
+    """Return GPU-hours and CPU-hours of one of Optuna's trials.
+
+    The jobs of a pruned trial write down what they used after the trial has ended, so its run
+    directories are read again.
+    """
+    noted: list[float] = frozen.user_attrs.get("spent", [0.0, 0.0])
+    if frozen.state.name != "PRUNED" or not frozen.user_attrs.get("cells"):
+        return noted
+    cells = search.cells(frozen.params, search.tune.seeds)
+    return [max(pair) for pair in zip(noted, hours(cells, search.experiment.folder), strict=True)]
+
+
+# ------------------------------------------------------------------ one search
 
 
 @dataclass(frozen=True)
@@ -41,7 +121,7 @@ class SearchOutcome:
     """A search and its trials."""
 
     search: Search
-    trials: tuple[Tried, ...]
+    trials: tuple[TrialResult, ...]
     importance: Mapping[str, float]
     """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
     empty where nothing can be said."""
@@ -49,20 +129,32 @@ class SearchOutcome:
     """Fresh seed -> values of what is chosen."""
 
     @property
-    def measured(self) -> list[Tried]:
+    def measured(self) -> list[TrialResult]:
         return [trial for trial in self.trials if trial.state == "COMPLETE" and trial.seeds]
 
     @property
-    def best(self) -> Tried | None:
-        """With one objective: the trial with the best mean; the earlier of two."""
+    def best(self) -> TrialResult | None:
+        """With one objective: the trial with the best mean; of equal ones the earlier."""
         if len(self.search.objectives) > 1:
             return None
-        return best(self.search, self.measured)
+        sign = self.search.objectives[0].sign
+        return max(
+            self.measured, key=lambda t: (sign * (t.values or (0.0,))[0], -t.number), default=None
+        )
 
     @cached_property
     def recommended(self) -> Recommended | None:
-        """Where a smooth curve through all trials is best; None where none can be fitted."""
-        return recommended(self)
+        """Where a smooth curve through all trials is best; None where there is more than one
+        field or objective, the field is no range, or too few values were measured."""
+        space, objectives = self.search.space, self.search.objectives
+        if len(space) > 1 or len(objectives) > 1 or not space[0].is_range:
+            return None
+        return recommend(
+            space[0],
+            [trial.params[space[0].field] for trial in self.measured],
+            [[own[0] for own in trial.seeds.values()] for trial in self.measured],
+            objectives[0].sign,
+        )
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
@@ -73,13 +165,16 @@ class SearchOutcome:
         return None if self.best is None else self.best.params
 
     @property
-    def front(self) -> list[Tried]:
-        """Trials that no other beats in every objective, by the first objective."""
-        signs = [each.sign for each in self.search.objectives]
+    def front(self) -> list[TrialResult]:
+        """Measured trials that no other beats in every objective, by the first objective.
+
+        Study.best_trials would count what `if_failed` gives as measured.
+        """
+        signs = [objective.sign for objective in self.search.objectives]
         points = [
             (t, [s * v for s, v in zip(signs, t.values or (), strict=True)]) for t in self.measured
         ]
-        kept = [
+        front = [
             trial
             for trial, own in points
             if not any(
@@ -87,17 +182,71 @@ class SearchOutcome:
                 for _, other in points
             )
         ]
-        return sorted(kept, key=lambda trial: trial.values or ())
+        return sorted(front, key=lambda trial: trial.values or ())
 
     @property
     def history(self) -> list[tuple[int, float]]:
-        """Trial -> the best value so far, over the measured trials as they were asked."""
-        sign, told = self.search.objectives[0].sign, -math.inf
+        """(trial, best value so far), over the measured trials as they were asked."""
+        sign, best = self.search.objectives[0].sign, -math.inf
         points = []
         for trial in sorted(self.measured, key=lambda t: (not t.reused, t.number)):
-            told = max(told, sign * (trial.values or (math.nan,))[0])
-            points.append((trial.number, sign * told))
+            best = max(best, sign * (trial.values or (math.nan,))[0])
+            points.append((trial.number, sign * best))
         return points
+
+
+def outcome(search: Search, study: Any) -> SearchOutcome:
+    """Read what a study holds now."""
+    trials = tuple(
+        trial_result(search, frozen)
+        for frozen in study.get_trials(deepcopy=False)
+        if not frozen.user_attrs.get("unborn")
+    )
+    unconfirmed = SearchOutcome(search, trials, _importance(search, study), {})
+    if not search.tune.block.confirm_seeds or unconfirmed.chosen is None:
+        return unconfirmed
+    return replace(unconfirmed, confirmed=_confirmed(search, unconfirmed.chosen))
+
+
+def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchOutcome]:
+    """Read the searches that the journal has, in order."""
+    studies = journal.studies()
+    return [outcome(search, studies[search.name]) for search in searches if search.name in studies]
+
+
+def confirmation_cells(search: Search, chosen: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of what is chosen with fresh seeds."""
+    return search.cells_at(chosen, search.tune.block.confirm_seeds)
+
+
+def _confirmed(search: Search, chosen: Mapping[str, Any]) -> dict[int, tuple[float, ...]]:
+    folder = search.experiment.folder
+    cells = confirmation_cells(search, chosen)
+    if any(read_state(folder.cell(cell)).state != "succeeded" for cell in cells):
+        return {}
+    scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
+    _, seeds, why = objective_values(search, collect(cells, folder), scores)
+    return {} if why else {int(seed): tuple(values) for seed, values in seeds.items()}
+
+
+def _importance(search: Search, study: Any) -> dict[str, float]:
+    """Return Optuna's importances; none for one field or for a few trials of equal value."""
+    complete = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+    if len(search.space) < 2 or len({trial.values[0] for trial in complete}) < 4:
+        return {}
+    from optuna.importance import get_param_importances
+
+    sign = search.objectives[0].sign
+    with warnings.catch_warnings():
+        # Optuna warns that it takes less of a target for better; the sign makes it so
+        warnings.simplefilter("ignore", UserWarning)
+        importance: dict[str, float] = get_param_importances(
+            study, target=lambda t: -sign * t.values[0]
+        )
+    return importance
+
+
+# ------------------------------------------------------------------ how well the best is known
 
 
 class Bracket(NamedTuple):
@@ -107,7 +256,53 @@ class Bracket(NamedTuple):
     low: float
     high: float
     is_open: tuple[bool, bool]
-    """Whether nothing tried on that side is told to be worse: the end is then the range's own."""
+    """True where no tried value on that side is known to be worse: the end is the range's own."""
+
+
+def brackets(result: SearchOutcome) -> list[Bracket]:
+    """Return for each range the nearest tried values on either side that are known to be worse.
+
+    The optimum lies between them, at level 0.95, if the objective has one hill along the range,
+    the other fields being where they are. With one seed there are none.
+    """
+    best = result.best
+    worse = _worse(result, best) if best is not None else None
+    if best is None or worse is None:
+        return []
+    found = []
+    for dimension in result.search.space:
+        if dimension.is_range:
+            field = dimension.field
+            level = [trial.params[field] for trial in result.measured if trial not in worse]
+            below = [t.params[field] for t in worse if t.params[field] < min(level)]
+            above = [t.params[field] for t in worse if t.params[field] > max(level)]
+            low, high = max(below, default=dimension.low), min(above, default=dimension.high)
+            found.append(Bracket(field, low, high, (not below, not above)))
+    return found
+
+
+def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None:
+    """Return the trials whose mean is below the best's by more than chance; None without two
+    seeds.
+
+    Student's t, one-sided, with the spread between seeds pooled over all trials, corrected for
+    their number (Bonferroni), which also allows for the best being chosen.
+    """
+    sign = result.search.objectives[0].sign
+    columns = {t.number: [sign * own[0] for own in t.seeds.values()] for t in result.measured}
+    freedom = sum(len(column) - 1 for column in columns.values())
+    rest = [trial for trial in result.measured if trial is not best]
+    if freedom < 1 or not rest:
+        return None
+    means = {number: math.fsum(column) / len(column) for number, column in columns.items()}
+    squares = math.fsum((v - means[n]) ** 2 for n, column in columns.items() for v in column)
+    reach = t_quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
+    top, count = means[best.number], len(best.seeds)
+    return [
+        trial
+        for trial in rest
+        if top - means[trial.number] > reach * math.sqrt(1 / count + 1 / len(trial.seeds))
+    ]
 
 
 @dataclass(frozen=True)
@@ -120,75 +315,13 @@ class Contest:
     p: float
     """Two-sided, corrected for the number of contests (Holm)."""
     fresh: bool
-    """Whether it is of seeds that did not choose the best."""
+    """True if it is of seeds that did not choose the best."""
 
 
-def found(search: Search, study: Any) -> SearchOutcome:
-    """What a study says now."""
-    trials = tuple(
-        _tried(search, one)
-        for one in study.get_trials(deepcopy=False)
-        if not one.user_attrs.get("unborn")
-    )
-    first = SearchOutcome(search, trials, _importance(search, study), {})
-    if not search.tune.block.confirm_seeds or first.chosen is None:
-        return first
-    return replace(first, confirmed=_confirmed(search, first.chosen))
-
-
-def best(search: Search, trials: Iterable[Tried]) -> Tried | None:
-    """The trial with the best mean of the first objective."""
-    sign = search.objectives[0].sign
-    return max(trials, key=lambda t: (sign * (t.values or (0.0,))[0], -t.number), default=None)
-
-
-def brackets(one: SearchOutcome) -> list[Bracket]:
-    """For each range, the nearest tried values on either side that are told to be worse.
-
-    The optimum lies between them, at level 0.95, if the objective has one hill along the range,
-    the other fields being where they are. Nothing is said with one seed.
-    """
-    winner = one.best
-    worse = _worse(one, winner) if winner is not None else None
-    if winner is None or worse is None:
-        return []
-    told = []
-    for each in one.search.space:
-        if each.is_range:
-            level = [t.params[each.field] for t in one.measured if t not in worse]
-            below = [t.params[each.field] for t in worse if t.params[each.field] < min(level)]
-            above = [t.params[each.field] for t in worse if t.params[each.field] > max(level)]
-            low, high = max(below, default=each.low), min(above, default=each.high)
-            told.append(Bracket(each.field, low, high, (not below, not above)))
-    return told
-
-
-def _worse(one: SearchOutcome, winner: Tried) -> list[Tried] | None:
-    """Trials whose mean is below the best's by more than chance: Student's t, one-sided, with the
-    spread between seeds pooled over all trials, corrected for their number (Bonferroni), which
-    also allows for the best being chosen. None without two seeds.
-    """
-    sign = one.search.objectives[0].sign
-    columns = {t.number: [sign * v[0] for v in t.seeds.values()] for t in one.measured}
-    freedom = sum(len(column) - 1 for column in columns.values())
-    rest = [trial for trial in one.measured if trial is not winner]
-    if freedom < 1 or not rest:
-        return None
-    means = {number: math.fsum(column) / len(column) for number, column in columns.items()}
-    squares = math.fsum((v - means[n]) ** 2 for n, column in columns.items() for v in column)
-    reach = t_quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
-    top, count = means[winner.number], len(winner.seeds)
-    return [
-        trial
-        for trial in rest
-        if top - means[trial.number] > reach * math.sqrt(1 / count + 1 / len(trial.seeds))
-    ]
-
-
-def contests(all_found: Sequence[SearchOutcome]) -> list[Contest]:
-    """Every two searches at their own best. Of fresh seeds where both have them."""
+def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
+    """Compare every two searches at their own best, on fresh seeds where both have them."""
     rows: list[tuple[str, str, Estimate, float, bool]] = []
-    for one, other in combinations(all_found, 2):
+    for one, other in combinations(results, 2):
         if one.best is None or other.best is None:
             continue
         fresh = bool(one.confirmed and other.confirmed)
@@ -196,62 +329,99 @@ def contests(all_found: Sequence[SearchOutcome]) -> list[Contest]:
         b = other.confirmed if fresh else other.best.seeds
         differences = [a[seed][0] - b[seed][0] for seed in sorted(a.keys() & b.keys())]
         if differences:
-            told = estimate(differences)
-            p = min(1.0, 2 * min(one_sided_p(told, 0.0)))
-            rows.append((one.search.name, other.search.name, told, p, fresh))
+            difference = estimate(differences)
+            p = min(1.0, 2 * min(one_sided_p(difference, 0.0)))
+            rows.append((one.search.name, other.search.name, difference, p, fresh))
     corrected = holm([row[3] for row in rows])
     return [
-        Contest(a, b, told, p, fresh)
-        for (a, b, told, _, fresh), p in zip(rows, corrected, strict=True)
+        Contest(a, b, difference, p, fresh)
+        for (a, b, difference, _, fresh), p in zip(rows, corrected, strict=True)
     ]
 
 
-def _tried(search: Search, one: Any) -> Tried:
-    attrs = one.user_attrs
-    gpu, cpu = spent_on(search, one)
-    return Tried(
-        one.number,
-        one.state.name,
-        {
-            each.field: each.value(one.params[each.field])
-            for each in search.space
-            if each.field in one.params
-        },
-        tuple(one.values) if one.state.name == "COMPLETE" else None,
-        {int(seed): tuple(values) for seed, values in attrs.get("seeds", {}).items()},
-        tuple(attrs.get("cells", ())),
-        bool(attrs.get("reused")),
-        attrs.get("why", ""),
-        gpu,
-        cpu,
-    )
+# ------------------------------------------------------------------ cells and journals
 
 
-def _importance(search: Search, study: Any) -> dict[str, float]:
-    """Needs two fields or more to tell apart, and a few trials that differ in value."""
-    ended = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
-    values = {t.values[0] for t in ended}
-    if len(search.space) < 2 or len(values) < 4:
-        return {}
-    from optuna.importance import get_param_importances
-
-    sign = search.objectives[0].sign
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that less of a target is better: it is here
-        told: dict[str, float] = get_param_importances(study, target=lambda t: -sign * t.values[0])
-    return told
-
-
-def confirm_cells(search: Search, chosen: Mapping[str, Any]) -> list[Any]:
-    """Cells of what is chosen with fresh seeds."""
-    return search.cells_at(chosen, search.tune.block.confirm_seeds)
+def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
+    """Return the cells of trials that are under way, but for those of the spec's own grid."""
+    grid = {cell.id for cell in experiment.cells}
+    cells = {
+        cell.id: cell
+        for result in results
+        for trial in result.trials
+        if trial.state == "RUNNING" and trial.params
+        for cell in result.search.cells_at(trial.params, result.search.tune.seeds)
+        if cell.id not in grid
+    }
+    return list(cells.values())
 
 
-def _confirmed(search: Search, chosen: Mapping[str, Any]) -> dict[int, tuple[float, ...]]:
-    folder = search.experiment.folder
-    cells = confirm_cells(search, chosen)
-    if any(read_state(folder.cell(cell)).state != "succeeded" for cell in cells):
-        return {}
-    scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
-    _, seeds, why = measured_values(search, collect(cells, folder), scores)
-    return {} if why else {int(seed): tuple(values) for seed, values in seeds.items()}
+def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
+    """Return the grid's cells and every cell of a trial, each once; a trial's has the axes
+    `search` and `trial`."""
+    cells = {cell.id: cell for cell in experiment.cells}
+    for result in results:
+        search = result.search
+        for trial in result.trials:
+            if trial.params:
+                for cell in search.cells_at(trial.params, search.tune.seeds):
+                    axes = {**cell.axes, "search": search.name, "trial": str(trial.number)}
+                    cells.setdefault(cell.id, cell.model_copy(update={"axes": axes}))
+        if result.chosen is not None:
+            for cell in confirmation_cells(search, result.chosen):
+                cells.setdefault(cell.id, cell)
+    return list(cells.values())
+
+
+class JournalOutcomes(NamedTuple):
+    """The searches of one journal."""
+
+    name: str
+    outcomes: tuple[SearchOutcome, ...]
+    mlflow_runs: Mapping[str, str]
+    """Cell id -> id of its MLflow run."""
+
+
+def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[str]]:
+    """Return every search of an experiment by journal, and why some cannot be shown.
+
+    A search is read back whoever began it, from the spec's block or from flags alone: beside its
+    journal lies the block it was last driven with. Nothing is written.
+    """
+    read: list[JournalOutcomes] = []
+    faults: list[str] = []
+    for log in sorted((experiment.folder.path / "tune").glob("*/journal.log")):
+        journal = SearchJournal(experiment.folder, log.parent.name)
+        try:
+            own = tuple(_read_journal(experiment, journal, faults))
+        except OrchError as error:
+            faults.append(str(error))
+            continue
+        if own:
+            read.append(JournalOutcomes(log.parent.name, own, journal.mlflow_runs()))
+    return read, faults
+
+
+def _read_journal(
+    experiment: Experiment, journal: SearchJournal, faults: list[str]
+) -> Iterator[SearchOutcome]:
+    for name, study in journal.studies().items():
+        block = journal.block(name)
+        if block is None:
+            faults.append(
+                f"{journal.path}: nothing says what search {name} was; run `orch tune` with what "
+                "began it once more, or remove the folder"
+            )
+            continue
+        try:
+            search = read_back(experiment, name, block)
+        except OrchError as error:
+            faults.append(f"{journal.path}: search {name} does not fit the spec any more: {error}")
+            continue
+        if journal.is_of(search):
+            yield outcome(search, study)
+        else:
+            faults.append(
+                f"{journal.path}: search {name} is of another wording of the spec, so it "
+                "is not shown; `orch tune` with another --name searches anew"
+            )

@@ -1,25 +1,29 @@
-"""Searches told to a reviewer: a section of the report, the data of its figure, a page of its own.
+"""Searches in a report: a section, the data of its figure, a page of its own.
 
-`section(found)` and `panels(found)` are what a report of the whole experiment takes: the first
-among its sections, the second as `data["tune"]`.
+A report takes `section(outcomes)` among its sections and `panels(outcomes)` as `data["tune"]`.
+`experiment_section` gives both for every search of an experiment.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
-from orchestrator.errors import OrchError
-from orchestrator.files import read_json, write_text
 from orchestrator.report import BANNER, Report
 from orchestrator.report.model import Figure, ReportTable, Section
 from orchestrator.runs.experiment import Experiment
-from orchestrator.search import optimum
-from orchestrator.search.design import read_back
-from orchestrator.search.journal import SearchJournal
-from orchestrator.search.results import Bracket, SearchOutcome, Tried, brackets, contests, found
+from orchestrator.search.design import text_of_values
+from orchestrator.search.optimum import Recommended
+from orchestrator.search.results import (
+    Bracket,
+    SearchOutcome,
+    TrialResult,
+    brackets,
+    contests,
+    read_journals,
+)
 
 CHOSEN = (
     "The seeds that chose a best trial flatter it: the more trials, the more. Fresh seeds "
@@ -38,16 +42,20 @@ BRACKET = (
 )
 
 
-def section(found: Sequence[SearchOutcome], links: Mapping[str, str] | None = None) -> Section:
-    """The best of each search, the searches against each other, and every trial.
+def section(
+    outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str] | None = None
+) -> Section:
+    """Return the best of each search, the searches against each other, and every trial.
 
-    `links`: cell id -> MLflow run.
+    mlflow_runs: cell id -> id of its MLflow run.
     """
-    tables = [best_table(found)]
-    if len(found) > 1 and (contest := _contest_table(found)).rows:
+    tables = [best_table(outcomes)]
+    if len(outcomes) > 1 and (contest := _contest_table(outcomes)).rows:
         tables.append(contest)
-    tables += [table for table in (_importance_table(found), _front_table(found)) if table.rows]
-    tables.append(_trials_table(found, links or {}))
+    tables += [
+        table for table in (_importance_table(outcomes), _front_table(outcomes)) if table.rows
+    ]
+    tables.append(_trials_table(outcomes, mlflow_runs or {}))
     figure = Figure(
         "tune",
         "trials",
@@ -59,42 +67,42 @@ def section(found: Sequence[SearchOutcome], links: Mapping[str, str] | None = No
     return Section(
         "tune",
         "Searches with Optuna",
-        text=tuple(_text(found)),
-        points=tuple(_points(found)),
-        figures=(figure,) if any(one.measured for one in found) else (),
+        text=tuple(_text(outcomes)),
+        points=tuple(_points(outcomes)),
+        figures=(figure,) if any(one.measured for one in outcomes) else (),
         tables=tuple(tables),
     )
 
 
 def report(
-    experiment: Experiment, found: Sequence[SearchOutcome], links: Mapping[str, str]
+    experiment: Experiment, outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]
 ) -> Report:
-    """A page for the searches alone."""
-    trials = [trial for one in found for trial in one.trials]
+    """Return a page for the searches alone."""
+    trials = [trial for one in outcomes for trial in one.trials]
     states = {
         state: sum(t.state == state for t in trials)
         for state in ("COMPLETE", "PRUNED", "FAIL", "RUNNING")
     }
-    told_states = [(state.lower(), str(count)) for state, count in states.items() if count]
+    state_facts = [(state.lower(), str(count)) for state, count in states.items() if count]
     return Report(
         name=f"{experiment.spec.name}: search",
-        question=_question(found),
+        question=_question(outcomes),
         description="",
         banner=BANNER if experiment.scale == "micro" else "",
-        answer=" ".join(_answer(found)),
-        facts=(("searches", str(len(found))), ("trials", str(len(trials))), *told_states),
+        answer=" ".join(_answer(outcomes)),
+        facts=(("searches", str(len(outcomes))), ("trials", str(len(trials))), *state_facts),
         cards=(),
-        sections=(section(found, links),),
-        data={"tune": panels(found)},
+        sections=(section(outcomes, mlflow_runs),),
+        data={"tune": panels(outcomes)},
     )
 
 
-def panels(found: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
-    """What the figure draws: the objective over each range, the history, the front."""
-    objectives = found[0].search.objectives
+def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
+    """Return what the figure draws: the objective over each range, the history, the front."""
+    objectives = outcomes[0].search.objectives
     drawn = [
-        _slice(found, field.field, field.log, i)
-        for field in found[0].search.space
+        _slice(outcomes, field.field, field.log, i)
+        for field in outcomes[0].search.space
         if field.is_range
         for i in range(len(objectives))
     ]
@@ -107,7 +115,7 @@ def panels(found: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
                 "y": [v for _, v in one.history],
                 "text": [f"trial {n}" for n, _ in one.history],
             }
-            for one in found
+            for one in outcomes
         ]
         drawn.append(
             {
@@ -121,7 +129,7 @@ def panels(found: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
         )
     elif len(objectives) == 2:
         series = []
-        for one in found:
+        for one in outcomes:
             rest = [t for t in one.measured if t not in one.front]
             series += [
                 _points_of(one, rest, "markers"),
@@ -139,10 +147,10 @@ def panels(found: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
     return drawn
 
 
-def best_table(found: Sequence[SearchOutcome]) -> ReportTable:
-    """Each search's best trial; of several objectives, the number on the front."""
+def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
+    """Return each search's best trial; of several objectives, the number on the front."""
     rows = []
-    for one in found:
+    for one in outcomes:
         own = [trial for trial in one.trials if not trial.reused]
         spent = sum(t.gpu_hours for t in one.trials), sum(t.cpu_hours for t in one.trials)
         cost = f"{spent[0]:.3g} GPU h" if spent[0] else f"{3600 * spent[1]:.0f} CPU s"
@@ -165,25 +173,27 @@ def best_table(found: Sequence[SearchOutcome]) -> ReportTable:
     )
 
 
-def plain(found: Sequence[SearchOutcome], links: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All of it as JSON."""
+def as_json(
+    outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return all of it as plain data."""
     return [
         {
             "search": one.search.name,
             "objectives": [str(each) for each in one.search.objectives],
             "best": None if one.best is None else one.best.number,
             "front": [trial.number for trial in one.front],
-            "recommended": optimum.plain(one.recommended),
+            "recommended": None if one.recommended is None else one.recommended._asdict(),
             "brackets": [bracket._asdict() for bracket in brackets(one)],
             "importance": dict(one.importance),
             "confirmed": {seed: list(values) for seed, values in one.confirmed.items()},
-            "trials": [_plain_trial(trial, links) for trial in one.trials],
+            "trials": [_trial_as_json(trial, mlflow_runs) for trial in one.trials],
         }
-        for one in found
+        for one in outcomes
     ]
 
 
-def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
+def _trial_as_json(trial: TrialResult, mlflow_runs: Mapping[str, str]) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state,
@@ -191,7 +201,7 @@ def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
         "values": trial.values,
         "seeds": {s: list(v) for s, v in trial.seeds.items()},
         "cells": trial.cells,
-        "mlflow": [links.get(cell) for cell in trial.cells],
+        "mlflow": [mlflow_runs.get(cell) for cell in trial.cells],
         "reused": trial.reused,
         "why": trial.why,
         "gpu_hours": trial.gpu_hours,
@@ -200,8 +210,6 @@ def _plain_trial(trial: Tried, links: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _best_row(one: SearchOutcome) -> tuple[str, str, str, str, str]:
-    from orchestrator.analysis.stats import estimate
-
     if len(one.search.objectives) > 1:
         return f"{len(one.front)} on the front", "", "", "", ""
     if one.best is None:
@@ -209,10 +217,10 @@ def _best_row(one: SearchOutcome) -> tuple[str, str, str, str, str]:
     value = estimate_text(estimate(values[0] for values in one.best.seeds.values()))
     fresh = estimate_text(estimate(v[0] for v in one.confirmed.values())) if one.confirmed else ""
     between = "; ".join(map(_bracket, brackets(one)))
-    return _params(one.best), _recommended(one.recommended), between, value, fresh
+    return text_of_values(one.best.params), _recommended(one.recommended), between, value, fresh
 
 
-def _recommended(one: optimum.Recommended | None) -> str:
+def _recommended(one: Recommended | None) -> str:
     return "" if one is None else f"{one.field} = {one.value:g} [{one.low:g}, {one.high:g}]"
 
 
@@ -224,7 +232,7 @@ def _bracket(one: Bracket) -> str:
     return f"{one.field}: {ends[0]} and {ends[1]}"
 
 
-def _contest_table(found: Sequence[SearchOutcome]) -> ReportTable:
+def _contest_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     rows = tuple(
         (
             f"{c.one} − {c.other}",
@@ -232,7 +240,7 @@ def _contest_table(found: Sequence[SearchOutcome]) -> ReportTable:
             p_text(c.p),
             "fresh" if c.fresh else "those that chose",
         )
-        for c in contests(found)
+        for c in contests(outcomes)
     )
     return ReportTable(
         "Each at its own best, against each other: difference of the objective, seed by seed",
@@ -241,10 +249,10 @@ def _contest_table(found: Sequence[SearchOutcome]) -> ReportTable:
     )
 
 
-def _importance_table(found: Sequence[SearchOutcome]) -> ReportTable:
+def _importance_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     rows = tuple(
         (one.search.name, field, f"{share:.2f}")
-        for one in found
+        for one in outcomes
         for field, share in one.importance.items()
     )
     return ReportTable(
@@ -254,13 +262,18 @@ def _importance_table(found: Sequence[SearchOutcome]) -> ReportTable:
     )
 
 
-def _front_table(found: Sequence[SearchOutcome]) -> ReportTable:
-    objectives = found[0].search.objectives
+def _front_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
+    objectives = outcomes[0].search.objectives
     if len(objectives) == 1:
         return ReportTable("", (), ())
     rows = tuple(
-        (one.search.name, str(trial.number), _params(trial), *map(number_text, trial.values or ()))
-        for one in found
+        (
+            one.search.name,
+            str(trial.number),
+            text_of_values(trial.params),
+            *map(number_text, trial.values or ()),
+        )
+        for one in outcomes
         for trial in one.front
     )
     return ReportTable(
@@ -271,22 +284,22 @@ def _front_table(found: Sequence[SearchOutcome]) -> ReportTable:
     )
 
 
-def _trials_table(found: Sequence[SearchOutcome], links: Mapping[str, str]) -> ReportTable:
-    objectives = found[0].search.objectives
+def _trials_table(outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]) -> ReportTable:
+    objectives = outcomes[0].search.objectives
     rows = []
-    for one in found:
+    for one in outcomes:
         for trial in one.trials:
             values = (
                 [number_text(v) for v in trial.values] if trial.values else ["" for _ in objectives]
             )
             state = "from the grid" if trial.reused else trial.state.lower()
-            runs = ", ".join(filter(None, (links.get(cell, "") for cell in trial.cells)))
+            runs = ", ".join(filter(None, (mlflow_runs.get(cell, "") for cell in trial.cells)))
             rows.append(
                 (
                     one.search.name,
                     str(trial.number),
                     state,
-                    _params(trial),
+                    text_of_values(trial.params),
                     *values,
                     str(len(trial.seeds)),
                     ", ".join(trial.cells),
@@ -308,8 +321,8 @@ def _trials_table(found: Sequence[SearchOutcome], links: Mapping[str, str]) -> R
     return ReportTable("Every trial", columns, tuple(rows), searchable=True)
 
 
-def _text(found: Sequence[SearchOutcome]) -> Iterator[str]:
-    search = found[0].search
+def _text(outcomes: Sequence[SearchOutcome]) -> Iterator[str]:
+    search = outcomes[0].search
     seeds = counted(len(search.tune.seeds), "seed")
     yield (
         f"{' and '.join(str(each) for each in search.objectives)}, the mean over {seeds} a trial; "
@@ -317,49 +330,50 @@ def _text(found: Sequence[SearchOutcome]) -> Iterator[str]:
     )
 
 
-def _points(found: Sequence[SearchOutcome]) -> Iterator[str]:
-    if len(found[0].search.objectives) > 1:
+def _points(outcomes: Sequence[SearchOutcome]) -> Iterator[str]:
+    if len(outcomes[0].search.objectives) > 1:
         yield "With several objectives nothing was pruned: Optuna prunes for one only."
         return
-    if len(found[0].search.tune.seeds) < 2:
+    if len(outcomes[0].search.tune.seeds) < 2:
         yield "One seed a trial: what differs may be noise, and nothing is bracketed."
     else:
         yield BRACKET
-    if any(one.recommended for one in found):
+    if any(one.recommended for one in outcomes):
         yield CURVE
     yield CHOSEN
 
 
-def _question(found: Sequence[SearchOutcome]) -> str:
-    fields = ", ".join(each.field for each in found[0].search.space)
-    goals = " and ".join(str(each) for each in found[0].search.objectives)
+def _question(outcomes: Sequence[SearchOutcome]) -> str:
+    fields = ", ".join(each.field for each in outcomes[0].search.space)
+    goals = " and ".join(str(each) for each in outcomes[0].search.objectives)
     return f"Which {fields}, to {goals}?"
 
 
-def _answer(found: Sequence[SearchOutcome]) -> Iterator[str]:
-    for one in found:
+def _answer(outcomes: Sequence[SearchOutcome]) -> Iterator[str]:
+    for one in outcomes:
         if len(one.search.objectives) > 1:
             yield f"{one.search.name}: {counted(len(one.front), 'trial')} on the front."
         elif one.best is None or one.best.values is None:
             yield f"{one.search.name}: nothing measured yet."
         else:
-            told = f"{_params(one.best)} ({number_text(one.best.values[0])})"
+            answer = f"{text_of_values(one.best.params)} ({number_text(one.best.values[0])})"
             if one.recommended is not None:
-                told = f"{_recommended(one.recommended)} is recommended; the best trial has {told}"
-            yield f"{one.search.name}: {told}."
+                curve = _recommended(one.recommended)
+                answer = f"{curve} is recommended; the best trial has {answer}"
+            yield f"{one.search.name}: {answer}."
 
 
-def _slice(found: Sequence[SearchOutcome], field: str, log: bool, i: int) -> dict[str, Any]:
-    objective = found[0].search.objectives[i]
+def _slice(outcomes: Sequence[SearchOutcome], field: str, log: bool, i: int) -> dict[str, Any]:
+    objective = outcomes[0].search.objectives[i]
     series = [
         {
             "name": one.search.name,
             "mode": "markers",
             "x": [t.params[field] for t in one.measured],
             "y": [(t.values or ())[i] for t in one.measured],
-            "text": [f"trial {t.number}, {_params(t)}" for t in one.measured],
+            "text": [f"trial {t.number}, {text_of_values(t.params)}" for t in one.measured],
         }
-        for one in found
+        for one in outcomes
         if one.measured
     ]
     return {
@@ -371,117 +385,46 @@ def _slice(found: Sequence[SearchOutcome], field: str, log: bool, i: int) -> dic
     }
 
 
-def _points_of(one: SearchOutcome, trials: Sequence[Tried], mode: str) -> dict[str, Any]:
+def _points_of(one: SearchOutcome, trials: Sequence[TrialResult], mode: str) -> dict[str, Any]:
     values = [trial.values or () for trial in trials]
     return {
         "name": one.search.name,
         "mode": mode,
         "x": [v[0] for v in values],
         "y": [v[1] for v in values],
-        "text": [f"trial {t.number}, {_params(t)}" for t in trials],
+        "text": [f"trial {t.number}, {text_of_values(t.params)}" for t in trials],
     }
 
 
-def _params(trial: Tried) -> str:
-    return ", ".join(
-        f"{field} = {value:g}" if isinstance(value, float) else f"{field} = {value}"
-        for field, value in trial.params.items()
-    )
-
-
-# Every search of an experiment, read back from its folder: for a report of the whole.
-#
-# A search is found whoever began it, from the spec's block or from flags alone: beside its journal
-# lies the block it was last driven with. Nothing is written.
-
-
-_LINKS = "links.json"
-
-
-class JournalSearches(NamedTuple):
-    """The searches of one journal."""
-
-    name: str
-    found: tuple[SearchOutcome, ...]
-    links: Mapping[str, str]
-    """Cell id -> MLflow run."""
-
-
-def known(experiment: Experiment) -> tuple[list[JournalSearches], list[str]]:
-    """Journal by journal, by name, and why some search cannot be shown."""
-    told: list[JournalSearches] = []
-    faults: list[str] = []
-    for log in sorted((experiment.folder.path / "tune").glob("*/journal.log")):
-        journal = SearchJournal(experiment.folder, log.parent.name)
-        try:
-            ours = tuple(_read(experiment, journal, faults))
-        except OrchError as error:
-            faults.append(str(error))
-            continue
-        if ours:
-            told.append(JournalSearches(log.parent.name, ours, read_links(journal)))
-    return told, faults
-
-
-def searched(experiment: Experiment) -> tuple[Section | None, dict[str, Any], list[str]]:
-    """What the experiment's report shows of its searches: a section, its data, and faults."""
-    told, faults = known(experiment)
-    if not told:
+def experiment_section(
+    experiment: Experiment,
+) -> tuple[Section | None, dict[str, Any], list[str]]:
+    """Return what the experiment's report shows of its searches: a section, its data, and why
+    some cannot be shown."""
+    journals, faults = read_journals(experiment)
+    if not journals:
         return None, {}, faults
-    parts = [section(one.found, one.links) for one in told]
-    if len(parts) == 1:
-        return parts[0], {"tune": panels(told[0].found)}, faults
-    whole = replace(
-        parts[0],
+    sections = [section(journal.outcomes, journal.mlflow_runs) for journal in journals]
+    if len(sections) == 1:
+        return sections[0], {"tune": panels(journals[0].outcomes)}, faults
+    merged = replace(
+        sections[0],
         text=tuple(
-            f"{one.name}: {text}"
-            for one, part in zip(told, parts, strict=True)
-            for text in part.text
+            f"{journal.name}: {text}"
+            for journal, own in zip(journals, sections, strict=True)
+            for text in own.text
         ),
-        points=tuple(dict.fromkeys(chain.from_iterable(part.points for part in parts))),
-        figures=next((part.figures for part in parts if part.figures), ()),
+        points=tuple(dict.fromkeys(chain.from_iterable(own.points for own in sections))),
+        figures=next((own.figures for own in sections if own.figures), ()),
         tables=tuple(
-            replace(table, caption=f"{one.name}. {table.caption}")
-            for one, part in zip(told, parts, strict=True)
-            for table in part.tables
+            replace(table, caption=f"{journal.name}. {table.caption}")
+            for journal, own in zip(journals, sections, strict=True)
+            for table in own.tables
         ),
     )
     drawn = [
-        {**panel, "title": f"{one.name}: {panel['title']}"}
-        for one in told
-        for panel in panels(one.found)
+        {**panel, "title": f"{journal.name}: {panel['title']}"}
+        for journal in journals
+        for panel in panels(journal.outcomes)
     ]
-    return whole, {"tune": drawn}, faults
-
-
-def keep_links(journal: SearchJournal, links: Mapping[str, str]) -> None:
-    """Notes the MLflow runs of trials beside their journal."""
-    write_text(journal.path / _LINKS, json.dumps(dict(links), indent=1) + "\n")
-
-
-def read_links(journal: SearchJournal) -> dict[str, str]:
-    """Cell id -> MLflow run, as of the last mirror."""
-    return dict(read_json(journal.path / _LINKS) or {})
-
-
-def _read(experiment: Experiment, journal: SearchJournal, faults: list[str]) -> list[SearchOutcome]:
-    shown = []
-    for name, study in journal.studies().items():
-        plain = read_json(journal.block_of(name))
-        again = "run `orch tune` with what began it once more, or remove the folder"
-        if plain is None:
-            faults.append(f"{journal.path}: nothing says what search {name} was; {again}")
-            continue
-        try:
-            search = read_back(experiment, name, plain)
-        except OrchError as error:
-            faults.append(f"{journal.path}: search {name} does not fit the spec any more: {error}")
-            continue
-        if journal.is_of(search):
-            shown.append(found(search, study))
-        else:
-            faults.append(
-                f"{journal.path}: search {name} is of another wording of the spec, so it "
-                "is not shown; `orch tune` with another --name searches anew"
-            )
-    return shown
+    return merged, {"tune": drawn}, faults

@@ -1,7 +1,8 @@
-"""A search on a cluster: the controller turns on a login node, or in a job, while jobs train.
+"""A search on a cluster: the controller runs on a login node, or in a job, while jobs train.
 
 Nothing here waits for a job. What was submitted is in the ledger and in the run directories, so a
 controller that ends leaves its jobs at work, and the next one goes on from what they have left.
+Each cell's evaluation is a job of its own too: a login node evaluates nothing.
 """
 
 import math
@@ -28,107 +29,108 @@ from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.runs.state import may_retry, read_state
 from orchestrator.runs.wait import POLL_SECONDS, SubmitRequest, start
 from orchestrator.search.block import SearchObjective, is_reported
-from orchestrator.search.controller import Controller, Launching, TrainingDecision
+from orchestrator.search.controller import Controller, DriverRules, TrainingDecision
 from orchestrator.search.journal import SearchJournal
 from orchestrator.spec.site_options import SlurmOptions
 
 T = TypeVar("T")
 
-SLOWEST_SECONDS = 10.0
-"""Between two looks at run directories when nothing happens; the scheduler is asked less often."""
+MAX_PAUSE_SECONDS = 10.0
+"""Between two ticks when nothing happens; the scheduler is asked less often."""
 UNKNOWN_SECONDS = 1800.0
 """How long a trial waits for a cell whose state nobody can tell; then it has failed."""
 QUIET_SECONDS = 120.0
-"""After which silence the controller says what it waits for."""
+"""The silence after which the controller says what it waits for."""
 
 
-def on_cluster(options: SlurmOptions, tell: Callable[[str], None]) -> Launching:
-    """How states of a cluster are read: what its retry policy allows is trained again, and a state
-    that cannot be told is waited for."""
-    since: dict[str, float] = {}
+def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverRules:
+    """Return how states of a cluster are read: what its retry policy allows is trained again, and
+    a state that nobody can tell is waited for."""
+    unknown_since: dict[str, float] = {}
 
-    def verdict(cell_dir: CellDir, seen: CellState) -> TrainingDecision:
-        if seen.state in RESUMABLE or seen.state == "failed":
-            return "train" if may_retry(cell_dir, seen, options) else "over"
-        if seen.state != "unknown":
-            since.pop(cell_dir.id, None)
-        elif cell_dir.id not in since:
-            since[cell_dir.id] = time.monotonic()
-            tell(f"{cell_dir.slug}: {seen.fault}; its trial waits")
-        elif time.monotonic() > since[cell_dir.id] + UNKNOWN_SECONDS:
+    def decide(cell_dir: CellDir, state: CellState) -> TrainingDecision:
+        if state.state in RESUMABLE or state.state == "failed":
+            return "train" if may_retry(cell_dir, state, options) else "over"
+        if state.state != "unknown":
+            unknown_since.pop(cell_dir.id, None)
+        elif cell_dir.id not in unknown_since:
+            unknown_since[cell_dir.id] = time.monotonic()
+            tell(f"{cell_dir.slug}: {state.fault}; its trial waits")
+        elif time.monotonic() > unknown_since[cell_dir.id] + UNKNOWN_SECONDS:
             return "over"
-        return "over" if seen.state in ENDED else "wait"
+        return "over" if state.state in ENDED else "wait"
 
-    return Launching(verdict, once=False)
+    return DriverRules(decide, once=False)
 
 
-def search_there(controller: Controller, options: SlurmOptions, *, evaluate: bool) -> bool:
-    """Drives the searches to their end; False if a person stopped it first: jobs go on.
+def search_on_cluster(controller: Controller, options: SlurmOptions, *, evaluate: bool) -> bool:
+    """Drive the searches to their end; return False if a person stopped it first: jobs go on.
 
-    evaluate: every cell's evaluation is a job that follows its training. Raises OrchError as
+    evaluate: every cell's evaluation is a job that follows its training. Raise OrchError as
     `submit` does.
     """
     controller.folder.open()
     request = SubmitRequest((), controller.folder, options, evaluate, controller.tell)
-    refused = SubmissionPatience(controller.tell)
-    pause, quiet = POLL_SECONDS, time.monotonic()
+    patience = SubmissionPatience(controller.tell)
+    pause, quiet_since = POLL_SECONDS, time.monotonic()
     with processes.Stop().listening() as stop, controller.journal.controlling():
         while not stop.asked:
             before = len(controller.open)
-            wanted = refused.unless(controller.turn)
+            wanted = patience.call(controller.tick)
             if wanted:
-                sent = refused.unless(partial(start, request._replace(cells=wanted)))
-                _tell_sent(sent, controller.tell)
+                submitted = patience.call(partial(start, request._replace(cells=wanted)))
+                _tell_submitted(submitted, controller.tell)
             elif wanted is not None and controller.done:
                 break
-            stirs = bool(wanted) or len(controller.open) != before
-            pause = POLL_SECONDS if stirs else min(pause * 1.2, SLOWEST_SECONDS)
-            if stirs:
-                quiet = time.monotonic()
-            elif time.monotonic() > quiet + QUIET_SECONDS:
-                quiet = time.monotonic()
-                controller.tell(_standing(controller))
+            is_active = bool(wanted) or len(controller.open) != before
+            pause = POLL_SECONDS if is_active else min(pause * 1.2, MAX_PAUSE_SECONDS)
+            if is_active:
+                quiet_since = time.monotonic()
+            elif time.monotonic() > quiet_since + QUIET_SECONDS:
+                quiet_since = time.monotonic()
+                controller.tell(_progress(controller))
             deadline = time.monotonic() + pause
             while time.monotonic() < deadline and not stop.asked:
                 time.sleep(0.25)
         return not stop.asked
 
 
-def _tell_sent(sent: Submitted | None, tell: Callable[[str], None]) -> None:
-    if sent and sent.cells:
+def _tell_submitted(submitted: Submitted | None, tell: Callable[[str], None]) -> None:
+    if submitted and submitted.cells:
         tell(
-            f"submitted {counted(len(sent.cells), 'cell')} as "
-            f"{counted(len(sent.jobs), 'job array')}: {', '.join(sent.jobs)}"
+            f"submitted {counted(len(submitted.cells), 'cell')} as "
+            f"{counted(len(submitted.jobs), 'job array')}: {', '.join(submitted.jobs)}"
         )
-    if sent and sent.left:
+    if submitted and submitted.left:
         tell(
-            f"{counted(len(sent.left), 'cell')} left for when the queue has room "
+            f"{counted(len(submitted.left), 'cell')} left for when the queue has room "
             "(site.options.max_submit_jobs)"
         )
 
 
-def _standing(controller: Controller) -> str:
-    """What is under way, in a line."""
+def _progress(controller: Controller) -> str:
+    """Return what is under way, in a line."""
     states = Counter(
         read_state(controller.folder.cell(cell)).state
         for trial in controller.open.values()
         for cell in trial.cells
     )
-    listed = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    return f"{counted(len(controller.open), 'trial')} under way; cells: {listed or 'none'}"
+    numbers = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    return f"{counted(len(controller.open), 'trial')} under way; cells: {numbers or 'none'}"
 
 
 class SubmissionPatience:
-    """Patience with another orch that is submitting: its intent may be of a dead one of another
-    machine, which is known only after a while."""
+    """Patience with another orch that is submitting: it may be a process that died on another
+    machine, which is known only after ELSEWHERE_SECONDS."""
 
     def __init__(self, tell: Callable[[str], None]):
         self._tell, self._since = tell, 0.0
 
-    def unless(self, asked: Callable[[], T]) -> T | None:
-        """What it gives; None while another is at it. Raises what is of another kind or lasts."""
+    def call(self, function: Callable[[], T]) -> T | None:
+        """Return what the function gives; None while another orch submits. Let errors of another
+        kind pass, and those that last."""
         try:
-            given = asked()
+            given = function()
         except OrchError as error:
             if type(error) is not OrchError:
                 raise
@@ -142,23 +144,24 @@ class SubmissionPatience:
         return given
 
 
-# The controller as a small job of its own, for clusters where nothing may live on a login node.
+# ------------------------------------------------------------------ the controller as a job
 
 
 MEMORY_GIB = 4
 STOP_SECONDS = 60
-"""How long before its time limit it is told to stop asking."""
+"""How long before its time limit SLURM tells the controller to stop asking for trials."""
 
 
-def detach(
+def submit_controller(
     arguments: Sequence[str], journal: SearchJournal, options: SlurmOptions
 ) -> tuple[str, Path]:
-    """Submits `orch ARGUMENTS` from this folder; the job's id and the file of its words.
+    """Submit `orch ARGUMENTS` from this folder; return the job's id and its log. For clusters
+    where nothing may live on a login node.
 
-    Raises EnvironmentFault where SLURM refuses or does not answer.
+    Raise EnvironmentFault where SLURM refuses or does not answer.
     """
     script, log = journal.path / "controller.sh", journal.path / "controller.log"
-    write_text(script, text(arguments, journal.path.name, log, options))
+    write_text(script, controller_script(arguments, journal.path.name, log, options))
     try:
         job = scheduler.call(["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)])
     except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
@@ -169,8 +172,12 @@ def detach(
     return job.strip().partition(";")[0], log
 
 
-def text(arguments: Sequence[str], name: str, log: Path, options: SlurmOptions) -> str:
-    """The script: one core. What it submits must not inherit what SLURM told it of itself."""
+def controller_script(arguments: Sequence[str], name: str, log: Path, options: SlurmOptions) -> str:
+    """Return the batch script: one core, little memory.
+
+    SLURM's variables are unset: `sbatch` would take those of the controller's own job as defaults
+    for the jobs that it submits.
+    """
     flags = {
         "job-name": f"orch-tune-{name}",
         "output": "/dev/null",
@@ -202,34 +209,32 @@ def text(arguments: Sequence[str], name: str, log: Path, options: SlurmOptions) 
     )
 
 
-# Evaluation on a cluster: each cell's is a job of its own, and a login node evaluates nothing.
+# ------------------------------------------------------------------ evaluation
 
-
-TRIES = 2
+MAX_EVALUATIONS = 2
 """Evaluations of a cell that are submitted before its trial ends without a score."""
-
 _SKEW_SECONDS = 10.0
 """How far the clocks of two login nodes may be apart."""
 
-JobState = Literal["scored", "coming", "missing", "given up"]
+ScoringState = Literal["scored", "coming", "missing", "given up"]
 
 
-class _Sent(NamedTuple):
+class _EvaluationJob(NamedTuple):
     """One evaluation of a cell that was submitted."""
 
     submission: submissions.Submission
-    place: int
-    """Its index in the array."""
+    element: int
+    """In the array."""
     log: Path
 
-
-def _is_busy(one: _Sent, queue: scheduler.Answer, asked: float) -> bool:
-    """Whether an evaluation may still come to its end. asked: when the queue was."""
-    job = one.submission.job
-    if job is None or asked < one.submission.time + _SKEW_SECONDS:
-        return True
-    held = queue.get((job, one.place))
-    return held is not None and not is_over(held.word)
+    def may_end(self, queue: scheduler.Answer, asked_at: float) -> bool:
+        """Return True if it may still come to its end. asked_at: when the queue was read."""
+        job = self.submission.job
+        # submitted after the queue was read, or about to be: the queue cannot have it
+        if job is None or asked_at < self.submission.time + _SKEW_SECONDS:
+            return True
+        entry = queue.get((job, self.element))
+        return entry is not None and not is_over(entry.word)
 
 
 class JobScorer:
@@ -242,57 +247,62 @@ class JobScorer:
         options: SlurmOptions,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        asked = [m for each in objectives for m in each.metrics if not is_reported(m)]
-        self.metrics = tuple(dict.fromkeys(asked))
+        metrics = [metric for one in objectives for metric in one.metrics]
+        self.metrics = tuple(dict.fromkeys(m for m in metrics if not is_reported(m)))
         """Those that an evaluation gives."""
         self._folder, self._options, self._tell = folder, options, tell
         self._scored: set[str] = set()
         self._manifests: dict[str, dict[str, Any]] = {}
 
-    def ask(self, records: Sequence[Record]) -> None:
-        """Submits evaluations where none is under way, as one array."""
-        words = self._words(records)
-        missing = [r.cell for r in records if words[r.cell.id] == "missing"]
+    def request(self, records: Sequence[Record]) -> None:
+        """Submit evaluations where none is under way, as one array."""
+        states = self._states(records)
+        missing = [r.cell for r in records if states[r.cell.id] == "missing"]
         if missing:
             array = submit_evaluation(missing, self._folder, self._options, self._tell)
             self._tell(f"submitted the evaluation of {len(missing)} cells as job array {array}")
 
-    def has(self, records: Sequence[Record]) -> bool:
-        """Whether all of them have been scored, or could not be."""
-        return all(word in ("scored", "given up") for word in self._words(records).values())
+    def is_done(self, records: Sequence[Record]) -> bool:
+        """Return True once each of them has been scored, or could not be."""
+        return all(state in ("scored", "given up") for state in self._states(records).values())
 
     def fault(self, records: Sequence[Record]) -> str:
-        """The first that cannot be scored, and where its job's last words are."""
-        words = self._words(records)
+        """Return why the first of them cannot be scored, and the log of its last job."""
+        states = self._states(records)
         for record in records:
-            if words[record.cell.id] == "given up":
-                log = self._sent()[self._folder.cell(record.cell).path.name][-1].log
-                wanted = ", ".join(self.metrics)
-                return f"{record.cell.slug} was evaluated {TRIES} times without {wanted}; see {log}"
+            if states[record.cell.id] == "given up":
+                log = self._jobs()[self._folder.cell(record.cell).path.name][-1].log
+                return (
+                    f"{record.cell.slug} was evaluated {MAX_EVALUATIONS} times without "
+                    f"{', '.join(self.metrics)}; see {log}"
+                )
         return ""
 
     def scores(self, records: Sequence[Record]) -> list[Score]:
-        """What is on disk of these records' scores."""
+        """Return the scores of these records that are on disk."""
         return [s for record in records for s in read_scores(self._folder.cell(record.cell))]
 
-    def _words(self, records: Sequence[Record]) -> dict[str, JobState]:
-        left = [record for record in records if not self._is_scored(record)]
-        words: dict[str, JobState] = {record.cell.id: "scored" for record in records}
-        if left:
-            sent, seen = self._sent(), poll.snapshot(self._folder)
-            queue, asked = seen.queued(), time.time() - (time.monotonic() - seen.made)
-            for record in left:
-                own = sent.get(self._folder.cell(record.cell).path.name, [])
-                busy = queue is None or any(_is_busy(one, queue, asked) for one in own)
-                words[record.cell.id] = "coming" if busy else self._ended(record, own)
-        return words
+    def _states(self, records: Sequence[Record]) -> dict[str, ScoringState]:
+        unscored = [record for record in records if not self._is_scored(record)]
+        states: dict[str, ScoringState] = {record.cell.id: "scored" for record in records}
+        if unscored:
+            jobs, snapshot = self._jobs(), poll.snapshot(self._folder)
+            queue, asked_at = snapshot.queued(), time.time() - (time.monotonic() - snapshot.made)
+            for record in unscored:
+                own = jobs.get(self._folder.cell(record.cell).path.name, [])
+                if queue is None or any(job.may_end(queue, asked_at) for job in own):
+                    states[record.cell.id] = "coming"
+                else:
+                    states[record.cell.id] = self._state_after(record, own)
+        return states
 
-    def _ended(self, record: Record, own: Sequence[_Sent]) -> JobState:
-        if self._is_scored(record):  # written between the two looks
+    def _state_after(self, record: Record, jobs: Sequence[_EvaluationJob]) -> ScoringState:
+        """Return the state of a cell none of whose evaluations can still end."""
+        if self._is_scored(record):  # written since the first look
             return "scored"
-        # one whose training failed was never started
-        tries = sum(not one.submission.follows or one.log.exists() for one in own)
-        return "missing" if tries < TRIES else "given up"
+        # SLURM never starts an evaluation whose training failed: without a log it is no try
+        tries = sum(not job.submission.follows or job.log.exists() for job in jobs)
+        return "missing" if tries < MAX_EVALUATIONS else "given up"
 
     def _is_scored(self, record: Record) -> bool:
         if record.cell.id not in self._scored:
@@ -303,17 +313,18 @@ class JobScorer:
             self._scored.add(record.cell.id)
         return True
 
-    def _sent(self) -> dict[str, list[_Sent]]:
-        """Directory of a cell -> its evaluations, oldest first."""
-        found: dict[str, list[_Sent]] = {}
-        for one in submissions.read(self._folder).values():
-            if one.kind != "evaluate" or one.dropped:
+    def _jobs(self) -> dict[str, list[_EvaluationJob]]:
+        """Return directory of a cell -> its evaluations, oldest first."""
+        jobs: dict[str, list[_EvaluationJob]] = {}
+        for submission in submissions.read(self._folder).values():
+            if submission.kind != "evaluate" or submission.dropped:
                 continue
-            if one.id not in self._manifests:
-                self._manifests[one.id] = submissions.read_manifest(self._folder, one.id)
-            elements = self._manifests[one.id].get("elements", ())
-            place = self._folder.submission(one.id)
+            if submission.id not in self._manifests:
+                manifest = submissions.read_manifest(self._folder, submission.id)
+                self._manifests[submission.id] = manifest
+            elements = self._manifests[submission.id].get("elements", ())
+            folder = self._folder.submission(submission.id)
             for index, (name, _) in enumerate(elements):
-                sent = _Sent(one, index, place / f"{one.job}_{index}.log")
-                found.setdefault(name, []).append(sent)
-        return found
+                log = folder / f"{submission.job}_{index}.log"
+                jobs.setdefault(name, []).append(_EvaluationJob(submission, index, log))
+        return jobs

@@ -17,6 +17,7 @@ from orchestrator.records import MetricPoint, Record, Score
 from orchestrator.rundir import CellDir
 from orchestrator.spec.fields import text_of
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
+from orchestrator.tracking.store import every
 
 WHOLE_HASH_BYTES = 8 << 20
 """Files up to this size are compared by content, larger ones by size and time of change."""
@@ -342,17 +343,10 @@ class Models:
     def _all(self) -> dict[str, dict[str, Any]]:
         """Run id -> key -> model."""
         if self._found is None:
-            self._found, token = {}, None
-            while True:
-                page = self._client.search_logged_models(
-                    [self._experiment_id], max_results=_PAGE, page_token=token
-                )
-                for found in page:
-                    if key := found.tags.get(KEY):
-                        self._found.setdefault(found.source_run_id, {})[key] = found
-                token = page.token
-                if not token:
-                    break
+            self._found = {}
+            for model in every(self._client.search_logged_models, self._experiment_id):
+                if key := model.tags.get(KEY):
+                    self._found.setdefault(model.source_run_id, {})[key] = model
         return self._found
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.store import connected, store_of
+from orchestrator.tracking.store import connected, every, store_of
 
-_PAGE = 1000
-"""Runs asked for at a time."""
 _QUERY = (
     "select tags.value, runs.run_uuid from runs join tags on tags.run_uuid = runs.run_uuid "
     "join experiments on experiments.experiment_id = runs.experiment_id "
@@ -43,18 +41,10 @@ def cell_runs(folder: RunFolder, uri: str | None, cells: Collection[str]) -> Cel
         experiment = client.get_experiment_by_name(folder.experiment)
         if experiment is None:
             return CellRuns({})
-        token = None
-        while True:
-            page = client.search_runs(
-                [experiment.experiment_id], max_results=_PAGE, page_token=token
-            )
-            for run in page:
-                cell = run.data.tags.get("orch.cell_id", "")
-                if cell in cells:
-                    runs[cell] = run.info.run_id
-            token = page.token
-            if not token:
-                break
+        for run in every(client.search_runs, experiment.experiment_id):
+            cell = run.data.tags.get("orch.cell_id", "")
+            if cell in cells:
+                runs[cell] = run.info.run_id
     pages = f"{store.address}/#/experiments/{experiment.experiment_id}/runs"
     return CellRuns(runs, pages if store.is_server else "")
 

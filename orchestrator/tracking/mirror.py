@@ -34,7 +34,7 @@ from orchestrator.tracking.content import (
 )
 from orchestrator.tracking.names import allowed_name, tag_text
 from orchestrator.tracking.runs import Gone, pruned, runs
-from orchestrator.tracking.store import Store, connected, store_of
+from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
 
 RETRAINED = "orch.retrained"
@@ -337,24 +337,15 @@ class _Mirror:
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
         """Our runs by key. A twin, made by another machine at the same time, is deleted."""
-        found: dict[str, Any] = {}
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [experiment_id],
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-                max_results=1000,
-            )
-            for run in page:
-                key = run.data.tags.get(KEY)
-                if key in found:
-                    self.client.delete_run(run.info.run_id)
-                elif key is not None:
-                    found[key] = run
-            token = page.token
-            if not token:
-                return found
+        runs: dict[str, Any] = {}
+        oldest_first = ["attributes.start_time ASC"]
+        for run in list(every(self.client.search_runs, experiment_id, order_by=oldest_first)):
+            key = run.data.tags.get(KEY)
+            if key in runs:
+                self.client.delete_run(run.info.run_id)
+            elif key is not None:
+                runs[key] = run
+        return runs
 
     def _run(self, run: Any, content: Content, tags: dict[str, str]) -> str:
         """Makes one run hold its content. Returns its id."""

@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +163,17 @@ def _told(error: Exception, opening: bool) -> str | None:
             return None
     line = " ".join(str(error).split())
     return line if len(line) <= 400 else f"{line[:400]}..."
+
+
+def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Iterator[Any]:
+    """Yield what one of MLflow's searches finds in an experiment, page by page."""
+    token = None
+    while True:
+        page = search([experiment_id], max_results=1000, page_token=token, **options)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _userinfo(uri: str) -> list[str]:

@@ -20,10 +20,9 @@ import optuna
 from scipy.interpolate import CubicSpline
 
 from orchestrator.records import AttemptPaths
-from orchestrator.search.block import distributions
+from orchestrator.search.block import distributions, sampler
 from orchestrator.search.design import Search
-from orchestrator.search.results import SearchOutcome, Tried
-from orchestrator.search.samplers import sampler
+from orchestrator.search.results import SearchOutcome, TrialResult
 from orchestrator.settings import Cadence
 from tests.search.rehearsed import house, noise, objective_at
 
@@ -146,7 +145,9 @@ def simulated(search: Search, sampler_name: str, repetition: int, over: Landscap
         mean = sum(own for (own,) in values.values()) / over.seeds
         study.tell(asked, mean)
         tried.append(
-            Tried(number, "COMPLETE", {"kl.beta": beta}, (mean,), values, (), False, "", 0.0, 0.0)
+            TrialResult(
+                number, "COMPLETE", {"kl.beta": beta}, (mean,), values, (), False, "", 0.0, 0.0
+            )
         )
     return SearchOutcome(search, tuple(tried), {}, {})
 

@@ -19,8 +19,8 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal
-from orchestrator.search.results import SearchOutcome, found
-from orchestrator.search.scorer import Scorer
+from orchestrator.search.local import LOCAL_RULES, ThreadScorer
+from orchestrator.search.results import SearchOutcome, outcomes
 
 ROOT = Path(__file__).parents[2]
 GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"
@@ -115,9 +115,9 @@ class House:
 
     def controller(self, told: list[str] | None = None) -> Controller:
         self.folder.open()
-        scorer = Scorer(self.experiment.spec.evaluation, self.folder)
+        scorer = ThreadScorer(self.experiment.spec.evaluation, self.folder)
         tell = (lambda _: None) if told is None else told.append
-        return Controller(self.searches, self.journal(), scorer, tell)
+        return Controller(self.searches, self.journal(), scorer, LOCAL_RULES, tell)
 
     def run(
         self, response: Response = theory, told: list[str] | None = None
@@ -125,7 +125,7 @@ class House:
         controller = self.controller(told)
         with controller.journal.controlling():
             for _ in range(10_000):
-                wanted = controller.turn()
+                wanted = controller.tick()
                 for cell in wanted:
                     train(self.folder, cell, response(cell))
                     self.trained.append(cell)
@@ -134,8 +134,7 @@ class House:
         raise AssertionError("the search does not end")
 
     def found(self) -> list[SearchOutcome]:
-        studies = self.journal().studies()
-        return [found(search, studies[search.name]) for search in self.searches]
+        return outcomes(self.searches, self.journal())
 
 
 def house(tmp_path: Path, **block: Any) -> House:

@@ -67,7 +67,7 @@ def test_a_line_torn_while_others_work_is_mended_by_the_next_to_write(tmp_path: 
     with made.journal().log.open("ab") as file:
         file.write(b'{"op_code":4,"wor')  # another controller was killed here
     with controller.journal.controlling():
-        controller.turn()
+        controller.tick()
     assert len(house(tmp_path, trials=3).run()[0].trials) == 3
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs.experiment import open_experiment
-from orchestrator.search.design import Metrics, metrics_of
+from orchestrator.search.design import CellMetrics, metrics_of
 from tests.search.rehearsed import ROOT
 
 
-def metrics(site: str, name: str = "comedy_full.yaml") -> Metrics:
+def metrics(site: str, name: str = "comedy_full.yaml") -> CellMetrics:
     opened = open_experiment(ROOT / "experiments" / name, [f"site={site}"])
     return metrics_of(opened.cells[0], opened.spec.evaluation)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dashboards
 from orchestrator.report import markdown
-from orchestrator.search.section import best_table, panels, plain, report, section
+from orchestrator.search.section import as_json, best_table, panels, report, section
 from tests.search.rehearsed import house
 
 
@@ -41,7 +41,7 @@ def test_several_objectives_are_told_as_a_front(tmp_path: Path) -> None:
     assert len(front.rows) == 5
     assert panels(found)[-1]["title"] == "Pareto front"
     assert best_table(found).rows[0][3] == "5 on the front"
-    assert plain(found, {})[0]["front"] == [trial.number for trial in found[0].front]
+    assert as_json(found, {})[0]["front"] == [trial.number for trial in found[0].front]
 
 
 def test_importance_is_told_where_there_is_something_to_tell_apart(tmp_path: Path) -> None:

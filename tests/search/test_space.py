@@ -7,28 +7,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.search.block import DIGITS, dimension, distributions, objective
+from orchestrator.search.block import (
+    SIGNIFICANT_DIGITS,
+    distributions,
+    parse_dimension,
+    parse_objective,
+)
 
 
 @pytest.mark.parametrize(
     "written", ["log(0.001, 1)", " log( 1e-3 ,1.0 )", {"low": 0.001, "high": 1, "log": True}]
 )
 def test_one_range_has_several_spellings(written: object) -> None:
-    found = dimension("kl.beta", written)
+    found = parse_dimension("kl.beta", written)
     assert (found.low, found.high, found.log, found.is_range) == (0.001, 1.0, True, True)
-    assert dimension("beta", written) == found  # by its label
+    assert parse_dimension("beta", written) == found  # by its label
 
 
 def test_the_type_of_a_range_is_the_field_s() -> None:
-    whole = dimension("batch.num_minibatches", "uniform(1, 4)")
-    assert whole.whole
+    whole = parse_dimension("batch.num_minibatches", "uniform(1, 4)")
+    assert whole.is_integer
     assert type(whole.value(3)) is int
     (taken,) = distributions([whole]).values()
     assert type(taken).__name__ == "IntDistribution"
 
 
 def test_alternatives_may_be_anything_an_axis_takes() -> None:
-    found = dimension("loss.clip", [None, {"low": 0.2, "high": 0.28}])
+    found = parse_dimension("loss.clip", [None, {"low": 0.2, "high": 0.28}])
     assert list(found.choices or ()) == ["none", "low0.2-high0.28"]
     assert found.value("low0.2-high0.28") == {"low": 0.2, "high": 0.28}
     assert found.param({"low": 0.2, "high": 0.28}) == "low0.2-high0.28"
@@ -56,26 +61,26 @@ def test_alternatives_may_be_anything_an_axis_takes() -> None:
 )
 def test_what_is_wrong_with_a_space_is_a_sentence(field: str, written: object, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        dimension(field, written)
+        parse_dimension(field, written)
 
 
 @given(st.floats(0.001, 3.0))
 def test_a_proposal_is_rounded_once_and_stays_inside(proposed: float) -> None:
-    found = dimension("kl.beta", "log(0.001, 3)")
+    found = parse_dimension("kl.beta", "log(0.001, 3)")
     value = found.value(proposed)
     assert found.low <= value <= found.high
-    assert math.isclose(value, proposed, rel_tol=0.51 * 10 ** (1 - DIGITS))
+    assert math.isclose(value, proposed, rel_tol=0.51 * 10 ** (1 - SIGNIFICANT_DIGITS))
     assert found.value(value) == value
 
 
 def test_an_objective_is_a_weighted_sum() -> None:
-    found = objective("eval/accuracy_in_domain - 0.5 * eval/kl_reverse + 2e-1*train/entropy")
+    found = parse_objective("eval/accuracy_in_domain - 0.5 * eval/kl_reverse + 2e-1*train/entropy")
     values = {"eval/accuracy_in_domain": 0.9, "eval/kl_reverse": 0.4, "train/entropy": 1.0}
     assert found.value(values) == pytest.approx(0.9 - 0.2 + 0.2)
     assert math.isnan(found.value({"eval/kl_reverse": 0.4}))
     assert found.missing({"eval/kl_reverse": 0.4}) == ["eval/accuracy_in_domain", "train/entropy"]
-    assert objective("- eval/kl_reverse").value(values) == -0.4
-    assert objective("eval/math-500/mean@32").is_scored
+    assert parse_objective("- eval/kl_reverse").value(values) == -0.4
+    assert parse_objective("eval/math-500/mean@32").is_scored
     assert not found.is_scored
 
 
@@ -84,4 +89,4 @@ def test_an_objective_is_a_weighted_sum() -> None:
 )
 def test_a_formula_that_cannot_be_read_is_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="objective"):
-        objective(text)
+        parse_objective(text)

@@ -24,7 +24,7 @@ from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import SubmitRequest, start
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import design
-from orchestrator.search.slurm import JobScorer, on_cluster
+from orchestrator.search.slurm import JobScorer, cluster_rules
 from orchestrator.spec.site_options import SlurmOptions
 from tests.cluster import Cluster
 from tests.search.rehearsed import BLOCK, GOAL, House, train
@@ -142,7 +142,7 @@ def cluster_house(tmp_path: Path, options: SlurmOptions, **block: object) -> Con
     house = House(opened, design(opened, {**BLOCK, **block}), [])
     house.folder.open()
     scorer = JobScorer(house.searches[0].objectives, house.folder, options)
-    return Controller(house.searches, house.journal(), scorer, launching=on_cluster(options, print))
+    return Controller(house.searches, house.journal(), scorer, cluster_rules(options, print))
 
 
 def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
@@ -160,16 +160,16 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
     folder = controller.folder
     with controller.journal.controlling():
         for _ in range(4):
-            (cell,) = controller.turn()
+            (cell,) = controller.tick()
             train(
                 folder,
                 cell,
                 {"eval/accuracy_in_domain": 2.0},
                 earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, 100)},
             )
-        (cell,) = controller.turn()
+        (cell,) = controller.tick()
         start(SubmitRequest([cell], folder, options, evaluate=False, tell=print))
-        waited(lambda: controller.turn() or controller.done, "it was not pruned")
+        waited(lambda: controller.tick() or controller.done, "it was not pruned")
     place = folder.cell(cell)
     found = read_state(place)
     assert found.state == "cancelled"
@@ -194,9 +194,9 @@ def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
     )
     keep_spec(controller.searches[0].experiment)
     with controller.journal.controlling():
-        (cell,) = controller.turn()
+        (cell,) = controller.tick()
         start(SubmitRequest([cell], controller.folder, options, evaluate=False, tell=print))
-        waited(lambda: controller.turn() or controller.done, "it is not evaluated", 300)
+        waited(lambda: controller.tick() or controller.done, "it is not evaluated", 300)
     (trial,) = controller.studies["all"].get_trials()
     assert trial.state.name == "COMPLETE"
     assert 0 <= trial.values[0] <= 1
@@ -209,16 +209,16 @@ def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
 def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
     options = SlurmOptions(retries={"error": 1})
     controller = cluster_house(tmp_path, options, trials=1)
-    verdict = on_cluster(options, print).verdict
+    verdict = cluster_rules(options, print).decide
     with controller.journal.controlling():
-        (cell,) = controller.turn()
+        (cell,) = controller.tick()
         place = controller.folder.cell(cell)
         train(controller.folder, cell, {}, state="failed")
         assert verdict(place, read_state(place)) == "train"
-        assert controller.turn() == [cell]
+        assert controller.tick() == [cell]
         train(controller.folder, cell, {}, state="failed")
         assert verdict(place, read_state(place)) == "over"
-        controller.turn()
+        controller.tick()
     assert controller.done
     assert verdict(place, CellState("unknown", fault="nobody answers")) == "wait"
     assert verdict(place, CellState("pending")) == "wait"

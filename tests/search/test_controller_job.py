@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from orchestrator.search.slurm import text
+from orchestrator.search.slurm import controller_script
 from orchestrator.spec.site_options import SlurmOptions
 
 
@@ -11,7 +11,9 @@ def test_the_script_runs_the_command_without_what_slurm_said_of_it(tmp_path: Pat
     log = tmp_path / 'it\'s a "log" $HOME ü'
     options = SlurmOptions(partition="gpu", time_limit_hours=1.5)
     script = tmp_path / "controller.sh"
-    script.write_text(text(["tune", "it's no spec.yaml", "a=$HOME"], "quick", log, options))
+    script.write_text(
+        controller_script(["tune", "it's no spec.yaml", "a=$HOME"], "quick", log, options)
+    )
     told = script.read_text()
     assert "#SBATCH --time=90\n" in told
     assert "#SBATCH --partition=gpu\n" in told

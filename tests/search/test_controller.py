@@ -11,7 +11,7 @@ from orchestrator.records import Cell, Outcome
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
 from orchestrator.runs.state import read_state
-from orchestrator.search.controller import reuse
+from orchestrator.search.controller import add_grid_results
 from orchestrator.search.journal import SearchJournal
 from tests.search.rehearsed import GOAL, House, Values, house, objective_at, theory, train
 
@@ -56,7 +56,7 @@ def test_a_dead_controller_s_trials_are_taken_over(tmp_path: Path) -> None:
     made = house(tmp_path, parallel=3)
     dead = made.controller()
     with dead.journal.controlling():
-        started = dead.turn()  # and it is never heard of again
+        started = dead.tick()  # and it is never heard of again
     assert len(started) == 3
     (found,) = made.run()
     assert {cell.id for cell in started} <= {cell.id for cell in made.trained}
@@ -67,13 +67,13 @@ def test_a_living_controller_s_trials_are_not(tmp_path: Path) -> None:
     made = house(tmp_path, trials=2)
     other = made.controller()
     with other.journal.controlling():
-        (theirs,) = other.turn()
+        (theirs,) = other.tick()
         mine = made.controller()
         with mine.journal.controlling():
-            (ours,) = mine.turn()
+            (ours,) = mine.tick()
             assert ours.id != theirs.id
             train(made.folder, ours, theory(ours))
-            mine.turn()
+            mine.tick()
             assert mine.done
     assert [t.state for t in made.found()[0].trials] == ["RUNNING", "COMPLETE"]
 
@@ -135,7 +135,7 @@ def test_a_trial_without_a_number_ends_as_declared(kind: str, rule: Any, tmp_pat
 def test_a_failed_cell_fails_its_trial_and_the_search_goes_on(tmp_path: Path) -> None:
     made = house(tmp_path, trials=3, seeds=[0, 1])
     controller = made.controller()
-    one, other = controller.turn()
+    one, other = controller.tick()
     train(made.folder, one, {}, state="failed")
     (found,) = made.run()
     assert found.trials[0].state == "FAIL"
@@ -146,7 +146,7 @@ def test_a_failed_cell_fails_its_trial_and_the_search_goes_on(tmp_path: Path) ->
 
 def test_a_cell_that_a_person_cancels_fails_its_trial(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1)
-    cancel(made.controller().turn(), made.folder)
+    cancel(made.controller().tick(), made.folder)
     (found,) = made.run()
     assert found.trials[0].state == "FAIL"
     assert "cancelled by a person" in found.trials[0].why
@@ -155,9 +155,9 @@ def test_a_cell_that_a_person_cancels_fails_its_trial(tmp_path: Path) -> None:
 def test_a_cell_whose_process_is_killed_each_time_fails_its_trial(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1)
     controller = made.controller()
-    (cell,) = controller.turn()
-    controller.lose(cell)
-    controller.turn()
+    (cell,) = controller.tick()
+    controller.give_up(cell)
+    controller.tick()
     assert controller.done
     assert "killed again and again" in made.found()[0].trials[0].why
 
@@ -170,7 +170,7 @@ COLLAPSED = Outcome(kind="collapsed", cause="reward", step=60, detail="reward fe
 
 def test_a_collapse_ends_the_trial_and_stops_its_other_seeds(tmp_path: Path) -> None:
     made = house(tmp_path, trials=2, seeds=[0, 1])
-    one, other = made.controller().turn()
+    one, other = made.controller().tick()
     train(made.folder, one, theory(one), outcome=COLLAPSED)
     (found,) = made.run()
     assert found.trials[0].state == "PRUNED"
@@ -181,19 +181,19 @@ def test_a_collapse_ends_the_trial_and_stops_its_other_seeds(tmp_path: Path) -> 
 
 def test_a_collapse_can_be_left_to_count(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1, seeds=[0, 1], stop_on_collapse=False)
-    one, _ = made.controller().turn()
+    one, _ = made.controller().tick()
     train(made.folder, one, theory(one), outcome=COLLAPSED)
     (found,) = made.run()
     assert found.trials[0].state == "COMPLETE"
 
 
 def test_a_reward_being_lost_is_seen_while_the_cell_trains() -> None:
-    from orchestrator.search.pruning import lost
+    from orchestrator.search.pruning import is_reward_lost
 
-    assert lost([0.5] * 20 + [0.05] * 10)
-    assert not lost([0.5] * 20 + [0.2] * 10)
-    assert not lost([0.05] * 20 + [0.0] * 10)  # there never was any
-    assert not lost([0.5] * 9 + [0.0] * 9)  # too early to say
+    assert is_reward_lost([0.5] * 20 + [0.05] * 10)
+    assert not is_reward_lost([0.5] * 20 + [0.2] * 10)
+    assert not is_reward_lost([0.05] * 20 + [0.0] * 10)  # there never was any
+    assert not is_reward_lost([0.5] * 9 + [0.0] * 9)  # too early to say
 
 
 def _still_training(made: House, cell: Cell, curve: dict[int, Values]) -> Any:
@@ -239,11 +239,11 @@ def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
     controller = made.controller()
     with controller.journal.controlling():
         for _ in range(11):
-            (cell,) = controller.turn()
+            (cell,) = controller.tick()
             train(made.folder, cell, {"eval/accuracy_in_domain": 0.9}, earlier=_curve(0.9, 90))
-        (cell,) = controller.turn()
+        (cell,) = controller.tick()
         with _still_training(made, cell, _curve(0.1, 90)):
-            controller.turn()
+            controller.tick()
     states = [trial.state for trial in made.found()[0].trials]
     assert states == ["COMPLETE"] * 11 + ["PRUNED"]
     ((id_, why),) = stopped
@@ -292,11 +292,11 @@ def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
         train(made.folder, cell, theory(cell))
     (search,) = made.searches
     controller = made.controller()
-    added = reuse(search, made.journal(), controller.studies[search.name])
+    added = add_grid_results(search, made.journal(), controller.studies[search.name])
     inside = {cell.settings.kl.beta for cell in grid if 0.05 <= cell.settings.kl.beta <= 1}
     missing = {grid[-1].settings.kl.beta} & inside
     assert added == len(inside - missing) == 4 - len(missing)
-    assert reuse(search, made.journal(), made.controller().studies[search.name]) == 0
+    assert add_grid_results(search, made.journal(), made.controller().studies[search.name]) == 0
     (found,) = made.run()
     assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from orchestrator.identity import digest
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.plan import plan
-from orchestrator.search.section import keep_links, known, searched
+from orchestrator.search.results import read_journals
+from orchestrator.search.section import experiment_section
 from orchestrator.tracking.store import store_of
 from tests.search.rehearsed import house
 
@@ -15,17 +16,17 @@ def test_searches_from_flags_are_read_back_as_they_were(tmp_path: Path) -> None:
     made = house(tmp_path, name="one", fixed={}, each={"kl": ["k1.reward", "k3.loss"]}, trials=3)
     found = made.run()
     house(tmp_path, name="two", trials=2).run()
-    keep_links(made.journal(), {made.trained[0].id: "a-run"})
-    told, faults = known(made.experiment)
+    made.journal().write_mlflow_runs({made.trained[0].id: "a-run"})
+    journals, faults = read_journals(made.experiment)
     assert faults == []
-    assert [(one.name, [f.search.name for f in one.found]) for one in told] == [
+    assert [(one.name, [f.search.name for f in one.outcomes]) for one in journals] == [
         ("one", ["k1.reward", "k3.loss"]),
         ("two", ["all"]),
     ]
-    for before, after in zip(found, told[0].found, strict=True):
+    for before, after in zip(found, journals[0].outcomes, strict=True):
         assert [t.params for t in after.trials] == [t.params for t in before.trials]
-        assert after.search.declared() == before.search.declared()
-    section, data, _ = searched(made.experiment)
+        assert after.search.declaration() == before.search.declaration()
+    section, data, _ = experiment_section(made.experiment)
     assert section is not None
     assert {t.caption.partition(".")[0] for t in section.tables} == {"one", "two"}
     assert "a-run" in str(section.tables)
@@ -40,11 +41,11 @@ def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
     spec = made.experiment.spec
     longer = [s.model_copy(update={"base": {**s.base, "num_train_steps": 7}}) for s in spec.studies]
     changed = replace(made.experiment, spec=spec.model_copy(update={"studies": tuple(longer)}))
-    section, data, (fault,) = searched(changed)
+    section, data, (fault,) = experiment_section(changed)
     assert (section, data) == (None, {})
     assert "another wording of the spec" in fault
-    (made.journal().block_of("all")).write_text('{"space": {"kl.bta": "log(1, 2)"}}')
-    _, _, (fault,) = searched(made.experiment)
+    (made.journal().path / "blocks" / "all.json").write_text('{"space": {"kl.bta": "log(1, 2)"}}')
+    _, _, (fault,) = experiment_section(made.experiment)
     assert "does not fit the spec any more" in fault
 
 
@@ -52,7 +53,7 @@ def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Pat
     made = house(tmp_path, trials=2)
     made.run()
     before = _files(tmp_path)
-    searched(made.experiment)
+    experiment_section(made.experiment)
     assert _files(tmp_path) == before
     mirror = store_of(made.folder, made.experiment.spec.site.tracking_uri)
     rows = plan(made.experiment.cells, made.folder)
