@@ -49,17 +49,17 @@ MICRO_BANNER = (
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 cell`, `2 cells`."""
+    """Return `1 cell`, `2 cells`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def say(text: str) -> None:
-    """A message for the person, kept out of stdout."""
+    """Print a message for the person, on stderr."""
     click.echo(text, err=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; what is no finite number is null."""
+    """Print one JSON document on stdout; a number that is not finite becomes null."""
     click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
 
 
@@ -72,7 +72,7 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: boxed on a terminal, aligned plain text elsewhere, nothing cut off."""
+    """Print a table: boxed on a terminal, aligned plain text elsewhere, nothing cut off."""
     cells = [["" if value is None else str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
@@ -91,7 +91,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number for people, or a dash."""
+    """Return a number for people, or a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
@@ -109,7 +109,7 @@ def change(
     where: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Applies an operation to the chosen cells and prints which of them it changed."""
+    """Apply an operation to the chosen cells and print which of them it changed."""
     from orchestrator.runs.experiment import open_experiment
 
     experiment = open_experiment(spec, overrides).chosen(where)

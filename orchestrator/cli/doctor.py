@@ -73,7 +73,7 @@ def command(
 def _asked(
     spec: str | None, overrides: tuple[str, ...], site_file: Path | None, runs_dir: Path
 ) -> "tuple[Site, Sequence[Cell]]":
-    """The site, and the cells that are to run there."""
+    """Return the site, and the cells that are to run there."""
     from orchestrator.records import Site
 
     if spec is None and overrides:

@@ -68,7 +68,7 @@ def _release(text: str) -> "Release":
 def _cells(
     library: str, spec: str, overrides: tuple[str, ...], where: tuple[str, ...]
 ) -> list["Cell"]:
-    """The spec's cells of that library, as declared; all of them where it has none of its own."""
+    """Return the spec's cells of that library, as declared, or all where it has none."""
     from pathlib import Path
 
     from orchestrator.spec import load
@@ -122,7 +122,7 @@ def _print(
 
 
 def _changing(found: list["Drift"], kind: str) -> int:
-    """Cells with a change of that kind."""
+    """Return the number of cells with a change of that kind."""
     return sum(
         len(group.cells) for group in found if any(each.kind == kind for each in group.changes)
     )

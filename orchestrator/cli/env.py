@@ -83,7 +83,7 @@ def create(
 @folder
 @common.as_json
 def list_(within: Path | None, as_json: bool) -> None:
-    """Every release orch drives: whether its environment is there."""
+    """List every release that orch drives, and its environment if there is one."""
     from orchestrator.environments import find_installed, folder_name, locks, root
 
     rows = []

@@ -58,7 +58,7 @@ def command(
 
 
 def _unscored(whole: "Experiment", made: "Plan", lines: int) -> "Iterator[CellError]":
-    """Evaluation jobs that failed, each as an error of its own beside the cell's."""
+    """Return failed evaluation jobs, each as an error of its own beside the cell's."""
     from orchestrator.files import read_tail
     from orchestrator.runs.evaluation_jobs import last_evaluations
     from orchestrator.runs.logs import CellError

@@ -83,7 +83,7 @@ def command(
 
 
 def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) -> "Experiment":
-    """The experiment with what the options add to its evaluation."""
+    """Return the experiment with what the options add to its evaluation."""
     from dataclasses import replace
 
     from orchestrator.records import DivergenceRequest, DivergenceTask
@@ -111,7 +111,7 @@ def _once(experiment: "Experiment") -> int:
 
 
 def _watch(experiment: "Experiment", every: float) -> int:
-    """Scores what there is, again and again, until no cell can make another checkpoint."""
+    """Score new checkpoints again and again, until no cell can make another one."""
     import time
     from collections import Counter
 

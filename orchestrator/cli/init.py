@@ -77,8 +77,8 @@ def command(path: Path, site_only: bool) -> None:
 
 
 def write_site(folder: Path) -> tuple[str, int] | None:
-    """Writes a site file of this machine's cluster; its name and the GPUs of a node, or None where
-    there is no cluster. A file that is there already is left alone."""
+    """Write a site file of this machine's cluster. Return its name and the GPUs of a node, or None
+    where there is no cluster. An existing file stays as it is."""
     from orchestrator.launch.slurm.cluster import has_controller
 
     if not has_controller():

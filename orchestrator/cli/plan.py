@@ -43,7 +43,7 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
 
 def print_plan(experiment: Experiment, made: "Plan") -> None:
-    """Studies, configurations with their verdicts, reasons, and the cost."""
+    """Print studies, configurations with their verdicts, reasons, and the cost."""
     from orchestrator.runs.cost import bill, measure
     from orchestrator.spec.expand import how
 
@@ -73,7 +73,7 @@ def print_plan(experiment: Experiment, made: "Plan") -> None:
 
 
 def _configurations(rows: Iterable["PlanRow"]) -> list[tuple[object, ...]]:
-    """One line for cells that differ only in their seed."""
+    """Print one line for cells that differ only in their seed."""
     from orchestrator.spec.rehearse import verdict_on
 
     groups: dict[tuple[str, ...], list[PlanRow]] = {}
@@ -98,7 +98,7 @@ _PLAIN_AXES = ("model", "data", "backend")
 
 
 def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
-    """The axes with each library's release beside its name, where both vary."""
+    """Return the axes with each library's release beside its name, where both vary."""
     names, releases = (axes.get(k, "").split(" | ") for k in ("backend", "backend.version"))
     if len(names) != len(releases) or releases == [""]:
         return axes
@@ -116,7 +116,7 @@ def _reasons(rows: Sequence["PlanRow"]) -> str:
 
 
 def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
-    """Why cells are not simply new or unchanged, one by one."""
+    """Print why cells are not simply new or unchanged, one by one."""
     told = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
     if told:
         click.echo()
@@ -127,7 +127,7 @@ def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
 
 
 def _check_translations(made: "Plan") -> None:
-    """Every cell that would run can be expressed; all that cannot be are told at once."""
+    """Raise, with all of them, for cells that would run and cannot be expressed."""
     from orchestrator import plugins
     from orchestrator.errors import OrchError
     from orchestrator.rundir import AttemptDir

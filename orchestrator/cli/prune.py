@@ -113,7 +113,7 @@ def _agreed(question: str, yes: bool, what: str) -> bool:
 
 
 def size(num_bytes: int) -> str:
-    """Bytes for people: `91.4 GiB`."""
+    """Return bytes for people: `91.4 GiB`."""
     number, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1024 and len(units) > 1:
         number /= 1024

@@ -77,7 +77,7 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
 
 
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
-    """What is wrong before anything runs: translation, the site, the scheduler's own word."""
+    """Return what is wrong before anything runs: translation, the site, the scheduler's answer."""
     from orchestrator.site.forecast import (
         library_refusals,
         scheduler_verdicts,
@@ -129,7 +129,7 @@ def _site_options(chosen: Experiment) -> "SlurmOptions":
 
 
 def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Experiment:
-    """The same experiment at micro scale, in a folder of its own, with a short time limit."""
+    """Return the experiment at micro scale, in a folder of its own, with a short time limit."""
     from orchestrator.rundir import RunFolder
     from orchestrator.spec.rehearse import rehearse
 
@@ -173,7 +173,7 @@ def _on_cluster(small: Experiment) -> bool:
 
 
 def _failures(small: Experiment) -> list[str]:
-    """Cells that did not get to their end, by what they say."""
+    """Return the cells that did not succeed, by what they say."""
     from orchestrator.runs.state import read_state
 
     found: dict[str, list[str]] = {}

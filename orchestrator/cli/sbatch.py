@@ -27,7 +27,8 @@ def script(
     options: SlurmOptions,
     made: Environment | None,
 ) -> str:
-    """The script: the header orch's own jobs have, the plan's files, what the nodes need, argv.
+    """Return the script: the header orch's own jobs have, the plan's files, what the nodes need,
+    argv.
 
     made: the release's environment, where there is one on this machine. Unlike `orch run` it does
     not resume, watch or record anything.
@@ -40,7 +41,7 @@ def script(
 
 
 def _header(cell: Cell, options: SlurmOptions) -> Iterator[str]:
-    """orch's header for one cell, without what makes it an element of an array."""
+    """Return orch's header for one cell, without what makes it an element of an array."""
     array = ("array", "output", "error", "signal", "requeue", "open-mode")
     for line in text(ArrayJob(cell.slug, 1, array_resources(cell)), options).splitlines():
         flag = line.removeprefix("#SBATCH --").partition("=")[0].strip()
@@ -61,7 +62,7 @@ def _environment(plan: LaunchPlan, made: Environment | None) -> Iterator[str]:
 
 
 def _files(plan: LaunchPlan, place: AttemptPaths) -> Iterator[str]:
-    """Each file as it is, between lines that are not in it."""
+    """Yield each file as a heredoc whose end marker is no line of the file."""
     yield f"mkdir -p {shlex.quote(str(place.attempt_dir))} {shlex.quote(str(place.plan_dir))}"
     yield f"cd {shlex.quote(str(place.plan_dir))}"
     for name, content in plan.files.items():
@@ -76,7 +77,7 @@ def _files(plan: LaunchPlan, place: AttemptPaths) -> Iterator[str]:
 
 
 def _prompts(plan: LaunchPlan) -> Iterator[str]:
-    """Prepared prompts, where the plan reads them."""
+    """Yield the lines that put prepared prompts where the plan reads them."""
     target = prepared.folder_of(plan)
     if target is not None:
         yield f"test -e data || ln -s {shlex.quote(str(target))} data"

@@ -1,4 +1,4 @@
-"""The stages after launch, as commands call them: each reads the run directories and goes on."""
+"""The stages after launch, as commands call them. Each starts from the run directories."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def gather(experiment: Experiment) -> list[Record]:
-    """Records of the chosen cells; what could not be read is told on stderr."""
+    """Return the records of the chosen cells, each with the faults of what could not be read."""
     from orchestrator.runs.collect import collect
 
     return collect(experiment.cells, experiment.folder)
 
 
 def tell_faults(records: Sequence[Record]) -> int:
-    """Prints what could not be read; 1 if there was anything, for the exit code."""
+    """Print what could not be read. Return 1 if there was anything, for the exit code."""
     faults = [fault for record in records for fault in record.faults]
     for fault in faults:
         say(fault)
@@ -34,8 +34,7 @@ def tell_faults(records: Sequence[Record]) -> int:
 
 
 def known(experiment: Experiment) -> "ScoreIndex":
-    """What evaluation has left on disk; what keeps it from being averaged or compared is told on
-    stderr."""
+    """Return the scores on disk. Print what keeps them from being averaged or compared."""
     from orchestrator import evaluate
 
     found = evaluate.score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
@@ -45,12 +44,12 @@ def known(experiment: Experiment) -> "ScoreIndex":
 
 
 def known_scores(experiment: Experiment) -> list[Score]:
-    """Scores that are on disk, with the means over each domain's tasks."""
+    """Return the scores that are on disk, with the means over each domain's tasks."""
     return known(experiment).scores
 
 
 def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
-    """The baselines the spec declares for these cells, with their scores on disk."""
+    """Return the baselines that the spec declares for these cells, with their scores on disk."""
     from orchestrator.evaluate import baselines
 
     return baselines.scored_baselines(
@@ -61,9 +60,9 @@ def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
 def score(
     experiment: Experiment, records: Sequence[Record], say: Callable[[str], None] = say
 ) -> int:
-    """Has every missing score of these records and of the baselines of their models made.
+    """Make every missing score of these records and of the baselines of their models.
 
-    1 if something could not be scored.
+    Return 1 if something could not be scored.
     """
     from orchestrator.evaluate import EvaluationEvent, UnscoredError, baselines, engines, evaluate
 
@@ -106,8 +105,8 @@ def mirror(
     *,
     quiet: bool = False,
 ) -> "MirrorReport":
-    """Brings MLflow up to date (`only`: the runs of these cells) and, unless `quiet`, says where
-    to look."""
+    """Bring MLflow up to date (`only`: the runs of these cells). Unless `quiet`, print where to
+    look."""
     from orchestrator import tracking
 
     every = _milestones()
@@ -134,7 +133,7 @@ def contrast(
     scores: Sequence[Score],
     items: "ItemScores | None" = None,
 ) -> "Comparison":
-    """The statistics of what is on disk. `items` as evaluate.Known has them; None: read here."""
+    """Return the statistics of what is on disk. `items`: of the score index; None: read here."""
     from orchestrator.analysis.compare import compare
 
     if items is None:
@@ -156,9 +155,10 @@ def write_report(
     sections: "Sequence[Section]" = (),
     data: Mapping[str, Any] | None = None,
 ) -> Path:
-    """index.html and report.md; returns the page. With `figures`, also each figure as PNG and PDF;
-    without, those of an earlier page go, because they would say something else. `faults`: what
-    evaluate.Known says is wrong with the scores.
+    """Write index.html and report.md. Return the path of the page.
+
+    With `figures`, also write each figure as PNG and PDF; without, remove those of an earlier
+    page, because they would say something else. `faults`: what is wrong with the scores.
 
     `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
     date is that of the newest result, so that the same results give the same page.
@@ -191,7 +191,7 @@ def markdown_of(
     scores: Sequence[Score],
     faults: Sequence[str] = (),
 ) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     from orchestrator.report import markdown
 
     return markdown(build_report(experiment, comparison, records, scores, faults=faults))
@@ -228,7 +228,7 @@ def build_report(
 
 
 def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
-    """Of `orch tune`, where it was used."""
+    """Return the report's sections on searches, and the data of their figures."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
     from orchestrator.search.section import experiment_section
@@ -240,7 +240,7 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
 
 
 def print_claims(comparison: "Comparison") -> None:
-    """Verdict and reason of every claim."""
+    """Print verdict and reason of every claim."""
     from orchestrator.analysis.sentences import reason, statement
 
     rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.claims]
@@ -249,7 +249,7 @@ def print_claims(comparison: "Comparison") -> None:
 
 
 def print_configurations(comparison: "Comparison") -> None:
-    """Final accuracies of every configuration with their intervals."""
+    """Print final accuracies of every configuration with their intervals."""
     metrics = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
     rows = []
     for found in comparison.configurations:
@@ -276,7 +276,7 @@ def _interval(estimate: "Estimate | None") -> str:
 
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:
-    """True about `count` times on the way from 0 to the total, and at the end."""
+    """Return a function that is true about `count` times from 0 to the total, and at the end."""
     told = 0
 
     def reached(done: int, total: int) -> bool:

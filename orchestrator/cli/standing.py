@@ -1,4 +1,4 @@
-"""What `status` adds on a cluster: how evaluations stand, and which jobs will never start."""
+"""What `status` adds on a cluster: states of evaluations, and jobs that will never start."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 
 def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
-    """{evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]}; empty
-    where nothing was sent to a cluster."""
+    """Return {evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]};
+    empty where nothing was sent to a cluster.
+    """
     from orchestrator.launch.slurm import submissions
     from orchestrator.launch.slurm.poll import stuck_jobs
     from orchestrator.runs.evaluation_jobs import counts, last_evaluations
@@ -33,7 +34,7 @@ def standing(experiment: Experiment, made: "Plan") -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same in words."""
+    """Return the same as sentences."""
     if not found:
         return []
     told = list(found["stuck"])

@@ -55,7 +55,7 @@ def command(
     if watch and experiments and not as_json:
         from orchestrator.cli.watching import watch as keep_showing
 
-        keep_showing(experiments, where, _hours_told)
+        keep_showing(experiments, where, _hours_line)
         return
     _show(experiments, where, everything, as_json)
 
@@ -108,7 +108,7 @@ def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
 
 
 def _still(experiment: Experiment, made: "Plan", everything: bool) -> list[str]:
-    """Sentences about listed cells that trained without any gradient. The report tells of all."""
+    """Return sentences about listed cells without any gradient. The report has all cells."""
     from orchestrator.metrics.stillness import stillness
     from orchestrator.runs.collect import collect
 
@@ -120,8 +120,8 @@ def _still(experiment: Experiment, made: "Plan", everything: bool) -> list[str]:
     ]
 
 
-def _hours_told(experiment: Experiment) -> str:
-    """GPU-hours used and remaining, where cells take GPUs."""
+def _hours_line(experiment: Experiment) -> str:
+    """Return GPU-hours used and remaining as text, where cells take GPUs."""
     from orchestrator.runs.plan import plan
 
     if experiment.scale == "micro":
@@ -131,8 +131,7 @@ def _hours_told(experiment: Experiment) -> str:
 
 
 def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
-    """Used, also by evaluations, and remaining of the training of all cells that are not done;
-    None where no cell takes a GPU."""
+    """Return GPU-hours used, also by evaluations, and remaining; None without GPUs."""
     from orchestrator.runs.cost import (
         evaluation_spending,
         measure,

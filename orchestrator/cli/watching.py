@@ -67,7 +67,7 @@ class Group(NamedTuple):
 
     @property
     def values(self) -> list[float]:
-        """The mean curve over seeds, as far as all that have begun go."""
+        """Return the mean curve over seeds, as far as all that have begun go."""
         curves = [line.values for line in self.lines if line.values]
         return [math.fsum(column) / len(column) for column in zip(*curves, strict=False)]
 
@@ -75,15 +75,15 @@ class Group(NamedTuple):
 def watch(
     experiments: Sequence[Experiment],
     where: Sequence[str],
-    beside: Callable[[Experiment], str] = lambda _: "",
+    extra_line: Callable[[Experiment], str] = lambda _: "",
     seconds: float = SECONDS,
 ) -> None:
-    """Shows the experiments again and again until all their cells have ended, or Ctrl-C.
+    """Show the experiments again and again until all their cells have ended, or Ctrl-C.
 
-    beside: what else to say of an experiment in the line below its table; asked now and then.
+    extra_line: what else to print below the table of an experiment; called now and then.
     """
     experiments = [experiment.chosen(where) for experiment in experiments]
-    summaries = [_Summary(experiment, beside) for experiment in experiments]
+    summaries = [_Summary(experiment, extra_line) for experiment in experiments]
     ticks = _ticks(experiments, CurveTails(), seconds)
     with suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
@@ -95,7 +95,7 @@ def watch(
 def _ticks(
     experiments: Sequence[Experiment], tails: CurveTails, seconds: float
 ) -> Iterator[list[ProgressSnapshot]]:
-    """A look at each experiment; the last when all have ended."""
+    """Yield a snapshot of each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
         seen = [take_snapshot(e.cells, e.folder, tails) for e in experiments]
@@ -108,22 +108,22 @@ def _ticks(
 class _Summary:
     """The line below an experiment's table."""
 
-    def __init__(self, experiment: Experiment, beside: Callable[[Experiment], str]):
-        self._experiment, self._beside = experiment, beside
+    def __init__(self, experiment: Experiment, extra_line: Callable[[Experiment], str]):
+        self._experiment, self._extra_line = experiment, extra_line
         self._speed, self._said, self._asked = Speed(), "", float("-inf")
 
     def of(self, seen: ProgressSnapshot) -> str:
         now = time.monotonic()
         left = self._speed.seconds_left(seen, now)
         if now - self._asked > QUIET_SECONDS:
-            self._asked, self._said = now, self._beside(self._experiment)
+            self._asked, self._said = now, self._extra_line(self._experiment)
         parts = [f"{self._experiment.folder.experiment}: {progress_line(seen)}", self._said]
         parts.append(f"about {duration(left)} left" if left is not None else "")
         return "; ".join(part for part in parts if part)
 
 
 def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
-    """What became of each cell, and now and then how far all are."""
+    """Print what became of each cell and, now and then, how far all are."""
     states: dict[str, str] = {}
     told, at = [""] * len(summaries), [float("-inf")] * len(summaries)
     for seen in ticks:
@@ -165,7 +165,7 @@ def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSna
 
 
 def _drawn(seen: ProgressSnapshot, summary: str, room: int, console: "Console") -> "RenderableType":
-    """The table of one experiment."""
+    """Return the table of one experiment."""
     from rich import box
     from rich.console import Group as Stack
     from rich.table import Table
@@ -201,7 +201,7 @@ def _drawn(seen: ProgressSnapshot, summary: str, room: int, console: "Console") 
 
 
 def fitted(seen: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
-    """Rows for the room there is, and how many are left out: cells, else configurations with
+    """Return rows that fit the height, and how many are left out: cells, else configurations with
     their seeds together, what moves first."""
     groups = [Group(line.cell.slug, (line,)) for line in seen.lines]
     if len(groups) > room:
