@@ -6,7 +6,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.metrics.points import PointValues, tight
+from orchestrator.metrics.points import PointValues, compact
 from orchestrator.records import MetricPoint
 
 mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
@@ -14,7 +14,7 @@ mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.
 
 @given(mappings)
 def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
-    found = tight(MetricPoint(1, 2.0, plain)).values
+    found = compact(MetricPoint(1, 2.0, plain)).values
     assert isinstance(found, PointValues)
     assert found == plain
     assert plain == found
@@ -32,4 +32,4 @@ def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
 def test_what_is_no_number_is_left_as_it_is() -> None:
     for values in ({"a": None}, {"a": "1"}, {"a": 10**400}):
         point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]
-        assert tight(point) is point
+        assert compact(point) is point

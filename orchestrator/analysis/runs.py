@@ -1,7 +1,7 @@
 """One run with everything measured on it, under canonical names, and its curves.
 
 `Series` holds a curve as two arrays. For 1,000 cells of 3,000 steps with 12 metrics that is
-0.4 GiB; dictionaries of the same numbers take 2.8 GiB (measured on CPython 3.11, resident set).
+0.4 GiB; dictionaries of the same numbers take 2.7 GiB (docs/decisions/022).
 """
 
 import math

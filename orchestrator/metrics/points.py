@@ -1,4 +1,8 @@
-"""Metrics of a train step, held tightly: names are shared between steps, a number is 8 bytes."""
+"""Compact storage for the metrics of a train step: shared names, packed float64.
+
+Records of 1,000 cells of 3,000 steps with 12 metrics take 1.1 GiB instead of 4.9 GiB
+(docs/decisions/022).
+"""
 
 from array import array
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
@@ -6,16 +10,16 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from orchestrator.records import MetricPoint
 
 _NAMES: dict[tuple[str, ...], dict[str, int]] = {}
-"""Names in order -> each name's place; one entry for each set of names that any step has."""
+"""Names in order -> name -> index; one entry for each set of names that any step has."""
 
 
 class PointValues(Mapping[str, float]):
-    """Name -> value, in the order given."""
+    """Name -> value, in the given order."""
 
     __slots__ = ("numbers", "places")
 
     def __init__(self, values: Mapping[str, float]):
-        """Raises TypeError for what is no number."""
+        """Raise TypeError for a value that is not a number."""
         names = tuple(values)
         self.places = _NAMES.setdefault(names, {name: i for i, name in enumerate(names)})
         self.numbers = array("d", values.values())
@@ -30,14 +34,14 @@ class PointValues(Mapping[str, float]):
         return len(self.places)
 
     def __repr__(self) -> str:
-        return f"Values({dict(self.items())})"
+        return f"PointValues({dict(self.items())})"
 
     def values(self) -> ValuesView[float]:
-        """In the order given."""
+        """Return the values in the given order."""
         return _Numbers(self)
 
     def items(self) -> ItemsView[str, float]:
-        """In the order given."""
+        """Return (name, value) in the given order."""
         return _Items(self)
 
 
@@ -55,8 +59,8 @@ class _Items(ItemsView[str, float]):
         return zip(self._mapping.places, self._mapping.numbers, strict=True)
 
 
-def tight(point: MetricPoint) -> MetricPoint:
-    """The same point, held in a fraction of the memory; as it is where a value is no number."""
+def compact(point: MetricPoint) -> MetricPoint:
+    """Return the same point with packed values; unchanged if a value is not a number."""
     try:
         return MetricPoint(point.step, point.time, PointValues(point.values))
     except (TypeError, OverflowError):

@@ -7,7 +7,7 @@ from orchestrator import plugins
 from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
 from orchestrator.library.protocol import Backend
-from orchestrator.metrics.points import tight
+from orchestrator.metrics.points import compact
 from orchestrator.records import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import read_state
@@ -38,7 +38,7 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
         for point in points:
             known = merged.get(point.step)
             merged[point.step] = point if known is None else _joined(known, point)
-    return tuple(tight(merged[step]) for step in sorted(merged))
+    return tuple(compact(merged[step]) for step in sorted(merged))
 
 
 def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
