@@ -1,6 +1,7 @@
 """Prime-RL 0.8.0 and 0.5.0: asynchronous RL, with our loss in its documented hooks."""
 
-from backends.prime_rl import capabilities, checkpoints, dialect, metrics, parse
+from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
+from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.marks import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
 from orchestrator.library.launches import Launch, LaunchReading
@@ -10,10 +11,10 @@ from orchestrator.library.protocol import LibraryBackend
 class PrimeRl(LibraryBackend):
     """Cells as launches of Prime-RL's `rl`. Importing it loads none of the library."""
 
-    name = capabilities.NAME
+    name = releases.NAME
     title = "Prime-RL"
-    versions = capabilities.VERSIONS
-    capabilities = capabilities.CAPABILITIES
+    versions = releases.VERSIONS
+    capabilities = MANIFEST.capabilities()
     prompts_format = PROMPTS_FORMAT
     release_marks = MARKS
     translate = staticmethod(translate)

@@ -4,14 +4,11 @@ keys/<release>.json lists a release's keys, their types and defaults. On top com
 accepts and then ignores, or fails on only when a process has started.
 """
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.prime_rl.capabilities import CURRENT, VERSIONS
+from backends.prime_rl.releases import CURRENT, OLD, keys
 from orchestrator.errors import Fault, did_you_mean
 
 Tree = Mapping[str, Any]
@@ -39,29 +36,7 @@ def release_of(tree: Tree) -> str:
     new = (
         isinstance(orchestrator, Mapping) and {"train", "algo", "group_size"} & orchestrator.keys()
     )
-    return CURRENT if new or "file_monitor" in tree else VERSIONS[0]
-
-
-@cache
-def keys(kind: str, version: str = VERSIONS[0]) -> Mapping[str, tuple[str, object]]:
-    """Dotted key -> its type in words and its default. A union's branch is in its key's name."""
-    path = Path(__file__).parent / "keys" / f"{version}.json"
-    table = json.loads(path.read_text(encoding="utf-8"))[kind]
-    return {key: (str(spelled), default) for key, (spelled, default) in table.items()}
-
-
-@cache
-def plain_keys(version: str) -> frozenset[str]:
-    """Return the dotted keys of rl.toml in a release, without the names of unions' branches.
-
-    `.*` at the end: a table of the user's.
-    """
-    table = keys("rl", version)
-    plain = {key: re.sub(r"<[^>]*>", "", key) for key in table}
-    return frozenset(
-        f"{plain[key]}.*" if "dict" in spelled.split("|") else plain[key]
-        for key, (spelled, _) in table.items()
-    )
+    return CURRENT if new or "file_monitor" in tree else OLD
 
 
 def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fault]:
@@ -71,7 +46,7 @@ def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fau
     found = list(_walk(tree, "", "$", Schema(kind, version)))
     if kind == "inference" or found:
         return found
-    return list(_traps(tree) if version == VERSIONS[0] else _traps_of_current(tree))
+    return list(_traps(tree) if version == OLD else _traps_of_current(tree))
 
 
 class Schema(NamedTuple):

@@ -1,25 +1,14 @@
 """A cell as Prime-RL 0.5.0's configuration: nested tables of its own keys."""
 
-from backends.prime_rl.capabilities import NO_CLIP_NORM
 from backends.prime_rl.launch import SERVER_HOST
+from backends.prime_rl.manifest import ADVANTAGES, HOOKS, NO_CLIP_NORM, schedule_type
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Settings
 
 Table = dict[str, object]
 
-HOOKS, ENVIRONMENT, LAUNCHER = (
-    "orch_prime_rl_hooks",
-    "orch_prime_rl_environment",
-    "orch_prime_rl_launch",
-)
+ENVIRONMENT, LAUNCHER = "orch_prime_rl_environment", "orch_prime_rl_launch"
 ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
-ADVANTAGES = {
-    "dr_grpo": "",
-    "rloo": "leave_one_out",
-    "grpo": "standardised",
-    "reinforce": "plain",
-}
-"""Our estimators -> a function of hooks.py, or its own default: reward minus the group mean."""
 
 
 def rl(cell: Cell, place: AttemptPaths) -> Table:
@@ -67,12 +56,13 @@ def optimizer(settings: Settings) -> Table:
 
 def schedule(settings: Settings) -> Table:
     """Its `linear` is warm-up, plateau, decay: with no decay it is our constant with a warm-up."""
-    schedule, warmup = settings.optimizer.schedule, settings.optimizer.num_warmup_steps
-    if schedule == "cosine":
+    kind, warmup = schedule_type(settings), settings.optimizer.num_warmup_steps
+    if kind == "cosine":
         return {"type": "cosine", "warmup_steps": warmup, "min_lr": 0.0}
-    if schedule == "constant" and not warmup:
+    if kind == "constant":
         return {"type": "constant"}
-    decay = settings.num_train_steps - warmup if schedule == "linear" else 0
+    decays = settings.optimizer.schedule == "linear"
+    decay = settings.num_train_steps - warmup if decays else 0
     return {"type": "linear", "warmup_steps": warmup, "decay_steps": decay, "min_lr": 0.0}
 
 

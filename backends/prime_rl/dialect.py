@@ -8,8 +8,8 @@ Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the rel
 
 from functools import cache
 
-from backends.prime_rl.capabilities import NAME, VERSIONS
-from backends.prime_rl.ledger import AGGREGATION, LAG, LINEAR
+from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR
+from backends.prime_rl.releases import NAME, VERSIONS
 from orchestrator.errors import UnsupportedSetting, did_you_mean
 from orchestrator.kl.library_semantics import Dialect, Semantics
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from backends.prime_rl.capabilities import VERSIONS
+from backends.prime_rl.releases import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.records import MetricPoint
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backends.prime_rl.capabilities import CURRENT, NAME, NO_CLIP_NORM
 from backends.prime_rl.check import ENVIRONMENT_ARGS, faults, release_of
-from backends.prime_rl.config import ADVANTAGES, ENVIRONMENT_ID, HOOKS
+from backends.prime_rl.config import ENVIRONMENT_ID
+from backends.prime_rl.manifest import ADVANTAGES, HOOKS, NO_CLIP_NORM
+from backends.prime_rl.releases import CURRENT, NAME
 from backends.prime_rl.translate import RECORD, RL
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.settings import Settings

@@ -1,28 +1,33 @@
 """A cell as a launch of Prime-RL."""
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from backends.prime_rl import capabilities, config, current, ledger, toml
+from backends.prime_rl import config, current, limits, toml
+from backends.prime_rl.manifest import HOOKS, MANIFEST
+from backends.prime_rl.releases import CURRENT, NAME, VERSIONS
 from orchestrator import scoring
 from orchestrator.data import recipe
-from orchestrator.identity import flatten
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library.manifest import Carried
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
+from orchestrator.settings import Cadence
 
 RL, RECORD, PROMPTS_FORMAT = "rl.toml", "orch.json", "questions"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """The launch of a cell. Raises UnsupportedSetting for what Prime-RL cannot express."""
-    leaves = dict(flatten(cell.settings.model_dump()))
-    version = cell.settings.backend.version or capabilities.VERSIONS[0]
-    capabilities.check(cell, leaves)
-    release = current if version == capabilities.CURRENT else config
+    carried = _carried(cell)
+    limits.check(cell)
+    version = cell.settings.backend.version or VERSIONS[0]
+    release = current if version == CURRENT else config
     tables = {RL: release.rl(cell, place), **release.servers(cell)}
     return LaunchPlan(
         cell_id=cell.id,
-        backend=capabilities.NAME,
+        backend=NAME,
         version=version,
         argv=(
             "python",
@@ -39,8 +44,61 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             **scoring.files(cell.settings.data.reward),
             **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
-        ledger=ledger.entries(leaves, version) + ledger.of_cadence(cell.cadence),
+        ledger=MANIFEST.ledger(cell.settings, sent(tables), carried) + _of_cadence(cell.cadence),
         bring_up="ranks",
+    )
+
+
+def _carried(cell: Cell) -> tuple[Carried, ...]:
+    """Return how each field is carried. Raise UnsupportedSetting in the name of the release."""
+    try:
+        return MANIFEST.carry(cell.settings)
+    except UnsupportedSetting as refused:
+        raise limits.refuse(
+            cell, refused.field, refused.value, refused.offered, refused.advice
+        ) from None
+
+
+def sent(tables: Mapping[str, config.Table]) -> dict[str, object]:
+    """Return every key of a launch's TOML files, dotted, and its value.
+
+    The server's own file is the table [inference]; a table of a list has the list's key.
+    """
+    keys = dict(_leaves(tables[RL], ""))
+    for key, value in _leaves(tables.get("inference.toml", {}), "inference."):
+        keys.setdefault(key, value)
+    return keys
+
+
+def _leaves(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        inner = value[0] if isinstance(value, list) and value else value
+        if isinstance(inner, Mapping):
+            yield from _leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+_NO_EVALUATION = (
+    "it is given no evaluation set, so it evaluates nothing while it trains: ask for "
+    "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
+    "(evaluation.checkpoints: all)"
+)
+
+
+def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
+    """Return the entry of a cadence that the library is not told of, if there is one."""
+    every = cadence.evaluate_every_steps
+    if every is None:
+        return ()
+    return (
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(every),
+            note=_NO_EVALUATION,
+        ),
     )
 
 
@@ -48,7 +106,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 def sources() -> dict[str, str]:
     """The modules that travel with a plan, under the names Prime-RL imports them by."""
     here = Path(__file__).parent
-    names = {"hooks": config.HOOKS, "environment": config.ENVIRONMENT, "launch": config.LAUNCHER}
+    names = {"hooks": HOOKS, "environment": config.ENVIRONMENT, "launch": config.LAUNCHER}
     return {
         f"{target}.py": (here / f"{name}.py").read_text(encoding="utf-8")
         for name, target in names.items()

@@ -17,7 +17,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources
-from tests.backends.prime_rl.test_contract import DRAWN, PLACE, kind
+from tests.backends.prime_rl.test_configuration import DRAWN, PLACE, kind
 from tests.backends.prime_rl.test_hooks import Anything, inputs
 
 CURRENT: dict[str, Any] = {

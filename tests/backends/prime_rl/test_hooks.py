@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from backends.prime_rl.manifest import ESTIMATORS
+
 torch = pytest.importorskip("torch")
 
 from backends.prime_rl import hooks  # noqa: E402  (once torch is known to be here)
 from orchestrator.kl import estimators  # noqa: E402  (once torch is known to be here)
 
-KINDS = list(estimators.names())
+KINDS = ESTIMATORS
 TOKENS, VOCABULARY = 6, 5
 
 
@@ -37,6 +39,12 @@ def inputs(seed: int, *, on_policy: bool = False) -> SimpleNamespace:
 def gradient(value: Any, given: SimpleNamespace) -> Any:
     [found] = torch.autograd.grad(value, given.trainer_logprobs, retain_graph=True)
     return found
+
+
+def test_what_the_manifest_does_not_list_is_no_estimator_of_the_hooks() -> None:
+    x = torch.zeros(2)
+    with pytest.raises(KeyError):
+        hooks.token_kl("k4", x, x, x)
 
 
 @pytest.mark.parametrize("estimator", KINDS)

@@ -1,0 +1,531 @@
+"""How each field of a cell reaches Prime-RL 0.5.0 and 0.8.0: one table.
+
+Keys are those of rl.toml, a union's branch left out; [inference] is the server's own file where it
+runs on a node of its own. `orch.json`, which orch writes beside them, holds what Prime-RL has no
+key for. Fields that go through hooks.py or environment.py are extensions.
+"""
+
+import re
+from collections.abc import Mapping
+
+from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS, keys
+from orchestrator.library.manifest import (
+    ABSENT,
+    TEXT,
+    Account,
+    Carried,
+    Manifest,
+    Meaning,
+    Number,
+    Offer,
+    ReleaseTable,
+    Row,
+    Status,
+    Values,
+    same,
+)
+from orchestrator.settings import Settings
+
+TORCH_EPSILON = 1e-8
+NO_CLIP_NORM = 1e30
+"""Stands for no clipping of the gradient: the key takes no None."""
+HOOKS = "orch_prime_rl_hooks"
+ESTIMATORS = (
+    "k1",
+    "k2",
+    "k3",
+    "abs",
+    "rho_k1",
+    "rho_k2",
+    "sg_rho_k2",
+    "rho_k3",
+    "k1+",
+    "k2+",
+    "k3+",
+    "abs+",
+)
+"""What `token_kl` of hooks.py computes; a test holds the two against each other."""
+ADVANTAGES: Mapping[str, str] = {
+    "dr_grpo": "",
+    "rloo": "leave_one_out",
+    "grpo": "standardised",
+    "reinforce": "plain",
+}
+"""Our estimators -> a function of hooks.py, or its own default: reward minus the group mean."""
+
+_OURS = "through our loss (hooks.py), which its `custom` loss hook calls"
+_ESTIMATOR = f"{_OURS}, with the log-probabilities of its teacher model; not clamped"
+_PLACEMENT = (
+    f"{_OURS}. In the reward: the sum over the response at the current policy, without gradient, "
+    "after the group baseline: the same expected gradient as before it, with more variance (with a "
+    "baseline that contains the rollout itself, dr_grpo or grpo, the weight of KL against the "
+    "reward is group_size / (group_size - 1) of the usual). In the loss: no importance weight but "
+    "the estimator's own; divided by the tokens of the trainer rank, as the policy loss is"
+)
+_NO_KL = "its own kl_tau, which pulls to the rollout policy, is not in our loss"
+LAG = (
+    "bounds how old the rollout policy is when a batch is full, and how many updates a rollout "
+    "may live through: its first tokens may be older than the bound by as many. Not every batch is "
+    "this stale: the newest weights are used"
+)
+_DROPPED = "rollouts in flight when the policy is updated are dropped"
+_LAG_OF_CURRENT = (
+    "one batch is generated while another trains; a rollout may live through one update, and its "
+    "first tokens are then older by one"
+)
+AGGREGATION = {
+    "token_mean": "each trainer rank divides by the tokens of its own share; ranks are averaged",
+    "constant": "its trainer divides by the tokens of each rank's share, not by constant_tokens x "
+    "rollouts: the same direction, and the same weight of KL, in a step of another length, most of "
+    "which AdamW takes out again",
+}
+_TOKENS_OF_CURRENT = "the sum over the batch is divided by its tokens, on all ranks"
+_CONSTANT_OF_CURRENT = (
+    "its trainer divides by the tokens of the batch, not by constant_tokens x rollouts: the same "
+    "direction in a step of another length, most of which AdamW takes out again"
+)
+LINEAR = (
+    "reaches 0 at the last train step: its decay ends one step sooner than a decay that would "
+    "reach 0 at the step after the last"
+)
+FROM_ZERO = (
+    "counted from 0: the first train step has 1e-8 of the rate, and the full rate is reached one "
+    "step later"
+)
+_NO_WARMUP = "its constant schedule has no warm-up, and no key for one"
+_MEAN = "its default: reward minus the group mean"
+_ADVANTAGE_NOTES = {
+    "rloo": "leave_one_out of hooks.py, which its `custom` advantage hook calls",
+    "grpo": "standardised of hooks.py: over the unbiased standard deviation + 1e-6",
+    "reinforce": "plain of hooks.py, which its `custom` advantage hook calls",
+}
+_RLOO_OF_CURRENT = "its own, reward minus the group mean, times n / (n - 1) in our loss"
+_PROMPT = (
+    "seq_len is prompt and response together: a longer prompt is not left out, it leaves less room "
+    "for its response"
+)
+_SEED = (
+    "seeds the order of prompts and the servers' sampling; its orchestrator.seed is read by "
+    "nothing, and what runs at the same time is not reproducible"
+)
+_SEED_OF_CURRENT = (
+    "seeds the servers' sampling only: its order of prompts is the same in every run, by the "
+    "number of the epoch, and what runs at the same time is not reproducible"
+)
+_TOKENIZER = (
+    "trainer.tokenizer.name as well: without it the trainer saves its default model's tokenizer"
+)
+_DATA = "an argument of our environment (environment.py), which its `env.id` names"
+_RECORD, _LABEL = "orch.json", "what people call it"
+_HAS_OLD = f"Set backend.version={OLD}, which has it"
+
+
+class NotEmbedded:
+    """Paths of models and data other than those of the embedded trainer."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and not value.startswith("micro:")
+
+    def __str__(self) -> str:
+        return "a Hugging Face id, a file"
+
+
+_EMBEDDED = "Embedded policies and skills exist for backend=micro only."
+_KWARGS, _ADVANTAGE = "trainer.loss.kwargs", "orchestrator.advantage"
+_ARGS = {OLD: "orchestrator.env.args", CURRENT: "orchestrator.train.source.legacy.args"}
+
+
+def _data(name: str, offer: Offer = TEXT, note: str = _DATA, advice: str = "") -> list[Row]:
+    """Rows of an argument of our environment."""
+    return [
+        Row(
+            f"data.{name}",
+            f"{_ARGS[version]}.{name}",
+            offer,
+            account=("extension", note),
+            advice=advice,
+            since=since,
+            until=until,
+        )
+        for version, since, until in ((OLD, "", CURRENT), (CURRENT, CURRENT, ""))
+    ]
+
+
+def _moved(field: str, old: str, current: str, offer: Number) -> list[Row]:
+    """Rows of a field whose key has another name in 0.8.0."""
+    return [Row(field, old, offer, until=CURRENT), Row(field, current, offer, since=CURRENT)]
+
+
+def _constant_tokens(settings: Settings) -> Account:
+    exact = settings.loss.constant_tokens is None
+    return ("exact", "") if exact else ("approximated", AGGREGATION["constant"])
+
+
+def _beta(settings: Settings) -> Account:
+    return ("exact", _NO_KL) if settings.kl.beta == 0 else ("extension", _OURS)
+
+
+def _warmup(settings: Settings) -> Account:
+    optimizer = settings.optimizer
+    if optimizer.num_warmup_steps:
+        return "approximated", FROM_ZERO
+    return "exact", _NO_WARMUP if optimizer.schedule == "constant" else ""
+
+
+def _lag(settings: Settings) -> Account:
+    return ("exact", _DROPPED) if settings.max_staleness_steps == 0 else ("approximated", LAG)
+
+
+def schedule_type(settings: Settings) -> str:
+    """Return its schedule: `linear` is warm-up, plateau, decay, and without decay our constant."""
+    optimizer = settings.optimizer
+    warms_up = optimizer.schedule == "constant" and optimizer.num_warmup_steps
+    return "linear" if warms_up else optimizer.schedule
+
+
+def _read_schedule(launch: Values) -> object:
+    kind = launch["trainer.scheduler.type"]
+    plateau = kind == "linear" and launch.get("trainer.scheduler.decay_steps") == 0
+    return "constant" if plateau else kind
+
+
+def _read_prompts(launch: Values) -> object:
+    size = launch.get("orchestrator.group_size", launch.get("orchestrator.rollouts_per_example"))
+    batch = launch["orchestrator.batch_size"]
+    return int(batch) // int(size)  # type: ignore[call-overload]
+
+
+def _scale(settings: Settings) -> Values:
+    size = settings.rollout.group_size
+    scale = size / (size - 1) if settings.advantage.estimator == "rloo" else ABSENT
+    return {f"{_KWARGS}.advantage_scale": scale}
+
+
+def _placements(*values: str) -> tuple[Meaning, ...]:
+    placed = (Meaning(each, each, "extension", _PLACEMENT) for each in values)
+    return (Meaning(None, ABSENT, "exact", _NO_KL), *placed)
+
+
+_AGGREGATIONS: tuple[tuple[Status, str, str, str, str], ...] = (
+    ("approximated", AGGREGATION["token_mean"], AGGREGATION["constant"], "", CURRENT),
+    ("exact", _TOKENS_OF_CURRENT, _CONSTANT_OF_CURRENT, CURRENT, ""),
+)
+"""Status and note of token_mean, note of constant, first release, first release without them."""
+_POSITIVE = Number(least=0)
+_COUNT = Number(least=1, whole=True)
+_CHAT = (
+    "Its environments are asked through the chat endpoint, which applies the template. Set "
+    "model.chat_template=default, or train with verl."
+)
+ROWS: tuple[Row, ...] = (
+    Row("model.name", carried_by=_LABEL),
+    Row(
+        "model.path",
+        "model.name",
+        NotEmbedded(),
+        adds=lambda s: {"trainer.tokenizer.name": s.model.path},
+        account=("exact", _TOKENIZER),
+        advice=_EMBEDDED,
+        until=CURRENT,
+    ),
+    Row("model.path", "model.name", NotEmbedded(), advice=_EMBEDDED, since=CURRENT),
+    Row("model.chat_template", offer=same("default"), carried_by="the chat endpoint", advice=_CHAT),
+    Row("data.name", carried_by=_LABEL),
+    *_data("path", NotEmbedded(), advice=_EMBEDDED),
+    *_data("split"),
+    *_data(
+        "num_prompts",
+        Number(1, null=True, off=ABSENT, whole=True),
+        f"{_DATA}; checked when it is loaded",
+    ),
+    *_data("instruction"),
+    *_data("reward", same("math_boxed", "countdown", "exact")),
+    Row(
+        "data.max_prompt_tokens",
+        "seq_len",
+        _COUNT,
+        write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
+        account=("approximated", _PROMPT),
+    ),
+    Row(
+        "advantage.estimator",
+        f"{_ADVANTAGE}.type",
+        (
+            *(
+                Meaning(ours, "custom", "extension", note, also={f"{_ADVANTAGE}.import_path": path})
+                for ours, note in _ADVANTAGE_NOTES.items()
+                for path in [f"{HOOKS}.{ADVANTAGES[ours]}"]
+            ),
+            Meaning("dr_grpo", "default", "exact", _MEAN),
+        ),
+        shows=(_ADVANTAGE,),
+        until=CURRENT,
+    ),
+    Row(
+        "advantage.estimator",
+        "orchestrator.algo.type",
+        (
+            Meaning("dr_grpo", "grpo", "exact", _MEAN),
+            Meaning("rloo", "grpo", "extension", _RLOO_OF_CURRENT),
+        ),
+        adds=_scale,
+        advice="Its advantages are named in its own code, with no hook: the reward minus the group "
+        f"mean, which our loss scales for rloo. Set advantage.estimator=dr_grpo. {_HAS_OLD} as a "
+        "hook.",
+        since=CURRENT,
+    ),
+    *(
+        Row(
+            "loss.aggregation",
+            offer=(
+                Meaning("token_mean", ABSENT, status, tokens),
+                Meaning("constant", ABSENT, "approximated", constant),
+            ),
+            carried_by=_RECORD,
+            advice="Its trainer divides the sum over tokens by the number of tokens. Set "
+            "loss.aggregation=token_mean, or train with verl.",
+            since=since,
+            until=until,
+        )
+        for status, tokens, constant, since, until in _AGGREGATIONS
+    ),
+    Row(
+        "loss.constant_tokens",
+        offer=Number(least=1, null=True, whole=True),
+        carried_by=_RECORD,
+        account=_constant_tokens,
+    ),
+    Row(
+        "loss.clip",
+        offer=(Meaning(None, ABSENT, "extension", f"no clip; {_OURS}"),),
+        carried_by="its absence",
+        shows=(_KWARGS,),
+    ),
+    Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, account=("extension", _OURS)),
+    Row("loss.clip.high", f"{_KWARGS}.clip_high", _POSITIVE, account=("extension", _OURS)),
+    Row(
+        "loss.clip.dual",
+        f"{_KWARGS}.clip_dual",
+        Number(least=1, null=True, off=ABSENT),
+        account=("extension", _OURS),
+    ),
+    Row(
+        "kl.estimator",
+        f"{_KWARGS}.estimator",
+        (
+            Meaning("none", ABSENT, "exact", _NO_KL),
+            *(Meaning(each, each, "extension", _ESTIMATOR) for each in ESTIMATORS),
+        ),
+        until=CURRENT,
+    ),
+    Row(
+        "kl.estimator",
+        offer=(Meaning("none", ABSENT, "exact", _NO_KL),),
+        carried_by="our loss, which has no reference policy",
+        advice="Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls to "
+        f"the rollout policy. Set kl.estimator=none. {_HAS_OLD} through our loss.",
+        since=CURRENT,
+    ),
+    Row(
+        "kl.placement",
+        f"{_KWARGS}.placement",
+        _placements("reward", "loss", "reward_and_loss"),
+        when=lambda s: s.advantage.estimator != "grpo",
+        until=CURRENT,
+    ),
+    Row(
+        "kl.placement",
+        f"{_KWARGS}.placement",
+        _placements("loss"),
+        when=lambda s: s.advantage.estimator == "grpo",
+        advice="Its advantage hook sees no log-probabilities, so grpo would divide the reward by "
+        "the group's standard deviation and the KL by none. Set advantage.estimator=dr_grpo or "
+        "rloo, or kl.placement=loss.",
+        until=CURRENT,
+    ),
+    Row(
+        "kl.placement",
+        offer=(Meaning(None, ABSENT, "exact", _NO_KL),),
+        carried_by="our loss, which has no reference policy",
+        advice=f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
+        since=CURRENT,
+    ),
+    Row(
+        "kl.beta",
+        f"{_KWARGS}.beta",
+        (Meaning(0.0, ABSENT, "exact", _NO_KL),),
+        when=lambda s: s.kl.placement is None,
+        until=CURRENT,
+    ),
+    Row(
+        "kl.beta",
+        f"{_KWARGS}.beta",
+        _POSITIVE,
+        when=lambda s: s.kl.placement is not None,
+        account=_beta,
+        until=CURRENT,
+    ),
+    Row(
+        "kl.beta",
+        offer=(Meaning(0.0, ABSENT, "exact", _NO_KL),),
+        carried_by="our loss, which has no reference policy",
+        since=CURRENT,
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        offer=(
+            Meaning(
+                None, ABSENT, "exact", "the reference policy's server never changes its weights"
+            ),
+        ),
+        carried_by="the reference policy's server",
+        advice="The reference policy is a server whose weights never change. Leave it out; of "
+        "orch's backends only the embedded trainer resets it.",
+    ),
+    *_moved(
+        "rollout.group_size", "orchestrator.rollouts_per_example", "orchestrator.group_size", _COUNT
+    ),
+    *_moved(
+        "rollout.max_response_tokens",
+        "orchestrator.sampling.max_tokens",
+        "orchestrator.train.sampling.max_completion_tokens",
+        _COUNT,
+    ),
+    Row(
+        "rollout.temperature",
+        "orchestrator.sampling.temperature",
+        _POSITIVE,
+        when=lambda s: s.kl.estimator == "none",
+        until=CURRENT,
+    ),
+    Row(
+        "rollout.temperature",
+        "orchestrator.sampling.temperature",
+        same(1.0),
+        when=lambda s: s.kl.estimator != "none",
+        advice="Its reference log-probabilities are always of temperature 1, the policy's of the "
+        "rollout's: their difference would be no KL. Set rollout.temperature=1.0.",
+        until=CURRENT,
+    ),
+    Row("rollout.temperature", "orchestrator.train.sampling.temperature", _POSITIVE, since=CURRENT),
+    Row(
+        "rollout.top_p",
+        offer=same(1.0, note="it always sends 1.0"),
+        carried_by="its orchestrator",
+        advice="The orchestrator sends top_p=1.0 with every request. Set rollout.top_p=1.0.",
+    ),
+    Row(
+        "batch.num_prompts",
+        "orchestrator.batch_size",
+        _COUNT,
+        write=lambda s: s.batch.num_prompts * s.rollout.group_size,
+        read=_read_prompts,
+        account=("exact", "counted in rollouts: num_prompts x group_size"),
+    ),
+    Row(
+        "batch.num_minibatches",
+        offer=same(1, note="it makes one optimizer step a batch"),
+        carried_by="its trainer",
+        advice="It makes one optimizer step of a rollout batch. Set batch.num_minibatches=1 (and "
+        "max_staleness_steps for samples of older policies), or train with verl.",
+    ),
+    Row("optimizer.learning_rate", "trainer.optim.lr", _POSITIVE),
+    Row("optimizer.weight_decay", "trainer.optim.weight_decay", _POSITIVE),
+    Row("optimizer.beta1", "trainer.optim.betas1", Number(0, 1)),
+    Row("optimizer.beta2", "trainer.optim.betas2", Number(0, 1)),
+    Row(
+        "optimizer.epsilon",
+        offer=same(TORCH_EPSILON, note="torch's default"),
+        carried_by="torch",
+        advice="It builds AdamW with torch's epsilon. Set optimizer.epsilon=1e-8.",
+    ),
+    Row(
+        "optimizer.max_grad_norm",
+        "trainer.optim.max_norm",
+        Number(0, NO_CLIP_NORM, null=True, off=NO_CLIP_NORM),
+        advice="Set it to null: no clipping.",
+    ),
+    Row(
+        "optimizer.schedule",
+        "trainer.scheduler.type",
+        (*same("constant", "cosine"), *same("linear", status="approximated", note=LINEAR)),
+        write=schedule_type,
+        read=_read_schedule,
+    ),
+    Row(
+        "optimizer.num_warmup_steps",
+        "trainer.scheduler.warmup_steps",
+        Number(0, whole=True),
+        write=lambda s: (
+            ABSENT
+            if s.optimizer.schedule == "constant" and not s.optimizer.num_warmup_steps
+            else s.optimizer.num_warmup_steps
+        ),
+        read=lambda launch: launch.get("trainer.scheduler.warmup_steps", 0),
+        account=_warmup,
+    ),
+    Row("num_train_steps", "max_steps", _COUNT),
+    Row("backend.name", carried_by="the launch itself"),
+    Row("backend.version", offer=same(None, *VERSIONS), carried_by="the launch itself"),
+    Row(
+        "max_staleness_steps", "max_async_level", Number(0, whole=True), account=_lag, until=CURRENT
+    ),
+    Row(
+        "max_staleness_steps",
+        "orchestrator.max_off_policy_steps",
+        same(1, status="approximated", note=_LAG_OF_CURRENT),
+        advice="One batch is generated while another trains; there is no key for it. Set "
+        f"max_staleness_steps=1. {_HAS_OLD} as max_async_level.",
+        since=CURRENT,
+    ),
+    Row(
+        "seed",
+        "orchestrator.buffer.seed",
+        Number(0, whole=True),
+        account=("approximated", _SEED),
+        until=CURRENT,
+    ),
+    Row(
+        "seed",
+        "inference.seed",
+        Number(0, whole=True),
+        account=("approximated", _SEED_OF_CURRENT),
+        since=CURRENT,
+    ),
+)
+
+
+def table_of(version: str) -> ReleaseTable:
+    """Return what a release's own classes take, from keys/<version>.json."""
+    named: set[str] = set()
+    added: list[str] = []
+    words: dict[str, set[object] | None] = {}
+    for key, (spelled, _) in keys("rl", version).items():
+        plain = re.sub(r"<[^>]*>", "", key)
+        kinds = spelled.split("|")
+        named.add(plain)
+        added += [f"{plain}."] * ("dict" in kinds)
+        closed = {kind.strip("'") for kind in kinds} if all(k[0] == "'" for k in kinds) else None
+        before = words.get(plain, set())
+        words[plain] = None if closed is None or before is None else {*before, *closed}
+    values = {key: frozenset(each) for key, each in words.items() if each is not None}
+    return ReleaseTable(version, frozenset(named), values, tuple(added))
+
+
+def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
+    """Show the key and the cell's own value; notes say how it is counted."""
+    row = carried.row
+    return (row.shows or (row.key,))[0], str(carried.value)
+
+
+MANIFEST = Manifest(
+    NAME,
+    (CURRENT, OLD),
+    ROWS,
+    {version: table_of(version) for version in VERSIONS},
+    default=OLD,
+    show=_shown,
+    version_advice="0.5.0 is the last release with a configurable async level and reference "
+    "log-probabilities in the RL loss; 0.8.0 has one fixed overlap and rejects a teacher beside "
+    "RL. Set backend=prime_rl@0.5.0.",
+)
