@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from backends.openrlhf.flags import FLAT as LAST_FLAT
+from backends.openrlhf.flags import NEWEST, own_tables
+from backends.openrlhf.manifest import MANIFEST
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.launches import (
     AuditNote,
@@ -26,7 +29,6 @@ from orchestrator.library.launches import (
     Rule,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.release_facts import load, table
 from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 FLAT = {
@@ -60,8 +62,8 @@ DEFAULTS = {
 }
 SWITCHES = ("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3", "algo.kl.unbiased_gradient")
 """Flags without a value."""
+ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
 FIRST_DOTTED, FIRST_LOSS, FIRST_ESTIMATOR = "0.10.2", "0.6.0", "0.6.4"
-NEWEST, LAST_FLAT = "0.11.2", "0.10.1.post2"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
@@ -73,13 +75,13 @@ def releases() -> Releases:
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """What OpenRLHF makes of it; None where it is not a launch of its PPO trainers."""
+    """Return what OpenRLHF makes of a launch; None for one that is not of its PPO trainers."""
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
         return None
     written = _flags(rest)
     dotted = any("." in name for name in written)
-    flags, abbreviated = _completed(written, tables()[NEWEST if dotted else LAST_FLAT])
+    flags, abbreviated = _completed(written, own_tables()[NEWEST if dotted else LAST_FLAT])
     names = DOTTED if dotted else FLAT
     switched_on = {
         name: [replace(each, text="true", why=()) for each in values]
@@ -111,28 +113,21 @@ def _completed(
 
 def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
     """Return the flags and the table of their release, or of all where it has none of its own."""
-    own = tables().get(version)
+    own = own_tables().get(version)
     return HeldKeys(
         flags,
         "argparse",
         own or _all_flags(),
         f"OpenRLHF {version}" if own else "OpenRLHF",
         exact=own is not None,
-        others=(*tables().values(), _all_flags()),
+        others=(*own_tables().values(), _all_flags()),
         flag="--",
     )
 
 
 @cache
-def tables() -> dict[str, ReleaseTable]:
-    """Return release -> its table, for the releases whose own parser was asked."""
-    path = Path(__file__).with_name("options.json")
-    return {version: table(version, options) for version, options in load(path).items()}
-
-
-@cache
 def _all_flags() -> ReleaseTable:
-    return merged_table(tables().values(), releases().keys)
+    return merged_table(own_tables().values(), releases().keys)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -148,7 +143,7 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
-    """Flags with the word after them as their value, where it is not a flag itself."""
+    """Return flags with the word after them as their value, where it is not a flag itself."""
     found: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
@@ -243,8 +238,9 @@ class _Judge:
         if keys.has(names["old_k3"]):
             return "k3"
         name = keys.text(names["estimator"])
-        if name in ("k1", "k2", "k3"):
-            return name
+        meant = ESTIMATORS.get(name)
+        if meant is not None:
+            return str(meant)
         self.unknown.append(keys.why_unknown(names["estimator"]))
         return None
 

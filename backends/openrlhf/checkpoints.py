@@ -20,6 +20,9 @@ _STEPS, _BATCHES, _FINAL = (
     re.compile(r"global_step([0-9]+)_hf"),
     re.compile(r"step-([0-9]+)"),
 )
+STEPS_DIR = "global_step-x{}"
+"""Directory whose `global_step<n>` are n rollout batches of so many train steps each."""
+FINAL_DIR = "step-{}"
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 

@@ -7,14 +7,11 @@ models/loss.py (PolicyLoss, aggregate_loss), trainer/ppo_utils/experience_maker.
 
 from functools import cache
 
-from backends.openrlhf.check import PLAIN as PLAIN_ESTIMATORS
-from backends.openrlhf.check import version_of
 from backends.openrlhf.flags import FLAT, NEWEST
-from backends.openrlhf.ledger import PROMPT_ORDER, SHUFFLED
-from backends.openrlhf.topology import LARGEST_MICRO_BATCH
+from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS, PROMPT_ORDER, SHUFFLED
+from backends.openrlhf.rules import LARGEST_MICRO_BATCH
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
-from orchestrator.settings import BackendRef
 
 KL_CLAMP = Clamp(value=10.0)
 """Of compute_approx_kl, every estimator, since 0.8.6."""
@@ -53,6 +50,5 @@ _OMITS = (f"seed: {PROMPT_ORDER}", f"batch.num_minibatches: {SHUFFLED}")
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
-    found = version_of(BackendRef(name="openrlhf", version=version))
-    return Semantics({NEWEST: _NEWEST, FLAT: _FLAT}[found], _OMITS)
+    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for another."""
+    return Semantics({NEWEST: _NEWEST, FLAT: _FLAT}[MANIFEST.release(version)], _OMITS)

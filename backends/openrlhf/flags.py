@@ -1,100 +1,136 @@
-"""Every flag we give, by its dotted name (>= 0.10.2) and its flat one (up to 0.10.1.post2).
+"""The command line of `openrlhf.cli.train_ppo_ray`: flags of each release, written and read.
 
-Read from the argparse blocks of the two releases' `openrlhf.cli.train_ppo_ray`. There is no alias
-between the two: each release refuses the other's names. The library accepts any prefix of a name;
-we write and read whole names only.
+Every flag has a dotted name since 0.10.2 and had a flat one before; there is no alias between the
+two, and each release refuses the other's names. Inside orch a flag goes by its dotted name.
+options.json holds what each release's own parser says of its flags.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import Fault, did_you_mean
+from orchestrator.library import release_facts
+from orchestrator.library.launch_keys import completed
+from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
+from orchestrator.library.release_facts import Option, Options
 
 NEWEST, FLAT = "0.11.2", "0.10.1.post2"
 VERSIONS = (NEWEST, FLAT)
 MODULE = "openrlhf.cli.train_ppo_ray"
 
-Value = bool | int | float | str | tuple[float, float]
-Options = dict[str, Value]
-"""Dotted name -> value, in the order given; a switch is True."""
+Value = bool | int | float | str | tuple[float, ...]
 
-
-class Flag(NamedTuple):
-    flat: str | None
-    """Its name up to 0.10.1.post2; None: that release has no such flag."""
-    kind: Literal["switch", "int", "float", "text", "pair"]
-    default: Value | None = None
-    """What the library takes where the flag is not given."""
-
-
-FLAGS: Mapping[str, Flag] = {
-    "actor.model_name_or_path": Flag("pretrain", "text"),
-    "data.prompt_dataset": Flag("prompt_data", "text"),
-    "data.input_key": Flag("input_key", "text", "input"),
-    "data.label_key": Flag("label_key", "text"),
-    "data.apply_chat_template": Flag("apply_chat_template", "switch", False),
-    "data.max_samples": Flag("max_samples", "int", 100_000_000),
-    "data.max_len": Flag("max_len", "int", 2048),
-    "reward.remote_url": Flag("remote_rm_url", "text"),
-    "reward.clip_range": Flag("reward_clip_range", "pair", (-10.0, 10.0)),
-    "rollout.batch_size": Flag("rollout_batch_size", "int", 1024),
-    "rollout.n_samples_per_prompt": Flag("n_samples_per_prompt", "int", 1),
-    "rollout.max_new_tokens": Flag("max_new_tokens", "int"),
-    "rollout.temperature": Flag("temperature", "float", 1.0),
-    "rollout.top_p": Flag("top_p", "float", 1.0),
-    "rollout.micro_batch_size": Flag("micro_rollout_batch_size", "int", 1),
-    "algo.advantage.estimator": Flag("advantage_estimator", "text", "gae"),
-    "algo.kl.init_coef": Flag("init_kl_coef", "float", 0.01),
-    "algo.kl.estimator": Flag("kl_estimator", "text", "k1"),
-    "algo.kl.use_loss": Flag("use_kl_loss", "switch", False),
-    "algo.kl.unbiased_gradient": Flag(None, "switch", False),
-    "actor.loss_agg_mode": Flag(None, "text", "token-mean"),
-    "actor.eps_clip_low_high": Flag("eps_clip_low_high", "pair", (0.2, 0.2)),
-    "actor.dual_clip": Flag("dual_clip", "float"),
-    "actor.entropy_coef": Flag("entropy_loss_coef", "float"),
-    "actor.adam.lr": Flag("actor_learning_rate", "float", 1e-6),
-    "actor.adam.betas": Flag("adam_betas", "pair", (0.9, 0.95)),
-    "actor.adam.eps": Flag(None, "float", 1e-8),
-    "actor.adam.weight_decay": Flag("l2", "float", 0.0),
-    "actor.max_norm": Flag("max_norm", "float", 1.0),
-    "actor.lr_scheduler": Flag("lr_scheduler", "text", "cosine_with_min_lr"),
-    "actor.lr_warmup_ratio": Flag("lr_warmup_ratio", "float", 0.03),
-    "actor.gradient_checkpointing_enable": Flag("gradient_checkpointing", "switch", False),
-    "train.batch_size": Flag("train_batch_size", "int", 128),
-    "train.micro_batch_size": Flag("micro_train_batch_size", "int", 1),
-    "train.num_episodes": Flag("num_episodes", "int", 1),
-    "train.max_epochs": Flag("max_epochs", "int", 1),
-    "train.seed": Flag("seed", "int", 42),
-    "train.async_enable": Flag("async_train", "switch", False),
-    "train.async_queue_size": Flag("async_queue_size", "int", 1),
-    "train.colocate_all": Flag("colocate_all_models", "switch", False),
-    "train.colocate_actor_ref": Flag("colocate_actor_ref", "switch", False),
-    "actor.num_nodes": Flag("actor_num_nodes", "int", 1),
-    "actor.num_gpus_per_node": Flag("actor_num_gpus_per_node", "int", 8),
-    "ref.num_nodes": Flag("ref_num_nodes", "int", 1),
-    "ref.num_gpus_per_node": Flag("ref_num_gpus_per_node", "int", 8),
-    "vllm.num_engines": Flag("vllm_num_engines", "int"),
-    "vllm.tensor_parallel_size": Flag("vllm_tensor_parallel_size", "int", 1),
-    "vllm.gpu_memory_utilization": Flag("vllm_gpu_memory_utilization", "float", 0.95),
-    "vllm.enable_sleep": Flag("vllm_enable_sleep", "switch", False),
-    "ds.enable_sleep": Flag("deepspeed_enable_sleep", "switch", False),
-    "ds.zero_stage": Flag("zero_stage", "int", 2),
-    "ds.param_dtype": Flag("param_dtype", "text", "bf16"),
-    "ds.packing_samples": Flag("packing_samples", "switch", False),
-    "ckpt.path": Flag("ckpt_path", "text", "./ckpt/checkpoints_ppo_ray"),
-    "ckpt.output_dir": Flag("save_path", "text", "./ckpt"),
-    "ckpt.save_steps": Flag("save_steps", "int", -1),
-    "ckpt.save_hf": Flag("save_hf_ckpt", "switch", False),
-    "ckpt.max_num": Flag("max_ckpt_num", "int", 3),
-    "ckpt.load_enable": Flag("load_checkpoint", "switch", False),
-    "logger.tensorboard_dir": Flag("use_tensorboard", "text"),
-    "logger.wandb.run_name": Flag("wandb_run_name", "text"),
+FLAT_NAMES: Mapping[str, str | None] = {
+    "actor.model_name_or_path": "pretrain",
+    "data.prompt_dataset": "prompt_data",
+    "data.max_samples": "max_samples",
+    "data.input_key": "input_key",
+    "data.label_key": "label_key",
+    "data.apply_chat_template": "apply_chat_template",
+    "data.max_len": "max_len",
+    "reward.remote_url": "remote_rm_url",
+    "reward.clip_range": "reward_clip_range",
+    "rollout.batch_size": "rollout_batch_size",
+    "rollout.n_samples_per_prompt": "n_samples_per_prompt",
+    "rollout.max_new_tokens": "max_new_tokens",
+    "rollout.temperature": "temperature",
+    "rollout.top_p": "top_p",
+    "rollout.micro_batch_size": "micro_rollout_batch_size",
+    "algo.advantage.estimator": "advantage_estimator",
+    "algo.kl.init_coef": "init_kl_coef",
+    "algo.kl.estimator": "kl_estimator",
+    "algo.kl.use_loss": "use_kl_loss",
+    "algo.kl.unbiased_gradient": None,
+    "actor.loss_agg_mode": None,
+    "actor.eps_clip_low_high": "eps_clip_low_high",
+    "actor.dual_clip": "dual_clip",
+    "actor.entropy_coef": "entropy_loss_coef",
+    "actor.adam.lr": "actor_learning_rate",
+    "actor.adam.betas": "adam_betas",
+    "actor.adam.eps": None,
+    "actor.adam.weight_decay": "l2",
+    "actor.max_norm": "max_norm",
+    "actor.lr_scheduler": "lr_scheduler",
+    "actor.lr_warmup_ratio": "lr_warmup_ratio",
+    "train.batch_size": "train_batch_size",
+    "train.micro_batch_size": "micro_train_batch_size",
+    "train.num_episodes": "num_episodes",
+    "train.max_epochs": "max_epochs",
+    "train.seed": "seed",
+    "train.async_enable": "async_train",
+    "train.async_queue_size": "async_queue_size",
+    "actor.num_nodes": "actor_num_nodes",
+    "actor.num_gpus_per_node": "actor_num_gpus_per_node",
+    "ref.num_nodes": "ref_num_nodes",
+    "ref.num_gpus_per_node": "ref_num_gpus_per_node",
+    "vllm.num_engines": "vllm_num_engines",
+    "vllm.tensor_parallel_size": "vllm_tensor_parallel_size",
+    "ds.zero_stage": "zero_stage",
+    "ds.param_dtype": "param_dtype",
+    "ds.packing_samples": "packing_samples",
+    "actor.gradient_checkpointing_enable": "gradient_checkpointing",
+    "train.colocate_all": "colocate_all_models",
+    "train.colocate_actor_ref": "colocate_actor_ref",
+    "vllm.enable_sleep": "vllm_enable_sleep",
+    "ds.enable_sleep": "deepspeed_enable_sleep",
+    "vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+    "ckpt.path": "ckpt_path",
+    "ckpt.output_dir": "save_path",
+    "ckpt.save_steps": "save_steps",
+    "ckpt.save_hf": "save_hf_ckpt",
+    "ckpt.max_num": "max_ckpt_num",
+    "ckpt.load_enable": "load_checkpoint",
+    "logger.tensorboard_dir": "use_tensorboard",
+    "logger.wandb.run_name": "wandb_run_name",
 }
+"""The flags that orch gives, in the order of a command line: dotted name -> flat name, or None for
+a flag that 0.10.1.post2 does not have."""
+
+_SETTLED: Values = {"actor.eps_clip_low_high": (0.2, 0.2)}
+"""Defaults that the script makes of other flags (eps_clip) once it has parsed."""
+
+
+@cache
+def _release_options() -> Mapping[str, Options]:
+    return release_facts.load(Path(__file__).with_name("options.json"))
+
+
+@cache
+def own_tables() -> Mapping[str, ReleaseTable]:
+    """Return what each release takes, by its own names of all its flags."""
+    releases = _release_options().items()
+    return {version: release_facts.table(version, known) for version, known in releases}
+
+
+@cache
+def options(version: str) -> Mapping[str, Option]:
+    """Return what a release says of the flags that orch gives, by their dotted names."""
+    known = _release_options()[version]
+    named = {name: name if version != FLAT else flat for name, flat in FLAT_NAMES.items()}
+    return {name: known[own] for name, own in named.items() if own is not None}
+
+
+@cache
+def release_table(version: str) -> ReleaseTable:
+    """Return what a release takes, by the dotted names of the flags that orch gives.
+
+    Its defaults are those of a launch that leaves a flag out; a switch is then False. That of the
+    estimator is not among them: where a launch names none, its coefficient says whether it has one.
+    """
+    own = {name: option.default for name, option in options(version).items()}
+    plain = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
+    silent = {name: x for name, x in plain.items() if name != "algo.kl.estimator"}
+    table = release_facts.table(version, options(version))
+    return replace(table, defaults={**silent, **_SETTLED})
 
 
 @cache
 def spelled(name: str, version: str) -> str | None:
-    """`--name` as that release has it, or None if it has none."""
-    flat = FLAGS[name].flat
+    """Return `--name` as a release has it, or None if it has none."""
+    flat = FLAT_NAMES[name]
     if version != FLAT:
         return f"--{name}"
     return None if flat is None else f"--{flat}"
@@ -102,23 +138,105 @@ def spelled(name: str, version: str) -> str | None:
 
 @cache
 def spellings(version: str) -> Mapping[str, str]:
-    """`--name` of that release -> dotted name."""
-    return {flag: name for name in FLAGS if (flag := spelled(name, version)) is not None}
+    """Return `--name` of a release -> dotted name, for the flags that orch gives."""
+    return {flag: name for name in FLAT_NAMES if (flag := spelled(name, version)) is not None}
 
 
-def words(value: Value) -> tuple[str, ...]:
-    """A value as command-line words; a switch has none. Floats keep every digit."""
+def is_given(value: object) -> bool:
+    """Tell whether a flag with this value stands on the command line."""
+    return value is not False and value is not None and value is not ABSENT
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Return a value as words of a command line; a switch has none. Floats keep every digit."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
-def argv(options: Options, version: str) -> tuple[str, ...]:
-    """The command line of that release. Raises KeyError for a flag it lacks: a bug of ours."""
+def argv(given: Values, version: str) -> tuple[str, ...]:
+    """Return the command line of a release. Raise KeyError for a flag that it lacks: our fault."""
+    unknown = given.keys() - FLAT_NAMES.keys()
+    if unknown:
+        raise KeyError(f"OpenRLHF {version}: orch has no {', '.join(sorted(unknown))}")
     line = ["python3", "-m", MODULE]
-    for name, value in options.items():
-        flag = spelled(name, version)
+    for name, flag in _order(version):
+        value = given.get(name)
+        if not is_given(value):
+            continue
         if flag is None:
             raise KeyError(f"OpenRLHF {version} has no {name}")
-        line += [flag, *words(value)]
+        line.append(flag)
+        line += words(value)
     return tuple(line)
+
+
+@cache
+def _order(version: str) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, spelled(name, version)) for name in FLAT_NAMES)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The flags of a launch by their dotted names, and the release that they are of."""
+
+    given: Mapping[str, Value]
+    version: str
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value given, else the release's default."""
+        return self.given.get(name, release_table(self.version).defaults.get(name))
+
+
+def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
+    """Return the flags of a command line; `faults` gets those that orch does not know.
+
+    As in the library, the beginning of a name stands for the name if no other flag begins so.
+    """
+    if MODULE not in argv:
+        faults.append(Fault(f"the launch does not run {MODULE}"))
+        return CommandLine({}, NEWEST)
+    rest = list(argv[list(argv).index(MODULE) + 1 :])
+    version = max(VERSIONS, key=lambda v: sum(word in spellings(v) for word in rest))
+    all_flags = [f"--{name}" for name in _release_options()[version]]
+    known, given = spellings(version), dict[str, Value]()
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        flags = completed(flag, all_flags) if flag.startswith("--") else ()
+        if len(flags) != 1 or flags[0] not in known:
+            faults.append(_unknown(word, flags, version))
+            continue
+        name = known[flags[0]]
+        if equals:
+            rest.insert(0, value)
+        arity, kind = _arity(name, version), options(version)[name].kind
+        taken = [rest.pop(0) for _ in range(arity) if rest]
+        try:
+            given[name] = _value(kind, taken)
+        except (ValueError, IndexError):
+            faults.append(Fault(f"{word} takes {arity} x {kind.partition(' ')[0]}, got {taken}"))
+    return CommandLine(given, version)
+
+
+def _unknown(word: str, flags: Sequence[str], version: str) -> Fault:
+    if len(flags) > 1:
+        return Fault(f"{word} is ambiguous in OpenRLHF {version}: {', '.join(flags)}")
+    hint = did_you_mean(word, spellings(version))
+    return Fault(f"{word} is not a flag orch knows of OpenRLHF {version}{hint}")
+
+
+def _arity(name: str, version: str) -> int:
+    kind = options(version)[name].kind
+    _, times, count = kind.partition(" x ")
+    return int(count) if times else 0 if kind == "switch" else 1
+
+
+def _value(kind: str, taken: Sequence[str]) -> Value:
+    if kind == "switch":
+        return True
+    if " x " in kind:
+        return float(taken[0]), float(taken[1])
+    if kind == "int":
+        return int(taken[0])
+    return float(taken[0]) if kind == "float" else taken[0]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backends.openrlhf.checkpoints import steps_per_batch
-from backends.openrlhf.flags import VERSIONS
-from backends.openrlhf.parse import read
+from backends.openrlhf.flags import VERSIONS, read
 from orchestrator.errors import LogFault
 from orchestrator.metrics.tensorboard import scalars
 from orchestrator.records import MetricPoint

@@ -21,7 +21,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.identity import flatten
@@ -127,7 +127,7 @@ def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Mea
     return tuple(Meaning(value, value, status, note) for value in values)
 
 
-def named(names: Mapping[object, object]) -> tuple[Meaning, ...]:
+def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
     """Return meanings from a mapping: orch's value -> the library's."""
     return tuple(Meaning(ours, theirs) for ours, theirs in names.items())
 
@@ -332,7 +332,10 @@ class Manifest:
 
     def version_of(self, settings: Settings) -> str:
         """Return the release that trains a cell. Raise UnsupportedSetting for an unknown one."""
-        asked = settings.backend.version
+        return self.release(settings.backend.version)
+
+    def release(self, asked: str | None) -> str:
+        """Return a release by its name; None: the default. Raise UnsupportedSetting for others."""
         newest = self.default or self.versions[0]
         if asked is None or asked in self.versions:
             return asked or newest
@@ -555,6 +558,7 @@ class Manifest:
             and row.read is None
             and not callable(row.account)
             and not (row.key and row.carried_by)
+            and not row.shows  # values of keys that other rows send
         )
 
     def _entry(
@@ -878,7 +882,7 @@ def _put(nested: dict[str, object], name: str, value: object) -> None:
 
 
 def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fault:
-    taken = dict.fromkeys(
+    taken: dict[str, None] = dict.fromkeys(
         str(spelling)
         for row in rows
         if row.key == key and isinstance(row.offer, tuple)
@@ -886,6 +890,7 @@ def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fau
         for spelling in (each.theirs, *each.spellings)
         if spelling is not ABSENT
     )
+    taken |= {str(row.offer): None for row in rows if not isinstance(row.offer, tuple)}
     known = f" (it knows: {', '.join(taken)})" if taken else ""
     return Fault(f"orch has no {name} for '{value}'{known}{did_you_mean(str(value), taken)}", key)
 

@@ -135,6 +135,7 @@ def test_every_key_without_a_meaning_is_told_at_once() -> None:
         WHOLE.read({"kl": "kl3", "coef": -1, "low": 0.0, "high": 0.0}, "1.0")
     assert len(caught.value.faults) == 2
     assert "did you mean 'k3'" in str(caught.value)
+    assert "no kl.beta for '-1' (it knows: numbers from 0)" in str(caught.value)
 
 
 def test_a_row_that_cannot_tell_leaves_its_field_out() -> None:
@@ -429,3 +430,22 @@ def test_facts_of_the_table() -> None:
         "kl.beta has neither a key nor anything that carries it",
         "1.0 has no key gamma",
     ]
+
+
+def test_an_entry_shows_the_keys_of_its_own_launch() -> None:
+    """An entry that shows a key which another row sends is not kept from an earlier cell."""
+    shown = Row("kl.estimator", key="kl", offer=same("k3"), shows=("kl", "low"))
+    table = manifest(shown, BETA, CLIP)
+    shows = replace(
+        table,
+        show=lambda carried, launch, _: (
+            "",
+            " ".join(str(launch.get(key)) for key in carried.row.shows),
+        ),
+    )
+    for low in (0.1, 0.3):
+        loss = SETTINGS.loss.model_copy(update={"clip": Clip(low=low)})
+        settings = SETTINGS.model_copy(update={"loss": loss})
+        entries = shows.ledger(settings, shows.assignments(settings))
+        (entry,) = [each for each in entries if each.field == "kl.estimator"]
+        assert entry.value == f"k3 {low}"

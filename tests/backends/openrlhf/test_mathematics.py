@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from backends.openrlhf.check import UNBIASED
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
-from backends.openrlhf.plan import NO_CLIP, REWARD_CLIP
+from backends.openrlhf.manifest import NO_CLIP, UNBIASED
+from backends.openrlhf.translate import REWARD_CLIP
 from orchestrator.kl.estimators import Clamp, token_kl
 from tests.backends.openrlhf.cells import environment
 

@@ -9,8 +9,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from backends.openrlhf import BACKEND
-from backends.openrlhf.flags import FLAGS, FLAT, NEWEST, VERSIONS, Options
-from backends.openrlhf.parse import read
+from backends.openrlhf.flags import (
+    FLAT,
+    FLAT_NAMES,
+    NEWEST,
+    VERSIONS,
+    read,
+    release_table,
+)
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, LaunchPlan
@@ -30,7 +36,7 @@ def translated(cells: tuple[Cell, ...]) -> list[tuple[Cell, LaunchPlan]]:
 def leaf(args: Mapping[str, Any], name: str, version: str) -> Any:
     """A parsed value by its dotted name."""
     if version == FLAT:
-        return args[FLAGS[name].flat]
+        return args[FLAT_NAMES[name]]
     value: Any = args
     for part in name.split("."):
         value = value[part]
@@ -67,7 +73,7 @@ def test_the_library_accepts_every_shipped_cell_that_we_accept(version: str) -> 
         assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id, cell.slug
 
 
-def agree(given: Options, args: Mapping[str, Any], version: str) -> None:
+def agree(given: Mapping[str, Any], args: Mapping[str, Any], version: str) -> None:
     """The library read each of our flags as we mean it."""
     for name, value in given.items():
         theirs = leaf(args, name, version)
@@ -107,14 +113,11 @@ def test_defaults_and_names_are_the_library_s_own(version: str) -> None:
     few = ("python3", "-m", "openrlhf.cli.train_ppo_ray", *minimal(version))
     answer = asked_of_library(version, [few])[0]
     assert "args" in answer, answer
-    told = set(read(few, []).given)
-    for name, flag in FLAGS.items():
-        if name in told or (version == FLAT and flag.flat is None) or flag.default is None:
-            continue
-        if name == "reward.remote_url":
+    given = set(read(few, []).given)
+    for name, default in release_table(version).defaults.items():
+        if name in given or default is None or name == "reward.remote_url":
             continue
         theirs = leaf(answer["args"], name, version)
-        default = flag.default
         assert theirs == (list(default) if isinstance(default, tuple) else default), name
 
 
@@ -131,7 +134,7 @@ def minimal(version: str) -> tuple[str, ...]:
     )
     if version != FLAT:
         return dotted
-    return tuple(f"--{FLAGS[word[2:]].flat}" if word.startswith("--") else word for word in dotted)
+    return tuple(f"--{FLAT_NAMES[word[2:]]}" if word.startswith("--") else word for word in dotted)
 
 
 def test_each_release_refuses_the_names_of_the_other() -> None:
@@ -151,14 +154,20 @@ class TestSilentAcceptance:
         with pytest.raises(UnsupportedSetting, match=r"kl\.placement=reward_and_loss"):
             BACKEND.translate(cell_of(settings), PLACE)
 
-    def test_an_abbreviated_flag(self) -> None:
-        whole = BACKEND.translate(cell_of(base()), PLACE).argv
-        short = tuple("--algo.kl.est" if word == "--algo.kl.estimator" else word for word in whole)
+    def test_an_abbreviated_flag_is_read_as_the_library_reads_it(self) -> None:
+        plan = BACKEND.translate(cell_of(base()), PLACE)
+        short = tuple("--algo.kl.est" if x == "--algo.kl.estimator" else x for x in plan.argv)
         assert asked_of_library(NEWEST, [short])[0]["args"]["algo"]["kl"]["estimator"] == "k1"
+        assert BACKEND.parse(short, plan.files) == BACKEND.parse(plan.argv, plan.files)
+
+    def test_an_ambiguous_flag_is_refused_as_the_library_refuses_it(self) -> None:
+        whole = BACKEND.translate(cell_of(base()), PLACE).argv
+        short = (*whole, "--algo.kl.u")
+        assert "ambiguous option: --algo.kl.u" in asked_of_library(NEWEST, [short])[0]["error"]
         faults: list[Fault] = []
         read(short, faults)
-        assert "--algo.kl.est is not a flag" in str(faults[0])
-        assert "did you mean '--algo.kl.estimator'" in str(faults[0])
+        assert "--algo.kl.u is ambiguous" in str(faults[0])
+        assert "--algo.kl.use_loss" in str(faults[0])
 
     def test_a_straight_through_gradient_in_the_reward(self) -> None:
         settings = base(kl={"estimator": "k3+"})
@@ -198,7 +207,11 @@ class TestSilentAcceptance:
             ("--train.batch_size", "1000", "makes no train step"),
             ("--train.max_epochs", "2", "more than once"),
             ("--actor.entropy_coef", "0.01", "entropy bonus"),
-            ("--algo.kl.init_coef", "-0.1", "greater than or equal to 0"),
+            (
+                "--algo.kl.init_coef",
+                "-0.1",
+                r"no kl\.beta for '-0\.1' \(it knows: numbers from 0\)",
+            ),
         ],
     )
     def test_steps_and_terms_that_flags_hide(

@@ -11,8 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from backends.openrlhf import BACKEND
-from backends.openrlhf.flags import FLAGS, FLAT, VERSIONS
-from backends.openrlhf.parse import read
+from backends.openrlhf.flags import FLAT, FLAT_NAMES, VERSIONS, read
 from orchestrator.settings import Resources
 from tests.backends.openrlhf.cells import PLACE, base, cell_of, environment
 
@@ -82,7 +81,7 @@ class Prompts:
 def namespace(given: dict[str, Any], version: str) -> Any:
     """The library's args as its trainer reads them, of our flags."""
     if version == FLAT:
-        flat = {FLAGS[name].flat: value for name, value in given.items()}
+        flat = {FLAT_NAMES[name]: value for name, value in given.items()}
         extra = {"dynamic_filtering": False, "eval_steps": float("inf"), "vllm_enable_sleep": False}
         return SimpleNamespace(**{**flat, **extra})
     root = MagicMock()

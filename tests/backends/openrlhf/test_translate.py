@@ -344,7 +344,9 @@ class TestParse:
     def test_what_orch_has_no_word_for(self) -> None:
         plan = plan_of()
         argv = tuple("gae" if word == "rloo" else word for word in plan.argv)
-        with pytest.raises(SpecError, match="no word for 'gae'"):
+        with pytest.raises(
+            SpecError, match=r"no advantage\.estimator for 'gae' \(it knows: rloo, group_norm"
+        ):
             BACKEND.parse(argv, plan.files)
 
     def test_another_program(self) -> None:

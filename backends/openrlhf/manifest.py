@@ -1,0 +1,583 @@
+"""How each field of a cell reaches OpenRLHF 0.11.2 and 0.10.1.post2: one table.
+
+Keys are flags by their dotted names (flags.py). `needs.json`, which orch writes beside a launch,
+holds what no flag says.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from backends.openrlhf.flags import (
+    FLAT,
+    NEWEST,
+    VERSIONS,
+    is_given,
+    release_table,
+    spelled,
+    words,
+)
+from orchestrator.errors import Fault, SpecError
+from orchestrator.library.manifest import (
+    ABSENT,
+    TEXT,
+    Account,
+    Carried,
+    Manifest,
+    Meaning,
+    Number,
+    Row,
+    Values,
+    named,
+    same,
+)
+from orchestrator.settings import Settings
+
+NEEDS, PROMPTS = "needs.json", "data/train.jsonl"
+NO_CLIP = (float("inf"), float("inf"))
+PLAIN_ESTIMATORS = ("k1", "k2", "k3")
+UNBIASED: Mapping[str, str] = {
+    "k1+": "k1",
+    "k2+": "k2",
+    "k3+": "k3",
+    "sg_rho_k2": "k2",
+    "rho_k3": "k3",
+}
+"""Estimators in the loss that share the gradient of --algo.kl.unbiased_gradient -> whose value."""
+STRAIGHT_THROUGH, WEIGHTED = ("k1+", "k2+", "k3+"), ("sg_rho_k2", "rho_k3")
+
+REWARD_TO_GO = (
+    "subtracted token by token after the group baseline, as a reward to go: no leave-one-out of "
+    "the KL, no division by a group's standard deviation; equal in expectation where the baseline "
+    "is rloo's, with another variance, and relatively heavier otherwise. It is computed once a "
+    "rollout batch, from the trainer's policy"
+)
+CLAMPED = "each token's estimate is clamped to [-10, 10]"
+KL_BY_TOKENS = "of the policy loss; the KL is a mean over tokens all the same"
+MICRO_BATCHES = (
+    "each micro-batch of a GPU is divided by its own tokens, then micro-batches are averaged: a "
+    "token of a short micro-batch weighs more, in the policy loss and in the KL"
+)
+PROMPT_ORDER = (
+    "seeds vLLM's engines and the trainer's shuffles; the order of the prompts is drawn from a "
+    "generator that is never seeded"
+)
+SHUFFLED = (
+    "the rollouts of a batch are shuffled: those of one group fall into several minibatches; "
+    "train.batch_size counts rollouts"
+)
+QUEUE = (
+    "a bound, in rollout batches waiting in a queue; the lag of a batch is neither constant nor "
+    "logged. Old log-probabilities are the trainer's at the start of the batch, so the ratio and "
+    "its clip do not see this lag"
+)
+WEIGHTED_VALUE = (
+    "the gradient is {}'s, with the ratio at most 10; the value, which is only logged, is {}'s "
+    "without the ratio, clamped to [-10, 10]"
+)
+NAME = "what people call it"
+ADVANTAGE_NOTE = (
+    "of the task reward alone; divides by the unbiased standard deviation + 1e-9 where it divides "
+    "at all. The reward's clip is widened to 1000, out of the way"
+)
+STEPS_NOTE = (
+    "there is no such flag: the prompts are counted out, and a step of the library's own log is a "
+    "rollout batch"
+)
+
+
+def num_rows(settings: Settings) -> int:
+    """Return the prompts, with repetitions, that make exactly num_train_steps."""
+    return settings.num_train_steps // settings.batch.num_minibatches * settings.batch.num_prompts
+
+
+def _needed(launch: Values, part: str, name: str) -> Any:
+    """Return what needs.json says, or ABSENT for a launch without it."""
+    needs: Any = launch.get(NEEDS)
+    return ABSENT if needs is None else needs[part].get(name, ABSENT)
+
+
+def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("data.prompt_dataset",)) -> Row:
+    return Row(
+        f"data.{name}",
+        carried_by=NEEDS,
+        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
+        read=lambda launch: _needed(launch, "prompts", name),
+        account=("exact", note),
+        shows=shows,
+    )
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def _integer(launch: Any, flag: str) -> int:
+    return int(launch[flag])
+
+
+def _number(launch: Any, flag: str) -> float:
+    return float(launch[flag])
+
+
+def _pair(launch: Any, flag: str) -> tuple[float, float]:
+    first, second = launch[flag]
+    return first, second
+
+
+def _minibatches(launch: Any) -> int:
+    return _samples(launch) // _integer(launch, "train.batch_size")
+
+
+def _samples(launch: Any) -> int:
+    groups = _integer(launch, "rollout.batch_size")
+    return groups * _integer(launch, "rollout.n_samples_per_prompt")
+
+
+def _train_steps(launch: Any) -> int:
+    batches = launch["data.max_samples"] // launch["rollout.batch_size"]
+    epochs = launch["train.num_episodes"] * launch["train.max_epochs"]
+    return int(batches * _minibatches(launch) * epochs)
+
+
+def _clip(launch: Any) -> Any:
+    return launch["actor.eps_clip_low_high"]
+
+
+def _side_of_clip(launch: Any, side: int) -> object:
+    pair = _clip(launch)
+    return ABSENT if pair == NO_CLIP else pair[side]
+
+
+def _no_kl(launch: Any) -> bool:
+    """A launch that names no estimator and has coefficient 0 asks for no KL."""
+    return bool(launch["algo.kl.init_coef"] == 0 and "algo.kl.estimator" not in launch)
+
+
+def _placement(launch: Any) -> str | None:
+    if _no_kl(launch):
+        return None
+    return "loss" if launch["algo.kl.use_loss"] else "reward"
+
+
+def _plain_estimator(launch: Any) -> str:
+    name = launch.get("algo.kl.estimator", PLAIN_ESTIMATORS[0])
+    if name not in PLAIN_ESTIMATORS:
+        raise KeyError(name)
+    return str(name)
+
+
+def _unbiased_estimator(launch: Any) -> object:
+    """Return the estimator that needs.json names: the flags give several of them alike."""
+    if not (launch["algo.kl.use_loss"] and launch.get("algo.kl.unbiased_gradient")):
+        return ABSENT
+    value = _plain_estimator(launch)
+    asked = _needed(launch, "asked", "kl.estimator")
+    name = f"{value}+" if asked is ABSENT else asked
+    if UNBIASED.get(name) != value:
+        told = f"{NEEDS} asks for {name}, the flags for the value of {value}"
+        raise SpecError("OpenRLHF launch", [Fault(told)])
+    return name
+
+
+# ------------------------------------------------------------------------ accounts and advice
+
+
+def _kl_estimator_account(settings: Settings) -> Account:
+    kl = settings.kl
+    if kl.beta == 0:
+        return "exact", ""
+    if kl.placement == "reward":
+        return "approximated", CLAMPED
+    if kl.estimator in STRAIGHT_THROUGH:
+        return "approximated", f"{CLAMPED}, its gradient is not: the ratio there is 1"
+    if kl.estimator in WEIGHTED:
+        return "approximated", WEIGHTED_VALUE.format(kl.estimator, UNBIASED[kl.estimator])
+    return "approximated", f"{CLAMPED}; where the clamp binds it has no gradient"
+
+
+def _estimator_advice(settings: Settings) -> str:
+    if settings.kl.placement != "loss":
+        return _reward_advice(settings.kl.estimator)
+    if settings.backend.version == FLAT:
+        return f"backend.version={NEWEST} has --algo.kl.unbiased_gradient; the nearest here is k2."
+    weighted = "k2" if settings.max_staleness_steps else "sg_rho_k2"
+    return f"The nearest with the gradient of the reverse KL is {weighted}."
+
+
+def _reward_advice(estimator: str) -> str:
+    plain = estimator.removesuffix("+").rpartition("rho_")[2]
+    if plain not in PLAIN_ESTIMATORS:
+        return "The nearest is kl.estimator=k1."
+    if estimator.endswith("+"):
+        return f"No gradient flows through the reward, so {estimator} is {plain} there."
+    return f"It weighs no reward by a ratio; the nearest is kl.estimator={plain}."
+
+
+def _differs(when: bool, note: str, exact: str = "") -> Account:
+    return ("approximated", note) if when else ("exact", exact)
+
+
+# ------------------------------------------------------------------------------------ the table
+
+_CLIP, _BETAS = "actor.eps_clip_low_high", "actor.adam.betas"
+_NO_CONSTANT = (
+    "It divides by tokens or by sequences, never by a constant; the nearest is "
+    "loss.aggregation=token_mean (drop constant_tokens) with advantage.estimator=dr_grpo."
+)
+_SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+_AGGREGATION = ("actor.loss_agg_mode", "train.micro_batch_size")
+_ESTIMATOR = ("algo.kl.estimator", "algo.kl.unbiased_gradient")
+
+MODEL_AND_DATA = (
+    Row(
+        "model.name",
+        carried_by=NEEDS,
+        read=lambda launch: _needed(launch, "asked", "model.name"),
+        account=("exact", NAME),
+    ),
+    Row("model.path", "actor.model_name_or_path"),
+    Row(
+        "model.chat_template",
+        "data.apply_chat_template",
+        offer=(
+            Meaning("default", True),
+            Meaning(
+                "none", False, "approximated", "a prompt gets no beginning-of-sequence token either"
+            ),
+        ),
+    ),
+    _prompts("name", NAME, shows=()),
+    _prompts(
+        "path",
+        "the prompt file, made by `orch data prepare`, is named as often as it takes, and "
+        "max_samples cuts the sum; one shuffle over all of it, so a prompt may come twice in a "
+        "batch",
+        shows=("data.prompt_dataset", "data.max_samples"),
+    ),
+    _prompts("split"),
+    _prompts("num_prompts", "a shorter file would end training early, without a word"),
+    _prompts("instruction", "already part of each prompt of the file"),
+    Row(
+        "data.reward",
+        carried_by=NEEDS,
+        offer=same("math_boxed", "countdown", "exact"),
+        read=lambda launch: _needed(launch, "prompts", "reward"),
+        shows=("reward.remote_url", "reward.clip_range"),
+    ),
+    Row(
+        "data.max_prompt_tokens",
+        "data.max_len",
+        offer=Number(least=1, whole=True),
+        write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
+        read=lambda launch: (
+            _integer(launch, "data.max_len") - _integer(launch, "rollout.max_new_tokens")
+        ),
+        account=("exact", "max_len less max_new_tokens; a longer prompt loses its beginning"),
+    ),
+)
+OBJECTIVE = (
+    Row(
+        "advantage.estimator",
+        "algo.advantage.estimator",
+        offer=named({"rloo": "rloo", "grpo": "group_norm", "dr_grpo": "dr_grpo"}),
+        account=(
+            "exact",
+            ADVANTAGE_NOTE,
+        ),
+        advice="Its `reinforce` subtracts the batch mean and whitens by default, which is "
+        "REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
+    ),
+    Row(
+        "loss.aggregation",
+        "actor.loss_agg_mode",
+        offer=named({"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}),
+        since=NEWEST,
+        account=lambda s: _differs(
+            s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss", KL_BY_TOKENS
+        ),
+        advice=_NO_CONSTANT,
+        shows=_AGGREGATION,
+    ),
+    Row(
+        "loss.aggregation",
+        "train.micro_batch_size",
+        offer=named({"sequence_mean": 1}),
+        until=NEWEST,
+        advice=_NO_CONSTANT,
+        shows=_AGGREGATION,
+    ),
+    Row(
+        "loss.aggregation",
+        carried_by="micro-batches of several sequences",
+        offer=same("token_mean", status="approximated", note=MICRO_BATCHES),
+        read=lambda _: "token_mean",
+        until=NEWEST,
+        shows=_AGGREGATION,
+    ),
+    Row(
+        "loss.constant_tokens",
+        carried_by="the library divides by tokens or by sequences only",
+        offer=same(None),
+        account=("exact", "no loss is divided by a constant"),
+        advice=_NO_CONSTANT,
+    ),
+    Row(
+        "loss.clip",
+        _CLIP,
+        offer=(Meaning(None, NO_CLIP),),
+        read=lambda launch: None if _clip(launch) == NO_CLIP else ABSENT,
+    ),
+    Row(
+        "loss.clip.low",
+        _CLIP,
+        offer=Number(),
+        write=lambda s: s.loss.clip and (s.loss.clip.low, s.loss.clip.high),
+        read=lambda launch: _side_of_clip(launch, 0),
+    ),
+    Row(
+        "loss.clip.high",
+        _CLIP,
+        offer=Number(),
+        write=lambda s: s.loss.clip and (s.loss.clip.low, s.loss.clip.high),
+        read=lambda launch: _side_of_clip(launch, 1),
+    ),
+    Row(
+        "loss.clip.dual",
+        "actor.dual_clip",
+        offer=Number(null=True, off=ABSENT),
+        read=lambda launch: ABSENT if _clip(launch) == NO_CLIP else launch.get("actor.dual_clip"),
+    ),
+)
+KL = (
+    Row(
+        "kl.estimator",
+        carried_by="--algo.kl.init_coef 0, which loads no reference policy",
+        offer=same("none"),
+        read=lambda launch: "none" if _no_kl(launch) else ABSENT,
+    ),
+    Row(
+        "kl.estimator",
+        "algo.kl.unbiased_gradient",
+        offer=tuple(
+            Meaning(name, True, also={"algo.kl.estimator": value})
+            for name, value in UNBIASED.items()
+        ),
+        read=_unbiased_estimator,
+        when={"kl.placement": ("loss",)},
+        since=NEWEST,
+        account=_kl_estimator_account,
+        shows=_ESTIMATOR,
+    ),
+    Row(
+        "kl.estimator",
+        "algo.kl.estimator",
+        offer=same(*PLAIN_ESTIMATORS),
+        read=_plain_estimator,
+        account=_kl_estimator_account,
+        advice=_estimator_advice,
+        shows=_ESTIMATOR,
+    ),
+    Row(
+        "kl.placement",
+        "algo.kl.use_loss",
+        offer=(Meaning(None, False), Meaning("reward", False), Meaning("loss", True)),
+        read=_placement,
+        account=lambda s: _differs(s.kl.placement == "reward" and s.kl.beta > 0, REWARD_TO_GO),
+        advice="--algo.kl.use_loss would silently turn the KL in the reward off; the nearest are "
+        "kl.placement=reward with k1, and kl.placement=loss with k2.",
+    ),
+    Row(
+        "kl.beta",
+        "algo.kl.init_coef",
+        offer=Number(least=0),
+        account=(
+            "exact",
+            "0 loads no reference policy, so nothing of the drift from it is measured",
+        ),
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        carried_by="the library never renews its reference policy",
+        offer=same(None),
+        account=("exact", "the reference policy stays the first policy"),
+        advice="Its reference policy stays the first policy: leave the field out.",
+    ),
+)
+ROLLOUT_AND_BATCH = (
+    Row("rollout.group_size", "rollout.n_samples_per_prompt", offer=Number(least=1, whole=True)),
+    Row(
+        "rollout.max_response_tokens",
+        "rollout.max_new_tokens",
+        offer=Number(least=1, whole=True),
+        shows=("rollout.max_new_tokens", "data.max_len"),
+    ),
+    Row(
+        "rollout.temperature",
+        "rollout.temperature",
+        offer=Number(),
+        account=("exact", "log-probabilities are at this temperature"),
+    ),
+    Row(
+        "rollout.top_p",
+        "rollout.top_p",
+        offer=Number(),
+        account=(
+            "exact",
+            "truncates sampling only; log-probabilities are of the whole distribution",
+        ),
+    ),
+    Row(
+        "batch.num_prompts",
+        "rollout.batch_size",
+        offer=Number(least=1, whole=True),
+        account=("exact", "counts prompts"),
+    ),
+    Row(
+        "batch.num_minibatches",
+        "train.batch_size",
+        offer=Number(least=1, whole=True),
+        write=lambda s: s.batch.num_prompts * s.rollout.group_size // s.batch.num_minibatches,
+        read=_minibatches,
+        account=lambda s: _differs(s.batch.num_minibatches > 1, SHUFFLED),
+    ),
+)
+OPTIMIZER = (
+    Row("optimizer.learning_rate", "actor.adam.lr", offer=Number()),
+    Row(
+        "optimizer.weight_decay",
+        "actor.adam.weight_decay",
+        offer=Number(least=0),
+        account=lambda s: _differs(
+            s.optimizer.weight_decay > 0, "biases and norm weights are left out"
+        ),
+    ),
+    Row(
+        "optimizer.beta1",
+        _BETAS,
+        offer=Number(),
+        write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
+        read=lambda launch: _pair(launch, _BETAS)[0],
+    ),
+    Row(
+        "optimizer.beta2",
+        _BETAS,
+        offer=Number(),
+        write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
+        read=lambda launch: _pair(launch, _BETAS)[1],
+    ),
+    Row("optimizer.epsilon", "actor.adam.eps", offer=Number(), since=NEWEST),
+    Row(
+        "optimizer.epsilon",
+        carried_by="DeepSpeed's own default",
+        offer=same(1e-8),
+        until=NEWEST,
+        advice=f"{FLAT} has no flag for it; backend.version={NEWEST} has --actor.adam.eps.",
+    ),
+    Row(
+        "optimizer.max_grad_norm",
+        "actor.max_norm",
+        offer=Number(null=True, off=0.0),
+        account=("exact", "0 turns it off"),
+    ),
+    Row("optimizer.schedule", "actor.lr_scheduler", offer=named(_SCHEDULES), since=NEWEST),
+    Row(
+        "optimizer.schedule",
+        "actor.lr_scheduler",
+        offer=named({"constant": _SCHEDULES["constant"]}),
+        until=NEWEST,
+        advice=f"{FLAT} gives every schedule a min_lr that this one refuses once training starts; "
+        f"backend.version={NEWEST} runs it.",
+    ),
+    Row(
+        "optimizer.num_warmup_steps",
+        "actor.lr_warmup_ratio",
+        offer=Number(least=0, whole=True),
+        # The library rounds steps x ratio up; half a step below keeps rounding from adding one.
+        write=lambda s: (
+            (s.optimizer.num_warmup_steps - 0.5) / s.num_train_steps
+            if s.optimizer.num_warmup_steps
+            else 0.0
+        ),
+        read=lambda launch: math.ceil(
+            _train_steps(launch) * _number(launch, "actor.lr_warmup_ratio")
+        ),
+        account=lambda s: _differs(
+            s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
+        ),
+    ),
+)
+RUN = (
+    Row(
+        "num_train_steps",
+        "data.max_samples",
+        offer=Number(least=1, whole=True),
+        write=num_rows,
+        adds=lambda _: {"train.num_episodes": 1, "train.max_epochs": 1},
+        read=_train_steps,
+        account=(
+            "exact",
+            STEPS_NOTE,
+        ),
+        shows=("data.max_samples", "train.num_episodes"),
+    ),
+    Row(
+        "backend.name",
+        carried_by="the program that is launched",
+        offer=same("openrlhf"),
+        read=lambda _: "openrlhf",
+    ),
+    Row(
+        "backend.version",
+        carried_by=NEEDS,
+        offer=same(None, *VERSIONS),
+        read=lambda launch: _needed(launch, "asked", "backend.version"),
+        account=("exact", f"see {NEEDS}"),
+    ),
+    Row(
+        "max_staleness_steps",
+        "train.async_enable",
+        offer=(Meaning(0, False),),
+        account=("exact", "synchronous"),
+    ),
+    Row(
+        "max_staleness_steps",
+        "train.async_queue_size",
+        offer=Number(least=1, whole=True),
+        write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
+        adds=lambda _: {"train.async_enable": True},
+        read=lambda launch: _integer(launch, "train.async_queue_size") * _minibatches(launch),
+        account=("approximated", QUEUE),
+        shows=("train.async_enable", "train.async_queue_size"),
+    ),
+    Row(
+        "seed",
+        "train.seed",
+        offer=Number(least=0, whole=True),
+        account=("approximated", PROMPT_ORDER),
+    ),
+)
+
+
+def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
+    """Return the flags that stand on the command line, as the release spells them."""
+    row = carried.row
+    flags: list[str] = []
+    values: list[str] = []
+    for name in row.shows or (row.key,):
+        value = launch.get(name)
+        if is_given(value):
+            flags.append(spelled(name, version) or name)
+            # A prompt file that is named several times is shown once.
+            values.append(" ".join(words(value)).partition(",")[0] or "given")
+    return " ".join(flags), " ".join(values)
+
+
+MANIFEST = Manifest(
+    library="openrlhf",
+    versions=VERSIONS,
+    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN),
+    tables={version: release_table(version) for version in VERSIONS},
+    show=_show,
+    version_advice="orch knows the flags of these releases only; they were all renamed at 0.10.2. "
+    f"Set backend.version={NEWEST}.",
+)

@@ -1,0 +1,178 @@
+"""A cell as a launch of openrlhf.cli.train_ppo_ray."""
+
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+
+from backends.openrlhf import rules
+from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
+from backends.openrlhf.flags import argv
+from backends.openrlhf.manifest import MANIFEST, NEEDS, PROMPTS, UNBIASED
+from backends.openrlhf.rules import GpuLayout, gpu_layout
+from orchestrator import scoring
+from orchestrator.data import recipe
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library.manifest import Carried
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
+from orchestrator.settings import Cadence, Data, Settings
+
+REWARD = "reward.py"
+PROMPTS_FORMAT = "labelled"
+COLUMNS = {"prompt": "prompt", "label": "label"}
+REWARD_CLIP = (-1000.0, 1000.0)
+"""Wide enough never to act; the default of 10 cuts standardised rewards of groups over 101."""
+
+Options = dict[str, object]
+"""Dotted name of a flag -> its value; False, None and ABSENT leave the flag out."""
+
+
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+    """Return the launch of a cell. Raise UnsupportedSetting for what the release cannot run."""
+    settings = cell.settings
+    version = MANIFEST.version_of(settings)
+    carried = _carried(settings)
+    layout = gpu_layout(settings, cell.resources, version)
+    rules.check(settings, version, layout, place)
+    needed, needed_text = needs(settings, version)
+    options = {
+        **MANIFEST.assignments(settings, carried),
+        **_files(settings, place),
+        **_machines(settings, layout),
+        **_output(cell, place),
+    }
+    return LaunchPlan(
+        cell_id=cell.id,
+        backend="openrlhf",
+        version=version,
+        argv=argv(options, version),
+        files={
+            NEEDS: needed_text,
+            REWARD: reward_file(),
+            **scoring.files(settings.data.reward),
+            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+        },
+        env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
+        ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
+        + _of_cadence(cell.cadence),
+        bring_up="ray",
+    )
+
+
+def _carried(settings: Settings) -> tuple[Carried, ...]:
+    try:
+        return MANIFEST.carry(settings)
+    except UnsupportedSetting:
+        # A placement that cannot be had comes first: what else is offered depends on it.
+        MANIFEST.row(settings, "kl.placement", settings.kl.placement)
+        raise
+
+
+def _files(settings: Settings, place: AttemptPaths) -> Options:
+    prompts = [str(place.plan_dir / PROMPTS)] * rules.num_copies(settings)
+    return {
+        "data.prompt_dataset": ",".join(prompts),
+        "data.input_key": COLUMNS["prompt"],
+        "data.label_key": COLUMNS["label"],
+        "reward.remote_url": str(place.plan_dir / REWARD),
+        "reward.clip_range": REWARD_CLIP,
+    }
+
+
+def _machines(settings: Settings, layout: GpuLayout) -> Options:
+    synchronous = settings.max_staleness_steps == 0
+    return {
+        "rollout.micro_batch_size": layout.micro_rollout,
+        "actor.entropy_coef": 0.0,
+        "train.micro_batch_size": layout.micro_train,
+        "actor.num_nodes": layout.num_nodes,
+        "actor.num_gpus_per_node": layout.gpus_per_node,
+        "ref.num_nodes": layout.num_nodes,
+        "ref.num_gpus_per_node": layout.gpus_per_node,
+        "vllm.num_engines": layout.num_engines,
+        "vllm.tensor_parallel_size": 1,
+        "ds.zero_stage": 3,
+        "ds.param_dtype": "bf16",
+        "ds.packing_samples": True,
+        "actor.gradient_checkpointing_enable": True,
+        "train.colocate_all": synchronous,
+        "train.colocate_actor_ref": not synchronous,
+        "vllm.enable_sleep": synchronous,
+        "ds.enable_sleep": synchronous,
+        "vllm.gpu_memory_utilization": 0.6 if synchronous else 0.9,
+    }
+
+
+def _output(cell: Cell, place: AttemptPaths) -> Options:
+    minibatches = cell.settings.batch.num_minibatches
+    every = cell.cadence.checkpoint_every_steps
+    return {
+        "ckpt.path": str(place.checkpoints_dir / STEPS_DIR.format(minibatches)),
+        "ckpt.output_dir": str(
+            place.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
+        ),
+        "ckpt.save_steps": None if every is None else max(1, round(every / minibatches)),
+        "ckpt.save_hf": every is not None,
+        "ckpt.max_num": 2,
+        "ckpt.load_enable": True,
+        "logger.tensorboard_dir": str(place.attempt_dir / "tensorboard"),
+        "logger.wandb.run_name": STEPS_DIR.format(minibatches),
+    }
+
+
+def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
+    """Return what a launch needs beside its flags, and as the text of needs.json: the release, the
+    prompts, and under `asked` the settings that several cells spell alike in flags."""
+    asked: tuple[tuple[str, object], ...] = (
+        ("backend.version", settings.backend.version),
+        ("model.name", settings.model.name),
+    )
+    if settings.kl.estimator in UNBIASED:
+        asked += (("kl.estimator", settings.kl.estimator),)
+    return _needs(settings.data, asked, version)
+
+
+@lru_cache(maxsize=1024)
+def _needs(
+    data: Data, asked: tuple[tuple[str, object], ...], version: str
+) -> tuple[Mapping[str, object], str]:
+    """Cells of a grid share their data, so that most ask for the same text."""
+    plain = {
+        "library": f"openrlhf=={version}",
+        "prompts": {
+            "file": PROMPTS,
+            "columns": COLUMNS,
+            "name": data.name,
+            "path": data.path,
+            "split": data.split,
+            "num_prompts": data.num_prompts,
+            "instruction": data.instruction,
+            "reward": data.reward,
+        },
+        "asked": dict(asked),
+    }
+    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
+    """Return what becomes of a cadence that the library is not told of."""
+    every = cadence.evaluate_every_steps
+    if every is None:
+        return ()
+    return (
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(every),
+            note="it is given no evaluation set, so it evaluates nothing while it trains: ask for "
+            "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
+            "(evaluation.checkpoints: all)",
+        ),
+    )
+
+
+@cache
+def reward_file() -> str:
+    """Return the text of the reward function that the samplers load."""
+    return (Path(__file__).parent / "rewards" / "reward.py").read_text(encoding="utf-8")

@@ -1,0 +1,69 @@
+"""The table of fields: nothing outside of it is launched, and each release has what it sends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import backends.openrlhf
+from backends.openrlhf import BACKEND
+from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
+from backends.openrlhf.manifest import MANIFEST
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library.release_facts import load
+from orchestrator.settings import Kl
+from tests.backends.openrlhf.cells import PLACE, base, cell_of
+
+FOLDER = Path(backends.openrlhf.__file__).parent
+
+
+def test_the_table_has_no_fault() -> None:
+    settings = [base(loss={"clip": clip}) for clip in (None, {})]
+    assert not list(MANIFEST.faults(settings))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("placement", ["reward", "loss"])
+def test_an_estimator_that_no_row_names_is_refused(version: str, placement: str) -> None:
+    """An allow-list: an estimator that orch gets later is not sent to a library by accident."""
+    settings = base(backend={"version": version})
+    unknown = Kl.model_construct(
+        estimator="k4", placement=placement, beta=0.1, reset_reference_every_steps=None
+    )
+    with pytest.raises(UnsupportedSetting) as caught:
+        BACKEND.translate(cell_of(settings.model_copy(update={"kl": unknown})), PLACE)
+    assert (caught.value.field, caught.value.value) == ("kl.estimator", "k4")
+    assert {"k1", "k2", "k3"} <= set(caught.value.offered)
+
+
+def test_each_value_that_is_offered_is_one_of_the_release() -> None:
+    assert MANIFEST.capabilities(VERSIONS[0])["optimizer.schedule"] == (
+        "constant",
+        "linear",
+        "cosine",
+    )
+    assert MANIFEST.capabilities(VERSIONS[1])["optimizer.schedule"] == ("constant",)
+    assert "rho_k3" in MANIFEST.capabilities()["kl.estimator"]
+    assert "rho_k3" not in MANIFEST.capabilities(VERSIONS[1])["kl.estimator"]
+
+
+def test_what_two_releases_carry_differently() -> None:
+    changed = {field for field, _, _ in MANIFEST.differences(*reversed(VERSIONS))}
+    assert changed == {
+        "loss.aggregation",
+        "kl.estimator",
+        "optimizer.epsilon",
+        "optimizer.schedule",
+    }
+
+
+def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:
+    """keys.json has the names of 19 releases, for audits; options.json all facts of two."""
+    spans = json.loads((FOLDER / "keys.json").read_text(encoding="utf-8"))
+    for version, options in load(FOLDER / "options.json").items():
+        at = spans["versions"].index(version)
+        always = {name for name in options if name not in spans["keys"]}
+        named = {name for name, (first, last) in spans["keys"].items() if first <= at <= last}
+        assert named <= set(options), version
+        assert set(options) - named == always
+    assert len(set(FLAT_NAMES.values())) == len([x for x in FLAT_NAMES.values() if x]) + 1
