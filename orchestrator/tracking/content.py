@@ -1,4 +1,4 @@
-"""What one MLflow run should hold, worked out from what is on disk. Pure but for reading files."""
+"""What one MLflow run should hold, worked out from what is on disk. Writes nothing."""
 
 import hashlib
 import json
@@ -6,20 +6,19 @@ import math
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.identity import digest
 from orchestrator.records import MetricPoint, Record, Score
 from orchestrator.rundir import CellDir
 from orchestrator.spec.fields import text_of
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
-from orchestrator.tracking.store import every
 
-WHOLE_HASH_BYTES = 8 << 20
+MAX_HASHED_BYTES = 8 << 20
 """Files up to this size are compared by content, larger ones by size and time of change."""
 
 RunStatus = str
@@ -48,7 +47,7 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, text: str | None) -> "Marks | None":
-        """None for no tag, or for one that is not ours."""
+        """Parse a tag. Return None for no tag, or for one that is not ours."""
         try:
             plain = json.loads(text or "null")
             curves, scores = (
@@ -112,7 +111,7 @@ class Content:
 
     @property
     def cell_id(self) -> str | None:
-        """The cell this run is of; None for a study and the summary."""
+        """The id of the run's cell; None for a study and the summary."""
         kind, _, name = self.key.partition("/")
         return name if kind == "cell" else None
 
@@ -148,12 +147,12 @@ class Content:
 
 
 def last_mark(points: Sequence[MetricPoint]) -> Mark | None:
-    """The mark of a whole stream, by step."""
+    """Return the mark of a whole stream, by step."""
     return Mark(points[-1].step, digest_to(points, points[-1].step)) if points else None
 
 
 def digest_to(points: Iterable[MetricPoint], step: int) -> str:
-    """The hash of all points up to and including a step: names, values and times as logged."""
+    """Return the hash of all points up to a step, it included: names, values, times as logged."""
     hashed = hashlib.sha256()
     for point in points:
         if point.step > step:
@@ -165,22 +164,23 @@ def digest_to(points: Iterable[MetricPoint], step: int) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """MLflow's time. At least 1: MLflow takes 0 for now."""
+    """Return MLflow's time. At least 1: MLflow takes 0 for now."""
     return max(1, round(seconds * 1000)) if math.isfinite(seconds) else 1
 
 
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags as MLflow takes them."""
+    """Return tags as MLflow takes them."""
     return {allowed_name(name): tag_text(value) for name, value in tags.items()}
 
 
 def safe_params(params: Mapping[str, str]) -> dict[str, str]:
-    """Params as MLflow takes them."""
+    """Return params as MLflow takes them."""
     return {allowed_name(name): param_text(value) for name, value in params.items()}
 
 
 def by_step(values: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
-    """(step, name, value) -> step -> name -> the mean over values of that name, steps in order."""
+    """Return step -> name -> mean of the values of that name, steps in order. values: (step, name,
+    value)."""
     groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, name, value in values:
         groups[step][name].append(value)
@@ -193,57 +193,61 @@ def by_step(values: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, flo
 def _state_of(file: Path) -> list[object]:
     try:
         size = file.stat().st_size
-        if size > WHOLE_HASH_BYTES:
+        if size > MAX_HASHED_BYTES:
             return [size, file.stat().st_mtime_ns]
         return [size, hashlib.sha256(file.read_bytes()).hexdigest()]
     except OSError:
         return []
 
 
-# Which data a cell was trained on, as MLflow's data sets: name, digest, where it comes from.
+# ------------------------------------------------------------------ the data set
 
 
 def dataset_of(record: Record) -> Dataset:
-    """The prepared folder a launch was linked to, with its hash; else what the settings name.
+    """Return the prepared folder that a launch was linked to, with its hash; else what the
+    settings name.
 
     At micro scale it is the embedded skill that stands for the data.
     """
     data = record.cell.settings.data
     link = CellDir(record.directory).plan / "data"
-    asked = digest(data.model_dump(mode="json"))
+    settings_hash = digest(data.model_dump(mode="json"))
     if link.is_symlink():
         folder = link.resolve()
         name, _, hashed = folder.name.rpartition("-")
         source = json.dumps({"uri": folder.as_uri()})
-        return Dataset(name or data.name, (hashed or asked)[:36], "local", source)
+        return Dataset(name or data.name, (hashed or settings_hash)[:36], "local", source)
     if record.cell.scale == "micro":
         source = json.dumps({"uri": f"embedded skill standing for {data.name}"})
-        return Dataset(f"{data.name} (micro)", asked[:36], "code", source)
-    return Dataset(data.name, asked[:36], "hf", json.dumps({"path": data.path or data.name}))
+        return Dataset(f"{data.name} (micro)", settings_hash[:36], "code", source)
+    return Dataset(
+        data.name, settings_hash[:36], "hf", json.dumps({"path": data.path or data.name})
+    )
 
 
-# Which checkpoints were evaluated, as MLflow's models: what each is and where it lies.
-
+# ------------------------------------------------------------------ evaluated checkpoints
 
 _FORBIDDEN_IN_MODEL_NAMES = re.compile(r"[/:.%\"'\s]")
 _MAX_NAME = 400
 
 
-def evaluated(record: Record, scores: Iterable[Score]) -> tuple[LoggedModel, ...]:
-    """One model for each train step that has scores, in order."""
-    lies = {checkpoint.step: checkpoint.path for checkpoint in record.checkpoints}
-    at: dict[int, list[Score]] = {}
+def evaluated_checkpoints(record: Record, scores: Iterable[Score]) -> tuple[LoggedModel, ...]:
+    """Return one model for each train step that has scores, in order."""
+    folders = {checkpoint.step: checkpoint.path for checkpoint in record.checkpoints}
+    steps: dict[int, list[Score]] = {}
     for score in scores:
-        at.setdefault(score.step, []).append(score)
-    return tuple(_model(record, step, lies.get(step), at[step]) for step in sorted(at))
+        steps.setdefault(score.step, []).append(score)
+    return tuple(_model(record, step, folders.get(step), steps[step]) for step in sorted(steps))
 
 
 def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Score]) -> LoggedModel:
     cell = record.cell
     settings = cell.declared or cell.settings
-    where = folder.absolute().as_uri() if folder is not None else ""
-    told = f"{settings.kl.label}-b{text_of(settings.kl.beta)}-s{settings.seed}-step{step}"
-    name = _FORBIDDEN_IN_MODEL_NAMES.sub("_", f"{told}-{settings.model.name}-{cell.id}")[:_MAX_NAME]
+    location = folder.absolute().as_uri() if folder is not None else ""
+    title = f"{settings.kl.label}-b{text_of(settings.kl.beta)}-s{settings.seed}-step{step}"
+    name = _FORBIDDEN_IN_MODEL_NAMES.sub("_", f"{title}-{settings.model.name}-{cell.id}")[
+        :_MAX_NAME
+    ]
     note = [
         f"The policy of cell `{cell.id}` (`{cell.slug}`) after train step {step}.",
         "MLflow holds no weights of it.",
@@ -253,7 +257,7 @@ def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Scor
     tags = {
         "orch.key": f"cell/{cell.id}/step/{step}",
         "orch.cell_id": cell.id,
-        "orch.checkpoint": where,
+        "orch.checkpoint": location,
         "scale": cell.scale,
         "mlflow.model.isExternal": "true",
         "mlflow.note.content": "\n\n".join(note),
@@ -267,99 +271,7 @@ def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Scor
         "beta": text_of(settings.kl.beta),
         "seed": str(settings.seed),
     }
-    held = sorted([s.task, s.metric, s.eval_seed, repr(s.value)] for s in scores)
+    rows = sorted([s.task, s.metric, s.eval_seed, repr(s.value)] for s in scores)
     return LoggedModel(
-        tags["orch.key"], name, step, safe_tags(tags), safe_params(params), digest(held)
+        tags["orch.key"], name, step, safe_tags(tags), safe_params(params), digest(rows)
     )
-
-
-# Evaluated checkpoints in MLflow's list of models, each an output of its cell's run.
-#
-# An external model of MLflow 3: it has tags, params and metrics, and its weights stay where they
-# are. A model is known by its tag `orch.key` and its source run. It is `READY` once its metrics are
-# there; one that is not, or has other scores than it should, is deleted and made anew.
-
-
-KEY, DIGEST = "orch.key", "orch.digest"
-_TYPE = "checkpoint"
-_PAGE = 1000
-
-
-class Models:
-    """The models of one experiment. Asked for once, when first needed."""
-
-    def __init__(self, client: Any, experiment_id: str):
-        self._client, self._experiment_id = client, experiment_id
-        self._found: dict[str, dict[str, Any]] | None = None
-
-    def has(self, run: Any, wanted: Sequence[LoggedModel]) -> bool:
-        """Whether a run has these models, finished."""
-        known = self._of(run) if wanted else {}
-        every = [(known.get(model.key), model) for model in wanted]
-        return all(_is(found, model) and _has_tags(found, model) for found, model in every)
-
-    def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
-        """Makes what is missing an output of the run; train step -> id of each model that waits for
-        its metrics, and is then to be finished."""
-        known = self._of(run) if wanted else {}
-        waiting = {}
-        for model in wanted:
-            found = known.get(model.key)
-            if found is not None and _is(found, model):
-                if not _has_tags(found, model):
-                    self._client.set_logged_model_tags(found.model_id, dict(model.tags))
-                continue
-            if found is not None:
-                self._client.delete_logged_model(found.model_id)
-            waiting[model.step] = self._make(run.info.run_id, model)
-        if waiting:
-            from mlflow.entities import LoggedModelOutput
-
-            outputs = [LoggedModelOutput(id_, step) for step, id_ in waiting.items()]
-            self._client.log_outputs(run.info.run_id, outputs)
-        return waiting
-
-    def finish(self, waiting: Iterable[str]) -> None:
-        """Says of models that all of them is there."""
-        for id_ in waiting:
-            self._client.finalize_logged_model(id_, "READY")
-
-    def tidy(self, run_ids: Collection[str]) -> None:
-        """Deletes the models whose run is gone."""
-        for run_id, models in self._all().items():
-            for model in models.values() if run_id not in run_ids else ():
-                self._client.delete_logged_model(model.model_id)
-
-    def _make(self, run_id: str, model: LoggedModel) -> str:
-        tags = {**model.tags, DIGEST: _digest(model)}
-        found = self._client.create_logged_model(
-            self._experiment_id, model.name, run_id, tags, dict(model.params), _TYPE
-        )
-        return str(found.model_id)
-
-    def _of(self, run: Any) -> Mapping[str, Any]:
-        return self._all().get(run.info.run_id, {})
-
-    def _all(self) -> dict[str, dict[str, Any]]:
-        """Run id -> key -> model."""
-        if self._found is None:
-            self._found = {}
-            for model in every(self._client.search_logged_models, self._experiment_id):
-                if key := model.tags.get(KEY):
-                    self._found.setdefault(model.source_run_id, {})[key] = model
-        return self._found
-
-
-def _is(found: Any, wanted: LoggedModel) -> bool:
-    if found is None or str(found.status) != "READY":
-        return False
-    return bool(found.tags.get(DIGEST) == _digest(wanted))
-
-
-def _has_tags(found: Any, wanted: LoggedModel) -> bool:
-    return all(found.tags.get(name) == value for name, value in wanted.tags.items())
-
-
-def _digest(model: LoggedModel) -> str:
-    """Of all but its tags, which MLflow can change."""
-    return digest(model._replace(tags={}))

@@ -1,4 +1,4 @@
-"""Runs a program for as long as somebody holds the other end of this one's standard input.
+"""Run a program for as long as somebody holds the other end of this one's standard input.
 
     python keeper.py PROGRAM ARGUMENT...
 
@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.25
 
 
 def main(argv: list[str]) -> int:
-    """Exit code of the program, or 0 if it was stopped."""
+    """Return the exit code of the program, or 0 if it was stopped."""
     program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         while program.poll() is None:
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 def _end(program: "subprocess.Popen[bytes]") -> None:
-    """Ends the whole process group: the program may have children that outlive it."""
+    """End the whole process group: the program may have children that outlive it."""
     deadline = time.monotonic() + _GRACE_SECONDS
     number = signal.SIGTERM
     while True:

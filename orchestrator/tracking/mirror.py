@@ -1,9 +1,13 @@
-"""A cell that went on from a checkpoint trained some steps again. It stays one run in MLflow.
+"""Makes what MLflow holds equal to what the run directories say; the only writer.
 
-MLflow takes no point back. So what a resumed attempt says again is compared with what the run
-holds, value by value: equal values are not logged again (the earlier time stays), others stand
-beside the old ones, later in time, and the tag `orch.retrained` tells. The run directories, and the
-report, hold the resumed attempt's alone.
+Why mirroring twice changes nothing: timestamps come from the metrics file. The tag `orch.ingesting`
+says, before any point is logged, up to which step and with which hash points may be there;
+`orch.ingested` says the same once they are, and only later points are logged again.
+
+MLflow takes no point back. A cell that went on from a checkpoint trained some steps again and stays
+one run: both values stand there, and the tag `orch.retrained` says so. The run directories, and the
+report, hold the resumed attempt's alone. Where the history is another one (the directory was
+removed and the cell trained anew, or its scores were made anew) the run is deleted and made anew.
 """
 
 import fcntl
@@ -26,170 +30,22 @@ from orchestrator.rundir import RunFolder
 from orchestrator.tracking.content import (
     Content,
     Dataset,
+    LoggedModel,
     Mark,
     Marks,
-    Models,
     digest_to,
     milliseconds,
 )
 from orchestrator.tracking.names import allowed_name, tag_text
-from orchestrator.tracking.runs import Gone, pruned, runs
+from orchestrator.tracking.runs import pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
-
-RETRAINED = "orch.retrained"
-TOOK = "time/"
-"""Metrics of what a step took: no result, they stay as they were measured first."""
-UNTOLD = "steps were trained again"
-
-
-def goes_on(run: Any, content: Content, meant: Marks | None) -> bool:
-    """Whether curves that differ from those logged are of the same training, resumed: its first
-    attempt began when that of the run did, with the same params; and scores are as they were.
-
-    meant: how far the run was logged, or may have been.
-    """
-    return (
-        meant is not None
-        and run.info.start_time == content.started
-        and all(run.data.params.get(k, v) == v for k, v in content.params.items())
-        and holds(content.scores, meant.scores)
-    )
-
-
-class Again(NamedTuple):
-    """What is to be logged so that the run holds a resumed cell, and what to say of it."""
-
-    rows: list[Any]
-    told: str
-
-
-def again(client: Any, run: Any, points: Sequence[MetricPoint]) -> Again:
-    """Compares all curves with the run's whole history: a call a metric."""
-    wanted = list(rows(points))
-    held: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    names = {row.key for row in wanted} & run.data.metrics.keys()
-    for name in names:
-        for old in client.get_metric_history(run.info.run_id, name):
-            held[name, old.step].append(old)
-    twice: set[int] = set()
-    other: set[int] = set()
-    missing = []
-    for row in wanted:
-        there = held.pop((row.key, row.step), [])
-        if there and row.key.startswith(TOOK):
-            continue
-        if not any(_equal(old.value, row.value) for old in there):
-            missing.append(row)
-        if any(old.timestamp != row.timestamp for old in there):
-            twice.add(row.step)
-        if any(not _equal(old.value, row.value) for old in there):
-            other.add(row.step)
-    ahead = {step for _, step in held}  # trained before, and not reached again so far
-    return Again(missing, _told(twice | ahead, other, ahead))
-
-
-def _told(twice: set[int], other: set[int], ahead: set[int]) -> str:
-    if not twice:
-        return UNTOLD
-    told = f"steps {min(twice)} to {max(twice)} were trained again from a checkpoint"
-    if other:
-        return (
-            f"{told}, with other values from step {min(other)} on: both are here, the later in "
-            "time counts, and the report shows it alone"
-        )
-    if ahead:
-        return f"{told}; those from step {min(ahead)} on are of the attempt before"
-    return f"{told}, with the same values"
-
-
-def _equal(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
-
-
-def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
-    """Whether points begin with those of a mark."""
-    if mark is None:
-        return True
-    if not points or points[-1].step < mark.step:
-        return False
-    return digest_to(points, mark.step) == mark.digest
-
-
-def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Any]:
-    """MLflow's metrics, in the order of steps; models: step -> the model that was scored.
-
-    Infinities become NaN: MLflow would store the largest float, which no curve can show.
-    """
-    from mlflow.entities import Metric
-
-    for point in points:
-        at = milliseconds(point.time)
-        more = {"model_id": models[point.step]} if models and point.step in models else {}
-        for name, value in point.values.items():
-            finite = value if math.isfinite(value) else math.nan
-            yield Metric(allowed_name(name), float(finite), at, point.step, **more)
-
-
-# mirror.json beside the run directories: what the store held after the last mirror.
-#
-# With it, mirroring again what is there already does not even import mlflow. It is believed only
-# for an SQLite file that nobody has written to since, so not for one that was deleted or replaced.
-# While it is open it is locked: two mirrors of one experiment wait for each other.
-
-
-class MirrorMark:
-    """The open, locked mirror.json."""
-
-    def __init__(self, file: IO[str], store: Store):
-        self._file, self._store = file, store
-
-    def says(self, content: str) -> bool:
-        """Whether the store still holds exactly this content."""
-        self._file.seek(0)
-        now = self._state(content)
-        return now is not None and self._file.read() == now
-
-    def write(self, content: str) -> None:
-        """Notes that the store now holds this content. A note torn by a kill says nothing."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(self._state(content) or "{}\n")
-        self._file.flush()
-
-    def _state(self, content: str) -> str | None:
-        database, artifacts = self._store.database, self._store.artifacts
-        try:
-            if database is None or artifacts is None or not artifacts.is_dir():
-                return None
-            seen = database.stat()
-        except OSError:
-            return None
-        plain = {
-            "content": content,
-            "store": digest(self._store.shown),
-            "file": [seen.st_ino, seen.st_size, seen.st_mtime_ns],
-        }
-        return json.dumps(plain) + "\n"
-
-
-@contextmanager
-def noted(folder: RunFolder, store: Store) -> Iterator[MirrorMark]:
-    """The note of this experiment, locked. Raises RunFolderError if it cannot be written."""
-    path: Path = folder.path / "mirror.json"
-    with telling(path):
-        file = path.open("a+", encoding="utf-8")
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield MirrorMark(file, store)
-
-
-# Makes what MLflow holds equal to what the run directories say.
-
 
 KEY = "orch.key"
 INGESTING = "orch.ingesting"
 INGESTED = "orch.ingested"
+RETRAINED = "orch.retrained"
+MODEL_DIGEST = "orch.digest"
 PARENT = "mlflow.parentRunId"
 NOTE = "mlflow.note.content"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
@@ -226,31 +82,32 @@ def mirror(
     on_progress: MirrorProgress = lambda _done, _total: None,
     only: Collection[str] | None = None,
 ) -> MirrorReport:
-    """Brings MLflow to what these records and scores say; doing it twice changes nothing.
+    """Make what MLflow holds equal to what these records and scores say; doing it twice changes
+    nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
     were pruned are deleted, those of other cells that are not among the records, or not among
-    `only`, are left as they are. What `folder.report`
-    holds becomes artifacts of the run `summary`. Raises EnvironmentFault if MLflow does not answer.
+    `only`, are left as they are. What `folder.report` holds becomes artifacts of the run `summary`.
+    Raise EnvironmentFault if MLflow does not answer.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
     wanted = runs(records, scores, spec, folder)
     if only is not None:
         wanted = [run for run in wanted if run.cell_id is None or run.cell_id in only]
-    gone = pruned(folder)
+    gone = pruned_cells(folder)
     if not wanted:
         return report
     ready = views(records)
     content = digest([[run.digest for run in wanted], ready, sorted(gone)])
-    with noted(folder, store) as note:
-        if note.says(content):
+    with locked_mark(folder, store) as mark:
+        if mark.matches(content):
             report.unchanged = len(wanted)
             return report
         with connected(store) as client:
             _Mirror(client, store, report, ready).make(wanted, gone, on_progress)
-        note.write(content)
+        mark.write(content)
     return report
 
 
@@ -261,9 +118,11 @@ class _Mirror:
         self.client, self.store, self.report, self.ready = client, store, report, ready
         self.experiment_id = self.summary_id = ""
 
-    def make(self, wanted: Sequence[Content], gone: Gone, on_progress: MirrorProgress) -> None:
+    def make(
+        self, wanted: Sequence[Content], gone: frozenset[str], on_progress: MirrorProgress
+    ) -> None:
         self.experiment_id = self._experiment(wanted[0])
-        self.models = Models(self.client, self.experiment_id)
+        self.models = _Models(self.client, self.experiment_id)
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{runs_page(self.experiment_id)}"
         present = self._present(self.experiment_id)
@@ -282,7 +141,7 @@ class _Mirror:
         on_progress(len(wanted), len(wanted))
 
     def _experiment(self, summary: Content) -> str:
-        """The experiment's id; made, restored from the trash or moved as needed."""
+        """Return the experiment's id; make it, restore it from the trash or move it as needed."""
         name, where = self.report.experiment, self.store.artifacts
         found = self.client.get_experiment_by_name(name)
         if found is not None and found.lifecycle_stage == "deleted":
@@ -303,7 +162,7 @@ class _Mirror:
         return str(found.experiment_id)
 
     def _describe(self, summary: Content) -> None:
-        """The experiment's own tags: its description, and the views."""
+        """Set the experiment's own tags: its description, and the views."""
         tags = {
             **_KIND,
             "scale": summary.tags["scale"],
@@ -321,8 +180,10 @@ class _Mirror:
     def _noted(self, note: str, summary_id: str = "") -> str:
         return tag_text(resolved(note, self.experiment_id, summary_id or self.summary_id))
 
-    def _delete(self, present: dict[str, Any], gone: Gone, wanted: Collection[str]) -> None:
-        """Runs of pruned cells, and of studies that have no other."""
+    def _delete(
+        self, present: dict[str, Any], gone: frozenset[str], wanted: Collection[str]
+    ) -> None:
+        """Delete the runs of pruned cells, and of studies that have no other."""
         for key in [f"cell/{id_}" for id_ in gone if f"cell/{id_}" not in wanted]:
             if (run := present.pop(key, None)) is None:
                 continue
@@ -336,7 +197,7 @@ class _Mirror:
                     self.client.delete_run(present.pop(key_).info.run_id)
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
-        """Our runs by key. A twin, made by another machine at the same time, is deleted."""
+        """Return our runs by key. Delete a twin, made by another machine at the same time."""
         runs: dict[str, Any] = {}
         oldest_first = ["attributes.start_time ASC"]
         for run in list(every(self.client.search_runs, experiment_id, order_by=oldest_first)):
@@ -348,16 +209,16 @@ class _Mirror:
         return runs
 
     def _run(self, run: Any, content: Content, tags: dict[str, str]) -> str:
-        """Makes one run hold its content. Returns its id."""
+        """Make one run hold its content; return its id."""
         resumed = run is not None and RETRAINED in run.data.tags
         if run is not None and _is_rewritten(run, content):
-            resumed = goes_on(run, content, Marks.of(run.data.tags.get(INGESTING)))
+            resumed = is_resumed(run, content, Marks.of(run.data.tags.get(INGESTING)))
             if not resumed:
                 self.client.delete_run(run.info.run_id)
                 self.report.replaced += 1
                 run = None
         if resumed:
-            tags[RETRAINED] = run.data.tags.get(RETRAINED, UNTOLD)
+            tags[RETRAINED] = run.data.tags.get(RETRAINED, RETRAINED_BEFORE)
         run_id = run.info.run_id if run is not None else ""
         own = run_id if content.cell_id is None and not content.parent else ""
         tags[NOTE] = self._noted(content.tags[NOTE], self.summary_id or own)
@@ -396,7 +257,7 @@ class _Mirror:
             self.client.update_run(run_id, name=content.name)
 
     def _fill(self, run: Any, content: Content, resumed: bool) -> None:
-        """Artifacts, params, points and status; the tag that says so comes last."""
+        """Log artifacts, params, points and status; the tag that says so comes last."""
         from mlflow.entities import Param
 
         run_id = run.info.run_id
@@ -408,9 +269,9 @@ class _Mirror:
         if content.dataset is not None and not _has_dataset(run, content):
             self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
         if resumed:
-            found = again(self.client, run, content.curves)
-            self._send(run_id, iter(found.rows))
-            self.client.set_tag(run_id, RETRAINED, found.told)
+            again = retrained(self.client, run, content.curves)
+            self._send(run_id, iter(again.rows))
+            self.client.set_tag(run_id, RETRAINED, again.sentence)
         else:
             self._log(run_id, content.curves, done.curves)
         waiting = self.models.link(run, content.models)
@@ -444,7 +305,7 @@ class _Mirror:
         return not done.artifacts or where is None or (where / run.info.run_id).is_dir()
 
     def _upload(self, run_id: str, content: Content) -> None:
-        """All artifacts in one call, staged as links: MLflow copies what they point to."""
+        """Log all artifacts in one call, staged as links: MLflow copies what they point to."""
         with tempfile.TemporaryDirectory() as staging:
             for name, text in content.texts.items():
                 _below(staging, name).write_text(text, encoding="utf-8")
@@ -454,12 +315,36 @@ class _Mirror:
             self.client.log_artifacts(run_id, staging)
 
 
-def _is_rewritten(run: Any, content: Content) -> bool:
-    """Whether points or params that may be in MLflow are not those on disk (any more)."""
-    meant = Marks.of(run.data.tags.get(INGESTING))
-    if meant is None:
+def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
+    """Return True if points begin with those of a mark."""
+    if mark is None:
         return True
-    if not (holds(content.curves, meant.curves) and holds(content.scores, meant.scores)):
+    if not points or points[-1].step < mark.step:
+        return False
+    return digest_to(points, mark.step) == mark.digest
+
+
+def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Any]:
+    """Yield MLflow's metrics in the order of steps. models: step -> id of the model scored there.
+
+    Infinities become NaN: MLflow would store the largest float, which no curve can show.
+    """
+    from mlflow.entities import Metric
+
+    for point in points:
+        at = milliseconds(point.time)
+        more = {"model_id": models[point.step]} if models and point.step in models else {}
+        for name, value in point.values.items():
+            finite = value if math.isfinite(value) else math.nan
+            yield Metric(allowed_name(name), float(finite), at, point.step, **more)
+
+
+def _is_rewritten(run: Any, content: Content) -> bool:
+    """Return True if points or params that may be in MLflow are not those on disk (any more)."""
+    ingesting = Marks.of(run.data.tags.get(INGESTING))
+    if ingesting is None:
+        return True
+    if not (holds(content.curves, ingesting.curves) and holds(content.scores, ingesting.scores)):
         return True
     return any(run.data.params.get(k, v) != v for k, v in content.params.items())
 
@@ -484,12 +369,12 @@ def _has_dataset(run: Any, content: Content) -> bool:
 
 
 def _input(wanted: Dataset) -> Any:
-    """MLflow's own, in the role of training data."""
-    from mlflow.entities import Dataset as Known
+    """Return MLflow's own data set, in the role of training data."""
+    from mlflow.entities import Dataset as MlflowDataset
     from mlflow.entities import DatasetInput, InputTag
 
-    known = Known(wanted.name, wanted.digest, wanted.source_type, wanted.source)
-    return DatasetInput(known, [InputTag("mlflow.data.context", "training")])
+    dataset = MlflowDataset(wanted.name, wanted.digest, wanted.source_type, wanted.source)
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
 
 def _below(root: str, name: str) -> Path:
@@ -502,3 +387,222 @@ def _command(store: Store) -> str:
     if store.is_server:
         return store.address
     return f"mlflow server --backend-store-uri {shlex.quote(store.shown)}"
+
+
+# ------------------------------------------------------------------ evaluated checkpoints
+
+
+class _Models:
+    """Evaluated checkpoints in MLflow's list of models, each an output of its cell's run.
+
+    An external model of MLflow 3: it has tags, params and metrics, and its weights stay where they
+    are. A model is known by its tag `orch.key` and its source run. It is `READY` once its metrics
+    are there; one that is not, or has other scores than it should, is deleted and made anew. MLflow
+    is asked once for all of an experiment, when they are first needed.
+    """
+
+    def __init__(self, client: Any, experiment_id: str):
+        self._client, self._experiment_id = client, experiment_id
+        self._by_run: dict[str, dict[str, Any]] | None = None
+
+    def has(self, run: Any, wanted: Sequence[LoggedModel]) -> bool:
+        """Return True if a run has these models, finished."""
+        known = self._of(run) if wanted else {}
+        every = [(known.get(model.key), model) for model in wanted]
+        return all(_is_finished(found, model) and _has_tags(found, model) for found, model in every)
+
+    def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
+        """Make what is missing an output of the run. Return train step -> id of each model that
+        waits for its metrics, and is then to be finished."""
+        known = self._of(run) if wanted else {}
+        waiting = {}
+        for model in wanted:
+            found = known.get(model.key)
+            if found is not None and _is_finished(found, model):
+                if not _has_tags(found, model):
+                    self._client.set_logged_model_tags(found.model_id, dict(model.tags))
+                continue
+            if found is not None:
+                self._client.delete_logged_model(found.model_id)
+            waiting[model.step] = self._make(run.info.run_id, model)
+        if waiting:
+            from mlflow.entities import LoggedModelOutput
+
+            outputs = [LoggedModelOutput(id_, step) for step, id_ in waiting.items()]
+            self._client.log_outputs(run.info.run_id, outputs)
+        return waiting
+
+    def finish(self, waiting: Iterable[str]) -> None:
+        """Mark models whose metrics are all logged."""
+        for id_ in waiting:
+            self._client.finalize_logged_model(id_, "READY")
+
+    def tidy(self, run_ids: Collection[str]) -> None:
+        """Delete the models whose run is gone."""
+        for run_id, models in self._all().items():
+            for model in models.values() if run_id not in run_ids else ():
+                self._client.delete_logged_model(model.model_id)
+
+    def _make(self, run_id: str, model: LoggedModel) -> str:
+        tags = {**model.tags, MODEL_DIGEST: _model_digest(model)}
+        found = self._client.create_logged_model(
+            self._experiment_id, model.name, run_id, tags, dict(model.params), "checkpoint"
+        )
+        return str(found.model_id)
+
+    def _of(self, run: Any) -> Mapping[str, Any]:
+        return self._all().get(run.info.run_id, {})
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        """Return run id -> key -> model."""
+        if self._by_run is None:
+            self._by_run = {}
+            for model in every(self._client.search_logged_models, self._experiment_id):
+                if key := model.tags.get(KEY):
+                    self._by_run.setdefault(model.source_run_id, {})[key] = model
+        return self._by_run
+
+
+def _is_finished(found: Any, wanted: LoggedModel) -> bool:
+    if found is None or str(found.status) != "READY":
+        return False
+    return bool(found.tags.get(MODEL_DIGEST) == _model_digest(wanted))
+
+
+def _has_tags(found: Any, wanted: LoggedModel) -> bool:
+    return all(found.tags.get(name) == value for name, value in wanted.tags.items())
+
+
+def _model_digest(model: LoggedModel) -> str:
+    """Return the hash of all but its tags, which MLflow can change."""
+    return digest(model._replace(tags={}))
+
+
+# ------------------------------------------------------------------ cells that were resumed
+
+DURATIONS = "time/"
+"""Metrics of how long a step took: no result, so they stay as they were measured first."""
+RETRAINED_BEFORE = "steps were trained again"
+
+
+def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
+    """Return True if curves that differ from those logged are of the same training, resumed: its
+    first attempt began when that of the run did, with the same params; and scores are as they were.
+
+    ingesting: how far the run was logged, or may have been.
+    """
+    return (
+        ingesting is not None
+        and run.info.start_time == content.started
+        and all(run.data.params.get(k, v) == v for k, v in content.params.items())
+        and holds(content.scores, ingesting.scores)
+    )
+
+
+class Retrained(NamedTuple):
+    """What is to be logged so that the run holds a resumed cell, and a sentence about it."""
+
+    rows: list[Any]
+    sentence: str
+
+
+def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained:
+    """Compare all curves with the run's whole history, value by value: a call a metric.
+
+    Equal values are not logged again, so the earlier time stays. Other values stand beside the old
+    ones, later in time.
+    """
+    wanted = list(rows(points))
+    held: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    names = {row.key for row in wanted} & run.data.metrics.keys()
+    for name in names:
+        for old in client.get_metric_history(run.info.run_id, name):
+            held[name, old.step].append(old)
+    twice: set[int] = set()
+    other: set[int] = set()
+    missing = []
+    for row in wanted:
+        logged = held.pop((row.key, row.step), [])
+        if logged and row.key.startswith(DURATIONS):
+            continue
+        if not any(_equal(old.value, row.value) for old in logged):
+            missing.append(row)
+        if any(old.timestamp != row.timestamp for old in logged):
+            twice.add(row.step)
+        if any(not _equal(old.value, row.value) for old in logged):
+            other.add(row.step)
+    ahead = {step for _, step in held}  # trained before, and not reached again so far
+    return Retrained(missing, _sentence(twice | ahead, other, ahead))
+
+
+def _sentence(twice: set[int], other: set[int], ahead: set[int]) -> str:
+    if not twice:
+        return RETRAINED_BEFORE
+    sentence = f"steps {min(twice)} to {max(twice)} were trained again from a checkpoint"
+    if other:
+        return (
+            f"{sentence}, with other values from step {min(other)} on: both are here, the later in "
+            "time counts, and the report shows it alone"
+        )
+    if ahead:
+        return f"{sentence}; those from step {min(ahead)} on are of the attempt before"
+    return f"{sentence}, with the same values"
+
+
+def _equal(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+# ------------------------------------------------------------------ the note that nothing changed
+
+
+class MirrorMark:
+    """mirror.json beside the run directories: what the store held after the last mirror.
+
+    With it, mirroring again what is there already does not even import mlflow. It is believed only
+    for an SQLite file that nobody has written to since, so not for one that was deleted or
+    replaced. It is locked while it is open: two mirrors of one experiment wait for each other.
+    """
+
+    def __init__(self, file: IO[str], store: Store):
+        self._file, self._store = file, store
+
+    def matches(self, content: str) -> bool:
+        """Return True if the store still holds this content, by the note."""
+        self._file.seek(0)
+        now = self._state(content)
+        return now is not None and self._file.read() == now
+
+    def write(self, content: str) -> None:
+        """Note that the store now holds this content. A note torn by a kill matches nothing."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(self._state(content) or "{}\n")
+        self._file.flush()
+
+    def _state(self, content: str) -> str | None:
+        database, artifacts = self._store.database, self._store.artifacts
+        try:
+            if database is None or artifacts is None or not artifacts.is_dir():
+                return None
+            stat = database.stat()
+        except OSError:
+            return None
+        plain = {
+            "content": content,
+            "store": digest(self._store.shown),
+            "file": [stat.st_ino, stat.st_size, stat.st_mtime_ns],
+        }
+        return json.dumps(plain) + "\n"
+
+
+@contextmanager
+def locked_mark(folder: RunFolder, store: Store) -> Iterator[MirrorMark]:
+    """Open the note of this experiment and lock it. Raise RunFolderError if it cannot be
+    written."""
+    path: Path = folder.path / "mirror.json"
+    with telling(path):
+        file = path.open("a+", encoding="utf-8")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield MirrorMark(file, store)

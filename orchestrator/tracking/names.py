@@ -19,7 +19,7 @@ _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 
 @lru_cache(maxsize=4096)
 def allowed_name(name: str) -> str:
-    """The name MLflow stores for one of ours; the same for ever."""
+    """Return the name MLflow stores for one of ours. It never changes: runs of before have it."""
     safe = _FORBIDDEN.sub(lambda hit: f"_x{ord(hit[0]):02x}", name.replace("@", "_at_"))
     # MLflow refuses what is not a plain relative path: empty parts, `.` and `..`
     parts = [part if part.strip(".") else part.replace(".", "_") or "_" for part in safe.split("/")]
@@ -28,12 +28,12 @@ def allowed_name(name: str) -> str:
 
 
 def param_text(value: str) -> str:
-    """A param's value, cut visibly if it is longer than MLflow takes."""
+    """Return a param's value, cut visibly if it is longer than MLflow takes."""
     return _cut(value, MAX_PARAM)
 
 
 def tag_text(value: str) -> str:
-    """A tag's value or a note, cut visibly if it is longer than MLflow takes."""
+    """Return a tag's value or a note, cut visibly if it is longer than MLflow takes."""
     return _cut(value, MAX_TAG)
 
 

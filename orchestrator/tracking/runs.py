@@ -1,4 +1,7 @@
-"""The Markdown on a run's page: what was asked, what came of it, where it lies."""
+"""Which runs MLflow should have, and the Markdown on the page of each.
+
+The summary, one run a study, one a cell that was launched; parents first.
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -20,120 +23,18 @@ from orchestrator.tracking.content import (
     RunStatus,
     by_step,
     dataset_of,
-    evaluated,
+    evaluated_checkpoints,
     milliseconds,
     safe_params,
     safe_tags,
 )
 from orchestrator.tracking.secrets import hide
-from orchestrator.tracking.views import listed, study_tag, view_key, views
+from orchestrator.tracking.views import as_markdown, study_tag, view_key, views
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
     "are those of a tiny policy, never of the model it stands for."
 )
-
-
-def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
-    """One cell: its place in the grid, what its KL term does, and what came of it."""
-    made = record.cell
-    axes = ", ".join(f"{name} `{value}`" for name, value in made.axes.items())
-    view = view_key(f"kl-{made.settings.kl.label}")
-    parts = [
-        axes,
-        f"**KL term** {verdict_on(made.settings).summary}",
-        MICRO_NOTE if made.scale == "micro" else "",
-        f"**State** {record.state}{_message(record)}",
-        _outcome(record),
-        _scores(scores),
-        "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
-        f"[The report](orch:report), [all runs with this KL term](orch:{view})",
-        f"Studies: {', '.join(made.studies)}. Run directory: `{record.directory}`",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def describe_study(name: str, declared: Study | None, spec: Spec, records: Sequence[Record]) -> str:
-    """One study: its title and figure, the question, the claims, how far its cells are."""
-    title = declared.title if declared and declared.title else name
-    figure = f" ({declared.figure})" if declared and declared.figure else ""
-    links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
-    parts = [f"## {title}{figure}", spec.question, links, _claims(spec), _progress(records)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def summary(spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0) -> str:
-    """The experiment: its question, description and claims, how far it is, where it lies."""
-    micro = bool(records) and records[0].cell.scale == "micro"
-    parts = [
-        f"# {spec.name}",
-        MICRO_NOTE if micro else "",
-        spec.question,
-        spec.description,
-        "[The report](orch:report), an artifact of the run [summary](orch:summary)"
-        if (folder.report / "index.html").is_file()
-        else "The report is an artifact of the run `summary`, once `orch report` has made it.",
-        listed(views(records)),
-        f"[Evaluated checkpoints](orch:models): {num_models}, as models with their scores"
-        if num_models
-        else "",
-        _claims(spec),
-        _progress(records),
-        f"Run directories: `{folder.path}`",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _message(record: Record) -> str:
-    end = record.last
-    tries = len(record.attempts)
-    text = f", {tries} attempts" if tries > 1 else ""
-    return f"{text}: {end.message}" if end is not None and end.message else text
-
-
-def _outcome(record: Record) -> str:
-    seen = record.outcome
-    if seen is None:
-        return ""
-    cause = f" ({seen.cause})" if seen.cause else ""
-    step = f" at step {seen.step}" if seen.step is not None else ""
-    detail = f": {seen.detail}" if seen.detail else ""
-    return f"**Outcome** {seen.kind}{cause}{step}{detail}"
-
-
-def _scores(scores: Iterable[Score]) -> str:
-    """A table of the scores of the last checkpoint, one row a task, metric and evaluation seed."""
-    listed = list(scores)
-    if not listed:
-        return ""
-    step = max(score.step for score in listed)
-    rows = [
-        f"| {s.task} | {s.metric} | {s.value:.4f} | {'' if s.stderr is None else f'{s.stderr:.4f}'}"
-        f" | {s.num_items} x {s.repeats} | {s.eval_seed} |"
-        for s in listed
-        if s.step == step
-    ]
-    head = [
-        "| task | metric | value | stderr over items | items x repeats | seed |",
-        "|---|---|---|---|---|---|",
-    ]
-    return "\n".join([f"Scores after step {step}:", "", *head, *rows])
-
-
-def _claims(spec: Spec) -> str:
-    listed = [f"- **{name}**: `{statement}`" for name, statement in spec.claims.items()]
-    return "\n".join(["Claims:", "", *listed]) if listed else ""
-
-
-def _progress(records: Sequence[Record]) -> str:
-    counts = Counter(record.state for record in records)
-    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    collapsed = sum(1 for r in records if r.outcome is not None and r.outcome.kind == "collapsed")
-    return f"{len(records)} cells: {states}; {collapsed} collapsed."
-
-
-# Which runs MLflow should have: the summary, one a study, one a cell that was launched.
-
 
 STATUS: Mapping[State, RunStatus] = {
     "planned": "SCHEDULED",
@@ -154,7 +55,7 @@ SUMMARY = "summary"
 def runs(
     records: Sequence[Record], scores: Iterable[Score], spec: Spec, folder: RunFolder
 ) -> list[Content]:
-    """Every run, parents first. Empty if no cell was launched yet."""
+    """Return every run, parents first. Empty if no cell was launched yet."""
     scores = list(scores)
     if not any(score.task in TASK.values() for score in scores):
         scores += aggregate(scores)
@@ -220,7 +121,7 @@ def _cell(
         files=_items(record, scores),
         parent=_study_key(cell.studies[0]) if cell.studies else "",
         dataset=dataset_of(record),
-        models=evaluated(record, scores),
+        models=evaluated_checkpoints(record, scores),
     )
 
 
@@ -254,7 +155,7 @@ def _summary(
         "orch.key": SUMMARY,
         "orch.kind": SUMMARY,
         "orch.directory": str(folder.path),
-        "mlflow.note.content": summary(
+        "mlflow.note.content": describe_experiment(
             spec, records, folder, sum(len(cell.models) for cell in cells)
         ),
     }
@@ -302,7 +203,7 @@ def _study_tags(names: Sequence[str], studies: Mapping[str, Study]) -> dict[str,
 def _score_points(
     scores: Iterable[Score], record: Record, started: float
 ) -> tuple[MetricPoint, ...]:
-    """`eval/<task>/<metric>` at each checkpoint's step: the mean over evaluation seeds.
+    """Return `eval/<task>/<metric>` at each checkpoint's step: the mean over evaluation seeds.
 
     A score has no time of its own that a rebuilt mirror would find again: it gets that of the
     train step its checkpoint was saved after.
@@ -330,17 +231,17 @@ def _texts(record: Record, scores: Sequence[Score], plan: Mapping[str, Any]) -> 
 
 
 def _items(record: Record, scores: Iterable[Score]) -> dict[str, Path]:
-    """The responses kept for each item, below `eval/`."""
-    found = {}
+    """Return the responses kept for each item, below `eval/`."""
+    files = {}
     for relative in dict.fromkeys(score.items_path for score in scores if score.items_path):
         path = record.directory / relative
         if path.is_file() and path.resolve().is_relative_to(record.directory.resolve()):
-            found[f"eval/{path.name}"] = path
-    return found
+            files[f"eval/{path.name}"] = path
+    return files
 
 
 def _plan(directory: Path) -> tuple[dict[str, Any], str]:
-    """The launch plan as written, and a sentence if it cannot be read."""
+    """Return the launch plan as written, and a sentence if it cannot be read."""
     try:
         return read_json(CellDir(directory).plan / "plan.json") or {}, ""
     except RunFolderError as error:
@@ -348,7 +249,7 @@ def _plan(directory: Path) -> tuple[dict[str, Any], str]:
 
 
 def _started(record: Record) -> float | None:
-    """When the first attempt began, in Unix seconds; the same while it runs and after it ended."""
+    """Return when the first attempt began, in Unix seconds: the same while it runs and after it."""
     if not record.attempts:
         return None
     attempt = AttemptDir(record.directory / "attempts" / "1", 1)
@@ -370,7 +271,7 @@ def _ended(record: Record, started: float) -> float:
 
 
 def _first_event(folder: RunFolder) -> float | None:
-    """When the experiment began, by its ledger: it does not depend on which cells are mirrored."""
+    """Return when the experiment began, by its ledger, whichever cells are mirrored."""
     try:
         return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
     except (RunFolderError, KeyError, TypeError, ValueError):
@@ -381,22 +282,119 @@ def _json(plain: Any) -> str:
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-# Which cells `orch prune` removed, from the ledger of their folder.
-
-
-Gone = frozenset[str]
-"""Ids of cells."""
-
-
-def pruned(folder: RunFolder) -> Gone:
-    """Cells that were removed and are not there again. Empty if the ledger cannot be read."""
+def pruned_cells(folder: RunFolder) -> frozenset[str]:
+    """Return the ids of cells that `orch prune` removed, by the ledger, and that are not there
+    again. Empty if the ledger cannot be read."""
     try:
         events = folder.events()
-        there = folder.directories()
+        present = folder.directories()
     except RunFolderError:
         return frozenset()
     return frozenset(
         str(event.get("cell"))
         for event in events
-        if event.get("event") == "pruned" and event.get("cell") not in there
+        if event.get("event") == "pruned" and event.get("cell") not in present
     )
+
+
+# ------------------------------------------------------------------ the page of a run
+
+
+def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
+    """Describe one cell: its place in the grid, what its KL term does, and what came of it."""
+    cell = record.cell
+    axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
+    view = view_key(f"kl-{cell.settings.kl.label}")
+    parts = [
+        axes,
+        f"**KL term** {verdict_on(cell.settings).summary}",
+        MICRO_NOTE if cell.scale == "micro" else "",
+        f"**State** {record.state}{_message(record)}",
+        _outcome(record),
+        _scores(scores),
+        "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
+        f"[The report](orch:report), [all runs with this KL term](orch:{view})",
+        f"Studies: {', '.join(cell.studies)}. Run directory: `{record.directory}`",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_study(name: str, declared: Study | None, spec: Spec, records: Sequence[Record]) -> str:
+    """Describe one study: its title and figure, the question, the claims, how far its cells are."""
+    title = declared.title if declared and declared.title else name
+    figure = f" ({declared.figure})" if declared and declared.figure else ""
+    links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
+    parts = [f"## {title}{figure}", spec.question, links, _claims(spec), _progress(records)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def describe_experiment(
+    spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0
+) -> str:
+    """Describe the experiment: question, description, claims, how far it is, where it lies."""
+    micro = bool(records) and records[0].cell.scale == "micro"
+    parts = [
+        f"# {spec.name}",
+        MICRO_NOTE if micro else "",
+        spec.question,
+        spec.description,
+        "[The report](orch:report), an artifact of the run [summary](orch:summary)"
+        if (folder.report / "index.html").is_file()
+        else "The report is an artifact of the run `summary`, once `orch report` has made it.",
+        as_markdown(views(records)),
+        f"[Evaluated checkpoints](orch:models): {num_models}, as models with their scores"
+        if num_models
+        else "",
+        _claims(spec),
+        _progress(records),
+        f"Run directories: `{folder.path}`",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _message(record: Record) -> str:
+    end = record.last
+    tries = len(record.attempts)
+    text = f", {tries} attempts" if tries > 1 else ""
+    return f"{text}: {end.message}" if end is not None and end.message else text
+
+
+def _outcome(record: Record) -> str:
+    outcome = record.outcome
+    if outcome is None:
+        return ""
+    cause = f" ({outcome.cause})" if outcome.cause else ""
+    step = f" at step {outcome.step}" if outcome.step is not None else ""
+    detail = f": {outcome.detail}" if outcome.detail else ""
+    return f"**Outcome** {outcome.kind}{cause}{step}{detail}"
+
+
+def _scores(scores: Iterable[Score]) -> str:
+    """Return a table of the scores of the last checkpoint, a row a task, metric and seed."""
+    listed = list(scores)
+    if not listed:
+        return ""
+    step = max(score.step for score in listed)
+    rows = [
+        f"| {s.task} | {s.metric} | {s.value:.4f} | {'' if s.stderr is None else f'{s.stderr:.4f}'}"
+        f" | {s.num_items} x {s.repeats} | {s.eval_seed} |"
+        for s in listed
+        if s.step == step
+    ]
+    head = [
+        "| task | metric | value | stderr over items | items x repeats | seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([f"Scores after step {step}:", "", *head, *rows])
+
+
+def _claims(spec: Spec) -> str:
+    listed = [f"- **{name}**: `{statement}`" for name, statement in spec.claims.items()]
+    return "\n".join(["Claims:", "", *listed]) if listed else ""
+
+
+def _progress(records: Sequence[Record]) -> str:
+    counts = Counter(record.state for record in records)
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    collapsed = sum(1 for r in records if r.outcome is not None and r.outcome.kind == "collapsed")
+    return f"{len(records)} cells: {states}; {collapsed} collapsed."

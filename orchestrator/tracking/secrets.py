@@ -17,12 +17,12 @@ _ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>[^\s'\"]+)")
 
 
 def hide_userinfo(text: str) -> str:
-    """`https://user:password@host/` with *** for what stands before the host."""
+    """Return `https://user:password@host/` with *** for what stands before the host."""
     return _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 
 def hide_in_text(text: str) -> str:
-    """Text of a plan: addresses without userinfo, no value of a name that sounds secret."""
+    """Return a text with addresses without userinfo and no value of a name that sounds secret."""
     return _ASSIGNED.sub(
         lambda hit: f"{hit['name']}={HIDDEN}" if is_secret(hit["name"]) else hit[0],
         hide_userinfo(text),
@@ -30,7 +30,7 @@ def hide_in_text(text: str) -> str:
 
 
 def hide(value: Any, name: str = "") -> Any:
-    """Plain data with every secret hidden, at any depth."""
+    """Return plain data with every secret hidden, at any depth."""
     if isinstance(value, Mapping):
         return {key: hide(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -41,7 +41,7 @@ def hide(value: Any, name: str = "") -> Any:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name of a variable or an option is one that holds a secret.
+    """Return True for the name of a variable or an option that holds a secret.
 
     `HF_TOKEN` and `--api-key` do; `eos_token`, `max_token_len` and `prompt_key` do not.
     """
@@ -49,7 +49,7 @@ def is_secret(name: str) -> bool:
 
 
 def _hide_items(items: list[Any], name: str) -> list[Any]:
-    """A list; in an argv, also the value after an option such as `--api-key`."""
+    """Hide secrets of a list; in an argv, also the value after an option such as `--api-key`."""
     hidden = []
     after_secret = False
     for item in items:

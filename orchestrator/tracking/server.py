@@ -46,9 +46,9 @@ class Server:
         return self._keeper is not None
 
     def is_up(self) -> bool:
-        """Whether it answers. Raises EnvironmentFault if ours has ended."""
+        """Return True if it answers. Raise EnvironmentFault if ours has ended."""
         if self._keeper is not None and self._keeper.poll() is not None:
-            raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._last()}")
+            raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._log_end()}")
         try:
             with urllib.request.urlopen(f"{self.address}/health", timeout=5):  # noqa: S310  (http or https: store_of looked)
                 return True
@@ -58,21 +58,21 @@ class Server:
             return False
 
     def wait(self, seconds: float = READY_SECONDS) -> None:
-        """Until it answers. Raises EnvironmentFault if it does not."""
+        """Wait until it answers. Raise EnvironmentFault if it does not."""
         deadline = time.monotonic() + seconds
         while not self.is_up():
             if time.monotonic() > deadline:
                 raise EnvironmentFault(f"MLflow at {self.address} did not answer in {seconds:g} s")
             time.sleep(0.5)
 
-    def _last(self) -> str:
+    def _log_end(self) -> str:
         text = self._log.read_text(errors="replace") if self._log and self._log.exists() else ""
         return " ".join(text.split())[-400:] or "it said nothing"
 
 
 @contextmanager
 def serving(store: Store) -> Iterator[Server]:
-    """The server of a store: the one it is, else one started for it and ended afterwards."""
+    """Yield the server of a store: the one it is, else one started for it and ended afterwards."""
     if store.is_server:
         yield Server(store.address, None, None)
         return
@@ -94,8 +94,8 @@ def serving(store: Store) -> Iterator[Server]:
     environment = {**_SETTINGS, **os.environ}
     environment["MLFLOW_BACKEND_STORE_URI"] = store.uri  # it may hold a password: not in argv
     environment.pop("MLFLOW_TRACKING_URI", None)
-    with TemporaryDirectory(prefix="orch-mlflow-") as place:
-        log = Path(place, "log")
+    with TemporaryDirectory(prefix="orch-mlflow-") as folder:
+        log = Path(folder, "log")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv,
@@ -103,7 +103,7 @@ def serving(store: Store) -> Iterator[Server]:
                 stdout=output,
                 stderr=output,
                 env=environment,
-                cwd=place,
+                cwd=folder,
                 start_new_session=True,
             )
         try:
@@ -116,9 +116,9 @@ def serving(store: Store) -> Iterator[Server]:
 
 
 def experiment_id(server: Server, store: Store, name: str) -> str | None:
-    """The id of an experiment, asked of a server that is up; None if it has none of this name."""
+    """Return the id of an experiment; None if the server, which is up, has none of this name."""
     url = f"{server.address}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
-    request = urllib.request.Request(url, headers=_authority(store))  # noqa: S310  (http or https: store_of looked)
+    request = urllib.request.Request(url, headers=_authorization(store))  # noqa: S310  (http or https: store_of looked)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  (http or https: store_of looked)
             plain: dict[str, Any] = json.load(answer)
@@ -127,8 +127,8 @@ def experiment_id(server: Server, store: Store, name: str) -> str | None:
         return None
 
 
-def _authority(store: Store) -> dict[str, str]:
-    """Basic authentication with what stands before the host, or in MLflow's variables."""
+def _authorization(store: Store) -> dict[str, str]:
+    """Return the header for what stands before the host, or in MLflow's variables."""
     user, _, password = urlsplit(store.uri).netloc.rpartition("@")[0].partition(":")
     user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     password = unquote(password) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
@@ -140,7 +140,7 @@ def _authority(store: Store) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port

@@ -57,16 +57,16 @@ class Store:
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
     def hide(self, text: str) -> str:
-        """Text without this store's password."""
+        """Return a text without this store's password."""
         text = text.replace(self.uri, self.shown)
-        for secret in _userinfo(self.uri):
+        for secret in _passwords(self.uri):
             for form in {secret, unquote(secret), quote(unquote(secret), safe="")}:
                 text = text.replace(form, HIDDEN)
         return hide_userinfo(text)
 
 
 def store_of(folder: RunFolder, uri: str | None) -> Store:
-    """The store at `uri`, else at $MLFLOW_TRACKING_URI, else in the runs folder."""
+    """Return the store at `uri`, else at $MLFLOW_TRACKING_URI, else in the runs folder."""
     runs_dir = folder.path.parent
     artifacts = runs_dir / "mlartifacts" / folder.experiment
     given = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -79,31 +79,35 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
     path = unquote(given.removeprefix(_SQLITE).partition("?")[0])
     known = given.startswith(_SQLITE) and path not in ("", ":memory:")
     return Store(
-        given, hide_userinfo(given), artifacts, Path(path).absolute() if known else None, ours=False
+        given,
+        hide_userinfo(given),
+        artifacts,
+        Path(path).absolute() if known else None,
+        ours=False,
     )
 
 
 @contextmanager
 def connected(store: Store) -> Iterator[Any]:
-    """An MlflowClient. Raises EnvironmentFault for what MLflow cannot do, in a bounded time.
+    """Yield an MlflowClient. Raise EnvironmentFault for what MLflow cannot do, in a bounded time.
 
     A request that MLflow finds malformed is a bug of ours and keeps its traceback.
     """
     with _settings(store):
-        with _telling(store, opening=True):
+        with _raising_sentences(store, opening=True):
             import mlflow  # noqa: F401  (it sets its loggers up, and only then can they be quiet)
 
             with _quiet():
                 client = _client(store)
-        with _telling(store), _quiet(), _settled():
+        with _raising_sentences(store), _quiet(), _frozen_heap():
             yield client
 
 
 @contextmanager
-def _settled() -> Iterator[None]:
-    """What is in memory by now stays to the end: Python's collector need not look at it again.
+def _frozen_heap() -> Iterator[None]:
+    """Keep Python's garbage collector from what is in memory by now.
 
-    SQLAlchemy makes so many objects that looking was a quarter of the time of logging.
+    SQLAlchemy makes so many objects that collecting was a quarter of the time of logging.
     """
     gc.freeze()
     try:
@@ -113,16 +117,16 @@ def _settled() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(store: Store, *, opening: bool = False) -> Iterator[None]:
+def _raising_sentences(store: Store, *, opening: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = _told(error, opening)
-        if told is None:
+        sentence = _sentence(error, opening)
+        if sentence is None:
             raise
         raise EnvironmentFault(
-            f"MLflow at {store.shown} cannot be used: {store.hide(told)}. Nothing is lost: the run "
-            "directories hold everything, and `orch collect` mirrors what is missing"
+            f"MLflow at {store.shown} cannot be used: {store.hide(sentence)}. Nothing is lost: the "
+            "run directories hold everything, and `orch collect` mirrors what is missing"
         ) from None  # the cause may quote the password
 
 
@@ -143,7 +147,7 @@ def _client(store: Store) -> Any:
 
 
 def _probe(store: Store) -> None:
-    """One connection to a database. MLflow itself would try for 100 s before it says anything."""
+    """Connect to a database once. MLflow itself would try for 100 s before it says anything."""
     if not store.uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
         return
     import sqlalchemy
@@ -152,8 +156,8 @@ def _probe(store: Store) -> None:
     sqlalchemy.inspect(engine).get_table_names()
 
 
-def _told(error: Exception, opening: bool) -> str | None:
-    """What the world said, in one line; None for what is a bug of ours."""
+def _sentence(error: Exception, opening: bool) -> str | None:
+    """Return the error in one line; None for what is a bug of ours."""
     if not isinstance(error, OSError | ImportError):  # what requests raises is an OSError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
@@ -176,8 +180,8 @@ def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Ite
             return
 
 
-def _userinfo(uri: str) -> list[str]:
-    """The password in an address, as it is written there."""
+def _passwords(uri: str) -> list[str]:
+    """Return the password in an address, as it is written there."""
     _, _, after = uri.partition("://")
     userinfo, at, _ = after.partition("/")[0].rpartition("@")
     password = userinfo.partition(":")[2] if at else ""
@@ -186,7 +190,7 @@ def _userinfo(uri: str) -> list[str]:
 
 @contextmanager
 def _settings(store: Store) -> Iterator[None]:
-    """MLflow is configured by environment variables; they are as before afterwards."""
+    """Set the environment variables that configure MLflow; restore them afterwards."""
     wanted = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     parts = urlsplit(store.uri) if store.is_server else None
     if parts is not None and "@" in parts.netloc:
@@ -207,7 +211,7 @@ def _settings(store: Store) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Migrations and retries are not a user's business; what fails is told by an error."""
+    """Silence messages about migrations and retries; what fails raises an error."""
     loggers = [logging.getLogger(name) for name in _NOISY]
     before = [(logger, logger.level) for logger in loggers]
     for logger in loggers:

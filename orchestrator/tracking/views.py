@@ -66,7 +66,7 @@ class View(NamedTuple):
 
 
 def views(records: Sequence[Record]) -> list[View]:
-    """Of the cells that were launched, which are those that have runs."""
+    """Return the views of the cells that were launched: those have runs."""
     begun = [record for record in records if record.attempts]
     names = {name for record in begun for point in record.metrics[-1:] for name in point.values}
     metric = allowed_name(next((name for name in MAIN_METRICS if name in names), MAIN_METRICS[0]))
@@ -79,7 +79,7 @@ def views(records: Sequence[Record]) -> list[View]:
 
 
 def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
-    """Key, title, search and count of each."""
+    """Yield key, title, search and count of each."""
     yield "all", "All cells", "tags.`orch.kind` = 'cell'", len(begun)
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in begun)
     yield "collapsed", "Collapsed runs", "tags.`outcome` = 'collapsed'", collapsed
@@ -102,12 +102,12 @@ def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
 
 
 def view_key(name: str) -> str:
-    """What a view is called in addresses: `orch-kl-k3.loss`."""
+    """Return the name of a view in addresses: `orch-kl-k3.loss`."""
     return PREFIX + re.sub(r"[^\w.+-]", "-", name)
 
 
 def study_tag(name: str) -> str:
-    """A cell carries it with the value `yes` for each study it belongs to."""
+    """Return the tag that a cell has, with the value `yes`, for a study it belongs to."""
     return allowed_name(f"study.{name}")
 
 
@@ -117,7 +117,7 @@ def _is(tag: str, value: str) -> str:
 
 
 def runs_page(experiment_id: str, key: str = PREFIX + "all") -> str:
-    """The address of a view below MLflow's."""
+    """Return the address of a view below MLflow's."""
     return (
         f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
         f"&viewStateShareKey={quote(key, safe='')}&compareRunsMode=CHART"
@@ -125,7 +125,7 @@ def runs_page(experiment_id: str, key: str = PREFIX + "all") -> str:
 
 
 def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
-    """The address of a run, or of one of its artifacts, below MLflow's."""
+    """Return the address of a run, or of one of its artifacts, below MLflow's."""
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
     if artifact:
         page += f"/artifacts/{quote(artifact)}"
@@ -133,18 +133,18 @@ def run_page(experiment_id: str, run_id: str, artifact: str = "") -> str:
 
 
 def models_page(experiment_id: str) -> str:
-    """The address of the list of models, which are the evaluated checkpoints, below MLflow's."""
+    """Return the address of the list of models, which are the evaluated checkpoints."""
     return f"#/experiments/{experiment_id}/models?workflowType=machine_learning"
 
 
-def listed(found: Sequence[View]) -> str:
-    """The views as Markdown."""
+def as_markdown(found: Sequence[View]) -> str:
+    """Return the views as Markdown."""
     lines = [f"- [{view.title}](orch:{view.key}): {view.num_runs} runs" for view in found]
     return "\n".join(["Ready views (curves and list):", "", *lines]) if lines else ""
 
 
 def resolved(note: str, experiment_id: str, summary_id: str) -> str:
-    """A note with its links."""
+    """Return a note with addresses for its links."""
 
     def address(hit: re.Match[str]) -> str:
         target = hit[1]
