@@ -15,9 +15,11 @@ from backends.verl import easyr1
 from backends.verl.manifest import (
     ACTOR,
     ADVANTAGE,
+    BATCH,
     LOSS_BETA,
     LOSS_TYPE,
     MANIFEST,
+    MINIBATCH,
     NEWEST,
     PENALTY,
     REWARD_BETA,
@@ -39,6 +41,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchReading,
     Rule,
+    TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
@@ -46,7 +49,11 @@ from orchestrator.library.releases import Releases, load_releases, merged_table,
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
-DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in (*KL_KEYS, ADVANTAGE, GROUP)}
+PPO_EPOCHS = f"{ACTOR}.ppo_epochs"
+_STALE = re.compile(r"async|off_policy")
+"""Entry points that sample while the policy is updated."""
+_READ = (*KL_KEYS, ADVANTAGE, GROUP, BATCH, MINIBATCH, PPO_EPOCHS)
+DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
 """The same in every release that has the key."""
 ESTIMATORS = {
     str(name): str(estimator)
@@ -327,6 +334,24 @@ class _Judge:
             change_note=self._note(),
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
+            regime=self._regime(),
+        )
+
+    def _regime(self) -> TrainingRegime:
+        """Return whether each batch of rollouts is used for one train step."""
+        if self.entry and _STALE.search(self.entry):
+            return TrainingRegime(False, f"{self.entry} samples with an older policy")
+        batch, minibatch, epochs = (self.keys.number(key) for key in (BATCH, MINIBATCH, PPO_EPOCHS))
+        if not batch or not minibatch or not epochs:
+            unread = [key for key in (BATCH, MINIBATCH, PPO_EPOCHS) if not self.keys.number(key)]
+            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+        steps = max(batch // minibatch, 1) * epochs
+        if steps == 1:
+            return TrainingRegime(True, "one train step for each batch of rollouts")
+        return TrainingRegime(
+            False,
+            f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
+            f"{minibatch:g}, {PPO_EPOCHS} {epochs:g})",
         )
 
     def _assumed(self) -> Iterator[str]:

@@ -48,6 +48,9 @@ class AuditFinding:
     change_note: str = ""
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    regime: str = ""
+    """Whether samples are of the policy that is updated, and what the term does off-policy."""
+    off_policy: bool = False
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not take as they were meant."""
 

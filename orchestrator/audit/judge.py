@@ -62,6 +62,8 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         *reading.inactive,
         *wrong_keys,
     ]
+    regime = _off_policy_summary(reading) if measured is not None else ""
+    off_policy = bool(regime) and reading.regime.on_policy is False
     keep = name in _NOTHING_TO_CHANGE and not contradictions
     return AuditFinding(
         file=file,
@@ -88,8 +90,19 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         measured="" if measured is None else f"{measured.summary}. {measured.bias.text}",
         change=() if keep else reading.change,
         change_note=reading.change_note,
-        assumes=tuple(dict.fromkeys((*reading.assumes, *launch.caveats, *_assumed(wrong_keys)))),
+        assumes=tuple(
+            dict.fromkeys(
+                (
+                    *reading.assumes,
+                    *launch.caveats,
+                    *_assumed(wrong_keys),
+                    *([] if off_policy or not regime else [regime]),
+                )
+            )
+        ),
         notes=() if measured is None else tuple(measured.notes),
+        regime=regime if off_policy else "",
+        off_policy=off_policy,
         key_findings=wrong_keys,
     )
 
@@ -202,8 +215,27 @@ def _estimator_of(term: InLoss) -> str:
     return f"{term.estimator} with k2's gradient" if term.straight_through else str(term.estimator)
 
 
+def _off_policy_summary(reading: LaunchReading) -> str:
+    """Return what the term does where samples are old; empty where training is on-policy."""
+    regime, reward, loss = reading.regime, reading.in_reward, reading.in_loss
+    if regime.on_policy:
+        return ""
+    term: InReward | InLoss = loss if loss.active and not reading.no_gradient else reward
+    placement: Placement = "loss" if term is loss else "reward"
+    if reward.active and loss.active and not reading.no_gradient:
+        placement = "reward_and_loss"
+    summary = _measure(reading, term, placement, on_policy=False).summary
+    if regime.on_policy is None:
+        return f"training is on-policy ({regime.why}). Otherwise: {summary}"
+    return f"off-policy: {regime.why}. There, {summary}"
+
+
 def _measure(
-    reading: LaunchReading, term: InReward | InLoss, placement: Placement
+    reading: LaunchReading,
+    term: InReward | InLoss,
+    placement: Placement,
+    *,
+    on_policy: bool = True,
 ) -> GradientVerdict:
     """Return the laboratory's verdict on a term."""
     straight = isinstance(term, InLoss) and term.straight_through
@@ -211,4 +243,4 @@ def _measure(
     kl = Kl(estimator=estimator, placement=placement, beta=abs(term.beta or 1.0))
     advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
     group = reading.group_size if (reading.group_size or 0) > 1 else None
-    return verdict(kl, on_policy=True, advantage=advantage, group_size=group)
+    return verdict(kl, on_policy=on_policy, advantage=advantage, group_size=group)

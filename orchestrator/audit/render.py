@@ -37,6 +37,11 @@ WORDS = {
 }
 
 
+_OFF_POLICY_WORDS = {
+    "unbiased_reverse_kl": "the reverse KL through PPO's surrogate, off-policy",
+    "zero_mean_noise": "unlikelihood of old samples, off-policy",
+}
+"""Verdicts whose words hold on-policy only."""
 _KEY_ROWS = {
     "would not start": "refused",
     "is ignored": "ignored",
@@ -68,7 +73,7 @@ def rows(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, s
     """Yield the rows of a finding: a name and a text."""
     entry = found.entry_point or "a configuration file"
     yield "library", f"{found.library} {found.version} ({found.version_because}); {entry}"
-    yield "optimises", f"{WORDS[found.verdict].upper()}  ({found.verdict})"
+    yield "optimises", f"{headline(found).upper()}  ({found.verdict})"
     yield "why", found.why
     yield "in reward", _term(found.kl_in_reward)
     yield "in loss", _term(found.kl_in_loss)
@@ -90,14 +95,27 @@ def rows(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, s
     for wrong in found.key_findings:
         if wrong.mistake or verbose:
             yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
-    if found.measured:
-        yield "measured", found.measured
+    yield from _measured_rows(found)
     for text in found.notes if verbose else ():
         yield "note", text
     for text in found.assumes:
         yield "assuming", text
     for i, text in enumerate(change(found)):
         yield "change", text if i else f"to get k1 in the reward: {text}"
+
+
+def _measured_rows(found: AuditFinding) -> Iterator[tuple[str, str]]:
+    if found.measured:
+        yield "measured", f"on-policy, {found.measured}" if found.off_policy else found.measured
+    if found.regime:
+        yield "regime", found.regime
+
+
+def headline(found: AuditFinding) -> str:
+    """Return what the launch optimises, in its regime."""
+    if found.off_policy and found.verdict in _OFF_POLICY_WORDS:
+        return _OFF_POLICY_WORDS[found.verdict]
+    return WORDS[found.verdict]
 
 
 def one_line(found: AuditFinding) -> str:
@@ -111,7 +129,7 @@ def one_line(found: AuditFinding) -> str:
     wrong = [each.text for each in found.contradictions]
     wrong += [each.text for each in found.key_findings if each.mistake]
     parts = [
-        f"{WORDS[found.verdict]} ({found.verdict})",
+        f"{headline(found)} ({found.verdict})",
         *terms,
         f"{found.library} {found.version}",
         found.confidence,
@@ -211,6 +229,8 @@ def sarif(
 def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     level = _LEVELS.get(finding.verdict, "warning")
     text = f"{finding.library} {finding.version}: {finding.why}."
+    if finding.regime:
+        text += f" But {finding.regime}."
     if finding.case:
         text = f"Where {finding.case}: {text}"
     edits = "; ".join(change(finding))

@@ -152,6 +152,17 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingRegime:
+    """Whether a launch learns from samples of the policy that it updates.
+
+    `on_policy` is None where that is not known; `why`: what decides it, for people.
+    """
+
+    on_policy: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeldKeys:
     """All keys of a launch, and what the audit holds them against."""
 
@@ -201,6 +212,7 @@ class LaunchReading:
     """Why the KL cannot be determined; empty where it can."""
     no_gradient: str = ""
     """Why the term in the loss has no gradient in this release, if it has none."""
+    regime: TrainingRegime = TrainingRegime(None, "orch does not read it for this library")
     held: HeldKeys | None = None
     """None: no table of this library's keys is known."""
     decided: tuple[AuditVerdict, str] | None = None
