@@ -165,9 +165,11 @@ def test_the_root_holds_few_modules() -> None:
 
 
 def test_a_public_class_exists_once() -> None:
+    """Task files stand alone: the harness loads them by path, and their text is their version."""
     names = Counter(
         node.name
-        for tree in TREES.values()
+        for module, tree in TREES.items()
+        if ".tasks." not in module
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

@@ -8,15 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from backends.openrlhf.flags import (
-    FLAT,
-    NEWEST,
-    VERSIONS,
-    is_given,
-    release_table,
-    spelled,
-    words,
-)
+from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import (
     ABSENT,

@@ -75,7 +75,7 @@ def _flat(version: str) -> bool:
     return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
 
 
-class Loss(BaseException):
+class LossReached(BaseException):
     """training_step has reached its backward pass."""
 
     def __init__(self, value: Any):
@@ -223,7 +223,7 @@ class OpenRlhf:
         )
         try:
             self.step.training_step(fake, experience, config.beta, 0)
-        except Loss as reached:
+        except LossReached as reached:
             return reached.value
         raise RuntimeError("training_step never called backward")
 
@@ -234,7 +234,7 @@ def _flattened(refs: Any, _: int) -> list[Any]:
 
 
 def _stop(loss: Any, *_: Any) -> None:
-    raise Loss(loss)
+    raise LossReached(loss)
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:

@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from backends.openrlhf.flags import FLAT, NEWEST
-from backends.openrlhf.manifest import (
-    PLAIN_ESTIMATORS,
-    STRAIGHT_THROUGH,
-    WEIGHTED,
-    num_rows,
-)
+from backends.openrlhf.manifest import PLAIN_ESTIMATORS, STRAIGHT_THROUGH, WEIGHTED, num_rows
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import Resources, Settings

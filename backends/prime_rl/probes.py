@@ -103,7 +103,7 @@ class Other(SimpleNamespace):
     """Configurations that no launch asked about here has."""
 
 
-class PrimeRl:
+class PrimeRlFunctions:
     """Prime-RL's functions, and whatever hooks a launch ships."""
 
     def __init__(self, sources: Any, version: str):
@@ -238,6 +238,6 @@ def _decorator(*given: Any, **_: Any) -> Any:
     return lambda function: function
 
 
-def open_library(sources: Any, version: str) -> PrimeRl:
+def open_library(sources: Any, version: str) -> PrimeRlFunctions:
     """Prime-RL, to be asked."""
-    return PrimeRl(sources, version)
+    return PrimeRlFunctions(sources, version)

@@ -49,7 +49,7 @@ def silent(_version: str) -> dict[str, Any]:
     return {"argv": [], "files": {}}
 
 
-class Data(dict[str, Any]):
+class TrainingBatch(dict[str, Any]):
     """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
 
     def __init__(self, tensors: Mapping[str, Any], groups: Sequence[int]):
@@ -62,7 +62,7 @@ class Data(dict[str, Any]):
         return super().__getitem__(key)
 
 
-class Loss(BaseException):
+class BackwardReached(BaseException):
     """The worker has reached its backward pass."""
 
     def __init__(self, value: Any):
@@ -170,7 +170,7 @@ class SkyRl:
         mask = batch["mask"]
         scores = torch.zeros_like(mask)
         scores[torch.arange(len(mask)), mask.sum(-1).long() - 1] = batch["rewards"]
-        data = Data(
+        data = TrainingBatch(
             {
                 "loss_mask": mask,
                 "response_mask": mask,
@@ -206,7 +206,7 @@ class SkyRl:
         mask, size = batch["mask"], len(batch["mask"])
         trainer = MagicMock()
         trainer.cfg = config
-        data = Data(
+        data = TrainingBatch(
             {"advantages": batch["advantages"], "loss_mask": mask, "response_mask": mask},
             batch["groups"],
         )
@@ -229,13 +229,13 @@ class SkyRl:
         experience.rollout_logprobs = batch["old"]
         try:
             self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001  (the library's own function is what is asked)
-        except Loss as reached:
+        except BackwardReached as reached:
             return reached.value
         raise RuntimeError("_forward_backward_micro never called backward")
 
 
 def _stop(loss: Any, *_: Any) -> None:
-    raise Loss(loss)
+    raise BackwardReached(loss)
 
 
 def _value(text: str) -> Any:

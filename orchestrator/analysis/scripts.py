@@ -14,9 +14,9 @@ from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.estimators import plain_names
 from orchestrator.identity import fingerprint
 from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
-from orchestrator.kl.estimators import plain_names
 from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.records import Cell
 from orchestrator.settings import (

@@ -9,14 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from backends.openrlhf import BACKEND
-from backends.openrlhf.flags import (
-    FLAT,
-    FLAT_NAMES,
-    NEWEST,
-    VERSIONS,
-    read,
-    release_table,
-)
+from backends.openrlhf.flags import FLAT, FLAT_NAMES, NEWEST, VERSIONS, read, release_table
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, LaunchPlan
