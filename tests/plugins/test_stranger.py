@@ -1,0 +1,229 @@
+"""A package of somebody else's: a backend, an estimator and a task, found by its entry points."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+POINTS = """
+[orch.backends]
+toytrl = toytrl
+[orch.estimators]
+k4 = toytrl.estimators:K4
+[orch.tasks]
+toytrl = toytrl.tasks
+"""
+SPEC = """
+name: toy
+seeds: [0]
+model: {{name: m, path: org/m}}
+data: {{name: d, path: org/d, reward: exact}}
+base:
+  advantage: {{estimator: rloo}}
+  loss: {{clip: null}}
+  rollout: {{group_size: 4, max_response_tokens: 8}}
+  batch: {{num_prompts: 8}}
+  optimizer: {{learning_rate: 1.0e-6}}
+  num_train_steps: 4
+  resources: {{num_nodes: 1, gpus_per_node: 8}}
+backend: {{name: {library}}}
+site: {{kind: slurm}}
+studies:
+  first:
+    axes: {{kl: [{{estimator: {estimator}, placement: loss, beta: 0.1}}]}}
+"""
+SUITE = """
+import json
+from pathlib import Path
+
+from orchestrator.identity import fingerprint
+from orchestrator.records import Cell
+from orchestrator.settings import Settings
+from orchestrator.testing.backend_contract import BackendContract
+from toytrl import BACKEND, KEYS
+
+BASE = {
+    "model": {"name": "m", "path": "org/m"}, "data": {"name": "d", "path": "org/d"},
+    "advantage": {"estimator": "rloo"}, "loss": {"clip": None},
+    "rollout": {"group_size": 4, "max_response_tokens": 8}, "batch": {"num_prompts": 8},
+    "optimizer": {"learning_rate": 1e-6}, "num_train_steps": 4,
+    "backend": {"name": "toytrl", "version": "1.0"},
+}
+KLS = ({"estimator": "none"}, {"estimator": "k1", "placement": "reward", "beta": 0.1},
+       {"estimator": "k3", "placement": "loss", "beta": 0.1})
+
+
+class TestToy(BackendContract):
+    backend = BACKEND
+
+    def cells(self):
+        each = [Settings.model_validate({**BASE, "kl": kl}) for kl in KLS]
+        names = {"slug": "c", "studies": ("a",), "axes": {}}
+        return [Cell(id=fingerprint(s), settings=s, **names) for s in each]
+
+    def release_keys(self, version):
+        return KEYS.values()
+
+    def write_log(self, attempt_dir, name="reward"):
+        rows = ({"step": n, "time": float(n), name: 0.5} for n in (1, 2, 3))
+        (attempt_dir / "log.jsonl").write_text("".join(json.dumps(r) + "\\n" for r in rows))
+        return attempt_dir / "log.jsonl"
+
+    def write_unknown_log(self, attempt_dir):
+        self.write_log(attempt_dir, "score")
+
+    def write_checkpoint(self, checkpoints_dir, step):
+        folder = checkpoints_dir / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "DONE").touch()
+"""
+DUMP = """
+from orchestrator.identity import flatten
+from orchestrator.records import LaunchPlan, LedgerEntry
+from orchestrator.settings import Settings
+from toytrl import ToyTrl
+
+
+class Dump(ToyTrl):
+    def translate(self, cell, place):
+        leaves = flatten(cell.settings.model_dump())
+        return LaunchPlan(
+            cell_id=cell.id, backend="toytrl", version="1.0",
+            argv=("python", "-m", "toytrl.train", "cell.json"),
+            files={"cell.json": cell.settings.model_dump_json()},
+            ledger=[LedgerEntry(field=f, status="exact", key=f, value=str(v)) for f, v in leaves],
+        )
+
+    def parse(self, argv, files):
+        return Settings.model_validate_json(files["cell.json"])
+
+
+BACKEND = Dump()
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `pip install --target` leaves it."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(HERE / "toytrl", folder / "toytrl", ignore=shutil.ignore_patterns("__pyc*"))
+    info = folder / "toytrl-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toytrl\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    (folder / "test_toy.py").write_text(SUITE)
+    (folder / "dump.py").write_text(DUMP)
+    dumped = SUITE.replace(
+        "from toytrl import BACKEND, KEYS", "from dump import BACKEND\nfrom toytrl import KEYS"
+    )
+    (folder / "test_dump.py").write_text(dumped)
+    for library, estimator in (("toytrl", "k1"), *((name, "k4") for name in LIBRARIES)):
+        text = SPEC.format(library=library, estimator=estimator)
+        (folder / f"{library}.yaml").write_text(text)
+    return folder
+
+
+LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "verl")
+
+
+def python(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def orch(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return python(home, "-m", "orchestrator", *argv)
+
+
+def test_its_cells_are_planned_and_explained(home: Path) -> None:
+    done = orch(home, "plan", "toytrl.yaml", "--json")
+    planned = json.loads(done.stdout)
+    assert planned["counts"] == {"new": 1}
+    (cell,) = planned["cells"]
+    assert cell["axes"]["backend"] == "toytrl"
+    ledger = orch(home, "show", "toytrl.yaml", cell["id"], "--ledger")
+    assert ledger.returncode == 0, ledger.stderr
+    assert "args.kl_estimator" in ledger.stdout
+    shown = orch(home, "explain", "k4", "loss")
+    assert shown.returncode == 0, shown.stderr
+    assert "k4" in shown.stdout
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_its_estimator_is_refused_where_no_table_names_it(home: Path, library: str) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from orchestrator import plugins\n"
+        "from orchestrator.errors import UnsupportedSetting\n"
+        "from orchestrator.records import AttemptPaths\n"
+        "from orchestrator.spec.expand import expand\n"
+        "from orchestrator.spec.load import load\n"
+        f"[cell] = expand(load(Path('{library}.yaml')))\n"
+        "place = AttemptPaths(Path('/p'), Path('/a'), Path('/c'))\n"
+        "try:\n"
+        "    plugins.load(cell.settings.backend.name).translate(cell, place)\n"
+        "except UnsupportedSetting as refused:\n"
+        "    print(refused.field, refused.value)\n"
+    )
+    done = python(home, "-c", code)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "kl.estimator k4"
+
+
+def test_its_task_is_found(home: Path) -> None:
+    done = python(home, "-c", "from orchestrator import plugins; print(plugins.task_folders())")
+    assert str(home / "toytrl" / "tasks") in done.stdout, done.stderr
+
+
+def outcomes(home: Path, name: str) -> dict[str, str]:
+    """Return the outcome of each test of a file."""
+    report = home / f"{name}.json"
+    plugin = home / "reporting.py"
+    plugin.write_text(
+        "import json, os\nTOLD = {}\n"
+        "def pytest_runtest_logreport(report):\n"
+        "    if report.when == 'call' or report.outcome != 'passed':\n"
+        "        TOLD[report.nodeid.rpartition('::')[2]] = report.outcome\n"
+        "def pytest_sessionfinish():\n"
+        "    open(os.environ['REPORT'], 'w').write(json.dumps(TOLD))\n"
+    )
+    argv = ["-m", "pytest", "-q", "-p", "reporting", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    os.environ["REPORT"] = str(report)
+    try:
+        done = python(home, *argv, f"{name}.py")
+    finally:
+        del os.environ["REPORT"]
+    assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
+    told: dict[str, str] = json.loads(report.read_text())
+    return told
+
+
+@pytest.mark.slow
+def test_the_toy_keeps_the_contract(home: Path) -> None:
+    told = outcomes(home, "test_toy")
+    assert len(told) > 25
+    assert not [name for name, outcome in told.items() if outcome == "failed"]
+
+
+@pytest.mark.slow
+def test_a_dump_that_calls_everything_exact_does_not(home: Path) -> None:
+    failed = {name for name, outcome in outcomes(home, "test_dump").items() if outcome == "failed"}
+    assert failed >= {
+        "test_every_key_of_the_ledger_is_one_of_the_release",
+        "test_an_unknown_estimator_is_refused",
+        "test_an_unknown_release_is_refused",
+        "test_an_unknown_word_is_refused[advantage.estimator]",
+        "test_a_killed_attempt_goes_on_from_its_last_whole_checkpoint",
+    }
