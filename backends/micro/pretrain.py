@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backends.micro import evaluation, huggingface, optimizer
 from backends.micro.policy import chain, forward, initial, one_quiet_core, weights
-from backends.micro.shipped import POLICIES, Recipe, ShippedPolicies
+from backends.micro.shipped import POLICIES, PolicyMeasurements, Recipe
 from backends.micro.skills import (
     NUM_DIGITS,
     PROMPT_TOKENS,
@@ -133,12 +133,12 @@ def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
     return encode(strategy, digits)[1]  # type: ignore[arg-type]
 
 
-def measure(name: str, recipe: Recipe, flat: Tensor) -> ShippedPolicies:
+def measure(name: str, recipe: Recipe, flat: Tensor) -> PolicyMeasurements:
     """Exact accuracies on held-out problems, and how the chance of a right answer is spread."""
     chances = {
         skill: evaluation.log_accuracy(weights(flat), skill).exp().double() for skill in SKILLS
     }
-    return ShippedPolicies(
+    return PolicyMeasurements(
         name=name,
         recipe=recipe,
         torch=torch.__version__,

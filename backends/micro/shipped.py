@@ -22,7 +22,7 @@ class Recipe(Frozen):
     """Skill -> strategy -> share of the answers that follow it."""
 
 
-class ShippedPolicies(Frozen):
+class PolicyMeasurements(Frozen):
     """What was measured of a base policy when it was made."""
 
     name: str
@@ -42,11 +42,11 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def manifest(name: str) -> ShippedPolicies:
+def manifest(name: str) -> PolicyMeasurements:
     """The manifest of a shipped policy. Raises EnvironmentFault if its file is damaged."""
     path = POLICIES / name / "manifest.json"
     try:
-        return ShippedPolicies.model_validate_json(path.read_text(encoding="utf-8"))
+        return PolicyMeasurements.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EnvironmentFault(
             f"{path} cannot be read; install orch again, or make the policy anew with "
