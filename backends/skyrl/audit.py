@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from backends.skyrl.manifest import ALGORITHM, KL_TYPE, MANIFEST, NEWEST, tables
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
 from orchestrator.library.launches import (
     AuditNote,
@@ -27,10 +28,8 @@ from orchestrator.library.launches import (
     Rule,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.release_facts import load, table
 from orchestrator.library.releases import merged_table, numbers
 
-ALGORITHM = "trainer.algorithm"
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
 OLD_K3, OLD_ABS = f"{ALGORITHM}.use_kl_estimator_k3", f"{ALGORITHM}.use_abs_kl"
@@ -70,6 +69,7 @@ _ENTRY = re.compile(
 )
 _OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generator)\.[\w.]+=")
 _NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
+ESTIMATORS = MANIFEST.meanings(KL_TYPE, NEWEST)
 OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
 LAST_WITH_OLD_KEYS = "0.2.0"
 DISTILLS = re.compile(r"on_policy_distill")
@@ -79,7 +79,7 @@ NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 134
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """What SkyRL makes of it; None where it is not a launch of SkyRL."""
+    """Return what SkyRL makes of a launch; None for a launch of something else."""
     entry, rest = _entry(launch.words)
     if launch.words and (entry is None or _NOT_RL.search(entry)):
         return None
@@ -117,13 +117,6 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
         defaults=DEFAULTS,
         in_files=in_files,
     )
-
-
-@cache
-def tables() -> dict[str, ReleaseTable]:
-    """Return release -> its table, for the releases whose own parser was asked."""
-    path = Path(__file__).with_name("options.json")
-    return {version: table(version, options) for version, options in load(path).items()}
 
 
 @cache
@@ -285,8 +278,9 @@ class _Judge:
         if self.old and keys.switch(OLD_ABS):
             return "abs"
         name = keys.text(TYPE)
-        if name in ("k1", "k2", "k3", "abs"):
-            return name
+        meant = ESTIMATORS.get(name)
+        if meant is not None:
+            return str(meant)
         self.unknown.append(keys.why_unknown(TYPE))
         return None
 

@@ -1,37 +1,60 @@
-"""SkyRL's exports: Hugging Face directories, ready for evaluation."""
+"""SkyRL's exports: Hugging Face directories, ready for evaluation.
+
+    checkpoints/exports-x<m>/global_step_<n>/policy   after n rollout batches of m train steps each
+    checkpoints/state                                 what SkyRL resumes from
+
+SkyRL's step is a rollout batch; the folder's name says how many train steps that is, so that it can
+be read with nothing else at hand.
+"""
 
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 
-from backends.skyrl.layout import updates_of
 from orchestrator.records import Checkpoint
 
 _STEP = "global_step_"
+_UPDATES = re.compile(r".*-x(\d+)")
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
+def exports_of(checkpoints_dir: Path, updates: int) -> Path:
+    """Return the folder of the exports of a launch with so many train steps a rollout batch."""
+    return checkpoints_dir / f"exports-x{updates}"
+
+
+def state_of(checkpoints_dir: Path) -> Path:
+    """Return the folder of what SkyRL resumes from."""
+    return checkpoints_dir / "state"
+
+
+def updates_of(folder: Path) -> int | None:
+    """Return the train steps of a SkyRL step from a folder's name, or None if it names none."""
+    match = _UPDATES.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole exports, oldest first, by train steps."""
+    """Return whole exports, oldest first, by train steps."""
     return sorted(each for each in _exports(checkpoints_dir) if is_whole(each.path))
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Exports, whole or not. What SkyRL resumes from is none of them."""
+    """Return all exports, whole or not. What SkyRL resumes from is none of them."""
     return [each.path for each in sorted(_exports(checkpoints_dir))]
 
 
 def _exports(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole or not."""
-    found = []
+    exported = []
     with contextlib.suppress(FileNotFoundError):
         for exports in os.scandir(checkpoints_dir):
             updates = updates_of(Path(exports))
             if updates and exports.name.startswith("exports-"):
                 steps = _steps(Path(exports))
-                found += [Checkpoint(step * updates, path) for step, path in steps]
-    return found
+                exported += [Checkpoint(step * updates, path) for step, path in steps]
+    return exported
 
 
 def _steps(exports: Path) -> list[tuple[int, Path]]:
@@ -40,7 +63,7 @@ def _steps(exports: Path) -> list[tuple[int, Path]]:
 
 
 def is_whole(export: Path) -> bool:
-    """Whether an export has a configuration, a tokenizer and all of its weights, none cut."""
+    """Return whether an export has a configuration, a tokenizer and all its weights, none cut."""
     try:
         json.loads((export / "config.json").read_bytes())
         json.loads((export / "tokenizer_config.json").read_bytes())
@@ -53,7 +76,7 @@ def is_whole(export: Path) -> bool:
 
 
 def _is_whole_file(path: Path) -> bool:
-    """Whether a safetensors file is as long as its header says."""
+    """Return whether a safetensors file is as long as its header says."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = os.fstat(file.fileno()).st_size

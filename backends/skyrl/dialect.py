@@ -9,8 +9,7 @@ baseline, which is plain.
 from functools import cache
 
 from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
-from backends.skyrl.releases import NEWEST, VERSIONS, before
-from orchestrator.errors import UnsupportedSetting, did_you_mean
+from backends.skyrl.manifest import MANIFEST, counts_steps
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
@@ -38,15 +37,5 @@ _OMITS = (
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
-    found = NEWEST if version is None else version
-    if found not in VERSIONS:
-        raise UnsupportedSetting(
-            "skyrl",
-            "backend.version",
-            version,
-            VERSIONS,
-            f"orch has no facts of its mathematics{did_you_mean(found, VERSIONS)}. "
-            f"Set backend=skyrl@{NEWEST}.",
-        )
-    return Semantics(_OLDER if before(found, "0.3.0") else _NEWER, _OMITS)
+    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for another."""
+    return Semantics(_NEWER if counts_steps(MANIFEST.release(version)) else _OLDER, _OMITS)

@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
-from backends.skyrl.layout import updates_of
-from backends.skyrl.releases import VERSIONS
+from backends.skyrl.checkpoints import updates_of
+from backends.skyrl.manifest import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.metrics.tensorboard import Scalar, scalars
 from orchestrator.records import MetricPoint
@@ -40,6 +40,11 @@ _OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _LONGEST_REPORT = 2000
 """Lines after which a printed report that does not end is taken for torn."""
+
+
+def tensorboard_of(attempt_dir: Path, updates: int) -> Path:
+    """Return the folder of an attempt's event files; its name holds the train steps of a step."""
+    return attempt_dir / f"tensorboard-x{updates}"
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:

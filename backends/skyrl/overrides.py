@@ -15,9 +15,11 @@ _SPELLINGS: dict[str, object] = {
     **dict.fromkeys(("Null", "NULL", "~", ""), None),
 }
 
+_WORD_OF = {True: "true", False: "false", None: "null"}
+
 
 def write(key: str, value: object) -> str:
-    """One override. Text that YAML could take for something else is quoted."""
+    """Return one override. Text that YAML could take for something else is quoted."""
     return f"{key}={_written(value)}"
 
 
@@ -28,6 +30,10 @@ def _written(value: object) -> str:
             return text
         quoted = json.dumps(text, ensure_ascii=False)
         return _NOT_IN_YAML.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    if value is None or isinstance(value, bool):
+        return _WORD_OF[value]
+    if type(value) is int:
+        return str(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(_quoted(item) for item in value)}]"
     return json.dumps(value)
@@ -40,7 +46,7 @@ def _quoted(item: object) -> str:
 
 
 def read(arguments: Iterable[str]) -> dict[str, object]:
-    """Key -> value of each override; the last of a key counts, as in SkyRL."""
+    """Return key -> value of each override; the last of a key counts, as in SkyRL."""
     found: dict[str, object] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")

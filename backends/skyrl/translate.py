@@ -1,20 +1,20 @@
 """A cell as a launch of SkyRL."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 
-from backends.skyrl.check import check, check_shards
-from backends.skyrl.layout import checkpoints_of, exports_of, tensorboard_of
-from backends.skyrl.lines import NEEDS, Line, lines
+from backends.skyrl import rules
+from backends.skyrl.checkpoints import exports_of, state_of
+from backends.skyrl.manifest import ENGINE, EVAL_SAMPLING, FIXED, MANIFEST, NEEDS, PLACEMENT
+from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
-from backends.skyrl.releases import ENGINE, EVAL_SAMPLING, FIXED, PLACEMENT
-from backends.skyrl.topology import Topology, micro_batch, topology
+from backends.skyrl.rules import GpuLayout, gpu_layout, micro_batch, sequences_per_gpu
 from orchestrator import scoring
 from orchestrator.data import recipe
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Settings
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import Cadence, Data, Settings
 
 ENTRY, REWARD = "orch_skyrl.py", "reward.py"
 PROMPTS_FORMAT = "chat"
@@ -23,20 +23,22 @@ PYTHON = "python"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """The launch of a cell. Raises UnsupportedSetting for what SkyRL cannot express."""
+    """Return the launch of a cell. Raise UnsupportedSetting for what SkyRL cannot express."""
     settings = cell.settings
-    version = check(settings)
-    top = topology(cell.resources, asynchronous=settings.max_staleness_steps > 0)
-    sequences = check_shards(settings, top)
-    told = tuple(lines(settings, version))
+    version = MANIFEST.version_of(settings)
+    carried = MANIFEST.carry(settings)
+    rules.check(settings, version)
+    layout = gpu_layout(cell.resources, asynchronous=settings.max_staleness_steps > 0)
+    sequences = sequences_per_gpu(settings, layout)
+    needed, needed_text = needs(settings.data, settings.model.name, settings.backend.version)
     overrides = {
-        **FIXED,
-        **_place(place, settings),
-        **dict(_machines(top)),
+        **_paths(place, settings),
+        **dict(_machines(layout)),
         **dict(_micro_batches(settings, sequences)),
         **dict(_cadence(cell.cadence, settings)),
-        **{key: value for line in told for key, value in line.overrides.items()},
+        **MANIFEST.assignments(settings, carried),
     }
+    updates = settings.batch.num_minibatches
     return LaunchPlan(
         cell_id=cell.id,
         backend="skyrl",
@@ -44,47 +46,40 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         argv=(
             PYTHON,
             str(place.plan_dir / ENTRY),
+            *_fixed_arguments(),
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            NEEDS: needs(settings),
+            NEEDS: needed_text,
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
             **scoring.files(settings.data.reward),
             **recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
-        env={
-            "TENSORBOARD_DIR": str(
-                tensorboard_of(place.attempt_dir, settings.batch.num_minibatches)
-            )
-        },
-        ledger=tuple(_entry(line, settings) for line in told),
+        env={"TENSORBOARD_DIR": str(tensorboard_of(place.attempt_dir, updates))},
+        ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried),
         bring_up="ray",
     )
 
 
-def needs(settings: Settings) -> str:
-    """What `data/train.parquet` beside it is to be made of, and names that no flag carries."""
-    return (
-        json.dumps(
-            {
-                "data": settings.data.model_dump(),
-                "model": {"name": settings.model.name},
-                "backend": {"version": settings.backend.version},
-            },
-            indent=1,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
+@lru_cache(maxsize=1024)
+def needs(data: Data, model_name: str, version: str | None) -> tuple[Mapping[str, object], str]:
+    """Return what `data/train.parquet` beside it is to be made of and names that no flag carries:
+    as data, and as the text of needs.json. Cells of a grid share it."""
+    plain = {
+        "data": data.model_dump(),
+        "model": {"name": model_name},
+        "backend": {"version": version},
+    }
+    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-def _place(place: AttemptPaths, settings: Settings) -> dict[str, object]:
+def _paths(place: AttemptPaths, settings: Settings) -> dict[str, object]:
     data, updates = place.plan_dir / "data", settings.batch.num_minibatches
     return {
         "data.train_data": [str(data / "train.parquet")],
         "data.val_data": [str(data / "validation.parquet")],
-        "trainer.ckpt_path": str(checkpoints_of(place.checkpoints_dir)),
+        "trainer.ckpt_path": str(state_of(place.checkpoints_dir)),
         "trainer.export_path": str(exports_of(place.checkpoints_dir, updates)),
         "trainer.log_path": str(place.attempt_dir / "infrastructure"),
         f"{EVAL_SAMPLING}.temperature": settings.rollout.temperature,
@@ -99,13 +94,13 @@ def _micro_batches(settings: Settings, sequences: int) -> Iterator[tuple[str, ob
         yield f"trainer.micro_{phase}_batch_size_per_gpu", micro_batch(sequences, tokens)
 
 
-def _machines(top: Topology) -> Iterator[tuple[str, object]]:
-    yield f"{PLACEMENT}.colocate_all", top.colocated
+def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
+    yield f"{PLACEMENT}.colocate_all", layout.colocated
     yield f"{PLACEMENT}.colocate_policy_ref", True
     for model in ("policy", "ref"):
-        yield f"{PLACEMENT}.{model}_num_nodes", top.num_nodes
-        yield f"{PLACEMENT}.{model}_num_gpus_per_node", top.gpus_per_node
-    yield f"{ENGINE}.num_engines", top.num_engines
+        yield f"{PLACEMENT}.{model}_num_nodes", layout.num_nodes
+        yield f"{PLACEMENT}.{model}_num_gpus_per_node", layout.gpus_per_node
+    yield f"{ENGINE}.num_engines", layout.num_engines
     yield f"{ENGINE}.tensor_parallel_size", 1
 
 
@@ -119,20 +114,9 @@ def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object
     yield "trainer.eval_interval", -(-(cadence.evaluate_every_steps or steps) // updates)
 
 
-def _entry(line: Line, settings: Settings) -> LedgerEntry:
-    section, _, name = line.field.partition(".")
-    value = getattr(settings, section)
-    if name:
-        value = getattr(value, name)
-    key = ", ".join(line.overrides) or (NEEDS if line.field.startswith("data.") else "")
-    return _ledger(line.field, line.status, key, str(value), line.note)
-
-
-@lru_cache(maxsize=4096)
-def _ledger(field: str, status: str, key: str, value: str, note: str) -> LedgerEntry:
-    return LedgerEntry.model_validate(
-        {"field": field, "status": status, "key": key, "value": value, "note": note}
-    )
+@cache
+def _fixed_arguments() -> tuple[str, ...]:
+    return tuple(write(key, value) for key, value in FIXED.items())
 
 
 @cache

@@ -284,6 +284,9 @@ def fits(kind: str, value: object) -> bool:
 
     `switch` and `bool` are one type, and so are `float x 2` and a list of two floats.
     """
+    types = _TYPES.get(kind)
+    if types is not None:
+        return type(value) in types
     if kind.startswith("Optional["):
         return value is None or fits(kind[len("Optional[") : -1], value)
     if kind.startswith("List["):
@@ -292,8 +295,7 @@ def fits(kind: str, value: object) -> bool:
     inner, times, count = kind.partition(" x ")
     if times and count.isdecimal():
         return fits(f"List[{inner}]", value) and len(value) == int(count)  # type: ignore[arg-type]
-    types = _TYPES.get(kind)
-    return types is None or type(value) in types
+    return True
 
 
 class Carried(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backends.skyrl.launch.orch_skyrl import reinforce, rollout_ppo
-from backends.skyrl.releases import NO_CLIP
+from backends.skyrl.manifest import NO_CLIP
 from orchestrator.kl.estimators import Clamp, token_kl
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import compute

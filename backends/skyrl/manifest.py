@@ -1,0 +1,657 @@
+"""How each field of a cell reaches SkyRL 0.4.0, 0.3.0 and 0.2.0: one table.
+
+Keys are SkyRL's overrides. Keys that begin with `orch.` are options of launch/orch_skyrl.py, which
+every launch runs. `needs.json`, which orch writes beside a launch, holds what no key says.
+options.json holds the keys, types, defaults and closed lists of each release.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path, PurePath
+from re import sub
+from typing import Any
+
+from orchestrator.library import release_facts
+from orchestrator.library.manifest import (
+    ABSENT,
+    TEXT,
+    Account,
+    Carried,
+    Manifest,
+    Meaning,
+    Number,
+    ReleaseTable,
+    Row,
+    Values,
+    named,
+    same,
+)
+from orchestrator.library.releases import numbers
+from orchestrator.settings import Clip, Settings
+
+VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
+"""0.4.0 is the newest; 0.3.0 the newest for Python 3.11; 0.2.0 the first whose KL in the loss has a
+gradient, and the last that trains asynchronously with its plain PPO loss."""
+NEWEST = VERSIONS[0]
+COUNTS_STEPS = "0.3.0"
+"""The first release that counts train steps, and whose asynchronous trainer refuses its own PPO
+losses."""
+NEEDS = "needs.json"
+
+ALGORITHM, OPTIMIZER = "trainer.algorithm", "trainer.policy.optimizer_config"
+PLACEMENT, ASYNC = "trainer.placement", "trainer.fully_async"
+SAMPLING, EVAL_SAMPLING = "generator.sampling_params", "generator.eval_sampling_params"
+ENGINE = "generator.inference_engine"
+ADVANTAGE, BY_STD = f"{ALGORITHM}.advantage_estimator", f"{ALGORITHM}.grpo_norm_by_std"
+REDUCTION, DIVISOR = f"{ALGORITHM}.loss_reduction", f"{ALGORITHM}.max_seq_len"
+LOSS_TYPE, DUAL = f"{ALGORITHM}.policy_loss_type", f"{ALGORITHM}.clip_ratio_c"
+CLIP_LOW, CLIP_HIGH = f"{ALGORITHM}.eps_clip_low", f"{ALGORITHM}.eps_clip_high"
+IN_REWARD, IN_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
+KL_TYPE, KL_COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
+BETAS = f"{OPTIMIZER}.adam_betas"
+STEPS, OUR_STEPS = "trainer.max_training_steps", "orch.max_training_steps"
+BATCH, MINIBATCH = "trainer.train_batch_size", "trainer.policy_mini_batch_size"
+ENABLED, BOUND = f"{ASYNC}.enabled", f"{ASYNC}.max_staleness_steps"
+ASYNCHRONOUS = "orch.asynchronous"
+
+FIXED: Values = {
+    "trainer.logger": "tensorboard",
+    "trainer.resume_mode": "latest",
+    "trainer.max_ckpts_to_keep": 2,
+    "trainer.critic.model.path": None,
+    "trainer.update_epochs_per_batch": 1,
+    "trainer.eval_before_train": True,
+    "trainer.dump_eval_results": False,
+    f"{ALGORITHM}.kl_ctrl.type": "fixed",
+    f"{ALGORITHM}.use_entropy_loss": False,
+    f"{ALGORITHM}.advantage_batch_normalize": False,
+    f"{ALGORITHM}.zero_variance_filter": False,
+    f"{ALGORITHM}.dynamic_sampling.type": None,
+    f"{ALGORITHM}.off_policy_correction.tis_ratio_type": None,
+    "generator.batched": False,
+    "generator.max_turns": 1,
+    "generator.zero_reward_on_non_stop": False,
+    "generator.apply_overlong_filtering": False,
+    "generator.eval_n_samples_per_prompt": 1,
+    f"{SAMPLING}.top_k": -1,
+    f"{SAMPLING}.min_p": 0.0,
+    f"{SAMPLING}.logprobs": 1,
+}
+"""Said in every launch, whatever the cell: not left to a default that a release may move."""
+
+NO_CLIP = (1.0, 1e9)
+"""eps_clip_low and eps_clip_high of no clip: SkyRL bounds the ratio by e^20 < 1e9 before it."""
+LOSSES = ("regular", "dual_clip", "orch_rollout_ppo", "orch_rollout_dual_clip")
+"""Policy losses of cells: without and with a dual clip, SkyRL's own and those of orch_skyrl.py."""
+
+
+@cache
+def tables() -> dict[str, ReleaseTable]:
+    """Return what each release takes, by its own configuration.
+
+    `trainer.fully_async.enabled` has no default in them: where a launch does not say it, an entry
+    point may still train asynchronously.
+    """
+    releases = release_facts.load(Path(__file__).with_name("options.json"))
+    return {
+        version: replace(
+            release_facts.table(version, options, added=("orch.",)),
+            defaults={key: each.default for key, each in options.items() if key != ENABLED},
+        )
+        for version, options in releases.items()
+    }
+
+
+class _Paths:
+    """Every path but those of policies and data that are shipped with the embedded trainer."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and not value.startswith("micro:")
+
+    def __str__(self) -> str:
+        return "a Hugging Face id or a path"
+
+
+class _Clips:
+    """Every clip but the pair of numbers that asks for none."""
+
+    def __contains__(self, value: object) -> bool:
+        return value is None or (isinstance(value, Clip) and (value.low, value.high) != NO_CLIP)
+
+    def __str__(self) -> str:
+        return "null, or a clip"
+
+
+class _Given:
+    """Every value but None."""
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def is_asynchronous(launch: Values) -> bool:
+    """Return whether a launch trains asynchronously, if its entry point reads what it says."""
+    return bool(launch.get(ENABLED, launch.get(ASYNCHRONOUS, False)))
+
+
+def _needed(launch: Values, part: str, name: str) -> object:
+    needs: Any = launch.get(NEEDS)
+    return (needs or {}).get(part, {}).get(name, ABSENT)
+
+
+def _data(name: str) -> Row:
+    """Return the row of a field of `data`: that of needs.json. Of a launch that orch did not write,
+    name and path are those of the first file that it trains on."""
+
+    def read(launch: Values) -> object:
+        needs: Any = launch.get(NEEDS) or {}
+        if "data" in needs:
+            return needs["data"].get(name, ABSENT)
+        files = launch.get("data.train_data")
+        path = str(files[0]) if isinstance(files, list) and files else "unknown"
+        return {"name": name_of(path), "path": path}.get(name, ABSENT)
+
+    return Row(
+        f"data.{name}",
+        carried_by=NEEDS,
+        offer=_PATHS if name == "path" else _COUNT if name == "num_prompts" else TEXT,
+        read=read,
+        account=("exact", f"data/train.parquet is to be made of it ({NEEDS})"),
+        advice=_SHIPPED if name == "path" else "",
+    )
+
+
+def name_of(path: str) -> str:
+    """Return a name made of a path's last part."""
+    return sub(r"[^A-Za-z0-9._+-]", "-", PurePath(path).name)[:64].lstrip("._+-") or "unknown"
+
+
+def _model_name(launch: Any) -> object:
+    name = _needed(launch, "model", "name")
+    return name_of(str(launch["trainer.policy.model.path"])) if name is ABSENT else name
+
+
+def _advantage(launch: Any) -> str:
+    name = launch[ADVANTAGE]
+    if name == "grpo" and launch[BY_STD] is False:
+        return "dr_grpo"
+    names = {"rloo": "rloo", "grpo": "grpo", "orch_reinforce": "reinforce"}
+    return names[name]
+
+
+def _clip(launch: Any) -> Clip | None:
+    """Return the clip that a policy loss and its three numbers stand for."""
+    kind, low, high = launch[LOSS_TYPE], float(launch[CLIP_LOW]), float(launch[CLIP_HIGH])
+    if kind not in LOSSES:
+        raise KeyError(kind)
+    if (low, high) == NO_CLIP:
+        return None
+    return Clip(low=low, high=high, dual=float(launch[DUAL]) if kind in LOSSES[1::2] else None)
+
+
+def _minibatches(launch: Any) -> int:
+    return int(launch[BATCH]) // int(launch[MINIBATCH])
+
+
+def _beta(launch: Any, which: int) -> object:
+    pair = launch[BETAS]
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise KeyError(str(pair))
+    return pair[which]
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def _clip_keys(settings: Settings) -> Values:
+    clip = settings.loss.clip
+    low, high = NO_CLIP if clip is None else (clip.low, clip.high)
+    keys: dict[str, object] = {CLIP_LOW: low, CLIP_HIGH: high}
+    return keys if clip is None or clip.dual is None else {**keys, DUAL: clip.dual}
+
+
+def _own_loss(settings: Settings) -> str:
+    return "dual_clip" if settings.loss.clip and settings.loss.clip.dual else "regular"
+
+
+def _rollout_loss(settings: Settings) -> str:
+    dual = settings.loss.clip and settings.loss.clip.dual
+    return "orch_rollout_dual_clip" if dual else "orch_rollout_ppo"
+
+
+def _batches(settings: Settings) -> int:
+    return settings.num_train_steps // settings.batch.num_minibatches
+
+
+def _asynchronous_keys(settings: Settings) -> Values:
+    prompts, bound = settings.batch.num_prompts, settings.max_staleness_steps
+    return {
+        ASYNCHRONOUS: True,
+        BOUND: bound,
+        f"{ASYNC}.num_parallel_generation_workers": prompts * (bound + 1),
+    }
+
+
+# ----------------------------------------------------------------------------------- accounts
+
+
+def _placement_account(settings: Settings) -> Account:
+    placement, by_sequence = settings.kl.placement, settings.loss.aggregation == "sequence_mean"
+    averaged = "In the loss the KL is averaged over each response, then over the responses" + (
+        ", as the policy loss is"
+        if by_sequence
+        else ", whatever loss.aggregation is: beta weighs otherwise than in verl or OpenRLHF"
+    )
+    if placement == "reward_and_loss":
+        return (
+            "extension",
+            "SkyRL's validator refuses both: orch_skyrl.py turns the second on after it. "
+            + averaged,
+        )
+    if placement == "loss":
+        return ("exact", "") if by_sequence else ("approximated", averaged)
+    if placement is None:
+        return "exact", "SkyRL has the loss's KL on unless told otherwise"
+    if settings.max_staleness_steps:
+        return (
+            "approximated",
+            "of the current policy's log-probabilities, not of those of the policy that sampled",
+        )
+    return (
+        "exact",
+        "subtracted token by token, summed over the response before the group's baseline",
+    )
+
+
+def _warmup_account(settings: Settings) -> Account:
+    if settings.optimizer.num_warmup_steps == 0:
+        return "exact", ""
+    return "approximated", _FROM_ZERO
+
+
+_FROM_ZERO = (
+    "counted from 0: the first train step has rate 0, and the full rate is reached one step later"
+)
+_ESTIMATOR_ADVICE = (
+    "Its loss is computed in SkyRL's workers, which no registry reaches. On policy "
+    "kl.estimator=k2, kl.placement=loss has the gradient of k1+, k2+, k3+, rho_k3 and sg_rho_k2; "
+    "backend verl runs them all."
+)
+_RESET_ADVICE = (
+    "SkyRL renews the reference policy at the end of every epoch or never. Leave it out; of orch's "
+    "backends only the embedded trainer resets it."
+)
+_SHIPPED = "That is shipped with orch for its embedded trainer; use backend micro."
+_ROLLOUT_RATIO = (
+    "SkyRL refuses its PPO losses here, whose old policy is not the one that sampled: "
+    "orch_skyrl.py registers one whose ratio is to the policy that sampled"
+)
+_NO_RATIO = (
+    "the old log-probabilities are the current policy's, so the ratio is 1: nothing is clipped and "
+    "no staleness corrected"
+)
+_AGGREGATE_BOUND = (
+    "held over all rollouts together: single ones may be older, which SkyRL only warns of; weights "
+    "change while a response is being sampled. No entry point of the wheel trains asynchronously: "
+    "orch_skyrl.py is one"
+)
+_SEED = (
+    "seeds the order of prompts, the trainer and vLLM's engines; equal seeds do not give equal bits"
+)
+_EPOCHS = (
+    "SkyRL < 0.3.0 counts epochs only: orch_skyrl.py repeats the data to exactly so many rollout "
+    "batches"
+)
+_TEMPLATE = (
+    "SkyRL always applies a template: orch_skyrl.py gives the tokenizer one that adds only its "
+    "first token"
+)
+_REWARD = "SkyRL has no such reward: reward.py, in an environment that orch_skyrl.py registers"
+_WHITENS = "SkyRL's reinforce++ whitens over the batch: orch_skyrl.py registers the plain one"
+_CLAMPED = "log r is held within 20 and the estimate within 10; the gradient is 0 beyond"
+
+# ------------------------------------------------------------------------------------ the table
+
+_PATHS, _CLIPS = _Paths(), _Clips()
+_COUNT = Number(least=1, whole=True, null=True)
+_WHOLE, _POSITIVE = Number(least=0, whole=True), Number(least=1, whole=True)
+_SYNCHRONOUS: Mapping[str, Any] = {"max_staleness_steps": (0,)}
+_STALE: Mapping[str, Any] = {"max_staleness_steps": _POSITIVE}
+
+MODEL_AND_DATA = (
+    Row(
+        "model.name",
+        carried_by=NEEDS,
+        read=_model_name,
+        account=("exact", f"for people; {NEEDS} keeps it"),
+    ),
+    Row(
+        "model.path",
+        "trainer.policy.model.path",
+        offer=_PATHS,
+        adds=lambda s: {"trainer.ref.model.path": s.model.path},
+        advice=_SHIPPED,
+    ),
+    Row(
+        "model.chat_template",
+        "orch.chat_template",
+        offer=(
+            Meaning("default", ABSENT, note="the tokenizer's own", spellings=("default",)),
+            Meaning("none", "none", "extension", _TEMPLATE),
+        ),
+    ),
+    *(_data(name) for name in ("name", "path", "split", "num_prompts", "instruction")),
+    Row(
+        "data.reward",
+        "environment.env_class",
+        offer=tuple(
+            Meaning(rule, "orch", "extension", _REWARD)
+            for rule in ("math_boxed", "countdown", "exact")
+        ),
+        read=lambda launch: _needed(launch, "data", "reward"),
+    ),
+    Row(
+        "data.max_prompt_tokens",
+        "trainer.max_prompt_length",
+        offer=_POSITIVE,
+        adds=lambda s: {"generator.max_input_length": s.data.max_prompt_tokens},
+        account=("exact", "longer prompts are left out, not cut"),
+    ),
+)
+OBJECTIVE = (
+    Row(
+        "advantage.estimator",
+        ADVANTAGE,
+        offer=(
+            *named({"rloo": "rloo", "grpo": "grpo", "dr_grpo": "grpo"}),
+            Meaning("reinforce", "orch_reinforce", "extension", _WHITENS),
+        ),
+        adds=lambda s: {BY_STD: s.advantage.estimator != "dr_grpo"},
+        read=_advantage,
+        account=("exact", "of the reward summed over the response, any KL penalty included"),
+    ),
+    Row(
+        "loss.aggregation",
+        REDUCTION,
+        offer=named(
+            {
+                "token_mean": "token_mean",
+                "sequence_mean": "sequence_mean",
+                "constant": "seq_mean_token_sum_norm",
+            }
+        ),
+    ),
+    Row(
+        "loss.constant_tokens",
+        DIVISOR,
+        offer=_COUNT,
+        read=lambda launch: (
+            launch[DIVISOR] if launch[REDUCTION] == "seq_mean_token_sum_norm" else None
+        ),
+    ),
+    Row(
+        "loss.clip",
+        LOSS_TYPE,
+        offer=_CLIPS,
+        write=_own_loss,
+        adds=_clip_keys,
+        read=_clip,
+        when=_SYNCHRONOUS,
+        account=(
+            "exact",
+            "the ratio is to the policy as it was when the rollout batch was sampled",
+        ),
+        advice=f"SkyRL is asked for no clip by {NO_CLIP}: set loss.clip=null.",
+    ),
+    Row(
+        "loss.clip",
+        LOSS_TYPE,
+        offer=_CLIPS,
+        write=_own_loss,
+        adds=_clip_keys,
+        read=_clip,
+        when=_STALE,
+        until=COUNTS_STEPS,
+        account=("approximated", _NO_RATIO),
+    ),
+    Row(
+        "loss.clip",
+        LOSS_TYPE,
+        offer=_CLIPS,
+        write=_rollout_loss,
+        adds=_clip_keys,
+        read=_clip,
+        when=_STALE,
+        since=COUNTS_STEPS,
+        account=("extension", _ROLLOUT_RATIO),
+    ),
+)
+KL = (
+    Row(
+        "kl.estimator",
+        carried_by=f"{IN_REWARD}=false and {IN_LOSS}=false",
+        offer=same("none"),
+        read=lambda _: "none",
+        when={"kl.placement": (None,)},
+        account=("exact", "no reference policy is loaded, no KL is logged"),
+    ),
+    Row(
+        "kl.estimator",
+        KL_TYPE,
+        offer=(
+            *same("k1", "k2", note="not clamped"),
+            Meaning("k3", "k3", "approximated", _CLAMPED),
+            *same("abs", note="not clamped"),
+        ),
+        when={"kl.placement": _Given()},
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.placement",
+        IN_REWARD,
+        offer=(
+            Meaning("reward_and_loss", True, also={IN_LOSS: False, "orch.kl_in_loss_too": True}),
+            Meaning("reward", True, also={IN_LOSS: False}),
+            Meaning("loss", False, also={IN_LOSS: True}),
+            Meaning(None, False, also={IN_LOSS: False}),
+        ),
+        account=_placement_account,
+    ),
+    Row(
+        "kl.beta",
+        KL_COEFFICIENT,
+        offer=Number(least=0),
+        read=lambda launch: launch[KL_COEFFICIENT] if launch[IN_REWARD] or launch[IN_LOSS] else 0.0,
+        account=("exact", "of the reward and the loss"),
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        "trainer.update_ref_every_epoch",
+        offer=(Meaning(None, False),),
+        advice=_RESET_ADVICE,
+    ),
+)
+ROLLOUT_AND_BATCH = (
+    Row("rollout.group_size", "generator.n_samples_per_prompt", offer=_POSITIVE),
+    Row("rollout.max_response_tokens", f"{SAMPLING}.max_generate_length", offer=_POSITIVE),
+    Row(
+        "rollout.temperature",
+        f"{SAMPLING}.temperature",
+        offer=Number(),
+        account=("exact", "log-probabilities are taken at it, too"),
+    ),
+    Row(
+        "rollout.top_p",
+        f"{SAMPLING}.top_p",
+        offer=Number(),
+        account=(
+            "exact",
+            "truncates sampling only; log-probabilities are of the whole distribution",
+        ),
+    ),
+    Row("batch.num_prompts", BATCH, offer=_POSITIVE),
+    Row(
+        "batch.num_minibatches",
+        MINIBATCH,
+        offer=_POSITIVE,
+        write=lambda s: s.batch.num_prompts // s.batch.num_minibatches,
+        read=_minibatches,
+        account=("exact", "SkyRL's key is the size of one, in prompts"),
+    ),
+)
+OPTIMIZATION = (
+    Row("optimizer.learning_rate", f"{OPTIMIZER}.lr", offer=Number()),
+    Row("optimizer.weight_decay", f"{OPTIMIZER}.weight_decay", offer=Number()),
+    Row(
+        "optimizer.beta1",
+        BETAS,
+        offer=Number(),
+        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
+        read=lambda launch: _beta(launch, 0),
+    ),
+    Row(
+        "optimizer.beta2",
+        BETAS,
+        offer=Number(),
+        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
+        read=lambda launch: _beta(launch, 1),
+    ),
+    Row(
+        "optimizer.epsilon",
+        carried_by="PyTorch's default",
+        offer=same(1e-8),
+        account=("exact", "PyTorch's default; SkyRL has no key for it"),
+        advice="SkyRL has no key for AdamW's epsilon. Set optimizer.epsilon=1e-8.",
+    ),
+    Row(
+        "optimizer.max_grad_norm",
+        f"{OPTIMIZER}.max_grad_norm",
+        offer=Number(null=True, off=0.0),
+        account=("exact", "0 is no clipping; then no gradient norm is logged either"),
+    ),
+    Row(
+        "optimizer.schedule",
+        f"{OPTIMIZER}.scheduler",
+        offer=(
+            Meaning("constant", "constant_with_warmup", spellings=("constant",)),
+            *same("linear", "cosine"),
+        ),
+    ),
+    Row(
+        "optimizer.num_warmup_steps",
+        f"{OPTIMIZER}.num_warmup_steps",
+        offer=_WHOLE,
+        account=_warmup_account,
+    ),
+)
+RUN = (
+    Row(
+        "num_train_steps",
+        STEPS,
+        offer=_POSITIVE,
+        write=_batches,
+        adds=lambda s: {"trainer.epochs": _batches(s)},
+        read=lambda launch: _steps(launch, STEPS, OUR_STEPS),
+        since=COUNTS_STEPS,
+        account=("exact", "in rollout batches; there are more epochs than can be needed"),
+    ),
+    Row(
+        "num_train_steps",
+        OUR_STEPS,
+        offer=_POSITIVE,
+        write=_batches,
+        adds=lambda _: {"trainer.epochs": 1},
+        read=lambda launch: _steps(launch, OUR_STEPS, STEPS),
+        until=COUNTS_STEPS,
+        account=("extension", _EPOCHS),
+    ),
+    Row(
+        "backend.name",
+        carried_by="the program that is launched",
+        offer=same("skyrl"),
+        read=lambda _: "skyrl",
+    ),
+    *(
+        Row(
+            "backend.version",
+            carried_by=NEEDS,
+            offer=same(*((None, version) if version == NEWEST else (version,))),
+            read=lambda launch: (
+                None
+                if _needed(launch, "backend", "version") is ABSENT
+                else _needed(launch, "backend", "version")
+            ),
+            since=version,
+            until=newer,
+            account=("exact", f"SkyRL {version}"),
+        )
+        for version, newer in zip(VERSIONS, ("", *VERSIONS), strict=False)
+    ),
+    Row(
+        "max_staleness_steps",
+        ENABLED,
+        offer=(Meaning(0, False),),
+        read=lambda launch: ABSENT if is_asynchronous(launch) else 0,
+        since=COUNTS_STEPS,
+    ),
+    Row(
+        "max_staleness_steps",
+        carried_by=f"orch_skyrl.py without {ASYNCHRONOUS}",
+        offer=same(0),
+        read=lambda launch: ABSENT if is_asynchronous(launch) else 0,
+        until=COUNTS_STEPS,
+    ),
+    Row(
+        "max_staleness_steps",
+        ENABLED,
+        offer=_POSITIVE,
+        write=lambda _: True,
+        adds=_asynchronous_keys,
+        read=lambda launch: launch[BOUND],
+        since=COUNTS_STEPS,
+        account=("approximated", _AGGREGATE_BOUND),
+    ),
+    Row(
+        "max_staleness_steps",
+        ASYNCHRONOUS,
+        offer=_POSITIVE,
+        write=lambda _: True,
+        adds=_asynchronous_keys,
+        read=lambda launch: launch[BOUND],
+        until=COUNTS_STEPS,
+        account=("approximated", _AGGREGATE_BOUND),
+    ),
+    Row("seed", "trainer.seed", offer=_WHOLE, account=("approximated", _SEED)),
+)
+
+
+def _steps(launch: Any, *keys: str) -> object:
+    batches = next((launch[key] for key in keys if launch.get(key)), None)
+    return ABSENT if batches is None else batches * _minibatches(launch)
+
+
+def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
+    """Return all keys that carry a field, and the field's own value."""
+    keys = ", ".join(key for key, value in carried.sent.items() if value is not ABSENT)
+    in_file = NEEDS if carried.row.field.startswith("data.") else ""
+    return keys or in_file, str(carried.value)
+
+
+MANIFEST = Manifest(
+    library="skyrl",
+    versions=VERSIONS,
+    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZATION, *RUN),
+    tables=tables(),
+    extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},
+    show=_show,
+    version_advice=f"Set backend=skyrl@{NEWEST}, or leave the version out.",
+)
+
+
+def counts_steps(version: str) -> bool:
+    """Return whether a release counts train steps, not epochs only."""
+    return numbers(version) >= numbers(COUNTS_STEPS)
