@@ -1,11 +1,11 @@
-"""What a reviewer looks at: one self-contained page per experiment.
+"""The page of an experiment for its reviewers: one self-contained HTML file.
 
-Works from disk, offline, on a phone, printed, and in a sandboxed frame (MLflow's artifact
+It works from disk, offline, on a phone, printed, and in a sandboxed frame (MLflow's artifact
 preview): styles, scripts, plotly.js and the data are inlined, and a content security policy
-forbids everything else. Only the scripts whose hashes it names can run, so nothing that comes from
-a spec, a log or a cell's name can.
+forbids everything else. Only the scripts whose hashes the policy names can run, so no text
+from a spec, a log or a cell's name can run as a script.
 
-Served live (serve.py), it is kept up to date by board.py and renews itself by live.js.
+When it is served live, a `Board` (serve.py) builds new versions and live.js loads them.
 """
 
 from dashboards.page import html as html

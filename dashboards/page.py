@@ -1,4 +1,8 @@
-"""The parts of the page, from a report's plain data. Everything is escaped here, once."""
+"""A report as one HTML page.
+
+The module has the parts of the page, the packed curves, and the frame with its content security
+policy. Every text is escaped once, in this module.
+"""
 
 import base64
 import hashlib
@@ -30,7 +34,7 @@ LONG = 44
 
 
 def element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
-    """One element with text in it."""
+    """Return an element that contains `text`, escaped."""
     return f"<{name}{_attributes(attributes or {})}>{escape(text)}</{name}>"
 
 
@@ -39,14 +43,17 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 
 def navigation(sections: Iterable[Section]) -> str:
-    """Links to every section."""
+    """Return a `nav` element with a link to every section."""
     links = [element("a", "The answer", {"href": "#answer"})]
     links += [element("a", section.title, {"href": f"#{section.id}"}) for section in sections]
     return f'<nav aria-label="Sections">{"".join(links)}</nav>'
 
 
 def claim_cards(found: Sequence[Card]) -> str:
-    """The claims with their verdicts; those that could not be tested are folded."""
+    """Return the cards of all claims.
+
+    Three or more claims that could not be tested are folded, if others were tested.
+    """
     tested = [card for card in found if card.verdict != "not testable"]
     rest = [card for card in found if card.verdict == "not testable"]
     if not tested or len(rest) < 3:
@@ -76,7 +83,7 @@ def _card(card: Card) -> str:
 
 
 def fact_list(found: Iterable[tuple[str, str]]) -> str:
-    """Names and values in a row."""
+    """Return a `dl` element of names and values."""
     pairs = "".join(
         f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in found
     )
@@ -84,7 +91,7 @@ def fact_list(found: Iterable[tuple[str, str]]) -> str:
 
 
 def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
-    """One section of the page."""
+    """Return a section of the page as HTML. `pictures`: figure id -> names of its pictures."""
     loud = element("p", section.note, {"class": "loud", "role": "note"}) if section.note else ""
     inner = [element("h2", section.title), loud, *(_paragraph("p", text) for text in section.text)]
     if section.points:
@@ -99,7 +106,7 @@ def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None 
 
 
 def _paragraph(name: str, text: str) -> str:
-    """An element with text in it, in which `...` is code."""
+    """Return an element that contains `text`, escaped. Text between backquotes becomes code."""
     return f"<{name}>{re.sub('`([^`]+)`', _CODE, escape(text))}</{name}>"
 
 
@@ -107,7 +114,7 @@ _CODE = r"<code>\1</code>"
 
 
 def _pictures(names: Sequence[str]) -> str:
-    """Links to a figure's pictures, folded where there are many."""
+    """Return links to a figure's pictures. Three or more are folded."""
     each = [
         f"{escape(name)}: "
         + " ".join(element("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
@@ -203,7 +210,7 @@ def _entry(entry: Entry) -> str:
     return f'<details class="entry">{summary}{lines}{link}</details>'
 
 
-# Curves as the page holds them: three significant digits in 16 bits, so that it stays small.
+# Curves as the page holds them: three significant digits in 16 bits, so that the page stays small.
 #
 # A value is m · 10^e with |m| < 1000 and -12 <= e < 20, written as (m + 999) · 32 + e + 12; 65535
 # is no number. Smaller than 1e-12 becomes 0; larger than 9.99e21 becomes that. A series is the
@@ -215,7 +222,10 @@ LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
 def packed_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Report.data with its curves packed, and what means and intervals are made with."""
+    """Return Report.data with packed curves, quantiles of Student's t, and the names of shares.
+
+    The quantiles are by number of seeds; page.js computes means and intervals with them.
+    """
     found = data.get("configurations", ())
     most = max((len(c["s"]) for each in found for c in each["curves"].values()), default=0)
     names = {m for each in found for m in each["curves"]}
@@ -238,7 +248,7 @@ def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def packed_series(values: Sequence[float | None]) -> str:
-    """One series."""
+    """Return a series as base64, in the 16-bit format described above. None becomes GAP."""
     import numpy as np
 
     x = np.array([np.nan if v is None else v for v in values], dtype=float)
@@ -263,8 +273,11 @@ Pictures = Mapping[str, Sequence[str]]
 
 
 def html(report: Report, pictures: Pictures | None = None, *, live: bool = False) -> str:
-    """The whole page as text. It fetches nothing and needs nothing beside it; with `pictures`, it
-    links to those files; `live`, it asks the server it came from for newer versions of itself."""
+    """Return the whole page as text.
+
+    The page fetches nothing and needs no other file. With `pictures`, it links to those files.
+    If `live`, it asks its server for newer versions of itself.
+    """
     scripts = (
         _plotly(),
         _asset("figures.js"),
@@ -296,7 +309,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
 
 
 def _sections(report: Report, pictures: Pictures) -> Iterator[str]:
-    """Every section; what chooses the figures' content stands before the first that has any."""
+    """Yield every section. The form of filters comes before the first section with figures."""
     filters = '<form id="filters" aria-label="What the figures show" hidden></form>'
     for section in report.sections:
         if section.figures and filters:
@@ -362,6 +375,6 @@ def _hash(text: str) -> str:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """Compact JSON that cannot close its script element."""
+    """Return compact JSON that cannot close its script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,4 +1,7 @@
-"""Looks of series in pictures: Okabe and Ito's colours, with a mark and a dash of their own."""
+"""A report's figures as PNG and PDF files.
+
+Series have Okabe and Ito's colours, and a mark and a dash each.
+"""
 
 import io
 import re
@@ -30,7 +33,7 @@ FONT: Any = {
 
 
 class SeriesStyle(NamedTuple):
-    """How one series is drawn."""
+    """Colour, mark and dash of one series."""
 
     color: str
     mark: str
@@ -41,7 +44,7 @@ NO_KL_STYLE = SeriesStyle("#5b626b", "o", "-")
 
 
 def series_styles(values: Sequence[str]) -> Callable[[str], SeriesStyle]:
-    """A look for each value of a list; what is named `none` is grey."""
+    """Return a function from a value to its style. The value `none` is grey."""
     known = [v for v in dict.fromkeys(values) if v != "none"]
     order = list(dict.fromkeys([*USUAL, *known])) if set(known) & set(USUAL) else known
 
@@ -55,7 +58,7 @@ def series_styles(values: Sequence[str]) -> Callable[[str], SeriesStyle]:
 
 
 def ramp_styles(values: Sequence[float]) -> Callable[[float | None], SeriesStyle]:
-    """Looks of values with an order: one ramp of falling darkness. None is grey."""
+    """Return a function from an ordered value to its style on one colour ramp. None is grey."""
     order = list(values)
 
     def of(value: Any) -> SeriesStyle:
@@ -74,7 +77,7 @@ def _rgb(text: str) -> list[int]:
     return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-# What pictures are put together from: panels, lines with bands, dots with intervals.
+# Building blocks of pictures: panels, lines with bands, dots with intervals.
 
 
 WIDTH = 10.0
@@ -83,15 +86,18 @@ FigureData = Mapping[str, Any]
 
 
 def escape_math(text: str) -> str:
-    """Text matplotlib does not read as mathematics."""
+    """Return text with `$` escaped, so that matplotlib does not read it as mathematics."""
     return text.replace("$", r"\$")
 
 
 def panels(
     count: int, columns: int = 3, height: float = 2.4, *, rows_of: int = 0, side: float = 0.45
 ) -> Any:
-    """A figure with `count` axes. `rows_of`: the rows of a dot plot; `side`: inches left of each
-    axes, for its labels. Places are fixed: finding them by drawing costs more than drawing."""
+    """Return a matplotlib figure, and a list of its `count` axes.
+
+    rows_of: number of rows of a dot plot. side: inches to the left of each axes, for labels.
+    Positions are computed, because finding them by drawing costs more than the drawing.
+    """
     from matplotlib.figure import Figure as Canvas
 
     columns = min(columns, count)
@@ -138,7 +144,10 @@ def dot_plot(
     rows: Sequence[tuple[str, Any, SeriesStyle, Any]],
     before: Sequence[tuple[str, float | None]] = (),
 ) -> None:
-    """The first row on top; models before training below them, as stars."""
+    """Draw rows of dots with intervals, the first row on top.
+
+    Models before training are stars below the rows.
+    """
     names = [*(name for name, *_ in rows), *(name for name, _ in before)]
     for i, (_, found, look, wide) in enumerate(rows):
         place = len(names) - 1 - i
@@ -179,10 +188,10 @@ def legend(made: Any, axes: Sequence[Any]) -> None:
         made.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)
 
 
-# Each figure of a report as PNG and PDF, from the same data as the page's.
+# Each figure of a report as PNG and PDF, from the same data as the figure on the page.
 #
 # Figures of single settings are one picture a study and setting; the others are one picture each.
-# Colours are Okabe and Ito's; marks and dashes tell the same apart.
+# Colours are Okabe and Ito's; marks and dashes distinguish the same series.
 
 
 FORMATS: Mapping[str, dict[str, Any]] = {
@@ -198,8 +207,10 @@ Drawn = tuple[str, Any]
 
 
 def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Writes them to `folder`; figure id -> names without endings. Older pictures there go; with no
-    report, all of them."""
+    """Write a report's pictures to `folder`; return figure id -> picture names without endings.
+
+    Remove every other PNG and PDF file of the folder. Without a report, remove all of them.
+    """
     from orchestrator.files import write_bytes
 
     written: dict[str, tuple[str, ...]] = {}
@@ -221,7 +232,7 @@ def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:
-    """The pictures of one figure; none where it has nothing to show."""
+    """Yield the pictures of one figure. Yield nothing if the figure has no data to draw."""
     from matplotlib import rc_context
 
     with rc_context(FONT):
@@ -261,7 +272,7 @@ def _titled(made: Any, title: str, report: Report) -> None:
         )
 
 
-# ---------------------------------------------------------------- of one setting
+# ---------------------------------------------------------------- figures of one setting
 
 
 def _curves(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
@@ -342,7 +353,7 @@ def _stability(data: FigureData, _figure: Figure, own: Sequence[FigureData]) -> 
     return made
 
 
-# ---------------------------------------------------------------- of the whole experiment
+# ---------------------------------------------------------------- figures of the whole experiment
 
 
 def _predicted(data: FigureData, figure: Figure) -> Any:

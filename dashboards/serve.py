@@ -60,7 +60,7 @@ _ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
 
 
 class Page(NamedTuple):
-    """A page as it is served."""
+    """One version of the page, as it is served."""
 
     html: bytes
     markdown: bytes
@@ -81,7 +81,7 @@ class BoardState(NamedTuple):
 
 @dataclass(frozen=True)
 class PageSource:
-    """Functions that give states and pages.
+    """The functions that return states and pages.
 
     Both may raise OrchError; neither changes anything on disk.
     """
@@ -91,7 +91,7 @@ class PageSource:
 
 
 class Board:
-    """Builds pages in a thread of its own, and keeps the last one. `close` ends the thread."""
+    """A thread that builds pages and keeps the last one. `close` ends the thread."""
 
     def __init__(self, source: PageSource, clock: Callable[[], float] = time.monotonic):
         self.builds = 0
@@ -108,7 +108,7 @@ class Board:
 
     @property
     def version(self) -> str:
-        """A digest of the page; empty until there is one."""
+        """Return a digest of the page; empty until there is a page."""
         return self._version
 
     def page(self, seconds: float | None = 0.0) -> Page | None:
@@ -167,7 +167,7 @@ class Board:
 
 @dataclass
 class DashboardSite:
-    """The content of a server."""
+    """The content of a server: the board, the files, the last lines of cells, and the token."""
 
     board: Board
     files: Callable[[], Mapping[str, Path]]
@@ -180,7 +180,7 @@ class DashboardSite:
 
 
 class DashboardServer(ThreadingHTTPServer):
-    """A listening server; `address` is what to open."""
+    """A listening server. Open `address` in a browser."""
 
     daemon_threads = True
 
@@ -194,7 +194,7 @@ class DashboardServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The URL to open, with the token if there is one."""
+        """Return the URL to open, with the token if the site has one."""
         shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  (compared, not bound)
         shown = f"[{shown}]" if ":" in shown else shown
         query = f"?token={quote(self.site.token)}" if self.site.token else ""
@@ -239,7 +239,10 @@ def _own_names() -> set[str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection. Threads and timeouts are those of http.server (docs/decisions/021)."""
+    """The handler of one connection.
+
+    Threads and timeouts are those of http.server (docs/decisions/021).
+    """
 
     server: DashboardServer
     protocol_version = "HTTP/1.1"
