@@ -1,6 +1,6 @@
-"""An experiment told to a reviewer: the answer first, then the evidence, then where it came from.
+"""The report of an experiment: the answer first, then the evidence, then its sources.
 
-`report` is pure and gives plain data; `markdown` writes it as text, dashboards/ as a page.
+`report` is pure and returns plain data. `markdown` writes it as text, dashboards/ as a page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ INCOMPLETE = (
 
 @dataclass(frozen=True)
 class Context:
-    """What the page shows beside the comparison, read elsewhere."""
+    """Content of the page that is not part of the comparison. `read_context` reads it."""
 
     baselines: Sequence[ScoredBaseline] = ()
     sides: Sequence[LibrarySide] = ()
@@ -94,10 +94,10 @@ def report(
     sections: Sequence[Section] = (),
     data: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Everything the page and the Markdown say.
+    """Return everything that the page and the Markdown show.
 
-    `last_lines`: cell id -> the end of what a failed cell printed. `created`: when, as text.
-    `sections` stand before the one on failures, with their own `data` for figures.
+    last_lines: cell id -> the end of what a failed cell printed. created: the time, as text.
+    sections: placed before the section on failures; `data` is for their figures.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
     other = context or Context()
@@ -153,14 +153,14 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
 
 
 def incomplete(faults: Sequence[str]) -> Section | None:
-    """What is wrong with the evaluations on disk; nothing where nothing is."""
+    """Return a section on faulty evaluations on disk; None if there is no fault."""
     if not faults:
         return None
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
 def unlearnt(records: Sequence[Record]) -> Section | None:
-    """Runs whose gradient was exactly 0 for a while; nothing where there are none."""
+    """Return a section on runs whose gradient was exactly 0 for a while; None without such runs."""
     told = [
         found.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in records
@@ -179,7 +179,7 @@ def limited(
     spec: Spec,
     baselines: Sequence[ScoredBaseline],
 ) -> Section:
-    """What the experiment cannot show."""
+    """Return a section on the limits of the experiment."""
     known = [
         f"{one.baseline.model} (chat template: {one.baseline.chat_template})"
         for one in baselines

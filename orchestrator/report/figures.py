@@ -1,4 +1,4 @@
-"""Figures."""
+"""The data that the figures of a report draw."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,11 @@ def figure_data(
     main: Sequence[str | None] = (),
     studies: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """See above."""
+    """Return the data of figures: metrics, grids of steps, and one entry for each configuration.
+
+    main: the metrics of the main result; None is left out. Series are thinned so that all
+    curves together hold at most MAX_VALUES values, but at least MIN_POINTS points each.
+    """
     grids: dict[tuple[int, ...], int] = {}
     settings = setting_names(found)
     curves = [(c, m) for c in found for m in CURVES if has_curve(c, m)]
@@ -84,19 +88,19 @@ def figure_data(
 
 
 def has_curve(c: Configuration, metric: str) -> bool:
-    """Whether there is a curve to draw: a single point is told as a final value."""
+    """Return True if there is a curve to draw. A single point is shown as a final value."""
     return metric in c.curves and len(c.curves[metric].steps) > 1
 
 
 def axis_label(metric: str) -> str:
-    """A metric's name on an axis, with its unit."""
+    """Return a metric's name for an axis, with its unit."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     text = label_of(metric)
     return f"{text} ({unit})" if unit else text
 
 
 def setting_names(found: Sequence[Configuration]) -> list[str]:
-    """What tells each configuration's setting from the others of its study: `qwen2.5-7b`."""
+    """Return the name of each configuration's setting within its study, such as `qwen2.5-7b`."""
     values: dict[str, dict[str, set[str]]] = {}
     for c in found:
         for trait, value in c.traits.items():
@@ -116,7 +120,7 @@ def _setting_name(c: Configuration, values: Mapping[str, set[str]]) -> str:
 
 
 def _releases(backends: str, versions: str) -> str:
-    """`verl 0.9.1 | micro`, of `verl | micro` and `0.9.1 | none`."""
+    """Return `verl 0.9.1 | micro` for `verl | micro` and `0.9.1 | none`."""
     names, numbers = backends.split(" | "), versions.split(" | ")
     if len(names) != len(numbers):
         return f"{backends} {versions}"
@@ -151,14 +155,17 @@ def _curve_data(
 
 
 def kept_points(count: int, most: int) -> list[int]:
-    """Which of `count` points are drawn: all, or `most` evenly spaced ones with both ends."""
+    """Return the indices of the drawn points: all, or `most` evenly spaced ones with both ends."""
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:
-    """Train steps of the longest curve that was measured, and the points that are drawn of it."""
+    """Return the steps of the longest measured curve, and the most points drawn of a curve.
+
+    None if no curve is thinned.
+    """
     most = max(
         (max((len(run.series.get(m, ())) for run in c.runs), default=0) for c, m in curves),
         default=0,
@@ -168,7 +175,7 @@ def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> l
 
 
 def rounded(value: float | None) -> float | int | None:
-    """Rounded to DIGITS significant digits; None for what is no finite number."""
+    """Return a number with DIGITS significant digits, or None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.{DIGITS}g}")
@@ -176,7 +183,7 @@ def rounded(value: float | None) -> float | int | None:
 
 
 def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
-    """`rounded` of many at once, at these places."""
+    """Return `rounded` of the values at these indices, computed at once."""
     import numpy as np
 
     x = np.asarray(values, dtype=float)[list(at)]
@@ -199,6 +206,6 @@ def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None
 
 
 def with_setting_names(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
-    """Each configuration with the name of its setting."""
+    """Return each configuration with the name of its setting."""
     every = list(found)
     return list(zip(every, setting_names(every), strict=True))

@@ -1,7 +1,6 @@
-"""Sections about libraries: the same cells in several, what each makes of a KL term, gradients.
+"""Sections about libraries: the same cells in several, KL terms as measured, gradients.
 
-The tables of `orch compare --by backend` are the report's: `library_tables` gives them to the
-terminal.
+`orch compare --by backend` prints the same tables: `library_tables` yields them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +100,7 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
 
 
 def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
-    """Return what the figure draws: one panel a question and side.
+    """Return the panels of the figure: one for each question and side.
 
     {"title", "metric", "label", "x": rollouts, "libraries": {name: values}}
     """
@@ -162,7 +161,7 @@ def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what rehearsals do not imitate, and what a library would refuse."""
+    """Yield sentences on what rehearsals do not imitate, and on what a library would refuse."""
     for each in meaning:
         for sentence in each["omits"]:
             yield f"{each['library']}, not imitated: {sentence}"
@@ -303,7 +302,7 @@ def _library_links(side: LibrarySide, question: str, library: str) -> ReportText
     return tuple(cell_link(cell.id, f"s{seed}") for seed, cell in sorted(cells.items()))
 
 
-# ---------------------------------------------------------------- what a library makes of a KL term
+# ------------------------------------------------------------ KL terms as measured in each library
 
 
 def capability_section(comparison: Comparison) -> Section | None:

@@ -11,7 +11,7 @@ MAX_ROWS = 200
 
 
 def markdown(report: Report) -> str:
-    """The whole report as text. Markup in names and questions is inert."""
+    """Return the whole report as Markdown. Markup in names and questions is escaped."""
     return "\n".join([*_head(report), *(line for s in report.sections for line in _section(s))])
 
 
@@ -60,7 +60,7 @@ def _map_table(found: Map) -> ReportTable:
 
 
 def map_text(cell: MapCell | None) -> str:
-    """`2 of 3`, or nothing where the grid has no cell."""
+    """Return `2 of 3`, `not ended`, or an empty text where the grid has no cell."""
     return (
         "" if cell is None else f"{cell.collapsed} of {cell.ended}" if cell.ended else "not ended"
     )
@@ -79,6 +79,6 @@ def _table(table: ReportTable) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Text on one line that Markdown and HTML leave alone."""
+    """Return the text on one line, escaped for Markdown and HTML."""
     escaped = re.sub(r"([\\`*_\[\]|#])", r"\\\1", " ".join(text.split()))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

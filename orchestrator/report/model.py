@@ -1,4 +1,4 @@
-"""What a report is made of: plain data, no markup. Drawn by dashboards/, written by markdown.py."""
+"""The parts of a report: plain data, no markup. dashboards/ draws it, markdown.py writes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ FigureKind = Literal[
 
 @dataclass(frozen=True)
 class Link:
-    """Text that leads somewhere: `#cell-<id>` on the page, a relative path, an address."""
+    """Text that links to `#cell-<id>` on the page, to a relative path, or to an address."""
 
     text: str
     href: str
@@ -47,7 +47,7 @@ class Card:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows of text under a head."""
+    """A table: rows of text under a head."""
 
     caption: str
     columns: tuple[str, ...]
@@ -69,7 +69,10 @@ class MapCell:
 
 @dataclass(frozen=True)
 class Map:
-    """Estimator and placement down, beta across, for one study and setting."""
+    """A collapse map of one study and setting.
+
+    Rows are estimators and placements, columns are betas.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -78,12 +81,12 @@ class Map:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of `Report.data`; the tables of its section hold the same numbers.
+    """A figure drawn from `Report.data`. The tables of its section hold the same numbers.
 
     finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
     configuration; measures: curves, one panel a metric; predicted: observed over predicted;
     gradients: the laboratory's Fig. 1, from `data["laboratory"]`; stability: dots, one panel a
-    measure of `data["stability"]`; published: intervals of ours beside the paper's numbers, from
+    measure of `data["stability"]`; published: our intervals and the paper's numbers, from
     `data["published"]`; libraries: curves by library, one panel a question, from
     `data["libraries"]`; trials: the panels of searches in `data["tune"]`.
     """
@@ -98,7 +101,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Entry:
-    """A title and preformatted lines, as of a failed cell."""
+    """A title and preformatted lines, such as those of a failed cell."""
 
     title: str
     lines: str
@@ -124,7 +127,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """One experiment at one scale, told to a reviewer."""
+    """The report of one experiment at one scale."""
 
     name: str
     question: str
@@ -138,17 +141,17 @@ class Report:
     cards: tuple[Card, ...]
     sections: tuple[Section, ...]
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What figures draw, as JSON: see report/data.py."""
+    """The data of figures, as JSON: see report/figures.py."""
     created: str = ""
     written: str = ""
     """By what: orch's version, and the commit of the spec's folder where there is one."""
 
 
 def text_of(field: ReportText) -> str:
-    """A field without its links."""
+    """Return a field's text without its links."""
     return field if isinstance(field, str) else ", ".join(link.text for link in field)
 
 
 def cell_link(cell_id: str, text: str = "") -> Link:
-    """To the row of a cell in the table of provenance."""
+    """Return a link to a cell's row in the table of provenance."""
     return Link(text or cell_id, f"#cell-{cell_id}")

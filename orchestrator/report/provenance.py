@@ -1,4 +1,4 @@
-"""Provenance."""
+"""Sections of a report on limits, failures, methods and provenance."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,8 +24,10 @@ UNCORRECTED = (
 def limits(
     comparison: Comparison, scores: Sequence[Score], spec: Spec, baselines: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """One sentence each, the weightiest first. `baselines`: those that are scored, as
-    `model (chat template: default)`."""
+    """Return the limits of the experiment, one sentence each, the most important first.
+
+    baselines: the scored ones, as `model (chat template: default)`.
+    """
     return (
         *_scale_limits(comparison.runs),
         *_seed_limits(comparison),
@@ -65,7 +67,7 @@ def _baseline_limits(spec: Spec, scored: Collection[str]) -> Iterator[str]:
 
 
 def is_micro(runs: Sequence[MeasuredRun]) -> bool:
-    """Whether these are rehearsals."""
+    """Return True if these runs are rehearsals at micro scale."""
     return any(run.record.cell.scale == "micro" for run in runs)
 
 
@@ -136,7 +138,7 @@ MAX_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Origin:
-    """What is known of the last attempt of a cell beside its run directory."""
+    """Facts on the last attempt of a cell that are not in its record."""
 
     job: str = ""
     """The scheduler's id, or the process."""
@@ -200,7 +202,10 @@ METHODS = (
 
 
 def failures_section(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
-    """Cells that failed, with the last lines they printed, and files that could not be read."""
+    """Return a section on cells that failed, and on files that could not be read; None without any.
+
+    It shows the last lines that each failed cell printed.
+    """
     entries = []
     for record in records:
         end = record.last
@@ -226,7 +231,7 @@ def _tail(text: str) -> str:
 
 
 def methods_section() -> Section:
-    """How each kind of number was made."""
+    """Return a section on how each kind of number was made."""
     return Section("methods", "How the numbers were made", points=METHODS)
 
 
@@ -236,9 +241,9 @@ def provenance_section(
     origins: Mapping[str, Origin] | None = None,
     home: str = "",
 ) -> Section:
-    """Where each cell's numbers lie, and what made them.
+    """Return a section on where each cell's numbers are stored and what produced them.
 
-    `home`: the folder the page will lie in, for links to run directories.
+    home: the folder the page will be in, for links to run directories.
     """
     if not records:
         return Section("provenance", PROVENANCE_TITLE, ("Nothing was launched yet.",))

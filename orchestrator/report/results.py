@@ -1,4 +1,4 @@
-"""Results."""
+"""Sections of a report on results: accuracy, curves, collapse, stability, staleness and cost."""
 
 import math
 import re
@@ -36,22 +36,22 @@ CONFIGURATION_COLUMNS = ("study", "setting", "configuration")
 
 
 def configuration_columns(c: Configuration, setting: str) -> tuple[str, str, str]:
-    """The fields under WHO."""
+    """Return a configuration's fields for CONFIGURATION_COLUMNS."""
     return c.study, setting, c.name
 
 
 def seed_links(c: Configuration) -> ReportText:
-    """A link to each seed's cell."""
+    """Return a link to the cell of each seed."""
     return tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
 
 
 def final_text(c: Configuration, metric: str | None) -> str:
-    """A final value with its interval over seeds; empty where there is none."""
+    """Return a final value with its interval over seeds; empty if there is no final value."""
     return estimate_text(c.finals[metric]) if metric is not None and metric in c.finals else ""
 
 
 def over_items_text(c: Configuration, metric: str | None) -> str:
-    """Its interval over seeds and items; empty where single items are not known."""
+    """Return a final value's interval over seeds and items; empty if single items are not known."""
     found = c.finals_over_items.get(metric or "")
     return "" if found is None or found.low is None else estimate_text(found).partition(" ")[2]
 
@@ -73,7 +73,7 @@ MEASURES = {
 
 
 def stability_section(comparison: Comparison) -> Section | None:
-    """A figure and a table of stability; nothing before a run has ended."""
+    """Return a section with a figure and a table of stability; None if no run has ended well."""
     found = [
         (c, s) for c, s in with_setting_names(comparison.configurations) if c.stability.steps_kept
     ]
@@ -126,7 +126,7 @@ def _spread_text(found: SeedSpread | None) -> str:
 
 
 def stability_data(comparison: Comparison) -> dict[str, Any]:
-    """Measure -> title and, by configuration, [value, low, high] or null."""
+    """Return measure -> its title and, for each configuration, [value, low, high] or null."""
     return {
         name: {
             "title": title,
@@ -157,7 +157,7 @@ COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
 def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
-    """Nothing before an attempt has ended."""
+    """Return a section on cost; None before an attempt has ended."""
     if not any(end for record in records for end in record.attempts):
         return None
     studies = dict.fromkeys(study for record in records for study in record.cell.studies)
@@ -204,8 +204,10 @@ _DOMAINS = (("in", "in_domain"), ("out", "out_of_domain"))
 
 
 def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
-    """Canonical name -> value before training: each task's mean@k, and the mean over the tasks of a
-    domain, each at its largest k."""
+    """Return canonical name -> value before training.
+
+    A task has its mean@k. A domain has the mean over its tasks, each at its largest k.
+    """
     named: dict[str, float] = {}
     for domain, title in _DOMAINS:
         best: dict[str, tuple[int, float]] = {}
@@ -222,7 +224,7 @@ def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
 
 
 def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
-    """What figures draw: of each baseline its model, its name and its values."""
+    """Return the baselines for figures: model, name, note and values of each scored one."""
     return [
         {
             "model": one.baseline.model,
@@ -236,12 +238,15 @@ def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
 
 
 def baseline_name(one: ScoredBaseline) -> str:
-    """`base model`, `base, no template`."""
+    """Return the name of a baseline in figures: `base model`, or `base, no template`."""
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
 def baseline_table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> ReportTable | None:
-    """Every declared baseline; an unscored one says so."""
+    """Return a table of every declared baseline; None if none is declared.
+
+    The row of an unscored baseline says `not evaluated`.
+    """
     if not found:
         return None
     rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in found)
@@ -268,8 +273,10 @@ DISTANCE = ("eval/kl_forward", "eval/kl_reverse", "eval/entropy")
 
 
 def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
-    """Final accuracy in and out of domain, with intervals, beside the models before training
-    (Fig. 5, 6, 8, 9, 10)."""
+    """Return a section on final accuracy in and out of domain, with intervals.
+
+    The models before training are shown too (Fig. 5, 6, 8, 9, 10).
+    """
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
     before = baseline_table(baselines, metrics)
     if not metrics:
@@ -354,7 +361,10 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
 
 
 def curves_section(comparison: Comparison) -> Section | None:
-    """Learning curves by estimator, placement and beta (Fig. 2-4, 7, 11)."""
+    """Return a section with learning curves by estimator, placement and beta; None without a curve.
+
+    These are Fig. 2-4, 7 and 11.
+    """
     metrics = tuple(m for m in CURVES if any(has_curve(c, m) for c in comparison.configurations))
     if not metrics:
         return None
@@ -374,7 +384,7 @@ def curves_section(comparison: Comparison) -> Section | None:
 
 
 def collapse_section(comparison: Comparison) -> Section | None:
-    """Which configurations collapse: the whole grid at a glance."""
+    """Return a section with maps of which configurations collapse; None without a configuration."""
     found = comparison.configurations
     if not found:
         return None
@@ -408,7 +418,10 @@ def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
 
 
 def reference_section(comparison: Comparison) -> Section | None:
-    """Forward and reverse KL to the reference policy, and entropy, as training goes (Fig. 12)."""
+    """Return a section on the distance from the reference policy; None without its curves.
+
+    It shows forward KL, reverse KL and entropy during training (Fig. 12).
+    """
     metrics = tuple(m for m in DISTANCE if any(has_curve(c, m) for c in comparison.configurations))
     if not metrics:
         return None
@@ -439,7 +452,10 @@ def reference_section(comparison: Comparison) -> Section | None:
 
 
 def predicted_section(comparison: Comparison) -> Section | None:
-    """Observed accuracy against the closed form of the KL-regularised optimum."""
+    """Return a section on observed and predicted accuracy; None if no configuration has both.
+
+    The prediction is the closed form of the KL-regularised optimum.
+    """
     accuracy = "eval/accuracy_in_domain"
     pairs = [
         (c, setting)
@@ -489,7 +505,7 @@ PUBLISHED_TEXT = (
 
 
 def published_section(comparison: Comparison, spec: Spec) -> Section | None:
-    """Nothing where the spec names no published numbers."""
+    """Return a section on published numbers and ours; None if the spec names none."""
     if not comparison.published:
         return None
     micro = is_micro(comparison.runs)
@@ -538,7 +554,11 @@ def _percent(value: float) -> str:
 
 
 def published_data(comparison: Comparison) -> list[dict[str, Any]]:
-    """Name, where, the published value, and ours as [value, low, high]; all shares."""
+    """Return the published numbers for figures.
+
+    Each has its name, where it was published, its claim, its value, and ours as [value, low,
+    high]. All values are shares.
+    """
     return [
         {
             "name": one.published.name,
@@ -567,7 +587,7 @@ STALENESS_TEXT = (
 
 
 def staleness_section(comparison: Comparison) -> Section | None:
-    """Asked-for bounds beside what was observed, and beta beside what it came to."""
+    """Return a section on allowed and observed staleness; None if no configuration has any."""
     rows = [
         (
             *configuration_columns(c, setting),
@@ -606,7 +626,7 @@ def staleness_section(comparison: Comparison) -> Section | None:
 
 
 def beta_section(comparison: Comparison) -> Section | None:
-    """The beta that was asked for beside the one it came to."""
+    """Return a section on declared and effective beta; None if no effective beta was measured."""
     rows = []
     for c, setting in with_setting_names(comparison.configurations):
         means = [

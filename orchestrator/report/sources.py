@@ -1,4 +1,4 @@
-"""What a report says besides the comparison, read from disk, from MLflow and from git."""
+"""Reading of a report's context: from disk, from MLflow and from git."""
 
 import contextlib
 import os
@@ -110,7 +110,7 @@ def _origins(
 
 
 def _versions_text(versions: object) -> str:
-    """Return `python 3.11.7, torch 2.13.0`."""
+    """Return the versions as text, such as `python 3.11.7, torch 2.13.0`."""
     by_name = versions if isinstance(versions, dict) else {}
     return ", ".join(f"{name} {version}" for name, version in by_name.items())
 
