@@ -1,4 +1,4 @@
-"""What a difference between two libraries is made of: their semantics, switched on one by one.
+"""Ablation of a difference between two libraries: their semantics, switched on one by one.
 
 From library A towards B: each cause is trained alone, in A's dialect with that one cause as B has
 it, on A's seeds and random numbers. The effects of single causes need not add up to the effect of
@@ -48,7 +48,7 @@ class AblationEnds(NamedTuple):
 
 @dataclass(frozen=True)
 class AblationStep:
-    """One seed of A with one cause as B has it."""
+    """The cell of one seed of A, with one cause as B has it."""
 
     question: str
     cause: str
@@ -59,7 +59,7 @@ class AblationStep:
 
 @dataclass(frozen=True)
 class Ablation:
-    """The steps between two libraries, and the ends."""
+    """The steps between two libraries, and the cells at both ends."""
 
     left: str
     right: str
@@ -68,7 +68,7 @@ class Ablation:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell once."""
+        """Return every cell once."""
         cells = [step.cell for step in self.steps]
         cells += [cell for ends in self.ends for cell in (ends.left, ends.right)]
         return tuple({cell.id: cell for cell in cells}.values())
@@ -98,7 +98,7 @@ class DifferenceExplanation:
 
 
 def plan_ablation(questions: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
-    """Return the cells that show what the difference between two libraries is made of."""
+    """Return the cells that divide the difference between two libraries into its causes."""
     steps: list[AblationStep] = []
     ends: list[AblationEnds] = []
     for question in questions:
@@ -195,7 +195,7 @@ def explain_differences(ablation: Ablation, value: FinalValue) -> list[Differenc
 
 
 def ablation_data(ablation: Ablation, metric: str, value: FinalValue) -> dict[str, Any]:
-    """Return an ablation as `orch compare --json` has it."""
+    """Return an ablation as `orch compare --json` prints it."""
     return {
         "left": ablation.left,
         "right": ablation.right,

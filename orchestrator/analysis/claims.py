@@ -52,7 +52,7 @@ TailProbabilities = Callable[[float], tuple[float, float]]
 
 
 class NotTestableError(LookupError):
-    """A claim these runs cannot decide; the sentence says what is missing."""
+    """Raised for a claim that these runs cannot decide. The message says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class PairedRuns:
 
     @property
     def runs(self) -> tuple[MeasuredRun, ...]:
-        """Both sides."""
+        """Return the runs of both sides."""
         return self.left + self.right
 
 
@@ -208,12 +208,12 @@ class Contrast:
 
     @property
     def differences(self) -> list[float]:
-        """Left minus right, seed by seed."""
+        """Return left minus right of each seed."""
         return [self.left[seed] - self.right[seed] for seed in self.seeds]
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Ids of the cells it rests on."""
+        """Return the ids of the cells that these numbers come from."""
         ids = {
             r.record.cell.id: None for s in self.settings for r in s.runs if r.seed in self.seeds
         }
@@ -346,7 +346,7 @@ class ClaimEvidence:
 
     @property
     def p(self) -> float:
-        """Two-sided p."""
+        """Return the two-sided p-value."""
         return min(1.0, 2 * min(self.p_for, self.p_against))
 
 
@@ -368,7 +368,7 @@ class JudgedClaim:
 
     @property
     def num_seeds(self) -> int:
-        """Seeds the verdict rests on."""
+        """Return the number of seeds that the verdict rests on."""
         return len(self.evidence.contrast.seeds) if self.evidence else 0
 
 

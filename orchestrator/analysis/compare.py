@@ -1,6 +1,6 @@
-"""What the numbers support: records and scores in, a Comparison out. Pure statistics.
+"""From records and scores to a Comparison: intervals, and verdicts on claims. Pure statistics.
 
-README.md beside this file says what is compared with what, and which interval stands where.
+README.md in this folder says what is compared with what, and which interval stands where.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ class PublishedComparison:
 
     @property
     def verdict(self) -> str:
-        """Say if the published value lies in our interval; empty where there is none."""
+        """Return `inside our interval` or `outside our interval`; empty if ours has no interval."""
         if self.ours is None or self.ours.low is None or self.ours.high is None:
             return ""
         inside = self.ours.low <= self.published.relative_improvement <= self.ours.high
@@ -91,7 +91,7 @@ def compare_published(
 
 
 def comparison_data(comparison: Comparison) -> dict[str, object]:
-    """Return `orch compare --json`: every number as a number, null where it is not known."""
+    """Return what `orch compare --json` prints. Numbers are numbers, and null if not known."""
     return {
         "configurations": [
             {

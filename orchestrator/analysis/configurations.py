@@ -141,12 +141,12 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """`k1.reward β=0.1`."""
+        """Return the name of the configuration, such as `k1.reward β=0.1`."""
         return self.kl if self.beta is None else f"{self.kl} β={self.beta:g}"
 
     @property
     def num_finished(self) -> int:
-        """Number of runs that succeeded."""
+        """Return the number of runs that succeeded."""
         return sum(run.record.state == "succeeded" for run in self.runs)
 
     def by_seed(self, metric: str) -> dict[int, float]:
@@ -245,7 +245,7 @@ def main_metric(configurations: Iterable[Configuration], preferred: Sequence[str
 
 @dataclass(frozen=True)
 class AxisDifference:
-    """`left` minus `right`, paired on common seeds, over the settings both appear in."""
+    """The difference `left` minus `right`, paired on common seeds, over the settings of both."""
 
     axis: str
     left: str
@@ -264,7 +264,11 @@ class AxisDifference:
 
     @property
     def verdict(self) -> str:
-        """`differs`, or `not told apart`: the absence of evidence, never evidence of equality."""
+        """Return `differs` or `not told apart`.
+
+        `not told apart` says that there is no evidence of a difference. It is never
+        evidence of equality.
+        """
         return "differs" if self.p_corrected < ALPHA else "not told apart"
 
     def seeds_for(self, effect: float | None) -> int | None:
@@ -277,7 +281,10 @@ class AxisDifference:
         return seeds_needed(effect, self.effect.sd)
 
     def data(self, effect: float | None = None) -> dict[str, object]:
-        """Return `orch compare --by --json`: numbers as numbers, null where they are not known."""
+        """Return what `orch compare --by --json` prints.
+
+        Numbers are numbers, and null if they are not known.
+        """
         return {
             "axis": self.axis,
             "left": self.left,

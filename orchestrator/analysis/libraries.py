@@ -72,17 +72,17 @@ class LibraryCell:
 
     @property
     def library(self) -> str:
-        """`verl@0.9.1`."""
+        """Return the library's name and release, such as `verl@0.9.1`."""
         return library_name(self.cell.settings.backend)
 
     @property
     def seed(self) -> int:
-        """The declared seed."""
+        """Return the declared seed."""
         return self.cell.settings.seed
 
     @property
     def question(self) -> str:
-        """The digest of its question."""
+        """Return the digest of the cell's question."""
         return question_id(self.cell.settings)
 
 
@@ -99,7 +99,7 @@ class LibraryQuestion:
 
 
 def library_name(backend: BackendRef) -> str:
-    """Return `verl@0.9.1`."""
+    """Return the name and release of a library, such as `verl@0.9.1`."""
     return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
 
@@ -197,11 +197,11 @@ class LibraryDifference:
 
     @property
     def verdict(self) -> str:
-        """`same mathematics`, `differs`, `indistinguishable` or `underpowered`.
+        """Return `same mathematics`, `differs`, `indistinguishable` or `underpowered`.
 
-        Indistinguishable is a difference shown to be smaller than MARGIN by two one-sided tests,
-        as where the 95 % interval lies within it. Underpowered comes with the seeds that would
-        decide.
+        Return `not comparable yet` if no seed is finished in both. `indistinguishable` is a
+        difference shown to be smaller than MARGIN by two one-sided tests, as where the 95 %
+        interval lies within it. `underpowered` comes with the seeds that would decide.
         """
         if self.same:
             return "same mathematics"
@@ -369,7 +369,7 @@ def rollouts_per_step(settings: Settings) -> int:
     return batch.num_prompts * settings.rollout.group_size // batch.num_minibatches
 
 
-# ---------------------------------------------------------------- what the libraries mean
+# ---------------------------------------------------------------- meanings of the libraries
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class DialectDifference:
 
 @dataclass(frozen=True)
 class LedgerDifference:
-    """One field of which two ledgers do not say the same."""
+    """One field on which two ledgers differ."""
 
     field: str
     base: str
@@ -446,7 +446,7 @@ def ledger_differences(
 
 
 def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
-    """Return what of a library the rehearsal does not imitate, in sentences."""
+    """Return the parts of a library that the rehearsal does not imitate, in sentences."""
     cell = next(q.any_seed(library) for q in questions if library in q.cells)
     return semantics(cell.cell.settings.backend).omits
 
@@ -470,7 +470,7 @@ def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
 
 
 def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
-    """Return question -> the library's sentence, for cells it cannot run.
+    """Return question -> the library's reason, for cells that it cannot run.
 
     The rehearsal of such a cell shows what the library would mean by it.
     """
@@ -539,7 +539,7 @@ class LibrarySide:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The libraries of its questions, in order."""
+        """Return the libraries of the questions, in order."""
         return tuple(dict.fromkeys(name for q in self.questions for name in q.cells))
 
     def value(self, metric: str | None = None) -> FinalValue:
@@ -620,7 +620,10 @@ def choose_base(side: LibrarySide, library: str | None) -> str:
 
 
 def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str) -> dict[str, Any]:
-    """Return `orch compare --by backend --json`, which the text of it is printed from."""
+    """Return what `orch compare --by backend --json` prints.
+
+    The text output is made from it too.
+    """
     asked = sides[0].questions
     source = experiment.spec.source or experiment.spec.name
     return {
@@ -636,7 +639,11 @@ def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str
 
 
 def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
-    """Return what each library means differently than the base, and what is not imitated."""
+    """Return the differences of each other library from the base.
+
+    Each has the differing causes, the ledger's fields, what is not imitated, and what it
+    refuses.
+    """
     libraries = dict.fromkeys(name for q in questions for name in q.cells)
     return [
         {

@@ -1,4 +1,4 @@
-"""How runs are set against each other: the same seeds, the same items, everything else equal.
+"""Pairing of runs: the same seeds, the same items, everything else equal.
 
 A configuration here is a mapping from seed to run. A side of a comparison is a group of
 configurations that are averaged; a setting is a pair of sides, left and right.

@@ -65,10 +65,10 @@ def load_results(
     table: ResultTable = "finals",
     where: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """A table of an experiment's results, read from its run directories.
+    """Return a table of an experiment's results, read from its run directories.
 
-    `overrides` in Hydra's grammar, as on the command line; `where` as `--where`. Raises SpecError,
-    SelectionError. Reading changes nothing.
+    overrides: in Hydra's grammar, as on the command line. where: as `--where`. Raise SpecError
+    or SelectionError. Reading changes nothing.
     """
     import pandas as pd
 
@@ -91,7 +91,7 @@ def load_results(
 def table_rows(
     table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table, in the order of COLUMNS."""
+    """Yield the rows of a table, with columns in the order of COLUMNS."""
     if table == "scores":
         named = {
             record.cell.id: _run_columns(run) for record, run in _measured_records(records, scores)
@@ -153,7 +153,10 @@ def write_tables(
     records: Sequence[Record],
     scores: Sequence[Score],
 ) -> list[Path]:
-    """finals, curves and scores as files in `folder`, each replaced whole; their paths."""
+    """Write finals, curves and scores to files in `folder`, and return their paths.
+
+    Each file is replaced as a whole.
+    """
     import io
 
     import pandas as pd

@@ -82,6 +82,8 @@ class Series(Mapping[int, float]):
 
 
 class _Values(ValuesView[float]):
+    """The values of a Series, in the order of steps."""
+
     _mapping: Series
 
     def __iter__(self) -> Iterator[float]:
@@ -89,6 +91,8 @@ class _Values(ValuesView[float]):
 
 
 class _Items(ItemsView[int, float]):
+    """The (step, value) pairs of a Series, in the order of steps."""
+
     _mapping: Series
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
@@ -112,17 +116,17 @@ class MeasuredRun:
 
     @property
     def declared(self) -> Settings:
-        """The settings as the spec declares them; a rehearsal is trained with others."""
+        """Return the settings as the spec declares them. A rehearsal is trained with others."""
         return self.record.cell.declared or self.record.cell.settings
 
     @property
     def seed(self) -> int:
-        """The seed of the declared settings."""
+        """Return the seed of the declared settings."""
         return self.declared.seed
 
     @cached_property
     def traits(self) -> dict[str, str]:
-        """Axis -> value, for every axis but the seed; `kl` as estimator and placement.
+        """Return axis -> value, for every axis but the seed; `kl` as estimator and placement.
 
         A cell without a KL term has no placement and no beta.
         """
@@ -140,7 +144,7 @@ class MeasuredRun:
 
     @property
     def has_kl(self) -> bool:
-        """True if the declared settings have a KL term."""
+        """Return True if the declared settings have a KL term."""
         return self.declared.kl.placement is not None
 
 

@@ -1,8 +1,8 @@
 """Two launch scripts as two questions about training: `orch compare --configs a.sh b.sh`.
 
-Each script is read by orchestrator.audit. What it says of the KL, the advantage and the group
-becomes a cell of the paper's recipe, in the dialect of its library; all else is equal. So it can be
-said what differs, and, by an ablation, what each difference does.
+orchestrator.audit reads each script. Its KL, advantage and group become a cell of the paper's
+recipe, in the dialect of the script's library; all else is equal. The table of differences lists
+what differs, and an ablation measures the effect of each difference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ RECIPE = Cell(
 
 @dataclass(frozen=True)
 class Script:
-    """One launch of a file, with the dialect of the nearest release that orch has facts of."""
+    """One launch of a script, with the dialect of the nearest release that orch has facts of."""
 
     name: str
     finding: AuditFinding
@@ -86,7 +86,7 @@ class Script:
 
 @dataclass(frozen=True)
 class ScriptDifference:
-    """One line of the table of differences."""
+    """One row of the table of differences."""
 
     what: str
     left: str
@@ -96,8 +96,8 @@ class ScriptDifference:
 def read_script(path: str) -> Script:
     """Return the launch that a script makes in its usual case.
 
-    Raise EnvironmentFault for a file that cannot be read, SelectionError for one that no launch is
-    found in.
+    Raise EnvironmentFault for a file that cannot be read, SelectionError for a file without a
+    launch.
     """
     from orchestrator.audit import UnreadableScript, audit
 
@@ -150,7 +150,10 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
 
 
 def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
-    """Return where two launches ask for different things, and where their libraries mean them."""
+    """Return the differences of two launches.
+
+    These are the settings they ask for, and what their libraries compute for them.
+    """
     rows = [
         (
             "library",
@@ -181,7 +184,7 @@ def unverified_differences(left: Script, right: Script) -> list[str]:
 
 
 def scripts_data(left: Script, right: Script) -> dict[str, Any]:
-    """Return `orch compare --configs --json`, which the text of it is printed from."""
+    """Return what `orch compare --configs --json` prints. The text output is made from it too."""
     return {
         "left": left.name,
         "right": right.name,

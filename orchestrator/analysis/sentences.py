@@ -1,4 +1,4 @@
-"""Sentences."""
+"""English sentences for claims and verdicts, and titles for metrics."""
 
 from orchestrator.analysis.claims import ClaimEvidence, JudgedClaim
 from orchestrator.analysis.text import counted, estimate_text, listed, number_text, p_text
@@ -44,7 +44,7 @@ _DOMAINS = {
 
 
 def statement(claim: Claim) -> str:
-    """The claim as an English sentence."""
+    """Return the claim as an English sentence."""
     right, left = claim.right, claim.left
     if isinstance(right, ClaimSide):
         other = (
@@ -67,7 +67,10 @@ def statement(claim: Claim) -> str:
 
 
 def reason(finding: JudgedClaim) -> str:
-    """The numbers behind a verdict, and what would settle an open one."""
+    """Return the numbers behind a verdict in sentences, with advice if it is underpowered.
+
+    For a claim that is not testable, return what is missing.
+    """
     e = finding.evidence
     if e is None:
         return f"Not testable here: {finding.missing}."
@@ -108,7 +111,7 @@ def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
 
 
 def metric_title(name: str) -> str:
-    """A canonical name as a reader says it."""
+    """Return the canonical name of a metric in words, such as `training reward`."""
     if name == COLLAPSE:
         return "the share of collapsed runs"
     parts = name.split("/")

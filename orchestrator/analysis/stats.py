@@ -2,8 +2,8 @@
 
 Distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function behind
 Clopper-Pearson. They come from `scipy.special`, which loads five times faster than `scipy.stats`.
-Our own are the parts SciPy has not: Holm's correction, Fieller's interval, and the bootstrap over
-seeds and items (docs/decisions/020).
+This module adds what SciPy does not have: Holm's correction, Fieller's interval, and the bootstrap
+over seeds and items (docs/decisions/020).
 """
 
 import math
@@ -43,7 +43,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Length of the interval's longer side; None with one seed."""
+        """Return the length of the interval's longer side; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return max(self.high - self.mean, self.mean - self.low)
@@ -65,7 +65,7 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """`count / n`; NaN without a run."""
+        """Return `count / n`; NaN without a run."""
         return self.count / self.n if self.n else math.nan
 
 
@@ -81,7 +81,7 @@ class SeedSpread:
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """`left / right - 1` over the `n` seeds both have.
+    """The relative improvement `left / right - 1` over the `n` seeds that both have.
 
     There is no interval with one seed, nor where the mean of right is not distinguishable from 0.
     """
@@ -96,7 +96,10 @@ class Improvement:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Return the mean of one value a seed, with Student's t interval. Raise ValueError for none."""
+    """Return the mean of one value a seed, with Student's t interval.
+
+    Raise ValueError if there is no value.
+    """
     x = sorted(values)
     n = len(x)
     if n == 0:
@@ -268,7 +271,7 @@ def estimate_over_items(tables: Sequence[Any]) -> Estimate:
 
 @dataclass(frozen=True)
 class _VarianceParts:
-    """A mean and what its variance is made of."""
+    """A mean and the parts of its variance."""
 
     mean: float
     seeds: float

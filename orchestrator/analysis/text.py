@@ -7,7 +7,7 @@ from orchestrator.analysis.stats import Estimate, Rate
 
 
 def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool = False) -> str:
-    """Return `0.123 [0.100, 0.146]`, or `3 of 12 runs [0.05, 0.57]`."""
+    """Return an estimate as `0.123 [0.100, 0.146]`, a share as `3 of 12 runs [0.05, 0.57]`."""
     if isinstance(value, Rate):
         text = f"{value.count} of {value.n} runs"
         return f"{text} [{value.low:.2f}, {value.high:.2f}]" if interval else text
@@ -33,23 +33,23 @@ def number_text(value: float, sign: str = "") -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Return `p = 0.032`, or `p < 0.001`."""
+    """Return a p-value as `p = 0.032`, or `p < 0.001`."""
     if p is None:
         return "no p"
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.995 else "p = 1"
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `1 seed`, `2 seeds`."""
+    """Return a count with its noun: `1 seed`, `2 seeds`."""
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def listed(values: Iterable[object]) -> str:
-    """Return `0`, `0 and 1`, `0, 1 and 2`."""
+    """Return the values as a list in English: `0`, `0 and 1`, `0, 1 and 2`."""
     *first, last = [str(value) for value in values]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def first_names(names: Sequence[str], most: int = 3) -> str:
-    """Return `a, b, c and 2 more`."""
+    """Return the first names and the number of others: `a, b, c and 2 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
