@@ -1,14 +1,14 @@
 """Search over the fields of a spec with Optuna, each trial being ordinary cells.
 
-block       the `tune` block: what is searched, for what, at which cost; as Optuna takes it
-design      a block becomes searches; a search turns proposals into cells; an open trial
-journal     what is remembered on the shared folder, and which controller is alive
-controller  asks, follows, prunes and tells; never waits
-pruning     when a trial ends before its cells do
+block       the `tune` block: space, objectives and budget; their form for Optuna
+design      a block becomes searches; a search turns proposals into cells; open trials
+journal     the files of a search in the shared folder, and which controller is alive
+controller  asks Optuna for trials, follows and prunes them, reports their results; never waits
+pruning     trials that end before their cells do
 local       drives a controller on this machine: workers, and a thread that scores
 slurm       drives a controller on a cluster: jobs that train and score, the controller as a job
-results     what was found: trials, the best, brackets, contests; every search of an experiment
-optimum     where a smooth curve through all trials has its optimum
+results     results of searches: trials, the best, brackets, contests; every search of an experiment
+optimum     the optimum of a smooth curve through all trials
 section     the report of searches
 
 Only functions of this package import Optuna, and only when called.

@@ -15,7 +15,7 @@ An entry of `space` is a range or a list of alternatives, as an axis of a study 
     kl.beta: {low: 0.001, high: 1, log: true}
 
 An objective is a metric or a weighted sum of metrics. `read_block` checks all of it;
-`distributions` and `sampler` say it to Optuna. Only functions of this package import Optuna.
+`distributions` and `sampler` translate it for Optuna. Only functions of this package import Optuna.
 """
 
 import math
@@ -110,7 +110,7 @@ class Dimension(NamedTuple):
         return self.choices is None
 
     def value(self, proposed: Any) -> Any:
-        """Return what the field is set to for a proposal of the sampler."""
+        """Return the value of the field for a proposal of the sampler."""
         if self.choices is not None:
             return self.choices[proposed]
         if self.is_integer:
@@ -242,12 +242,15 @@ class SearchObjective(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else -1."""
+        """Return 1 if more is better, else -1."""
         return 1 if self.direction == "maximize" else -1
 
     @property
     def is_scored(self) -> bool:
-        """True if some metric comes from lm-evaluation-harness: training does not report it."""
+        """Return True if a metric comes from lm-evaluation-harness.
+
+        Training does not report that one.
+        """
         return not all(is_reported(metric) for metric in self.metrics)
 
     def value(self, values: Mapping[str, float]) -> float:
@@ -392,7 +395,7 @@ def _overlap_faults(block: TuneBlock, searched: Sequence[str]) -> Iterator[Fault
 def _prune_on(
     block: TuneBlock, objectives: Sequence[SearchObjective], faults: list[Fault]
 ) -> SearchObjective | None:
-    """Return what a pruner goes by; None without one, or with `faults` extended."""
+    """Return the metric that a pruner compares; None without one, or with `faults` extended."""
     if block.pruner == "none":
         if block.prune_on is not None:
             faults.append(_fault("prune_on is for a pruner; tune.pruner is none", "prune_on"))
@@ -438,7 +441,7 @@ def _error(spec: Spec, faults: Sequence[Fault]) -> SpecError:
     return SpecError(source, [Fault(f.message, f.path, file) for f in faults])
 
 
-# ------------------------------------------------------------------ as Optuna takes it
+# ------------------------------------------------------------------ in Optuna's form
 
 
 def distributions(space: Sequence[Dimension]) -> dict[str, Any]:
@@ -458,15 +461,16 @@ def distributions(space: Sequence[Dimension]) -> dict[str, Any]:
 
 
 def sampler(block: TuneBlock, trial: int) -> Any:
-    """Return a sampler of Optuna's for the trial of this number.
+    """Return Optuna's sampler for the trial of this number.
 
-    Its seed is of the number. Optuna's journal holds no sampler state, so only then does a search
-    that was resumed propose what it would have, and two controllers never propose the same.
+    Its seed depends on the number, because Optuna's journal holds no sampler state. So a resumed
+    search proposes the same values as one that was not stopped, and two controllers never propose
+    equal ones.
     """
     from optuna import samplers
 
     seed = block.sampler_seed + 1_000_003 * trial
-    # a hill that all trials before the model miss is found late
+    # if all trials before the model miss an optimum, the model finds it late
     startup = max(3, min(10, 2 * block.trials // 5))
     kind = block.sampler
     if kind == "gp":
@@ -503,7 +507,10 @@ def without_experimental_warnings() -> Iterator[None]:
 
 
 def _require_torch() -> None:
-    """Raise EnvironmentFault where PyTorch is missing: Optuna would say so at the tenth trial."""
+    """Raise EnvironmentFault if PyTorch is missing.
+
+    Optuna would report it only at the tenth trial.
+    """
     if find_spec("torch") is None:
         raise EnvironmentFault(
             "sampler gp needs PyTorch, which is not installed here; take sampler tpe, or install "

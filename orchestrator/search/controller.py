@@ -1,6 +1,6 @@
-"""Asks Optuna for trials and tells it what became of them, from what the run directories say.
+"""The controller of searches: asks Optuna for trials, and reports results from run directories.
 
-`Controller.tick` never waits: it looks at every open trial, tells those that have ended, prunes,
+`Controller.tick` never waits: it looks at every open trial, reports the ended ones, prunes,
 asks for new ones, and returns the cells that should be trained now. A driver trains them: `local`
 with workers on this machine, `slurm` with jobs. Several controllers may drive one journal. One that
 dies is replaced by any other: its trials are in the journal, their cells on disk.
@@ -43,7 +43,7 @@ TrainingDecision = Literal["train", "wait", "over"]
 
 
 class DriverRules(NamedTuple):
-    """How one driver treats cells."""
+    """The rules by which a driver treats cells."""
 
     decide: Callable[[CellDir, CellState], TrainingDecision]
     once: bool
@@ -51,7 +51,7 @@ class DriverRules(NamedTuple):
 
 
 class TrialScorer(Protocol):
-    """Who has records scored: a thread on this machine, or jobs on a cluster."""
+    """A scorer of records: a thread on this machine, or jobs on a cluster."""
 
     def request(self, records: Sequence[Record]) -> None:
         """Have these records scored, unless that was requested already."""
@@ -67,7 +67,7 @@ class TrialScorer(Protocol):
 
 
 class Controller:
-    """One process that drives the searches of a journal; others may drive them too."""
+    """One process that drives the searches of a journal. Other processes may drive them too."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Controller:
 
     @property
     def done(self) -> bool:
-        """True once nothing is left for this controller."""
+        """Return True once nothing is left for this controller."""
         busy = self.open or self._next_search()
         return not busy and all(c.done or self._has_open(c.search) for c in self._confirmations)
 
@@ -127,7 +127,7 @@ class Controller:
         self.lost.add(cell.id)
 
     def add_grid_results(self) -> None:
-        """Add what the grid has given to each search that wants it, and say how much."""
+        """Add the grid's results to each search that reuses them. Report how many were added."""
         for search in self.searches:
             if search.tune.block.reuse:
                 added = add_grid_results(search, self.journal, self.studies[search.name])
@@ -370,7 +370,7 @@ class Controller:
 
 
 class _Confirmation:
-    """Trains what one search has chosen on seeds that had no part in choosing it."""
+    """The training of what one search has chosen, on seeds that had no part in choosing it."""
 
     TRIAL_NUMBER = -1
     """In cells.jsonl."""
@@ -504,7 +504,7 @@ def budget_fault(search: Search, trials: Iterable[Any]) -> str:
 
 
 def _modelled_hours(search: Search) -> tuple[float, float]:
-    """Return the GPU-hours and CPU-hours that the cost model has for a trial."""
+    """Return the GPU-hours and CPU-hours that the cost model expects of a trial."""
     priced = [cost.cost(cell) for cell in search.cells(search.corners()[0], search.tune.seeds)]
     gpu_hours = sum(p.gpu_hours for p in priced if p.basis != "unknown")
     return gpu_hours, sum(p.cpu_seconds for p in priced) / 3600

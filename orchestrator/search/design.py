@@ -72,7 +72,7 @@ def _name(row: Iterable[Any]) -> str:
 
 @dataclass(frozen=True)
 class Search:
-    """One configuration and its space."""
+    """One search: a configuration and the space around it that is searched."""
 
     name: str
     """`k1.reward`; `all` where there is one search only."""
@@ -90,7 +90,7 @@ class Search:
         return self.tune.objectives
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return field -> what it is set to, of a proposal that may not have every field yet."""
+        """Return field -> its value, for a proposal that may not have every field yet."""
         return {
             dimension.field: dimension.value(params[dimension.field])
             for dimension in self.space
@@ -104,7 +104,7 @@ class Search:
         return self.cells_at(values, seeds)
 
     def cells_at(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Cell]:
-        """Return the same cells, from what the fields are set to."""
+        """Return the same cells, from the values of the fields."""
         spec = self.experiment.spec
         base = next(study for study in spec.studies if study.name == self.tune.study)
         study = Study(
@@ -161,7 +161,7 @@ class Search:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the block of this search alone: `read_back` makes it a search again."""
+        """Return the block of this search alone. `read_back` makes it a search again."""
         alone = {
             "each": {},
             "fixed": dict(self.fixed),
@@ -295,7 +295,7 @@ def metrics_of(cell: Cell, evaluation: EvaluationSpec) -> CellMetrics:
 
 @dataclass
 class OpenTrial:
-    """A trial that Optuna has not been told the end of."""
+    """A trial whose end Optuna does not know yet."""
 
     search: Search
     number: int
@@ -342,7 +342,7 @@ def optuna_trial(study: Any, number: int) -> Any:
 
 
 def text_of_values(values: Mapping[str, Any]) -> str:
-    """Return `kl.beta = 0.05, ...`."""
+    """Return parameter values as text, such as `kl.beta = 0.05, ...`."""
     return ", ".join(
         f"{field} = {value:g}" if isinstance(value, float) else f"{field} = {value}"
         for field, value in values.items()

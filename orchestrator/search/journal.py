@@ -1,4 +1,4 @@
-"""What a search remembers, on the shared folder: Optuna's journal, and what orch keeps beside it.
+"""The files of a search in the shared folder: Optuna's journal, and orch's own.
 
 runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
@@ -57,7 +57,7 @@ class SearchJournal:
 
     @property
     def storage(self) -> Any:
-        """Optuna's storage. Raise RunFolderError for a file that is no journal."""
+        """Return Optuna's storage. Raise RunFolderError for a file that is no journal."""
         if self._storage is None:
             self._make_folder()
             self._storage = _open_storage(self.log)
@@ -159,7 +159,10 @@ class SearchJournal:
     # ------------------------------------------------------------------ beside the journal
 
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
-        """Say, before it is launched, that a cell is a trial's: `orch prune` keeps it."""
+        """Note that a cell belongs to a trial, so that `orch prune` keeps it.
+
+        To be called before the cell is launched.
+        """
         note_tuned(self.folder, cell_id, f"{self.path.name}/{search}", trial)
 
     def block(self, search_name: str) -> dict[str, Any] | None:
@@ -180,7 +183,7 @@ class SearchJournal:
         return bool(declared == _through_json(search.declaration()))
 
     def _declare(self, search: Search) -> None:
-        """Write what the search is, or compare it with what was declared before."""
+        """Write the declaration of a search, or compare it with the one written before."""
         target, declaration = self.path / f"{search.name}.json", search.declaration()
         self._make_folder()
         temporary = target.with_name(f".{target.name}.{self.controller_id}")

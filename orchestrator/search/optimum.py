@@ -1,6 +1,7 @@
-"""Where the optimum of a one-dimensional search lies, by a smooth curve through all its trials.
+"""The optimum of a one-dimensional search, from a smooth curve through all its trials.
 
-The best observed value is the best partly by luck: the noisier, the more. A curve pools the noise.
+The best observed value is the best partly by luck, and more so with more noise. A curve pools the
+noise.
 It is a Gaussian process over the field (its logarithm, where it is searched so): constant mean and
 Matern covariance of smoothness 5/2, noise of equal size in every seed. Mean and size of the noise
 are integrated over in closed form (flat prior; the spread between seeds of the same trial counts),
@@ -31,7 +32,7 @@ DRAWS = 2000
 
 
 class Recommended(NamedTuple):
-    """Where the fitted curve is best."""
+    """The point at which the fitted curve is best."""
 
     field: str
     value: float
@@ -43,7 +44,7 @@ class Recommended(NamedTuple):
 
 
 class _Curve(NamedTuple):
-    """One length and height: the curve at POINTS, given the noise."""
+    """The curve at POINTS for one length and one height, given the noise."""
 
     log_weight: float
     mean: Any

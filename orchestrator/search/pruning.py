@@ -1,4 +1,4 @@
-"""When a trial ends before its cells do: one has collapsed, or Optuna's pruner gives it up."""
+"""Early ends of trials: a cell has collapsed, or Optuna's pruner gives the trial up."""
 
 import math
 import time
@@ -49,7 +49,7 @@ def pruner(search: Search) -> Any:
 
 
 def why_collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> str:
-    """Return a sentence if one of its cells has collapsed while others are still to be trained."""
+    """Return a sentence if a cell of the trial has collapsed and others are still to be trained."""
     if len(records) == len(trial.cells):
         return ""  # every cell has ended: the collapse is in the trial's value
     for record in records:
@@ -73,7 +73,7 @@ def is_reward_lost(rewards: Sequence[float]) -> bool:
 def why_pruned(
     trial: OpenTrial, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
 ) -> str:
-    """Report what is new to the pruner; return a sentence if it gives the trial up.
+    """Report new values to the pruner. Return a sentence if it gives the trial up.
 
     records: of the cells that have ended, in order; scores: theirs.
     """
@@ -103,7 +103,7 @@ def why_pruned(
 def intermediate_values(
     search: Search, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
 ) -> dict[int, float]:
-    """Return what the pruner goes by. records: of some or all of a trial's cells, in order.
+    """Return the values that the pruner compares. records: of a trial's cells, in order.
 
     Wilcoxon's: block of items and seed -> value, numbered alike in every trial. The others': train
     step -> mean over the seeds, at the steps that all of them have reached.
@@ -121,7 +121,10 @@ def intermediate_values(
 
 
 def _read_running(trial: OpenTrial, folder: RunFolder) -> list[Record]:
-    """Read its running cells; return nothing if that was done READ_SECONDS ago or less."""
+    """Return the records of the trial's running cells.
+
+    Return nothing if they were read less than READ_SECONDS ago.
+    """
     if time.monotonic() < trial.running_read_at + READ_SECONDS:
         return []
     running = [c for c in trial.cells if read_state(folder.cell(c)).state == "running"]

@@ -1,4 +1,4 @@
-"""What searches have found, read from the journal: the best, how well it is known, the front."""
+"""Results of searches, read from the journal: the best, how well it is known, the front."""
 
 import math
 import warnings
@@ -134,7 +134,10 @@ class SearchOutcome:
 
     @property
     def best(self) -> TrialResult | None:
-        """With one objective: the trial with the best mean; of equal ones the earlier."""
+        """Return the trial with the best mean, the earlier one of equals.
+
+        None with several objectives, or before a trial was measured.
+        """
         if len(self.search.objectives) > 1:
             return None
         sign = self.search.objectives[0].sign
@@ -144,8 +147,11 @@ class SearchOutcome:
 
     @cached_property
     def recommended(self) -> Recommended | None:
-        """Where a smooth curve through all trials is best; None where there is more than one
-        field or objective, the field is no range, or too few values were measured."""
+        """Return the optimum of a smooth curve through all trials.
+
+        None if there is more than one field or objective, the field is no range, or too few
+        values were measured.
+        """
         space, objectives = self.search.space, self.search.objectives
         if len(space) > 1 or len(objectives) > 1 or not space[0].is_range:
             return None
@@ -158,17 +164,20 @@ class SearchOutcome:
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        """Field -> value, with one objective: what is recommended, or of the best trial where no
-        curve can be fitted."""
+        """Return field -> value of the recommended optimum, else of the best trial.
+
+        None with several objectives, or before a trial was measured.
+        """
         if self.recommended is not None:
             return {self.recommended.field: self.recommended.value}
         return None if self.best is None else self.best.params
 
     @property
     def front(self) -> list[TrialResult]:
-        """Measured trials that no other beats in every objective, by the first objective.
+        """Return the measured trials that no other trial beats in every objective.
 
-        Study.best_trials would count what `if_failed` gives as measured.
+        They are sorted by their values. Optuna's Study.best_trials would also count the values that
+        `if_failed` gives.
         """
         signs = [objective.sign for objective in self.search.objectives]
         points = [
@@ -186,7 +195,10 @@ class SearchOutcome:
 
     @property
     def history(self) -> list[tuple[int, float]]:
-        """(trial, best value so far), over the measured trials as they were asked."""
+        """Return (trial, best value so far) of each measured trial, reused ones first.
+
+        Only the first objective counts.
+        """
         sign, best = self.search.objectives[0].sign, -math.inf
         points = []
         for trial in sorted(self.measured, key=lambda t: (not t.reused, t.number)):
@@ -196,7 +208,7 @@ class SearchOutcome:
 
 
 def outcome(search: Search, study: Any) -> SearchOutcome:
-    """Read what a study holds now."""
+    """Return the outcome of a search, as its study holds it now."""
     trials = tuple(
         trial_result(search, frozen)
         for frozen in study.get_trials(deepcopy=False)
@@ -209,7 +221,7 @@ def outcome(search: Search, study: Any) -> SearchOutcome:
 
 
 def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchOutcome]:
-    """Read the searches that the journal has, in order."""
+    """Return the outcomes of the searches that the journal has, in order."""
     studies = journal.studies()
     return [outcome(search, studies[search.name]) for search in searches if search.name in studies]
 
@@ -250,7 +262,7 @@ def _importance(search: Search, study: Any) -> dict[str, float]:
 
 
 class Bracket(NamedTuple):
-    """Between which values of a range the optimum lies."""
+    """The tried values between which the optimum of a range lies."""
 
     field: str
     low: float
@@ -307,7 +319,7 @@ def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None
 
 @dataclass(frozen=True)
 class Contest:
-    """Two searches, each at its own best: the difference seed by seed."""
+    """The comparison of two searches, each at its own best, seed by seed."""
 
     one: str
     other: str
@@ -385,8 +397,8 @@ class JournalOutcomes(NamedTuple):
 def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[str]]:
     """Return every search of an experiment by journal, and why some cannot be shown.
 
-    A search is read back whoever began it, from the spec's block or from flags alone: beside its
-    journal lies the block it was last driven with. Nothing is written.
+    A search is read back whoever began it, from the spec's block or from flags alone: its journal's
+    folder has the block it was last driven with. Nothing is written.
     """
     read: list[JournalOutcomes] = []
     faults: list[str] = []

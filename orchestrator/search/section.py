@@ -98,7 +98,7 @@ def report(
 
 
 def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
-    """Return what the figure draws: the objective over each range, the history, the front."""
+    """Return the panels of the figure: the objective over each range, the history, the front."""
     objectives = outcomes[0].search.objectives
     drawn = [
         _slice(outcomes, field.field, field.log, i)
@@ -148,7 +148,10 @@ def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
 
 
 def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
-    """Return each search's best trial; of several objectives, the number on the front."""
+    """Return a table of the best trial of each search.
+
+    With several objectives it has the number of trials on the front.
+    """
     rows = []
     for one in outcomes:
         own = [trial for trial in one.trials if not trial.reused]
@@ -176,7 +179,7 @@ def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
 def as_json(
     outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return all of it as plain data."""
+    """Return the outcomes as plain data."""
     return [
         {
             "search": one.search.name,

@@ -45,7 +45,7 @@ QUIET_SECONDS = 120.0
 
 def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverRules:
     """Return how states of a cluster are read: what its retry policy allows is trained again, and
-    a state that nobody can tell is waited for."""
+    an unknown state is waited for."""
     unknown_since: dict[str, float] = {}
 
     def decide(cell_dir: CellDir, state: CellState) -> TrainingDecision:
@@ -120,8 +120,10 @@ def _progress(controller: Controller) -> str:
 
 
 class SubmissionPatience:
-    """Patience with another orch that is submitting: it may be a process that died on another
-    machine, which is known only after ELSEWHERE_SECONDS."""
+    """A wait for another orch that is submitting.
+
+    That orch may have died on another machine, which is known only after ELSEWHERE_SECONDS.
+    """
 
     def __init__(self, tell: Callable[[str], None]):
         self._tell, self._since = tell, 0.0
@@ -228,7 +230,7 @@ class _EvaluationJob(NamedTuple):
     log: Path
 
     def may_end(self, queue: scheduler.Answer, asked_at: float) -> bool:
-        """Return True if it may still come to its end. asked_at: when the queue was read."""
+        """Return True if the evaluation may still end. asked_at: when the queue was read."""
         job = self.submission.job
         # submitted after the queue was read, or about to be: the queue cannot have it
         if job is None or asked_at < self.submission.time + _SKEW_SECONDS:
@@ -238,7 +240,7 @@ class _EvaluationJob(NamedTuple):
 
 
 class JobScorer:
-    """Reads what evaluation jobs have left; submits those that are missing."""
+    """A scorer that reads the results of evaluation jobs, and submits the missing ones."""
 
     def __init__(
         self,
@@ -298,7 +300,7 @@ class JobScorer:
 
     def _state_after(self, record: Record, jobs: Sequence[_EvaluationJob]) -> ScoringState:
         """Return the state of a cell none of whose evaluations can still end."""
-        if self._is_scored(record):  # written since the first look
+        if self._is_scored(record):  # written since the first read
             return "scored"
         # SLURM never starts an evaluation whose training failed: without a log it is no try
         tries = sum(not job.submission.follows or job.log.exists() for job in jobs)
