@@ -4,8 +4,8 @@
     runs       which runs there should be, and the Markdown on the page of each
     content    what one run holds, and its marks: how far, with which hash
     names      names and texts as MLflow allows them
-    secrets    what must not be written down
-    store      which MLflow: its address, its errors in sentences, its searches page by page
+    secrets    hiding of passwords, keys and tokens
+    store      the MLflow store: its address, its errors in sentences, its searches page by page
     views      ready views of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
     keeper     ends that server with the dashboard, also after kill -9

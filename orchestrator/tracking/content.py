@@ -1,4 +1,4 @@
-"""What one MLflow run should hold, worked out from what is on disk. Writes nothing."""
+"""The content that one MLflow run should have, computed from the files on disk. Writes nothing."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ RunStatus = str
 
 
 class Mark(NamedTuple):
-    """How far a stream of points goes, and the hash of all of them up to there."""
+    """The last step of a stream of points, and the hash of all points up to that step."""
 
     step: int
     digest: str
 
 
 class Marks(NamedTuple):
-    """What of a run's content is in MLflow. As JSON it is the value of a tag."""
+    """The parts of a run's content that are in MLflow. Its JSON is the value of a tag."""
 
     curves: Mark | None = None
     scores: Mark | None = None
@@ -47,7 +47,7 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, text: str | None) -> "Marks | None":
-        """Parse a tag. Return None for no tag, or for one that is not ours."""
+        """Parse a tag. Return None without a tag, or for a tag that orch did not write."""
         try:
             plain = json.loads(text or "null")
             curves, scores = (
@@ -62,7 +62,7 @@ class Marks(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set as MLflow knows them."""
+    """A data set in MLflow's terms."""
 
     name: str
     digest: str
@@ -72,7 +72,7 @@ class Dataset(NamedTuple):
 
 
 class LoggedModel(NamedTuple):
-    """An evaluated checkpoint, in MLflow's list of models."""
+    """An evaluated checkpoint, as an entry of MLflow's list of models."""
 
     key: str
     """`cell/<id>/step/<n>`."""
@@ -86,7 +86,7 @@ class LoggedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """One MLflow run. Times in milliseconds; names of metrics are orch's own."""
+    """The content of one MLflow run. Times are in milliseconds; metrics have orch's own names."""
 
     key: str
     """`summary`, `study/<name>` or `cell/<id>`: the same for ever, once in an experiment."""
@@ -111,19 +111,19 @@ class Content:
 
     @property
     def cell_id(self) -> str | None:
-        """The id of the run's cell; None for a study and the summary."""
+        """Return the id of the run's cell; None for a study and the summary."""
         kind, _, name = self.key.partition("/")
         return name if kind == "cell" else None
 
     @cached_property
     def marks(self) -> Marks:
-        """What MLflow holds once all of this is there."""
+        """Return the marks of a run that holds all of this content."""
         artifacts = self._artifacts_digest() if self.texts or self.files else ""
         return Marks(last_mark(self.curves), last_mark(self.scores), artifacts, tuple(self.tags))
 
     @cached_property
     def digest(self) -> str:
-        """Changes whenever anything in here does."""
+        """Return a digest that changes whenever any of this content changes."""
         return digest(
             [
                 self.key,
@@ -204,10 +204,10 @@ def _state_of(file: Path) -> list[object]:
 
 
 def dataset_of(record: Record) -> Dataset:
-    """Return the prepared folder that a launch was linked to, with its hash; else what the
-    settings name.
+    """Return the prepared folder that a launch was linked to, with its hash; else the data set that
+    the settings name.
 
-    At micro scale it is the embedded skill that stands for the data.
+    At micro scale, the embedded skill stands for the data.
     """
     data = record.cell.settings.data
     link = CellDir(record.directory).plan / "data"

@@ -1,4 +1,4 @@
-"""Run a program for as long as somebody holds the other end of this one's standard input.
+"""Run a program for as long as another process holds the other end of standard input.
 
     python keeper.py PROGRAM ARGUMENT...
 

@@ -1,4 +1,4 @@
-"""From cells to their MLflow runs, for pages that link to them."""
+"""The MLflow runs of cells, for pages that link to them."""
 
 import contextlib
 import sqlite3
@@ -18,7 +18,7 @@ _QUERY = (
 
 
 class CellRuns(NamedTuple):
-    """The mirrored runs of cells."""
+    """The MLflow runs of mirrored cells."""
 
     runs: dict[str, str]
     """Cell id -> id of its MLflow run."""
@@ -29,7 +29,7 @@ class CellRuns(NamedTuple):
 def cell_runs(folder: RunFolder, uri: str | None, cells: Collection[str]) -> CellRuns:
     """Return the MLflow runs of these cells, for those that are mirrored.
 
-    A store of ours is read as the SQLite file it is: MLflow itself takes ten seconds to start.
+    A store that orch made is read as an SQLite file: MLflow itself takes ten seconds to start.
     Raise EnvironmentFault if MLflow does not answer.
     """
     store = store_of(folder, uri)

@@ -1,4 +1,4 @@
-"""Makes what MLflow holds equal to what the run directories say; the only writer.
+"""The mirror: makes MLflow equal to the run directories, and is the only writer to it.
 
 Why mirroring twice changes nothing: timestamps come from the metrics file. The tag `orch.ingesting`
 says, before any point is logged, up to which step and with which hash points may be there;
@@ -57,7 +57,7 @@ MirrorProgress = Callable[[int, int], None]
 
 @dataclass
 class MirrorReport:
-    """What a mirror did. `view` is the page to open, or the command that serves it."""
+    """The result of a mirror. `view` is the page to open, or the command that serves it."""
 
     experiment: str
     store: str
@@ -112,7 +112,7 @@ def mirror(
 
 
 class _Mirror:
-    """One pass over one experiment."""
+    """One mirror pass over one experiment."""
 
     def __init__(self, client: Any, store: Store, report: MirrorReport, ready: Sequence[View]):
         self.client, self.store, self.report, self.ready = client, store, report, ready
@@ -197,7 +197,7 @@ class _Mirror:
                     self.client.delete_run(present.pop(key_).info.run_id)
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
-        """Return our runs by key. Delete a twin, made by another machine at the same time."""
+        """Return orch's runs by key. Delete a twin, made by another machine at the same time."""
         runs: dict[str, Any] = {}
         oldest_first = ["attributes.start_time ASC"]
         for run in list(every(self.client.search_runs, experiment_id, order_by=oldest_first)):
@@ -316,7 +316,7 @@ class _Mirror:
 
 
 def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
-    """Return True if points begin with those of a mark."""
+    """Return True if the points begin with the points of a mark."""
     if mark is None:
         return True
     if not points or points[-1].step < mark.step:
@@ -500,7 +500,7 @@ def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
 
 
 class Retrained(NamedTuple):
-    """What is to be logged so that the run holds a resumed cell, and a sentence about it."""
+    """The points to log so that a run holds a resumed cell, and a sentence about them."""
 
     rows: list[Any]
     sentence: str
@@ -568,7 +568,7 @@ class MirrorMark:
         self._file, self._store = file, store
 
     def matches(self, content: str) -> bool:
-        """Return True if the store still holds this content, by the note."""
+        """Return True if the store still holds this content, by this mark."""
         self._file.seek(0)
         now = self._state(content)
         return now is not None and self._file.read() == now
@@ -598,8 +598,10 @@ class MirrorMark:
 
 @contextmanager
 def locked_mark(folder: RunFolder, store: Store) -> Iterator[MirrorMark]:
-    """Open the note of this experiment and lock it. Raise RunFolderError if it cannot be
-    written."""
+    """Open the mark of this experiment and lock it.
+
+    Raise RunFolderError if it cannot be written.
+    """
     path: Path = folder.path / "mirror.json"
     with telling(path):
         file = path.open("a+", encoding="utf-8")

@@ -19,7 +19,10 @@ _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 
 @lru_cache(maxsize=4096)
 def allowed_name(name: str) -> str:
-    """Return the name MLflow stores for one of ours. It never changes: runs of before have it."""
+    """Return the name that MLflow stores for a name of orch.
+
+    It never changes, because earlier runs have it.
+    """
     safe = _FORBIDDEN.sub(lambda hit: f"_x{ord(hit[0]):02x}", name.replace("@", "_at_"))
     # MLflow refuses what is not a plain relative path: empty parts, `.` and `..`
     parts = [part if part.strip(".") else part.replace(".", "_") or "_" for part in safe.split("/")]

@@ -1,4 +1,4 @@
-"""Which runs MLflow should have, and the Markdown on the page of each.
+"""The runs that MLflow should have, and the Markdown on the page of each.
 
 The summary, one run a study, one a cell that was launched; parents first.
 """

@@ -1,4 +1,4 @@
-"""What must not be written down: passwords in addresses, keys and tokens in a plan."""
+"""Hiding of secrets: passwords in addresses, keys and tokens in a plan."""
 
 import re
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ _SETTINGS = {
 
 
 class Server:
-    """A tracking server to look at: `address` without a slash at its end."""
+    """A tracking server for people to look at. `address` has no slash at its end."""
 
     def __init__(self, address: str, keeper: "subprocess.Popen[bytes] | None", log: Path | None):
         self.address = address

@@ -1,4 +1,4 @@
-"""Which MLflow: its address, how long it is waited for, and its errors as sentences."""
+"""The MLflow store: its address, time limits, and errors as sentences."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ _SQLITE = "sqlite:///"
 
 @dataclass(frozen=True)
 class Store:
-    """Where MLflow keeps its runs. `uri` may hold a password; `shown` never does."""
+    """The place where MLflow keeps its runs. `uri` may hold a password; `shown` never does."""
 
     uri: str = field(repr=False)
     shown: str
@@ -52,7 +52,7 @@ class Store:
 
     @property
     def address(self) -> str:
-        """The URI of a server without user and password, and without a slash at its end."""
+        """Return the URI of a server without user, password, and slash at its end."""
         parts = urlsplit(self.uri)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
@@ -91,7 +91,7 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
 def connected(store: Store) -> Iterator[Any]:
     """Yield an MlflowClient. Raise EnvironmentFault for what MLflow cannot do, in a bounded time.
 
-    A request that MLflow finds malformed is a bug of ours and keeps its traceback.
+    A request that MLflow finds malformed is a bug of orch and keeps its traceback.
     """
     with _settings(store):
         with _raising_sentences(store, opening=True):
@@ -105,9 +105,9 @@ def connected(store: Store) -> Iterator[Any]:
 
 @contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Keep Python's garbage collector from what is in memory by now.
+    """Freeze the objects in memory, so that Python's garbage collector skips them.
 
-    SQLAlchemy makes so many objects that collecting was a quarter of the time of logging.
+    SQLAlchemy makes many objects: without this, collecting took a quarter of the time of logging.
     """
     gc.freeze()
     try:
@@ -157,7 +157,7 @@ def _probe(store: Store) -> None:
 
 
 def _sentence(error: Exception, opening: bool) -> str | None:
-    """Return the error in one line; None for what is a bug of ours."""
+    """Return the error in one line; None for a bug of orch."""
     if not isinstance(error, OSError | ImportError):  # what requests raises is an OSError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError

@@ -28,7 +28,7 @@ _LINK = re.compile(r"\]\((orch:[\w:.+-]+)\)")
 
 
 class View(NamedTuple):
-    """A choice among the runs of cells."""
+    """A filtered list of the runs of cells."""
 
     key: str
     title: str
@@ -41,7 +41,7 @@ class View(NamedTuple):
 
     @property
     def tag(self) -> tuple[str, str]:
-        """As MLflow keeps it."""
+        """Return the name and the value of the experiment's tag that holds the view."""
         state = {
             "searchFilter": self.search,
             "orderByKey": f"metrics.`{self.metric}`",
@@ -102,7 +102,7 @@ def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
 
 
 def view_key(name: str) -> str:
-    """Return the name of a view in addresses: `orch-kl-k3.loss`."""
+    """Return a view's name in addresses: `orch-kl-k3.loss`."""
     return PREFIX + re.sub(r"[^\w.+-]", "-", name)
 
 
