@@ -1,11 +1,11 @@
 """Prompts, prepared once and shared by every cell that trains on them.
 
     orch data prepare math          from the Hub, a file or a generator to <data>/<name>-<hash>/
-    recipe      what a launch needs, as its plan says it (prompts.json); pure
-    source      rows of a data set, checked against what is known of it
+    recipe      the prompts that a launch needs, written in its plan (prompts.json); pure
+    source      rows of a data set, checked against the known facts on it
     generate    Countdown problems
     prepared    the folder of prepared prompts: written, checked, linked into a launch
 
-A plan reads `data/...` beside itself; `prepared.link` makes that a link when the cell is launched,
-so no machine's path enters a cell or a translation.
+A plan reads `data/...` in its own folder. `prepared.link` makes that a link when the cell is
+launched, so no machine's path enters a cell or a translation.
 """

@@ -23,12 +23,15 @@ ABOUT = "about.json"
 
 
 def data_dir() -> Path:
-    """Where prepared prompts lie: $ORCH_DATA_DIR, else data/prepared in the working directory."""
+    """Return the folder of prepared prompts: $ORCH_DATA_DIR, else data/prepared.
+
+    The latter lies in the working directory.
+    """
     return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
 
 
 class Made(NamedTuple):
-    """One data set, prepared."""
+    """One prepared data set."""
 
     folder: Path
     formats: tuple[str, ...]
@@ -40,10 +43,10 @@ class Made(NamedTuple):
 
 
 def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
-    """Writes what is missing of a data set; files that are whole are left alone.
+    """Write the formats of a data set that are missing or damaged; leave whole files alone.
 
-    Raises EnvironmentFault where the content is not what was prepared before: cells have trained on
-    that. See also source.rows.
+    Raise EnvironmentFault if the content differs from what was prepared before, because cells
+    have trained on that. `source.rows` raises further errors.
     """
     folder = directory / key(data)
     about = read_json(folder / ABOUT) or {}
@@ -130,7 +133,7 @@ def _facts(file: Path) -> dict[str, object]:
 
 
 def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) -> str | None:
-    """What is wrong with one format of a prepared data set; None if it is whole."""
+    """Return a sentence on what is wrong with one format of a data set; None if it is whole."""
     told = about.get("formats", {}).get(name)
     if told is None:
         return f"{folder / name} is missing"
@@ -145,14 +148,16 @@ def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) 
 
 
 def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
-    """A sentence if the prompts that a plan reads are not prepared; None if they are, or if it
-    brings its own. Looks at sizes, not at content."""
+    """Return a sentence if the prompts that a plan reads are not prepared, else None.
+
+    A plan that brings its own prompts has none missing. Sizes are compared, not content.
+    """
     recipe = of_plan(plan.files)
     return None if recipe is None else _missing(recipe, directory or data_dir(), by_hash=False)
 
 
 def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:
-    """Where the prompts of a plan lie, prepared or not; None if it brings its own."""
+    """Return the folder of a plan's prompts, prepared or not; None if it brings its own."""
     recipe = of_plan(plan.files)
     if recipe is None:
         return None
@@ -169,10 +174,11 @@ def _missing(recipe: PromptRecipe, directory: Path, *, by_hash: bool) -> str | N
 
 
 def link(plan_dir: Path, directory: Path | None = None) -> Path | None:
-    """Makes `data` in a plan's folder a link to the prepared prompts, hashes checked; its target.
+    """Link `data` in a plan's folder to the prepared prompts, after a check of hashes.
 
-    None for a plan that brings its own prompts. A `data` folder that somebody put there is left
-    alone. Raises EnvironmentFault where the prompts are missing or were changed.
+    Return the target, or None for a plan that brings its own prompts. A `data` folder that a
+    person put in place is left alone and returned. Raise EnvironmentFault if the prompts are
+    missing or were changed.
     """
     file = plan_dir / PLAN_FILE
     if not file.exists():

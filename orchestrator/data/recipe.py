@@ -1,4 +1,4 @@
-"""What prompts a launch needs, said in its plan as prompts.json. Pure."""
+"""The prompts that a launch needs, written in its plan as prompts.json. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ the data's instruction; answers are text, of Countdown JSON with numbers and tar
 
 
 class PromptRecipe(Frozen):
-    """prompts.json: which prepared prompts a plan reads at `data/` beside it."""
+    """The content of prompts.json: the prepared prompts that a plan reads in its folder `data/`."""
 
     prepared: str
     """Name of the folder of prepared prompts: the data's name and a hash of all that shapes it."""
@@ -33,7 +33,10 @@ class PromptRecipe(Frozen):
 
 
 def key(data: Data) -> str:
-    """The same for every cell that trains on the same prompts, whatever its library."""
+    """Return the name of a folder of prepared prompts.
+
+    It is the same for every cell that trains on the same prompts, in any library.
+    """
     shaping = {
         "path": data.path,
         "split": data.split,
@@ -46,7 +49,7 @@ def key(data: Data) -> str:
 
 
 def plan_file(data: Data, prompts_format: str) -> dict[str, str]:
-    """The file that a backend adds to its plans."""
+    """Return the file that a backend adds to its plans: name -> text."""
     return {PLAN_FILE: _text(data, prompts_format)}
 
 
@@ -57,5 +60,5 @@ def _text(data: Data, prompts_format: str) -> str:
 
 
 def of_plan(files: Mapping[str, str]) -> PromptRecipe | None:
-    """What a plan needs; None for a backend that brings its own prompts."""
+    """Return the recipe in a plan's files; None for a backend that brings its own prompts."""
     return PromptRecipe.model_validate_json(files[PLAN_FILE]) if PLAN_FILE in files else None

@@ -18,6 +18,8 @@ KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
 
 class PromptRow(NamedTuple):
+    """One prompt and its answer."""
+
     question: str
     """Without the instruction."""
     answer: str
@@ -25,6 +27,8 @@ class PromptRow(NamedTuple):
 
 
 class PromptRows(NamedTuple):
+    """The prompts of a data set, for training and for validation."""
+
     train: list[PromptRow]
     validation: list[PromptRow]
     origin: str
@@ -32,16 +36,16 @@ class PromptRows(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of the content of all rows."""
+        """Return a digest of the content of all rows."""
         text = json.dumps([self.train, self.validation], ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
-    """The rows of a data set; a relative file is looked for in `roots`.
+    """Return the rows of a data set. A relative file is looked for in `roots`.
 
-    Raises SpecError with every way in which it is not what is declared or known of it, and
-    EnvironmentFault where it cannot be had.
+    Raise SpecError with every difference from what is declared or known of the data set, and
+    EnvironmentFault if the data set cannot be read.
     """
     if Path(data.path).suffix not in KINDS:
         return _checked(data, _from_hub(data))
@@ -56,7 +60,7 @@ def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
 
 @cache
 def known() -> Mapping[str, Mapping[str, Any]]:
-    """What is known of data sets of the Hub: columns, sizes, which split validates, and whence."""
+    """Return the known facts on data sets of the Hub: columns, sizes, validation split, source."""
     text = Path(__file__).with_name("known.json").read_text(encoding="utf-8")
     facts: Mapping[str, Mapping[str, Any]] = json.loads(text)
     return facts
@@ -211,7 +215,10 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
 
 
 def _math(value: object) -> str | None:
-    """A solution's last box; an answer that has none, as it is."""
+    """Return the content of a solution's last box, or an answer without a box as it is.
+
+    None if nothing is left.
+    """
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str):
