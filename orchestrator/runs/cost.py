@@ -1,4 +1,4 @@
-"""Costs of cells, measured where cells of their shape have run, else by a stated model; budgets.
+"""Costs of cells, measured if cells of their shape have run, else from a stated model; budgets.
 
 On GPUs, hours = FLOPs / (peak x utilisation), with, per token of prompt and response,
 
@@ -50,7 +50,7 @@ CellShape = tuple[object, ...]
 
 
 class Cost(NamedTuple):
-    """What one cell is expected to take; `low` and `high` bound gpu_hours under the model."""
+    """The expected cost of one cell. `low` and `high` bound gpu_hours under the model."""
 
     gpu_hours: float = 0.0
     cpu_seconds: float = 0.0
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Means over the succeeded cells of a folder, per train step and shape."""
+    """Mean costs over the succeeded cells of a folder, per train step and shape."""
 
     gpu_hours: Mapping[CellShape, float]
     cpu_seconds: Mapping[CellShape, float]
@@ -69,7 +69,7 @@ class Measured:
 
 
 class Bill(NamedTuple):
-    """The sum over cells."""
+    """The cost of several cells together."""
 
     gpu_hours: float
     low: float
@@ -96,7 +96,10 @@ class Bill(NamedTuple):
 
 
 def cost_shape(cell: Cell) -> CellShape:
-    """What decides the cost of a train step; cells of one shape are priced alike."""
+    """Return the settings that decide the cost of a train step.
+
+    Cells of one shape cost the same.
+    """
     s = cell.settings
     return (
         s.backend.name,
@@ -110,7 +113,11 @@ def cost_shape(cell: Cell) -> CellShape:
 
 
 def measure(rows: Iterable[PlanRow]) -> Measured:
-    """Costs of the cells that succeeded in one attempt; the rest paid for something else."""
+    """Return the mean cost of a train step, from the cells that succeeded in one attempt.
+
+    Cells that collapsed or were retried are left out: their cost is not that of their train
+    steps.
+    """
     gpu: dict[CellShape, list[float]] = {}
     cpu: dict[CellShape, list[float]] = {}
     count = 0
@@ -142,13 +149,13 @@ def cost(cell: Cell, measured: Measured | None = None) -> Cost:
 
 
 def gpu_hours(cell: Cell, measured: Measured | None = None) -> float:
-    """GPU-hours of a cell; NaN where the size of its model or its GPU is not known."""
+    """Return the GPU-hours of a cell; NaN if the size of its model or its GPU is not known."""
     priced = cost(cell, measured)
     return math.nan if priced.basis == "unknown" else priced.gpu_hours
 
 
 def bill(cells: Iterable[Cell], measured: Measured | None = None) -> Bill:
-    """What these cells cost together."""
+    """Return the cost of these cells together."""
     costs = [cost(cell, measured) for cell in cells]
     counts: dict[Basis, int] = {}
     for priced in costs:
@@ -163,7 +170,10 @@ def bill(cells: Iterable[Cell], measured: Measured | None = None) -> Bill:
 
 
 def num_parameters(cell: Cell) -> float | None:
-    """Parameters of the policy, read from its name or path (`Qwen2.5-7B`); None if unsaid."""
+    """Return the policy's number of parameters, read from its path or name (`Qwen2.5-7B`).
+
+    None if neither has it.
+    """
     for text in (cell.settings.model.path, cell.settings.model.name):
         if found := _SIZE.search(text):
             return float(found[1]) * 1e9
@@ -202,7 +212,7 @@ BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
 
 
 class EvaluationSpending(NamedTuple):
-    """What evaluation jobs have taken."""
+    """The GPU-hours that evaluation jobs have used."""
 
     used: float = 0.0
     """GPU-hours of those that ended."""
@@ -216,12 +226,12 @@ NO_EVALUATIONS = EvaluationSpending()
 
 
 def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
-    """Of every evaluation job of an experiment that has ended."""
+    """Return the spending of all evaluation jobs of an experiment that have ended."""
     hours, cells = [], set()
     for place in folder.path.glob("slurm/*/ends"):
         elements = submissions.read_manifest(folder, place.parent.name).get("elements", ())
         for path in place.glob("*.json"):
-            with suppress(RunFolderError):  # cut: it tells nothing
+            with suppress(RunFolderError):  # the file is cut: it has no hours
                 end = submissions.read_end(path)
                 hours += [end.gpu_hours] if end and end.gpu_hours else []
             index, _, state = path.stem.partition(".")
@@ -231,7 +241,7 @@ def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
 
 
 class Afforded(NamedTuple):
-    """Which of the cells that are to be trained a budget pays, in the order of the spec."""
+    """The cells that a budget pays and those it does not pay, in the order of the spec."""
 
     paid: tuple[Cell, ...]
     unpaid: tuple[Cell, ...]
@@ -240,7 +250,10 @@ class Afforded(NamedTuple):
 
 
 def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
-    """GPU-hours that every attempt of these cells has taken, also those that left no word."""
+    """Return the GPU-hours that all attempts of these cells have used.
+
+    An attempt without an exit record counts until its last heartbeat.
+    """
     return sum(
         _hours(attempt, row.cell)
         for row in rows
@@ -250,7 +263,10 @@ def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
 
 
 def remaining_gpu_hours(cell: Cell, directory: CellDir, measured: Measured | None) -> float:
-    """GPU-hours from where the cell's last attempt is to its end; NaN if its size is unknown."""
+    """Return the GPU-hours that a cell needs from its last reported step to its end.
+
+    NaN if its size is unknown.
+    """
     whole = gpu_hours(cell, measured)
     step = max((latest_metrics(a.path).step for a in directory.attempts()), default=0)
     return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
@@ -261,11 +277,11 @@ def afford(
 ) -> Afforded:
     """Return which cells of `wanted` fit into a budget for the whole experiment.
 
-    What is used and what is with the scheduler is subtracted first. A cell of unknown size is never
-    paid for: its size would be a guess.
+    The hours that are used, and those of submitted cells, are subtracted first. A cell of unknown
+    size is never paid for: its size would be a guess.
 
     wanted: what is to be trained, or tried again; rows at work or over are left out. scored:
-    evaluations that have ended; each cell is expected to want another like them.
+    evaluations that have ended; each cell is expected to need another like them.
     """
     measured = measure(whole.rows)
     spent = used_gpu_hours(whole.rows) + scored.used
@@ -306,7 +322,7 @@ def afford(
 
 
 def _sum(hours: Iterable[float]) -> float:
-    """Their sum; those of unknown size count as nothing."""
+    """Return the sum of hours. A cell of unknown size counts as 0."""
     return sum((each for each in hours if not math.isnan(each)), start=0.0)
 
 

@@ -1,7 +1,7 @@
 """Progress of cells, read again and again: only what was written since the last time is read.
 
-tails = Tails()
-while not (seen := look(experiment.cells, experiment.folder, tails)).over: ...
+tails = CurveTails()
+while not (seen := take_snapshot(experiment.cells, experiment.folder, tails)).over: ...
 """
 
 import json
@@ -37,7 +37,7 @@ _FOREIGN_SECONDS = 30.0
 
 @dataclass
 class AttemptCurve:
-    """The metrics of one attempt, as far as they were read."""
+    """The metrics of one attempt, as far as they are read."""
 
     step: int = 0
     points: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class AttemptCurve:
         return [found[step] for step in sorted(found)]
 
     def take(self, step: object, values: object) -> None:
-        """One point; what is not one is left out."""
+        """Keep the main metrics of one point. Ignore what is not a point."""
         if not isinstance(step, int) or not isinstance(values, dict):
             return
         self.step = max(self.step, step)
@@ -65,7 +65,7 @@ class AttemptCurve:
 
 
 class CurveTails:
-    """Curves of attempts, read on from where they were."""
+    """A reader of attempts' curves. It continues where it stopped."""
 
     def __init__(self) -> None:
         self._curves: dict[Path, AttemptCurve] = {}
@@ -83,7 +83,7 @@ class CurveTails:
             return curve
         with telling(attempt.metrics), attempt.metrics.open("rb") as file:
             end = file.seek(0, 2)
-            if end < curve.position:  # begun anew
+            if end < curve.position:  # the file was begun anew
                 curve.position, curve.step = 0, 0
                 curve.points.clear()
             start = max(curve.position, end - _FIRST_BYTES)
@@ -108,12 +108,12 @@ class CurveTails:
             for point in backend.read_metrics(attempt.path):
                 curve.take(point.step, dict(point.values))
         except (OSError, ValueError, KeyError, TypeError):
-            return  # `collect` tells what is wrong with it
+            return  # `collect` reports the fault
 
 
 @dataclass(frozen=True)
 class CellLine:
-    """One cell at one moment."""
+    """The state of one cell at one moment."""
 
     cell: Cell
     state: State
@@ -132,7 +132,7 @@ class CellLine:
 
 @dataclass(frozen=True)
 class ProgressSnapshot:
-    """All cells at one moment."""
+    """The state of all cells at one moment."""
 
     lines: tuple[CellLine, ...]
 
@@ -151,13 +151,13 @@ class ProgressSnapshot:
 
     @property
     def steps_left(self) -> int:
-        """Of cells that will go on by themselves."""
+        """Return the steps left in cells that go on by themselves."""
         ended = ("succeeded", "failed", "cancelled")
         return sum(max(0, line.total - line.step) for line in self.lines if line.state not in ended)
 
     @property
     def over(self) -> bool:
-        """Whether every cell has ended for good."""
+        """Return True if every cell has ended for good."""
         return all(line.state in ("succeeded", "failed", "cancelled") for line in self.lines)
 
     @property
@@ -172,7 +172,10 @@ class ProgressSnapshot:
 def take_snapshot(
     cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None
 ) -> ProgressSnapshot:
-    """Return every cell now. Without `tails` no metrics are read, only how long their files are."""
+    """Return the state of every cell now.
+
+    Without `tails` no metrics are read, only the sizes and times of files.
+    """
     lines = []
     for cell in cells:
         cell_dir = folder.cell(cell)
@@ -202,7 +205,7 @@ def take_snapshot(
 
 
 def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
-    """Sizes and times of what the report of a cell is made from; reads none of it."""
+    """Return sizes and times of the files that a cell's report is made from. Read none of them."""
     seen: list[object] = [len(attempts)]
     files = [f for a in attempts[-1:] for f in (a.metrics, a.stdout, a.exit, a.path / "logs")]
     for path in (*files, evaluations):
@@ -215,13 +218,13 @@ def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
 
 
 class Speed:
-    """Steps a second since the watch began."""
+    """The speed since the watch began, in train steps per second."""
 
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None
 
     def seconds_left(self, seen: ProgressSnapshot, now: float) -> float | None:
-        """None before anything has moved."""
+        """Return the seconds left; None before a speed is known."""
         if self._began is None:
             self._began = (now, seen.steps)
         spent, gained = now - self._began[0], seen.steps - self._began[1]
@@ -229,7 +232,7 @@ class Speed:
 
 
 def progress_line(seen: ProgressSnapshot) -> str:
-    """`3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
+    """Return one line such as `3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
     counts = seen.counts
     done = counts.pop("succeeded", 0)
     parts = [f"{done} of {len(seen.lines)} cells done"]
@@ -245,14 +248,14 @@ _TAIL_BYTES = 4096
 
 
 class LatestMetrics(NamedTuple):
-    """Where a running cell is: the last line of its metrics."""
+    """The last line of a running cell's metrics."""
 
     step: int = 0
     reward: float | None = None
 
 
 class LaunchProgress:
-    """Counts what `launch` tells of the cells it has to train."""
+    """A count of the events that `launch` reports of the cells it has to train."""
 
     def __init__(self, cells: Iterable[Cell], clock: Callable[[], float] = time.monotonic):
         self.cells = list(cells)
@@ -270,7 +273,7 @@ class LaunchProgress:
         cell = event.cell
         if cell is None:
             return ""
-        if cell.id not in self._known:  # another orch was at it when this one began
+        if cell.id not in self._known:  # another orch was training it when this one began
             self._known.add(cell.id)
             self.cells.append(cell)
             self._steps_total += cell.settings.num_train_steps
@@ -309,7 +312,7 @@ class LaunchProgress:
         return f"{head}: trained in {seconds:.1f} s{_reward(reward)}"
 
     def steps(self) -> int:
-        """Train steps that are done, of all these cells together."""
+        """Return the number of train steps done in all these cells together."""
         reached = (
             max(latest_metrics(path).step, self._steps_found.get(id_, 0))
             for id_, (_, path) in self.running.items()
@@ -317,17 +320,17 @@ class LaunchProgress:
         return min(self._steps_total, self._steps_done + sum(reached))
 
     def fraction(self) -> float:
-        """Train steps done, over all that were to be done; between 0 and 1."""
+        """Return the train steps done over all that were to be done, between 0 and 1."""
         return self.steps() / max(1, self._steps_total)
 
     def seconds_left(self) -> float | None:
-        """At the speed of this run so far; None before there is one."""
+        """Return the seconds left at the speed of this run so far; None before a speed is known."""
         done, spent = self.steps(), self._clock() - self._began
         gained = done - sum(self._steps_found.values())
         return spent * (self._steps_total - done) / gained if gained > 0 and spent > 1 else None
 
     def summary(self) -> str:
-        """One line: how many cells are done, running, collapsed and failed, and the time left."""
+        """Return a line with the cells done, running, collapsed and failed, and the time left."""
         parts = [f"{self.done} of {len(self.cells)} cells done", f"{len(self.running)} running"]
         parts += [
             f"{n} {word}"
@@ -341,7 +344,7 @@ class LaunchProgress:
 
 
 class Watch(NamedTuple):
-    """A display in use: `show` is launch's on_event."""
+    """A display in use. Pass `show` to `launch` as its on_event."""
 
     show: Callable[[LaunchEvent], None]
 
@@ -413,7 +416,7 @@ def latest_metrics(attempt_dir: Path) -> LatestMetrics:
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 5 min`."""
+    """Return a duration as `40 s`, `12 min` or `3 h 5 min`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"
