@@ -1,7 +1,7 @@
-"""A cluster as it answers: what it has, what it refuses, and what to change.
+"""Checks of a cluster, by its own answers: what it has, what it refuses, and what to change.
 
 check        a site file against the cluster's answers (launch/slurm/cluster)
-probe        a small job that looks at a node; node_facts is what it runs
+probe        a small job that looks at a node; it runs node_facts
 forecast     a spec at full scale: refusals, prompts, time limits, the scheduler's answer
 findings     all of it as the lines of `orch doctor`
 write        a site file from the cluster's answers

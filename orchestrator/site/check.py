@@ -12,7 +12,7 @@ from orchestrator.spec.site_options import SlurmOptions
 
 
 class SiteAdvice(NamedTuple):
-    """One thing that is wrong, or that one may want to know."""
+    """One fault of a site file, or one remark on it."""
 
     sentence: str
     field: str = ""

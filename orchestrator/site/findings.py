@@ -14,7 +14,7 @@ from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 
 
 class SiteFinding(NamedTuple):
-    """One line of the table."""
+    """One line of the table of `orch doctor`."""
 
     check: str
     verdict: str
@@ -26,7 +26,7 @@ class SiteFinding(NamedTuple):
 def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
     """Check a site against its cluster.
 
-    cells: those that are to run there. look: start a small job that looks at a node.
+    cells: those that are to run on the cluster. look: start a small job that looks at a node.
     """
     wrong = [text for text, _ in faults(site.options)]
     if wrong:

@@ -32,7 +32,7 @@ class LibraryRefusal(NamedTuple):
 
 
 def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
-    """Return every cell that its library cannot express, by reason."""
+    """Return the reasons for which libraries cannot express cells, with the cells of each."""
     found: dict[str, list[str]] = {}
     for cell in cells:
         home = folder.cell(cell)
@@ -45,7 +45,7 @@ def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRe
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
-    """Cells whose prompts are not prepared, by what to do."""
+    """Return the cells whose prompts are not prepared, grouped by what to do."""
     known: dict[str, str | None] = {}
     found: dict[str, list[str]] = {}
     for cell in cells:
@@ -64,7 +64,10 @@ def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRe
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
-    """Cells that one job's time limit is too short for: they need a checkpoint to go on from."""
+    """Yield a sentence on cells that take longer than one job's time limit.
+
+    Such cells need a checkpoint to go on from.
+    """
     limit, most = options.time_limit_hours, options.max_requeues + 1
     long: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -86,8 +89,10 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
 
 
 def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
-    """What the scheduler says to a job of each shape, asked with --test-only: nothing is
-    submitted. (sentence, whether it would take it)."""
+    """Yield the scheduler's answer to a job of each shape: (sentence, True if it accepts the job).
+
+    The jobs are asked for with --test-only, so nothing is submitted.
+    """
     from orchestrator.launch.slurm import script
 
     shapes: dict[script.ArrayResources, int] = {}

@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _shared(folder: Path, token: str) -> str:
-    """What keeps this node from the runs folder; empty where nothing does."""
+    """Return why this node cannot use the runs folder; empty if it can."""
     try:
         found = (folder / token).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def _shared(folder: Path, token: str) -> str:
 
 
 def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str, str]:
-    """Release -> what is wrong with its environment on this node; empty where nothing is."""
+    """Return release -> what is wrong with its environment on this node; empty if nothing is."""
     from orchestrator.launch.node.environment import environment_fault, find_environment
     from orchestrator.spec.site_options import node_options
 

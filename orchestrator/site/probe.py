@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 120.0
 
 
 class NodeReport(NamedTuple):
-    """A node seen from the inside. `fault` alone, where no node answered."""
+    """The facts on a node, seen from inside. Only `fault` is set if no node answered."""
 
     node: str = ""
     python: str = ""

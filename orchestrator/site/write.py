@@ -1,11 +1,13 @@
-"""A site file from what the cluster answers: the partition that most likely is meant, its limits,
-and the alternatives as comments. Pure."""
+"""A site file from the answers of a cluster. Pure.
+
+It has the partition that is most likely meant, its limits, and the alternatives as comments.
+"""
 
 from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition
 
 
 def site_file(cluster: Cluster) -> str:
-    """YAML of an entry of the group site/."""
+    """Return the YAML of an entry of the group site/."""
     chosen = _chosen(cluster)
     lines = [
         f"# {cluster.name}, SLURM {cluster.version}, as it answered. `orch doctor --site FILE`",
@@ -32,7 +34,7 @@ def site_file(cluster: Cluster) -> str:
 
 
 def gpus_per_node(cluster: Cluster) -> int:
-    """GPUs of a node of the partition that `site_file` chooses; 0 if it has none."""
+    """Return the most GPUs of a node in the partition that `site_file` chooses; 0 without GPUs."""
     chosen = _chosen(cluster)
     nodes = cluster.nodes_of(chosen.name) if chosen else []
     return max((node.gpus_of("") for node in nodes), default=0)
