@@ -66,7 +66,7 @@ class Lock:
 
     @cached_property
     def head(self) -> Mapping[str, tuple[str, ...]]:
-        """Key -> its lines."""
+        """Return the head of the file: key -> its lines."""
         lines: dict[str, tuple[str, ...]] = {}
         for line in self.text.splitlines():
             if match := _HEAD.fullmatch(line.strip()):
@@ -79,18 +79,21 @@ class Lock:
 
     @cached_property
     def pins(self) -> Mapping[str, str]:
-        """Package -> version, by normalised name."""
+        """Return package -> version, by normalised name."""
         return {plain_name(match[1]): match[2] for match in self._requirements()}
 
     @property
     def digest(self) -> str:
-        """Digest of the packages it names: comments and order do not count."""
+        """Return a digest of the packages, the checkout and the Python releases in the lock.
+
+        Comments and the order of packages do not change it.
+        """
         lines = sorted(f"{name}=={version}" for name, version in self.pins.items())
         held = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
         return "sha256:" + hashlib.sha256(held.encode()).hexdigest()[:32]
 
     def requirements(self, *, built: bool) -> list[str]:
-        """`name==version` of the packages that are built from source, or of all others."""
+        """Return `name==version` of the packages that are built from source, or of all others."""
         last = {plain_name(name) for name in self.words("build")}
         return [
             f"{name}=={version}" for name, version in self.pins.items() if (name in last) is built
@@ -155,12 +158,12 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
 
 
 def has_lock(library: str, version: str) -> bool:
-    """Return whether this release trains in an environment of its own. Import no backend."""
+    """Return True if this release trains in an environment of its own. Import no backend."""
     return plugins.exists(library) and _path(library, version, "gpu").is_file()
 
 
 def read_lock(path: Path, library: str) -> Lock:
-    """Return the lock in a file. Raise EnvironmentFault for what is no lock."""
+    """Return the lock in a file. Raise EnvironmentFault for a file that is not a lock."""
     version, _, flavour = path.name.removesuffix(".txt").rpartition(".")
     lock = Lock(
         library, version, "gpu" if flavour == "gpu" else "contract", path.read_text("utf-8")
@@ -189,7 +192,7 @@ VARIABLE = "ORCH_ENVIRONMENTS"
 
 @dataclass(frozen=True)
 class Environment:
-    """One that was made whole: a virtual environment in `path`."""
+    """A finished environment: a virtual environment in `path`."""
 
     library: str
     version: str
@@ -211,12 +214,15 @@ class Environment:
         return f"{self.library}@{self.version}"
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """What a program needs of it: its programs first on PATH, nothing of another one."""
+        """Return the variables of a program that runs in the environment.
+
+        The environment's own programs come first on PATH.
+        """
         path = os.pathsep.join(filter(None, [str(self.bin), inherited.get("PATH", os.defpath)]))
         return {"PATH": path, "VIRTUAL_ENV": str(self.path), "PYTHONNOUSERSITE": "1"}
 
     def record(self) -> dict[str, str]:
-        """What a job's record keeps of it."""
+        """Return the environment as the record of a job keeps it."""
         return {
             "library": self.library,
             "version": self.version,
@@ -233,25 +239,25 @@ def root() -> Path:
 
 
 def folder_name(library: str, version: str, flavour: Flavour) -> str:
-    """Return the name of its folder."""
+    """Return the name of an environment's folder."""
     return f"{library}-{version}" + ("" if flavour == "gpu" else f".{flavour}")
 
 
 def find_installed(
     library: str, version: str, flavour: Flavour = "gpu", within: Path | None = None
 ) -> Environment | None:
-    """Return the environment of that release, or None where there is no whole one."""
+    """Return the environment of that release, or None if no finished one exists."""
     return read_environment((within or root()) / folder_name(library, version, flavour))
 
 
 def installed(within: Path | None = None) -> list[Environment]:
-    """Return every whole environment, by name."""
+    """Return every finished environment, by name."""
     each = (read_environment(path) for path in sorted((within or root()).glob("*/")))
     return [environment for environment in each if environment is not None]
 
 
 def read_environment(path: Path) -> Environment | None:
-    """Return the environment in that folder, or None where none was finished."""
+    """Return the environment in that folder, or None if none was finished."""
     try:
         plain = json.loads((path / MARKER).read_text(encoding="utf-8"))
         return Environment(

@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 class InstallStep(NamedTuple):
-    """Packages installed together."""
+    """Packages that are installed together."""
 
     requirements: Sequence[str]
     with_dependencies: bool = False
@@ -65,7 +65,7 @@ def create(
     checkout: Path | None = None,
     say: Say = lambda _text: None,
 ) -> Environment:
-    """Return the environment of a lock, made if it is not there.
+    """Return the environment of a lock. Make it if it does not exist.
 
     python: an interpreter instead of one found by the lock's releases. checkout: the git repository
     of a library that is on no registry. Raise EnvironmentFault: no such Python, nothing to build
@@ -95,7 +95,7 @@ def create(
 
 @contextmanager
 def exclusive(home: Path) -> Iterator[None]:
-    """Hold others off from making the same environment."""
+    """Keep other processes from making the same environment."""
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         lock = home.with_name(f"{home.name}.lock").open("w")
@@ -112,7 +112,7 @@ def exclusive(home: Path) -> Iterator[None]:
 def install(
     home: Path, python: Path, steps: Iterable[InstallStep], say: Say = lambda _text: None
 ) -> None:
-    """A new virtual environment of `python` in `home`, and the packages of each step."""
+    """Make a new virtual environment of `python` in `home`; install the packages of each step."""
     clear(home)
     say(f"making {home}")
     run([python, "-m", "venv", "--without-pip", home], f"{python} cannot make {home}")
@@ -130,13 +130,17 @@ def install(
 
 
 def clear(home: Path) -> None:
-    """Remove what an earlier making left."""
+    """Remove what an earlier attempt left."""
     if home.exists():
         remove_tree(home)
 
 
 def _installer(home: Path, step: InstallStep) -> list[object]:
-    """uv or pip, told to install into `home`. uv cannot be told to overlook a package's Python."""
+    """Return the command of uv or pip that installs into `home`.
+
+    uv cannot ignore the Python that a package requires, so pip installs a step with
+    `any_python`.
+    """
     options = [] if step.with_dependencies else ["--no-deps"]
     options += ["--no-build-isolation"] if step.from_source else []
     uv = shutil.which("uv")
@@ -195,7 +199,7 @@ def _refuse_build_without_cuda(lock: Lock) -> None:
 
 
 def _from_checkout(lock: Lock, home: Path, checkout: Path | None, say: Say) -> None:
-    """A library on no registry: its commit, and the versions its own uv.lock says."""
+    """Make the environment of a library on no registry, from a checkout and its own uv.lock."""
     (commit,), variable = lock.words("checkout"), next(iter(lock.words("variable")), "")
     chosen = checkout or (Path(os.environ[variable]) if os.environ.get(variable) else None)
     uv, git = shutil.which("uv"), shutil.which("git")
@@ -258,7 +262,7 @@ SOURCE_ONLY = {"flash-attn": ("torch", "einops"), "causal-conv1d": ("torch", "ni
 def resolve(lock: Lock) -> str:
     """Return the text of the lock with the newest versions that its head allows.
 
-    Raise EnvironmentFault where nothing does, or without uv.
+    Raise EnvironmentFault if the head allows no version, or without uv.
     """
     uv = shutil.which("uv")
     asked = lock.words("asked")
@@ -360,8 +364,10 @@ def check(environment: Environment, lock: Lock) -> list[str]:
 
 
 def differences(held: Mapping[str, str], lock: Lock) -> list[str]:
-    """What is installed against what is locked. A lock without a local part (`+cu130`) accepts
-    any."""
+    """Return the differences between installed and locked packages, in sentences.
+
+    A lock without a local part (`+cu130`) accepts any.
+    """
     plain = {plain_name(name): version for name, version in held.items()}
     found = []
     for name, version in lock.pins.items():
