@@ -118,12 +118,14 @@ def panels(
 
 
 def as_floats(values: Sequence[float | None]) -> list[float]:
+    """Return the values as floats, with NaN for None."""
     return [float("nan") if v is None else v for v in values]
 
 
 def draw_curve(
     at: Any, data: FigureData, curve: FigureData, look: SeriesStyle, name: str, *, band: bool = True
 ) -> None:
+    """Draw the mean of a curve over its steps and, if it has one, the band of its interval."""
     x = data["grids"][curve["g"]]
     mean = as_floats(curve.get("m") or next(iter(curve["s"].values())))
     if "l" in curve and band:
@@ -134,6 +136,10 @@ def draw_curve(
 
 
 def error_bars(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    """Return the lengths of intervals below and above the values, as matplotlib's xerr.
+
+    rows: [value, low, high] each. A bound that is not known has length 0.
+    """
     below = [0.0 if r[1] is None or r[0] is None else max(0.0, r[0] - r[1]) for r in rows]
     above = [0.0 if r[2] is None or r[0] is None else max(0.0, r[2] - r[0]) for r in rows]
     return [below, above]
@@ -174,12 +180,14 @@ def dot_plot(
 
 
 def share_y(axes: Sequence[Any]) -> None:
+    """Give all axes the same range of y."""
     low, high = min(a.get_ylim()[0] for a in axes), max(a.get_ylim()[1] for a in axes)
     for at in axes:
         at.set_ylim(low, high)
 
 
 def legend(made: Any, axes: Sequence[Any]) -> None:
+    """Draw one legend for all axes of a figure, each name once."""
     known: dict[str, Any] = {}
     for at in axes:
         for handle, name in zip(*at.get_legend_handles_labels(), strict=True):

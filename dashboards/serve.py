@@ -1,6 +1,6 @@
 """The report over HTTP, kept up to date: `orch dashboard`.
 
-    /                     the page                    /version     what the page asks for, as JSON
+    /                     the page                    /version     version and progress, as JSON
     /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
     /<name>               a file of the report's folder, by its name there
 
