@@ -1,4 +1,4 @@
-"""The `tune` block of a spec: what a search varies, for what, and how much it may spend.
+"""The `tune` block of a spec: the space of a search, its objectives and its budget.
 
     tune:
       study: beta                            # whose base the trials stand on
@@ -107,6 +107,7 @@ class Dimension(NamedTuple):
 
     @property
     def is_range(self) -> bool:
+        """Return True for a range, False for a list of alternatives."""
         return self.choices is None
 
     def value(self, proposed: Any) -> Any:
@@ -118,8 +119,10 @@ class Dimension(NamedTuple):
         return min(self.high, max(self.low, float(f"{float(proposed):.{SIGNIFICANT_DIGITS}g}")))
 
     def param(self, value: Any) -> Any:
-        """Return the sampler's name for a value of the field. Raise LookupError if it lies
-        outside."""
+        """Return the sampler's name for a value of the field.
+
+        Raise LookupError for a value outside the space.
+        """
         if self.choices is not None:
             for label, choice in self.choices.items():
                 if choice == value:
@@ -238,6 +241,7 @@ class SearchObjective(NamedTuple):
 
     @property
     def metrics(self) -> tuple[str, ...]:
+        """Return the metrics of the sum."""
         return tuple(metric for _, metric in self.terms)
 
     @property

@@ -280,7 +280,10 @@ class Controller:
         return False
 
     def _stop_cells(self, trial: OpenTrial, why: str) -> None:
-        """Cancel what still trains, but for cells of the spec's grid or of another open trial."""
+        """Cancel the cells of a trial that still train.
+
+        Cells of the spec's grid, or of another open trial, go on.
+        """
         others = {
             cell.id for other in self.open.values() if other is not trial for cell in other.cells
         }
@@ -346,7 +349,7 @@ class Controller:
             self._close(trial, "COMPLETE", list(values), why)
 
     def _fail_without_params(self, search: Search, number: int) -> None:
-        """End a trial whose controller died before it had parameters; it is asked for anew."""
+        """End a trial whose controller died before it had parameters; a new trial is asked for."""
         from optuna.trial import TrialState
 
         study = self.studies[search.name]
@@ -412,8 +415,10 @@ class _Confirmation:
 
 
 def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
-    """Add the grid's finished configurations that lie in the space and have every seed of a
-    trial, each once. Return how many were added. Train and evaluate nothing."""
+    """Add the grid's finished configurations that lie in the space, each once.
+
+    They need every seed of a trial. Return how many were added. Train and evaluate nothing.
+    """
     import optuna
 
     added = 0
@@ -462,8 +467,10 @@ def _grid_configurations(search: Search) -> Iterator[tuple[dict[str, Any], list[
 
 
 def _params_of(search: Search, cell: Cell) -> dict[str, Any] | None:
-    """Return where a cell lies in the space; None if outside. A value that rounding would move
-    gives another cell, which the grid does not have."""
+    """Return the parameters of a cell in the space; None if it lies outside.
+
+    A value that rounding would move gives another cell, which the grid does not have.
+    """
     settings = cell.declared or cell.settings
     params = {}
     for dimension in search.space:
@@ -481,7 +488,7 @@ def budget_fault(search: Search, trials: Iterable[Any]) -> str:
     """Return a sentence if one more trial is expected to go beyond the budget, else nothing.
 
     A trial that runs, and the next one, are expected to cost the mean of those that have ended;
-    before there are any, what the cost model says.
+    before any has ended, the cost model's estimate counts.
     """
     block = search.tune.block
     if block.max_gpu_hours is None and block.max_cpu_hours is None:

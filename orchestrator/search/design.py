@@ -58,8 +58,10 @@ def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> li
 
 
 def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":
-    """Return the search whose `as_json` gave this block. Raise SpecError if the spec has changed
-    so that it does not fit any more."""
+    """Return the search whose `as_json` gave this block.
+
+    Raise SpecError if the spec has changed so that the block does not fit any more.
+    """
     bare = replace(experiment, spec=experiment.spec.model_copy(update={"tune": None}))
     (search,) = design(bare, block)
     return replace(search, name=name, experiment=experiment)
@@ -83,10 +85,12 @@ class Search:
 
     @property
     def space(self) -> tuple[Dimension, ...]:
+        """Return the fields that the search varies."""
         return self.tune.space
 
     @property
     def objectives(self) -> tuple[SearchObjective, ...]:
+        """Return the objectives of the search."""
         return self.tune.objectives
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,8 +102,10 @@ class Search:
         }
 
     def cells(self, params: Mapping[str, Any], seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells of a proposal, one a seed, at the site's scale. Raise SpecError for a
-        value that a field refuses."""
+        """Return the cells of a proposal, one a seed, at the site's scale.
+
+        Raise SpecError for a value that a field refuses.
+        """
         values = {one.field: one.value(params[one.field]) for one in self.space}
         return self.cells_at(values, seeds)
 
@@ -144,7 +150,7 @@ class Search:
         return {entry.partition(":")[0]} - {""}
 
     def declaration(self) -> dict[str, Any]:
-        """Return, as JSON, what must stay as it is while a journal lasts."""
+        """Return, as JSON, the parts that must not change while a journal lasts."""
         cell = self.model_cell()
         searched = {dimension.field for dimension in self.space} | {"seed"}
         settings = flatten(identity(cell.declared or cell.settings))
@@ -171,7 +177,7 @@ class Search:
         return self.tune.block.model_copy(update=alone).model_dump(mode="json")
 
     def faults(self) -> list[Fault]:
-        """Return what is wrong with the ends of the space and with the objectives."""
+        """Return the faults of the ends of the space and of the objectives."""
         faults: dict[str, Fault] = {}
         cells: list[Cell] = []
         for params in self.corners():
@@ -245,6 +251,7 @@ class CellMetrics(NamedTuple):
 
     @property
     def all(self) -> tuple[str, ...]:
+        """Return the names of all metrics."""
         return self.training + self.own_evaluation + self.scored
 
     def fault(self, metric: str) -> str:
@@ -266,7 +273,7 @@ class CellMetrics(NamedTuple):
 
 
 def metrics_of(cell: Cell, evaluation: EvaluationSpec) -> CellMetrics:
-    """Return what a cell will have, at its scale."""
+    """Return the metrics that a cell will have, at its scale."""
     backend = plugins.load(cell.settings.backend.name)
     scored = []
     for task in tasks_of(cell, evaluation):
@@ -315,8 +322,10 @@ class OpenTrial:
     """Cells that Wilcoxon's pruner has seen."""
 
     def released(self) -> list[Cell]:
-        """Return the cells that may train now: all, or with Wilcoxon's pruner one seed after
-        another."""
+        """Return the cells that may train now.
+
+        These are all cells, or with Wilcoxon's pruner one seed after another.
+        """
         if self.search.tune.block.pruner != "wilcoxon":
             return self.cells
         return self.cells[: self.num_judged + 1]

@@ -64,8 +64,10 @@ class SearchJournal:
         return self._storage
 
     def study(self, search: Search, **options: Any) -> "optuna.Study":
-        """Return the study of a search, made if it is not there. Raise RunFolderError if the
-        journal is of another spec or space."""
+        """Return the study of a search. Make it if it does not exist.
+
+        Raise RunFolderError if the journal is of another spec or space.
+        """
         import optuna
 
         self._declare(search)
@@ -127,7 +129,7 @@ class SearchJournal:
 
         The kernel frees a lock with the process that held it, so on one machine a free lock says
         that the controller is dead, at once. From another machine the lock may be invisible (NFS
-        without lockd), so a free lock says nothing there: the age of the heartbeat decides.
+        without lockd), so a free lock proves nothing: the age of the heartbeat decides.
         """
         if not controller_id or not controller_id.isalnum():
             return False
@@ -156,7 +158,7 @@ class SearchJournal:
         os.utime(self._alive.fileno())
         return os.fstat(self._alive.fileno()).st_mtime - last
 
-    # ------------------------------------------------------------------ beside the journal
+    # ------------------------------------------------------------------ other files of a search
 
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
         """Note that a cell belongs to a trial, so that `orch prune` keeps it.

@@ -111,8 +111,10 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
         )
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Return why some of them cannot be scored; empty where they can. Raise EnvironmentFault
-        where nothing can be."""
+        """Return why some records cannot be scored; empty if all can.
+
+        Raise EnvironmentFault if nothing can be scored.
+        """
         for record in records:
             future = self._futures.get(record.cell.id)
             error = future.exception() if future is not None and future.done() else None

@@ -57,7 +57,7 @@ class _Curve(NamedTuple):
 def recommend(
     dimension: Dimension, values: Sequence[Any], seeds: Sequence[Sequence[float]], sign: int
 ) -> Recommended | None:
-    """Return the fitted optimum over one range; None where too few values were measured.
+    """Return the fitted optimum over one range; None if too few values were measured.
 
     values: of the field, one a trial; seeds: the objective of each seed of each trial; sign: 1
     where more is better, else -1. The optimum lies among the values tried, not beyond them.
@@ -73,8 +73,9 @@ def recommend(
 def optimum(
     positions: Sequence[float], values: Sequence[Sequence[float]]
 ) -> tuple[float, float, float, float]:
-    """Return where in [0, 1] the curve is highest, the two ends of the interval in which its top
-    lies with probability 0.95, and its height there.
+    """Return the highest point of the curve in [0, 1], its interval (two ends), and its height.
+
+    The highest point lies in the interval with probability 0.95.
 
     positions: in [0, 1], one a trial; values: of the seeds of each trial.
     """

@@ -29,8 +29,10 @@ _SEED_STRIDE = 1_000_000
 
 
 def pruner(search: Search) -> Any:
-    """Return Optuna's pruner. Hyperband's resource is train steps, from the first in-loop
-    evaluation on."""
+    """Return Optuna's pruner.
+
+    Hyperband's resource is train steps, from the first in-loop evaluation on.
+    """
     from optuna import pruners
 
     match search.tune.block.pruner:
@@ -63,7 +65,7 @@ def why_collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder
 
 
 def is_reward_lost(rewards: Sequence[float]) -> bool:
-    """Return True if a reward that was there is gone. rewards: one a train step."""
+    """Return True if a reward that was earned before is lost. rewards: one a train step."""
     if len(rewards) < 2 * WINDOW:
         return False
     sums = [sum(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
@@ -148,8 +150,10 @@ def _by_step(formula: SearchObjective, records: Sequence[Record]) -> dict[int, f
 def _by_item(
     search: Search, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
 ) -> dict[int, float]:
-    """Return shares of right responses; for an objective that is not one evaluated metric, its
-    value."""
+    """Return seed and block of items, as one number -> mean share of right responses.
+
+    If the objective is not one evaluated metric, each seed has one value: the objective's.
+    """
     (formula,) = search.objectives
     values: dict[int, list[float]] = {}
     for i, record in enumerate(records):
@@ -168,8 +172,7 @@ def _by_item(
 
 
 def _item_files(formula: SearchObjective, scores: Sequence[Score]) -> list[str]:
-    """Return the files of the items that one evaluated mean@k metric is the mean of, in a stable
-    order."""
+    """Return the files of the items that one mean@k metric averages, in a stable order."""
     if len(formula.terms) > 1 or not formula.is_scored:
         return []
     _, task, metric = formula.metrics[0].split("/", 2)

@@ -65,16 +65,21 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
 
 
 def is_own(frozen: Any) -> bool:
-    """Return True for a trial that the search itself began: not reused from the grid, nor cut
-    short before it had parameters ("unborn" in journals)."""
+    """Return True for a trial that the search itself began.
+
+    Others are reused from the grid, or were cut short before they had parameters (`unborn` in
+    journals).
+    """
     return not (frozen.user_attrs.get("unborn") or frozen.user_attrs.get("reused"))
 
 
 def objective_values(
     search: Search, records: Sequence[Record], scores: Iterable[Score]
 ) -> tuple[list[float], dict[str, list[float]], str]:
-    """Return the mean over seeds of each objective, the values of each seed, and a sentence if
-    there are none."""
+    """Return the mean over seeds of each objective, the values of each seed, and a sentence.
+
+    The sentence says why there are no values; it is empty if there are.
+    """
     runs = measure(records, scores)
     seeds: dict[str, list[float]] = {}
     for run in runs:
@@ -130,6 +135,7 @@ class SearchOutcome:
 
     @property
     def measured(self) -> list[TrialResult]:
+        """Return the completed trials that have measured values."""
         return [trial for trial in self.trials if trial.state == "COMPLETE" and trial.seeds]
 
     @property
@@ -227,7 +233,7 @@ def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchO
 
 
 def confirmation_cells(search: Search, chosen: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of what is chosen with fresh seeds."""
+    """Return the cells of the chosen values, with fresh seeds."""
     return search.cells_at(chosen, search.tune.block.confirm_seeds)
 
 
@@ -272,10 +278,10 @@ class Bracket(NamedTuple):
 
 
 def brackets(result: SearchOutcome) -> list[Bracket]:
-    """Return for each range the nearest tried values on either side that are known to be worse.
+    """Return, for each range, the nearest tried values on either side that are known to be worse.
 
     The optimum lies between them, at level 0.95, if the objective has one hill along the range,
-    the other fields being where they are. With one seed there are none.
+    with the other fields unchanged. With one seed there are no brackets.
     """
     best = result.best
     worse = _worse(result, best) if best is not None else None
@@ -294,11 +300,11 @@ def brackets(result: SearchOutcome) -> list[Bracket]:
 
 
 def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None:
-    """Return the trials whose mean is below the best's by more than chance; None without two
-    seeds.
+    """Return the trials whose mean is below the best's by more than chance.
 
-    Student's t, one-sided, with the spread between seeds pooled over all trials, corrected for
-    their number (Bonferroni), which also allows for the best being chosen.
+    None without two seeds. The test is Student's t, one-sided, with the spread between seeds
+    pooled over all trials. It is corrected for their number (Bonferroni), which also allows for
+    the choice of the best.
     """
     sign = result.search.objectives[0].sign
     columns = {t.number: [sign * own[0] for own in t.seeds.values()] for t in result.measured}
@@ -331,7 +337,7 @@ class Contest:
 
 
 def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
-    """Compare every two searches at their own best, on fresh seeds where both have them."""
+    """Compare every two searches at their own best, on fresh seeds if both have them."""
     rows: list[tuple[str, str, Estimate, float, bool]] = []
     for one, other in combinations(results, 2):
         if one.best is None or other.best is None:
@@ -369,8 +375,10 @@ def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome
 
 
 def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
-    """Return the grid's cells and every cell of a trial, each once; a trial's has the axes
-    `search` and `trial`."""
+    """Return the cells of the grid, of every trial and of confirmations, each once.
+
+    A trial's cell has the axes `search` and `trial`.
+    """
     cells = {cell.id: cell for cell in experiment.cells}
     for result in results:
         search = result.search

@@ -402,8 +402,10 @@ def _points_of(one: SearchOutcome, trials: Sequence[TrialResult], mode: str) -> 
 def experiment_section(
     experiment: Experiment,
 ) -> tuple[Section | None, dict[str, Any], list[str]]:
-    """Return what the experiment's report shows of its searches: a section, its data, and why
-    some cannot be shown."""
+    """Return the searches in the experiment's report: a section, its data, and sentences.
+
+    The sentences say why some searches cannot be shown.
+    """
     journals, faults = read_journals(experiment)
     if not journals:
         return None, {}, faults

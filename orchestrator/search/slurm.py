@@ -44,8 +44,11 @@ QUIET_SECONDS = 120.0
 
 
 def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverRules:
-    """Return how states of a cluster are read: what its retry policy allows is trained again, and
-    an unknown state is waited for."""
+    """Return the rules by which states of a cluster are read.
+
+    A cell is trained again if its retry policy allows it. A cell of unknown state is waited
+    for, at most UNKNOWN_SECONDS.
+    """
     unknown_since: dict[str, float] = {}
 
     def decide(cell_dir: CellDir, state: CellState) -> TrainingDecision:
@@ -109,7 +112,7 @@ def _tell_submitted(submitted: Submitted | None, tell: Callable[[str], None]) ->
 
 
 def _progress(controller: Controller) -> str:
-    """Return what is under way, in a line."""
+    """Return a line on the cells that are under way."""
     states = Counter(
         read_state(controller.folder.cell(cell)).state
         for trial in controller.open.values()
@@ -129,8 +132,10 @@ class SubmissionPatience:
         self._tell, self._since = tell, 0.0
 
     def call(self, function: Callable[[], T]) -> T | None:
-        """Return what the function gives; None while another orch submits. Let errors of another
-        kind pass, and those that last."""
+        """Return the result of the function, or None while another orch submits.
+
+        Let errors of another kind pass, and an error that lasts too long.
+        """
         try:
             given = function()
         except OrchError as error:
@@ -157,10 +162,10 @@ STOP_SECONDS = 60
 def submit_controller(
     arguments: Sequence[str], journal: SearchJournal, options: SlurmOptions
 ) -> tuple[str, Path]:
-    """Submit `orch ARGUMENTS` from this folder; return the job's id and its log. For clusters
-    where nothing may live on a login node.
+    """Submit `orch ARGUMENTS` from this folder; return the job's id and its log.
 
-    Raise EnvironmentFault where SLURM refuses or does not answer.
+    This is for clusters that allow no long process on a login node. Raise EnvironmentFault if
+    SLURM refuses or does not answer.
     """
     script, log = journal.path / "controller.sh", journal.path / "controller.log"
     write_text(script, controller_script(arguments, journal.path.name, log, options))
@@ -257,7 +262,7 @@ class JobScorer:
         self._manifests: dict[str, dict[str, Any]] = {}
 
     def request(self, records: Sequence[Record]) -> None:
-        """Submit evaluations where none is under way, as one array."""
+        """Submit an evaluation of each record that has none under way, as one array."""
         states = self._states(records)
         missing = [r.cell for r in records if states[r.cell.id] == "missing"]
         if missing:
@@ -299,7 +304,7 @@ class JobScorer:
         return states
 
     def _state_after(self, record: Record, jobs: Sequence[_EvaluationJob]) -> ScoringState:
-        """Return the state of a cell none of whose evaluations can still end."""
+        """Return the state of a cell without an evaluation that can still end."""
         if self._is_scored(record):  # written since the first read
             return "scored"
         # SLURM never starts an evaluation whose training failed: without a log it is no try
