@@ -1,8 +1,8 @@
 """MLflow as a mirror of Records and Scores. Delete it, and the next `mirror` rebuilds it.
 
-    mirror     makes what MLflow holds equal to what the run directories say; the only writer
-    runs       which runs there should be, and the Markdown on the page of each
-    content    what one run holds, and its marks: how far, with which hash
+    mirror     makes MLflow equal to the run directories; the only writer to it
+    runs       the runs that MLflow should have, and the Markdown on the page of each
+    content    the content of one run, and its marks: its last step and its hash
     names      names and texts as MLflow allows them
     secrets    hiding of passwords, keys and tokens
     store      the MLflow store: its address, its errors in sentences, its searches page by page

@@ -43,6 +43,7 @@ class Marks(NamedTuple):
 
     @property
     def text(self) -> str:
+        """Return the marks as JSON, for a tag."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
@@ -179,8 +180,10 @@ def safe_params(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def by_step(values: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
-    """Return step -> name -> mean of the values of that name, steps in order. values: (step, name,
-    value)."""
+    """Return step -> name -> mean of the values of that name, steps in order.
+
+    values: (step, name, value).
+    """
     groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, name, value in values:
         groups[step][name].append(value)
@@ -204,10 +207,10 @@ def _state_of(file: Path) -> list[object]:
 
 
 def dataset_of(record: Record) -> Dataset:
-    """Return the prepared folder that a launch was linked to, with its hash; else the data set that
-    the settings name.
+    """Return the prepared folder that a launch was linked to, with its hash.
 
-    At micro scale, the embedded skill stands for the data.
+    Without one, return the data set that the settings name. At micro scale, the embedded skill
+    stands for the data.
     """
     data = record.cell.settings.data
     link = CellDir(record.directory).plan / "data"

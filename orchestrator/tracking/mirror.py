@@ -82,8 +82,7 @@ def mirror(
     on_progress: MirrorProgress = lambda _done, _total: None,
     only: Collection[str] | None = None,
 ) -> MirrorReport:
-    """Make what MLflow holds equal to what these records and scores say; doing it twice changes
-    nothing.
+    """Make MLflow equal to these records and scores. Doing it twice changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
@@ -121,6 +120,10 @@ class _Mirror:
     def make(
         self, wanted: Sequence[Content], gone: frozenset[str], on_progress: MirrorProgress
     ) -> None:
+        """Make MLflow hold the wanted content. Delete the runs of the cells in `gone`.
+
+        on_progress: called with the number of runs done and of all runs.
+        """
         self.experiment_id = self._experiment(wanted[0])
         self.models = _Models(self.client, self.experiment_id)
         if self.store.is_server:
@@ -395,10 +398,10 @@ def _command(store: Store) -> str:
 class _Models:
     """Evaluated checkpoints in MLflow's list of models, each an output of its cell's run.
 
-    An external model of MLflow 3: it has tags, params and metrics, and its weights stay where they
-    are. A model is known by its tag `orch.key` and its source run. It is `READY` once its metrics
-    are there; one that is not, or has other scores than it should, is deleted and made anew. MLflow
-    is asked once for all of an experiment, when they are first needed.
+    Each is an external model of MLflow 3: it has tags, params and metrics, and its weights are not
+    copied. A model is identified by its tag `orch.key` and its source run. It is `READY` once its
+    metrics are logged. A model that is not ready, or has wrong scores, is deleted and made again.
+    MLflow is asked once for all models of an experiment, when they are first needed.
     """
 
     def __init__(self, client: Any, experiment_id: str):
@@ -412,8 +415,11 @@ class _Models:
         return all(_is_finished(found, model) and _has_tags(found, model) for found, model in every)
 
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
-        """Make what is missing an output of the run. Return train step -> id of each model that
-        waits for its metrics, and is then to be finished."""
+        """Make missing models outputs of the run.
+
+        Return train step -> id of each model that waits for its metrics, and is then to be
+        finished.
+        """
         known = self._of(run) if wanted else {}
         waiting = {}
         for model in wanted:
@@ -486,10 +492,10 @@ RETRAINED_BEFORE = "steps were trained again"
 
 
 def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
-    """Return True if curves that differ from those logged are of the same training, resumed: its
-    first attempt began when that of the run did, with the same params; and scores are as they were.
+    """Return True if curves that differ from the logged ones are of the same training, resumed.
 
-    ingesting: how far the run was logged, or may have been.
+    That is so if the first attempt began when that of the run did, with the same params, and if
+    the scores are unchanged. ingesting: how far the run was logged, or may have been.
     """
     return (
         ingesting is not None
@@ -509,8 +515,8 @@ class Retrained(NamedTuple):
 def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained:
     """Compare all curves with the run's whole history, value by value: a call a metric.
 
-    Equal values are not logged again, so the earlier time stays. Other values stand beside the old
-    ones, later in time.
+    Equal values are not logged again, so the earlier time stays. Other values are logged with a
+    later time and stay next to the old ones.
     """
     wanted = list(rows(points))
     held: dict[tuple[str, int], list[Any]] = defaultdict(list)
@@ -553,15 +559,15 @@ def _equal(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
-# ------------------------------------------------------------------ the note that nothing changed
+# ------------------------------------------------------------------ the mark of the last mirror
 
 
 class MirrorMark:
-    """mirror.json beside the run directories: what the store held after the last mirror.
+    """mirror.json in the folder of run directories: the store's content after the last mirror.
 
-    With it, mirroring again what is there already does not even import mlflow. It is believed only
-    for an SQLite file that nobody has written to since, so not for one that was deleted or
-    replaced. It is locked while it is open: two mirrors of one experiment wait for each other.
+    With it, a second mirror of the same content does not even import mlflow. It is trusted only
+    for an SQLite file that was not written to since, so not for one that was deleted or replaced.
+    It is locked while it is open: two mirrors of one experiment wait for each other.
     """
 
     def __init__(self, file: IO[str], store: Store):

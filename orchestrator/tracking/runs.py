@@ -283,8 +283,10 @@ def _json(plain: Any) -> str:
 
 
 def pruned_cells(folder: RunFolder) -> frozenset[str]:
-    """Return the ids of cells that `orch prune` removed, by the ledger, and that are not there
-    again. Empty if the ledger cannot be read."""
+    """Return the ids of cells that `orch prune` removed and that have no directory now.
+
+    The ids come from the ledger. Empty if the ledger cannot be read.
+    """
     try:
         events = folder.events()
         present = folder.directories()

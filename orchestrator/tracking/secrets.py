@@ -17,7 +17,7 @@ _ASSIGNED = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>[^\s'\"]+)")
 
 
 def hide_userinfo(text: str) -> str:
-    """Return `https://user:password@host/` with *** for what stands before the host."""
+    """Return a text with *** for the user and password of an address: `https://***@host/`."""
     return _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)
 
 

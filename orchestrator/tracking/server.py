@@ -43,10 +43,11 @@ class Server:
 
     @property
     def is_ours(self) -> bool:
+        """Return True if orch started the server."""
         return self._keeper is not None
 
     def is_up(self) -> bool:
-        """Return True if it answers. Raise EnvironmentFault if ours has ended."""
+        """Return True if the server answers. Raise EnvironmentFault if orch's own has ended."""
         if self._keeper is not None and self._keeper.poll() is not None:
             raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._log_end()}")
         try:
@@ -128,7 +129,7 @@ def experiment_id(server: Server, store: Store, name: str) -> str | None:
 
 
 def _authorization(store: Store) -> dict[str, str]:
-    """Return the header for what stands before the host, or in MLflow's variables."""
+    """Return the header for the user and password in the address, or in MLflow's variables."""
     user, _, password = urlsplit(store.uri).netloc.rpartition("@")[0].partition(":")
     user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     password = unquote(password) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")

@@ -48,6 +48,7 @@ class Store:
 
     @property
     def is_server(self) -> bool:
+        """Return True if the store is a server, reached over http or https."""
         return self.uri.startswith(("http://", "https://"))
 
     @property
@@ -89,7 +90,7 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
 
 @contextmanager
 def connected(store: Store) -> Iterator[Any]:
-    """Yield an MlflowClient. Raise EnvironmentFault for what MLflow cannot do, in a bounded time.
+    """Yield an MlflowClient. Raise EnvironmentFault for an error of MLflow, in a bounded time.
 
     A request that MLflow finds malformed is a bug of orch and keeps its traceback.
     """
@@ -170,7 +171,7 @@ def _sentence(error: Exception, opening: bool) -> str | None:
 
 
 def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Iterator[Any]:
-    """Yield what one of MLflow's searches finds in an experiment, page by page."""
+    """Yield all results of one of MLflow's searches in an experiment, page by page."""
     token = None
     while True:
         page = search([experiment_id], max_results=1000, page_token=token, **options)
@@ -181,7 +182,7 @@ def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Ite
 
 
 def _passwords(uri: str) -> list[str]:
-    """Return the password in an address, as it is written there."""
+    """Return the password in an address, as it is written in the address."""
     _, _, after = uri.partition("://")
     userinfo, at, _ = after.partition("/")[0].rpartition("@")
     password = userinfo.partition(":")[2] if at else ""
@@ -211,7 +212,7 @@ def _settings(store: Store) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence messages about migrations and retries; what fails raises an error."""
+    """Silence messages about migrations and retries. A failure still raises an error."""
     loggers = [logging.getLogger(name) for name in _NOISY]
     before = [(logger, logger.level) for logger in loggers]
     for logger in loggers:
