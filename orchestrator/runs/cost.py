@@ -280,7 +280,7 @@ def afford(
     The hours that are used, and those of submitted cells, are subtracted first. A cell of unknown
     size is never paid for: its size would be a guess.
 
-    wanted: what is to be trained, or tried again; rows at work or over are left out. scored:
+    wanted: cells to train or to try again; rows at work or over are left out. scored:
     evaluations that have ended; each cell is expected to need another like them.
     """
     measured = measure(whole.rows)

@@ -1,4 +1,4 @@
-"""Progress of cells, read again and again: only what was written since the last time is read.
+"""Progress of cells, read again and again: each time, only new lines of a file are read.
 
 tails = CurveTails()
 while not (seen := take_snapshot(experiment.cells, experiment.folder, tails)).over: ...
@@ -47,6 +47,7 @@ class AttemptCurve:
 
     @property
     def main(self) -> str:
+        """Return the first of MAIN_METRICS that has points; empty if none has."""
         return next((name for name in MAIN_METRICS if self.points.get(name)), "")
 
     def values(self) -> list[float]:
@@ -127,6 +128,7 @@ class CellLine:
 
     @property
     def total(self) -> int:
+        """Return the number of train steps of the cell."""
         return self.cell.settings.num_train_steps
 
 
@@ -138,15 +140,18 @@ class ProgressSnapshot:
 
     @property
     def counts(self) -> dict[str, int]:
+        """Return state -> number of cells in it."""
         states = [line.state for line in self.lines]
         return {state: states.count(state) for state in dict.fromkeys(states)}
 
     @property
     def steps(self) -> int:
+        """Return the train steps done, over all cells."""
         return sum(min(line.step, line.total) for line in self.lines)
 
     @property
     def steps_total(self) -> int:
+        """Return the train steps of all cells."""
         return sum(line.total for line in self.lines)
 
     @property
@@ -162,10 +167,12 @@ class ProgressSnapshot:
 
     @property
     def live(self) -> bool:
+        """Return True if a cell is in a state that moves."""
         return any(line.state in MOVING for line in self.lines)
 
     @property
     def digest(self) -> str:
+        """Return a digest of the cells' states and files."""
         return digest([[line.cell.id, line.state, line.trace] for line in self.lines])
 
 
