@@ -95,7 +95,10 @@ def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stabilit
 
 
 def _drop_from_peak(points: Mapping[int, float]) -> float:
-    """Return the best value minus the last; a curve that ends in NaN has lost all of it."""
+    """Return the best value minus the last.
+
+    A curve that ends in NaN has lost all of its best value.
+    """
     finite = [value for value in points.values() if math.isfinite(value)]
     last = points[max(points)]
     return max(finite, default=0.0) - (last if math.isfinite(last) else 0.0)
@@ -272,9 +275,10 @@ class AxisDifference:
         return "differs" if self.p_corrected < ALPHA else "not told apart"
 
     def seeds_for(self, effect: float | None) -> int | None:
-        """Return the seeds that would show an effect of this size, with the spread seen here.
+        """Return the number of seeds that would show an effect of this size.
 
-        None with one seed, and where no number up to MAX_SEEDS suffices.
+        The spread between seeds is taken as measured. None with one seed, or if no number up to
+        MAX_SEEDS is enough.
         """
         if effect is None or self.effect.n < 2:
             return None

@@ -431,7 +431,7 @@ def dialect_differences(
 def ledger_differences(
     questions: Sequence[LibraryQuestion], base: str, library: str
 ) -> list[LedgerDifference]:
-    """Return where two ledgers differ about the mathematics of the same cell.
+    """Return the differences of two ledgers about the mathematics of the same cells.
 
     Fields that both ledgers call `exact` are left out.
     """
@@ -472,7 +472,7 @@ def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
 def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
     """Return question -> the library's reason, for cells that it cannot run.
 
-    The rehearsal of such a cell shows what the library would mean by it.
+    The rehearsal of such a cell shows how the library would train it.
     """
     sentences = {}
     for question in questions:

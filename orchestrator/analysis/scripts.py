@@ -129,7 +129,7 @@ def read_script(path: str) -> Script:
 
 
 def read_pair(left: str, right: str) -> tuple[Script, Script]:
-    """Return two scripts, named by their whole paths where their file names are the same."""
+    """Return two scripts, named by their whole paths if their file names are the same."""
     scripts = read_script(left), read_script(right)
     if scripts[0].name != scripts[1].name:
         return scripts
@@ -137,7 +137,7 @@ def read_pair(left: str, right: str) -> tuple[Script, Script]:
 
 
 def nearest_release(version: str, known: Sequence[str]) -> str:
-    """Return the known release nearest to a version, the newer where two are as near."""
+    """Return the known release nearest to a version, the newer of two that are as near."""
     return version if version in known else min(known, key=lambda k: _distance(k, version))
 
 
