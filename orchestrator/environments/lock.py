@@ -3,15 +3,15 @@
 A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder: requirements
 (`name==version`), below a head of `# key: words`:
 
-    asked      what was resolved
+    asked      requirements that were resolved
     python     releases of Python it is for, the first that is found is taken
-    platform   what it was resolved for
+    platform   platform that it was resolved for
     import     modules that must import in it
     build      packages that exist as source only: built last, against the torch installed by then
     ignores    `requires-python`: packages are installed whatever Python they name
-    alone      packages without what they pull in, added to what was resolved
-    override   a version taken against what other packages ask for, and why in brackets
-    without    a package left out, and why in brackets
+    alone      packages without their dependencies, added to the resolved ones
+    override   a version other than the packages ask for, with the reason in brackets
+    without    a package left out, with the reason in brackets
     checkout   commit of a git repository with its own uv.lock, for a library on no registry
     variable   environment variable that points to that repository
 
@@ -134,9 +134,9 @@ def locks_of(library: str) -> list[Lock]:
 
 
 def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
-    """Return the lock of a release; None: of the backend's newest.
+    """Return the lock of a release, or of the backend's newest release for None.
 
-    Raise EnvironmentFault, naming the locks there are, where there is none.
+    Raise EnvironmentFault, with the names of the existing locks, if there is no such lock.
     """
     if library not in plugins.names():
         near = did_you_mean(library, plugins.names())
@@ -203,14 +203,17 @@ class Environment:
 
     @property
     def bin(self) -> Path:
+        """Return the folder of the environment's programs."""
         return self.path / "bin"
 
     @property
     def python(self) -> Path:
+        """Return the path of the environment's Python."""
         return self.bin / "python"
 
     @property
     def name(self) -> str:
+        """Return the library and its release, such as `verl@0.9.1`."""
         return f"{self.library}@{self.version}"
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -336,7 +336,7 @@ _DEADLINE_SECONDS = 600
 
 
 def check(environment: Environment, lock: Lock) -> list[str]:
-    """Return what is wrong with an environment, in sentences; nothing if it is as its lock says."""
+    """Return the faults of an environment, in sentences; nothing if it matches its lock."""
     modules = lock.words("import")
     try:
         done = subprocess.run(

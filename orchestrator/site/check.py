@@ -23,7 +23,7 @@ class SiteAdvice(NamedTuple):
 def check_site(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources] = (), cells: int = 0
 ) -> list[SiteAdvice]:
-    """Return what would go wrong with cells that need these resources on this cluster."""
+    """Return faults and remarks on a site, for cells that need these resources on this cluster."""
     partition = cluster.partition(options.partition)
     found = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
     if partition is not None:

@@ -1,4 +1,4 @@
-"""Find, without running it, what would go wrong with a spec at full scale."""
+"""Forecast of a spec at full scale: find its faults without running it."""
 
 import math
 import re
