@@ -246,7 +246,7 @@ MODEL_AND_DATA = (
         "batch",
         shows=("data.prompt_dataset", "data.max_samples"),
     ),
-    _prompts("split"),
+    _prompts("split", "applied when the prompt file is made"),
     _prompts("num_prompts", "a shorter file would end training early, without a word"),
     _prompts("instruction", "already part of each prompt of the file"),
     Row(
@@ -254,6 +254,7 @@ MODEL_AND_DATA = (
         carried_by=NEEDS,
         offer=same("math_boxed", "countdown", "exact"),
         read=lambda launch: _needed(launch, "prompts", "reward"),
+        account=("exact", "a rule of reward.py, which reward.remote_url names"),
         shows=("reward.remote_url", "reward.clip_range"),
     ),
     Row(

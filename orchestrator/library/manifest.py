@@ -465,7 +465,19 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
+        for other in self._conditions(
+            rows
+        ):  # a condition on a value that nobody offers is the cause
+            others = self.rows_of(other, version)
+            if others and all(row.meaning(values.get(other)) is None for row in others):
+                raise self._refusal(settings, other, values.get(other), others, others)
         raise self._refusal(settings, name, value, meant, rows)
+
+    @staticmethod
+    def _conditions(rows: Sequence[Row]) -> list[str]:
+        """Return the fields whose values decide which of the rows applies."""
+        conditions = (row.when for row in rows if isinstance(row.when, Mapping))
+        return list(dict.fromkeys(name for when in conditions for name in when))
 
     def _refusal(
         self,

@@ -27,6 +27,7 @@ import time
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -734,10 +735,10 @@ def _emitted(plan: LaunchPlan) -> dict[str, list[str]]:
 
 
 def _of_argv(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for word, following in zip(argv, (*argv[1:], "--"), strict=True):
+    for i, word in enumerate(argv):
         flag, _, value = word.partition("=")
-        if flag.startswith("--"):
-            value = value or ("" if following.startswith("--") else following)
+        if flag.startswith("--"):  # a flag takes every word up to the next one
+            value = value or " ".join(takewhile(lambda w: not w.startswith("--"), argv[i + 1 :]))
             yield flag, value
             yield flag.removeprefix("--"), value
         elif match := _OVERRIDE.match(word):

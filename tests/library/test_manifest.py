@@ -339,7 +339,7 @@ def test_a_cell_is_refused_or_reads_back(
         ),
         ({"seed": 100}, "seed", (0, "whole numbers from 1 to 99"), "offers"),
         ({"backend__version": "3.0"}, "backend.version", ("2.0", "1.0"), "backend.version=2.0"),
-        ({"kl__placement": None}, "kl.estimator", None, "kl.estimator=k3"),
+        ({"kl__placement": None}, "kl.placement", None, "cannot run kl.placement"),
     ],
 )
 def test_a_refusal_names_field_offer_and_the_nearest(
