@@ -471,7 +471,9 @@ KL = (
     Row(
         "kl.reset_reference_every_steps",
         "trainer.update_ref_every_epoch",
-        offer=(Meaning(None, False),),
+        offer=(
+            Meaning(None, False, note="SkyRL keeps its first reference policy when this is false"),
+        ),
         advice=_RESET_ADVICE,
     ),
 )
@@ -512,6 +514,7 @@ OPTIMIZATION = (
         offer=Number(),
         write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
         read=lambda launch: _beta(launch, 0),
+        account=("exact", "the first number of the pair"),
     ),
     Row(
         "optimizer.beta2",
@@ -519,6 +522,7 @@ OPTIMIZATION = (
         offer=Number(),
         write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
         read=lambda launch: _beta(launch, 1),
+        account=("exact", "the second number of the pair"),
     ),
     Row(
         "optimizer.epsilon",
