@@ -19,7 +19,7 @@ MOST_COPIES = 256
 """Of the prompt file; it is named once a copy in one argument."""
 
 
-class GpuLayout(NamedTuple):
+class RankLayout(NamedTuple):
     """Which GPUs train, which sample, and how a batch is cut for them."""
 
     num_nodes: int
@@ -31,7 +31,7 @@ class GpuLayout(NamedTuple):
     micro_rollout: int
 
 
-def gpu_layout(settings: Settings, resources: Resources, version: str) -> GpuLayout:
+def rank_layout(settings: Settings, resources: Resources, version: str) -> RankLayout:
     """Share the GPUs. Synchronous: all models share every GPU. Else half train and half sample.
 
     Raise UnsupportedSetting where the GPUs do not divide, or a batch does not divide over them: the
@@ -61,7 +61,7 @@ def gpu_layout(settings: Settings, resources: Resources, version: str) -> GpuLay
     share = per_minibatch // workers
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
     by_sequence = version == FLAT and settings.loss.aggregation == "sequence_mean"
-    return GpuLayout(nodes, gpus, workers, 1 if by_sequence else micro, micro)
+    return RankLayout(nodes, gpus, workers, 1 if by_sequence else micro, micro)
 
 
 def _half(nodes: int, gpus: int) -> tuple[int, int]:
@@ -79,14 +79,14 @@ def _half(nodes: int, gpus: int) -> tuple[int, int]:
     return nodes, gpus // 2
 
 
-def check(settings: Settings, version: str, layout: GpuLayout, place: AttemptPaths) -> None:
+def check(settings: Settings, version: str, layout: RankLayout, place: AttemptPaths) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
     for refusal in _refusals(settings, version, layout, place):
         raise refusal
 
 
 def _refusals(
-    settings: Settings, version: str, layout: GpuLayout, place: AttemptPaths
+    settings: Settings, version: str, layout: RankLayout, place: AttemptPaths
 ) -> Iterator[UnsupportedSetting]:
     yield from _weighted_gradient(settings)
     yield from _prompts(settings)

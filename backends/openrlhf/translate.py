@@ -9,7 +9,7 @@ from backends.openrlhf import rules
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
 from backends.openrlhf.flags import argv
 from backends.openrlhf.manifest import MANIFEST, NEEDS, PROMPTS, UNBIASED
-from backends.openrlhf.rules import GpuLayout, gpu_layout
+from backends.openrlhf.rules import RankLayout, rank_layout
 from orchestrator import scoring
 from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
@@ -32,7 +32,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
-    layout = gpu_layout(settings, cell.resources, version)
+    layout = rank_layout(settings, cell.resources, version)
     rules.check(settings, version, layout, place)
     needed, needed_text = needs(settings, version)
     options = {
@@ -79,7 +79,7 @@ def _files(settings: Settings, place: AttemptPaths) -> Options:
     }
 
 
-def _machines(settings: Settings, layout: GpuLayout) -> Options:
+def _machines(settings: Settings, layout: RankLayout) -> Options:
     synchronous = settings.max_staleness_steps == 0
     return {
         "rollout.micro_batch_size": layout.micro_rollout,
