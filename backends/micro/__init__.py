@@ -10,7 +10,7 @@ from orchestrator.metrics.names import METRICS
 
 
 class Micro(LibraryBackend):
-    """Cells as launches of the embedded trainer. Importing it loads no torch."""
+    """The embedded trainer as a backend. Importing this class loads no torch."""
 
     name = "micro"
     title = "the embedded trainer"

@@ -1,4 +1,4 @@
-"""`python -m backends.micro CELL.json ...`: trains one cell and prints its outcome."""
+"""Train one cell and print its outcome: `python -m backends.micro CELL.json ...`."""
 
 import argparse
 import sys
@@ -10,7 +10,10 @@ from orchestrator.records import AttemptPaths
 
 
 def main() -> None:
-    """The launch that `translate` writes. Exits 1 with a sentence on a user's mistake."""
+    """Run the launch that `translate` writes.
+
+    Exit with code 1 and a sentence on a user's mistake.
+    """
     parser = argparse.ArgumentParser(prog="python -m backends.micro")
     parser.add_argument("cell", type=Path, help="cell.json of the launch")
     for name in ("plan", "attempt", "checkpoints"):

@@ -1,8 +1,8 @@
-"""Whether training collapsed, judged from its curves. A collapse is a result, never a failure.
+"""Judge from the training curves if training collapsed. A collapse is a result, not a failure.
 
-A collapse is the loss of a reward once had: over the last WINDOW train steps the mean reward is
-at most LOST of the best mean over any WINDOW steps, which was at least HAD. Its cause says what
-the policy turned into.
+Training collapsed if it lost a reward that it once had. The mean reward over the last WINDOW train
+steps is then at most LOST times the best mean over any WINDOW steps, and that best mean was at
+least HAD. The cause names what the policy turned into.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ TOO_LONG = 0.95
 
 
 class Moment(NamedTuple):
-    """One train step as the judge sees it."""
+    """The values of one train step that the judge reads."""
 
     reward: float
     response_tokens: float
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 
 def judge(trace: Sequence[Moment], max_response_tokens: int) -> Outcome:
-    """The outcome of training with this trace, one moment a train step."""
+    """Return the outcome of training. `trace` holds one moment per train step."""
     if len(trace) < 2 * WINDOW:
         return Outcome(kind="trained")
     rewards = _smooth([moment.reward for moment in trace])
@@ -47,7 +47,7 @@ def judge(trace: Sequence[Moment], max_response_tokens: int) -> Outcome:
 
 
 def diverged(step: int, what: str) -> Outcome:
-    """The outcome of training whose numbers stopped being numbers at `step`."""
+    """Return the outcome of training in which `what` was not finite at train step `step`."""
     return Outcome(
         kind="collapsed",
         cause="nan",
@@ -66,5 +66,5 @@ def _cause(trace: Sequence[Moment], limit: int) -> Literal["length", "entropy", 
 
 
 def _smooth(values: Sequence[float]) -> np.ndarray:
-    """Means over WINDOW consecutive values; entry i ends at train step i + WINDOW."""
+    """Return the means over WINDOW consecutive values. Entry i ends at train step i + WINDOW."""
     return np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")

@@ -1,6 +1,6 @@
-"""What the embedded trainer leaves on disk, read and written without loading torch.
+"""Read and write the files of the embedded trainer without loading torch.
 
-metrics.jsonl                      one line a train step
+metrics.jsonl                      one line per train step
 checkpoints/step-<n>/              a Hugging Face directory, and state.safetensors
 checkpoints/resume.safetensors     the newest state, while training lasts
 """
@@ -34,14 +34,14 @@ def step_dir(checkpoints_dir: Path, step: int) -> Path:
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole checkpoints, oldest first."""
+    """Return the complete checkpoints, oldest first."""
     return [
         checkpoint for checkpoint in all_checkpoints(checkpoints_dir) if is_whole(checkpoint.path)
     ]
 
 
 def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Checkpoints whole or cut, oldest first."""
+    """Return all checkpoints, complete or cut off, oldest first."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(checkpoints_dir):
@@ -52,12 +52,12 @@ def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Return the folder of every checkpoint, complete or cut, oldest first."""
+    """Return the folder of every checkpoint, complete or cut off, oldest first."""
     return [checkpoint.path for checkpoint in all_checkpoints(checkpoints_dir)]
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint has all of its files, none of them cut."""
+    """Return True if a checkpoint has all of its files and none of them is cut off."""
     try:
         texts = [(checkpoint / name).read_bytes() for name in _FILES if name != MODEL]
         return all(isinstance(json.loads(x), dict) for x in texts) and _is_whole_tensors(
@@ -68,7 +68,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def _is_whole_tensors(path: Path) -> bool:
-    """Whether a safetensors file is as long as its header says."""
+    """Return True if a safetensors file is as long as its header says."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = os.fstat(file.fileno()).st_size
@@ -80,9 +80,9 @@ def _is_whole_tensors(path: Path) -> bool:
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """Yield the metrics of an attempt in file order; a line that cannot be read ends them.
+    """Yield the metrics of an attempt in file order. Stop at the first line that cannot be read.
 
-    Raise LogFault, after everything, for a log without a single canonical name.
+    Raise LogFault after the last point if the log has no canonical name.
     """
     names: set[str] = set()
     path = attempt_dir / METRICS
@@ -100,7 +100,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
 
 class Journal:
-    """metrics.jsonl of an attempt, open for appending; a line is one write."""
+    """The file metrics.jsonl of an attempt, open for appending. Each line is one write."""
 
     def __init__(self, attempt_dir: Path):
         attempt_dir.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Journal:
             os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One train step. JSON has no infinity: what is not finite is left out."""
+        """Append one train step. JSON has no infinity, so leave out values that are not finite."""
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         line = json.dumps({"step": step, "time": time.time(), "values": finite})
         os.write(self._descriptor, line.encode() + b"\n")
@@ -130,8 +130,10 @@ class Journal:
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A path beside `target` to write a file or directory at; it takes target's place at the end,
-    so that target is seen whole or not at all."""
+    """Yield a temporary path next to `target`, for a new file or directory.
+
+    Move it to `target` at the end, so that a reader finds `target` complete or not at all.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -147,7 +149,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def sweep(checkpoints_dir: Path) -> None:
-    """Removes what a killed process left half written."""
+    """Remove the temporary files and directories that a killed process left."""
     for leftover in checkpoints_dir.glob(".*.*"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""Exact evaluation on held-out problems, with no sampling noise where none is needed.
+"""Evaluate a policy on held-out problems, exactly where that is possible.
 
-The accuracy of a policy on a prompt is the probability that it gives to the one right answer, so
-one teacher-forced forward gives the expected accuracy exactly. A sequence-level KL divergence is
-an expectation over responses of the sum over their positions of the divergence between the two
-next-token distributions, taken exactly over the vocabulary (Amini et al. 2025): only the states
-are sampled, by common random numbers.
+The accuracy of a policy on a prompt is the probability that it gives to the one right answer. One
+teacher-forced forward pass therefore gives the expected accuracy exactly. A sequence-level KL
+divergence is an expectation over responses. Each response contributes the sum, over its positions,
+of the divergence between the two next-token distributions. That divergence is exact over the
+vocabulary (Amini et al. 2025). Only the states are sampled, with common random numbers.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ NUM_KL_PROBLEMS = 128
 
 @torch.no_grad()
 def log_accuracy(policy: Weights, skill: Skill) -> Tensor:
-    """[NUM_PROBLEMS], log-probability of the right answer to each held-out problem."""
+    """Return [NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
     device = policy.norm.device
     prompts, answers = _exam(skill, NUM_PROBLEMS, device)
     at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
@@ -43,12 +43,12 @@ def log_accuracy(policy: Weights, skill: Skill) -> Tensor:
 
 
 def accuracies(policy: Weights) -> dict[Skill, float]:
-    """Exact expected accuracy on each skill, at temperature 1."""
+    """Return the exact expected accuracy on each skill, at temperature 1."""
     return {skill: log_accuracy(policy, skill).exp().mean().item() for skill in SKILLS}
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
-    """The same under canonical names, with the two aggregates."""
+    """Return the accuracies under canonical names, with their in-domain and out-of-domain means."""
     others = [value for skill, value in exact.items() if skill != trained]
     return {
         **{f"eval/accuracy/{skill}": value for skill, value in exact.items()},
@@ -58,7 +58,7 @@ def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, 
 
 
 class Divergence:
-    """Both KL divergences to a reference policy on the trained skill's held-out prompts."""
+    """Both KL divergences to a reference policy, on held-out prompts of the trained skill."""
 
     def __init__(self, reference: Weights, skill: Skill, longest: int):
         device = reference.norm.device
@@ -71,7 +71,7 @@ class Divergence:
 
     @torch.no_grad()
     def metrics(self, policy: Weights) -> dict[str, float]:
-        """Reverse and forward KL in nats a sequence, entropy of the policy in nats a token."""
+        """Return reverse and forward KL (nats per sequence) and the entropy (nats per token)."""
         ours = self._sample(policy)
         logps, reference = self._logps(policy, ours), self._logps(self._reference, ours)
         mask = ours.mask[:, 0]
@@ -95,7 +95,7 @@ class Divergence:
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q) of log-probabilities [..., V]."""
+    """Return KL(p || q), shape [...], from log-probabilities [..., V]."""
     return (p.exp() * (p - q)).sum(-1)
 
 

@@ -1,7 +1,7 @@
-"""Making a rollout batch: prompts, responses, rewards, advantages.
+"""Make a rollout batch: prompts, responses, rewards, advantages.
 
-All it draws is a function of the cell's seed and the batch's number, so a resumed run draws the
-same, and cells that differ in one setting are compared on common random numbers.
+Every random number is a function of the cell's seed and the batch's number. So a resumed run draws
+the same numbers, and cells that differ in one setting share their random numbers.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from orchestrator.settings import Settings
 def collect(
     settings: Settings, skill: Skill, state: State, dialect: Dialect = PLAIN
 ) -> tuple[Experience, int]:
-    """A rollout batch for the next train steps, and the version of the policy that sampled it."""
+    """Return a rollout batch for the next train steps, and the version of the rollout policy."""
     number = state.step // settings.batch.num_minibatches
     rng = np.random.default_rng([settings.seed, number])
     size, longest = settings.rollout.group_size, settings.rollout.max_response_tokens
@@ -52,10 +52,11 @@ def collect(
 
 
 def lag(settings: Settings, dialect: Dialect, number: int) -> int:
-    """How many train steps old the policy is that samples batch `number`.
+    """Return the age, in train steps, of the policy that samples batch `number`.
 
-    A bound is rehearsed by a draw of its own, uniform up to it, which leaves all others alone: how
-    old a batch really is depends on machines that are not here.
+    If the dialect only bounds the staleness, draw the age uniformly from 0 to the bound. In a real
+    run the age depends on the speed of the machines. The draw has its own random generator, so all
+    other draws stay the same.
     """
     longest = settings.max_staleness_steps
     if dialect.staleness == "exact" or longest == 0:
@@ -67,8 +68,11 @@ def lag(settings: Settings, dialect: Dialect, number: int) -> int:
 def _at_the_start(
     settings: Settings, dialect: Dialect, state: State, version: int, sampled: rollout.Rollouts
 ) -> Tensor:
-    """[P, G, T], log-probabilities under the policy before the batch's first train step, where the
-    dialect reads them; else those of the policy that sampled, with which they agree on-policy."""
+    """Return [P, G, T], the log-probabilities under the policy before the batch's first train step.
+
+    If the dialect does not use them, return those of the rollout policy. On-policy, the two are
+    equal.
+    """
     of_reward = dialect.kl_reward_policy == "batch_start" and in_reward(settings.kl)
     of_ratio = dialect.ratio_to == "batch_start"
     if version == state.step or not (of_reward or of_ratio):
@@ -83,7 +87,7 @@ def _at_the_start(
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:
-    """[P, G]: 1 where the response [P, G, T] is exactly the answer [P, 6], else 0."""
+    """Return [P, G]: 1 where the response [P, G, T] is exactly the answer [P, 6], else 0."""
     if tokens.shape[-1] < ANSWER_TOKENS:
         return torch.zeros_like(mask[..., 0])
     right = (tokens[..., :ANSWER_TOKENS] == answers[:, None]).all(-1)

@@ -1,9 +1,9 @@
-"""How hard the KL really pulls: the beta that would exert the same force under plain semantics.
+"""Compute the effective beta: the beta that exerts the same force under plain semantics.
 
-Nominal is the objective E[R] - beta KL, in which a token's KL is weighed against a token's
-advantage by beta and nothing else. What changes that exchange: another normaliser for the KL of the
-loss than for the policy loss, a group's standard deviation that divides the one and not the other,
-a baseline that holds part of the reward back, a clamp that stops some tokens.
+The nominal objective is E[R] - beta KL. In it, only beta weighs a token's KL against a token's
+advantage. Four things change this weight: a normaliser for the KL in the loss that differs from
+that of the policy loss, a group standard deviation that divides only one of the two, a baseline
+that holds back part of the reward, and a clamp that cuts off the gradient of some tokens.
 """
 
 import torch
@@ -20,9 +20,9 @@ from orchestrator.settings import AdvantageEstimator, Settings
 def beta_effective(
     settings: Settings, dialect: Dialect, logp: Tensor, batch: Experience
 ) -> float | None:
-    """Of a minibatch, averaged over response tokens; None without a KL term.
+    """Return the mean effective beta of a minibatch's tokens; None without a KL term.
 
-    With the KL in both places, the mean of both.
+    If the KL is in both the reward and the loss, return the mean of both.
     """
     kl, mask = settings.kl, batch.mask
     if kl.beta == 0:
@@ -44,8 +44,11 @@ def beta_effective(
 
 
 def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
-    """What a group's advantages are of the rewards' differences: 1 for rloo, (G - 1) / G for a
-    baseline that contains the rollout itself, over the standard deviation for grpo."""
+    """Return the factor between differences of rewards and differences of advantages in a group.
+
+    It is 1 for rloo and reinforce. It is (G - 1) / G for a baseline that contains the rollout
+    itself; grpo divides this by the standard deviation.
+    """
     size = reward.shape[-1]
     if estimator in ("rloo", "reinforce"):
         return reward.new_ones(())
@@ -58,7 +61,7 @@ def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
 
 
 def _weights(settings: Settings, dialect: Dialect, mask: Tensor, *, of_kl: bool) -> Tensor:
-    """[P, G, T], what a token's term is multiplied by on its way into the loss."""
+    """Return [P, G, T], the factor of each token's term in the aggregated loss."""
     loss = of_the_kl(settings.loss, dialect) if of_kl else settings.loss
     with torch.enable_grad():
         ones = torch.ones_like(mask).requires_grad_()
@@ -67,7 +70,10 @@ def _weights(settings: Settings, dialect: Dialect, mask: Tensor, *, of_kl: bool)
 
 
 def _free(x: Tensor, plain: str, clamp: Clamp) -> Tensor:
-    """1 where neither the log-ratio nor the estimate is beyond its bound: a gradient passes."""
+    """Return 1 where the log-ratio and the estimate are within their bounds, else 0.
+
+    A gradient passes only where the value is 1.
+    """
     free = torch.ones_like(x, dtype=torch.bool)
     if clamp.log_ratio is not None:
         free &= x.abs() <= clamp.log_ratio
@@ -77,7 +83,7 @@ def _free(x: Tensor, plain: str, clamp: Clamp) -> Tensor:
 
 
 def _kept(x: Tensor, plain: str, clamp: Clamp, mask: Tensor) -> Tensor:
-    """How much of the summed size of the estimates their bounds leave."""
+    """Return the fraction of the summed absolute estimates that is left after the clamp."""
     whole = (clamped_value(plain, x).abs() * mask).sum()
     held = (clamped_value(plain, x, clamp).abs() * mask).sum()
     return held / whole if whole > 0 else torch.ones_like(whole)

@@ -1,6 +1,6 @@
-"""A policy as a Hugging Face directory: what AutoModelForCausalLM, AutoTokenizer and lm-eval read.
+"""Write and read a policy as a Hugging Face directory, for AutoModelForCausalLM and lm-eval.
 
-Written by hand from fixed texts, so that training never pays the import of transformers.
+The files are written from fixed texts, so that training never imports transformers.
 """
 
 import json
@@ -65,7 +65,10 @@ TOKENIZER_CONFIG = {
 
 
 def tokenizer() -> dict[str, Any]:
-    """tokenizer.json: one token a character, <bos> put in front, nothing between when decoded."""
+    """Return the content of tokenizer.json: one token per character, with <bos> first.
+
+    Decoding puts nothing between the tokens.
+    """
     special = [
         {
             "id": i,
@@ -109,7 +112,10 @@ def tokenizer() -> dict[str, Any]:
 
 
 def write(directory: Path, flat: Tensor) -> None:
-    """Writes a policy into a new or existing directory. The caller renames it into place."""
+    """Write a policy into a new or existing directory.
+
+    The caller renames the directory into place.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     texts = {
         "config.json": CONFIG,
@@ -123,7 +129,10 @@ def write(directory: Path, flat: Tensor) -> None:
 
 
 def read(directory: Path) -> Tensor:
-    """The flat vector of a directory. Raises CheckpointError if it is cut or another model's."""
+    """Return the flat vector of a directory.
+
+    Raise CheckpointError if it is cut or another model's.
+    """
     path = directory / "model.safetensors"
     try:
         return from_tensors(load_file(path))
@@ -140,13 +149,13 @@ def read(directory: Path) -> Tensor:
 
 
 def to_tensors(flat: Tensor) -> dict[str, Tensor]:
-    """Hugging Face's names -> contiguous CPU tensors."""
+    """Return contiguous CPU tensors by their Hugging Face names."""
     mine = weights(flat.detach().cpu())
     return {name: tensor.clone().contiguous() for name, tensor in _named(mine, apart=True).items()}
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> Tensor:
-    """The flat vector of tensors under Hugging Face's names."""
+    """Return the flat vector of tensors that have Hugging Face names."""
     flat = torch.empty(sum(part.numel() for part in tensors.values()))
     for name, part in _named(weights(flat), apart=False).items():
         source = tensors[name]
@@ -157,7 +166,10 @@ def from_tensors(tensors: dict[str, Tensor]) -> Tensor:
 
 
 def _named(policy: Weights, *, apart: bool) -> dict[str, Tensor]:
-    """Every matrix under its Hugging Face name; `apart`: with rotary pairs half a head apart."""
+    """Return every matrix by its Hugging Face name.
+
+    `apart`: put the two elements of a rotary pair half a head apart, as Hugging Face does.
+    """
     order = _half_a_head_apart if apart else (lambda x: x)
     named = {"model.embed_tokens.weight": policy.embedding}
     for number, layer in enumerate(policy.layers):

@@ -1,7 +1,7 @@
-"""Advantages and the loss: how rewards and the KL term become one gradient.
+"""Compute advantages and the loss: turn rewards and the KL term into one gradient.
 
-What a library does differently is a `Dialect`, given as a parameter; `PLAIN` is this trainer's own.
-Shapes: P prompts, G rollouts of each, T response tokens. Masked tokens carry 0 everywhere.
+A `Dialect` parameter holds what a library does differently. `PLAIN` is this trainer's own dialect.
+Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
 
 class Experience(NamedTuple):
-    """Rollouts with all the loss needs to know of them."""
+    """Rollouts, with everything that the loss needs from them."""
 
     prompts: Tensor
     """[P, S]"""
@@ -36,12 +36,12 @@ class Experience(NamedTuple):
     """[P, G, 1], or [P, G, T] where the tokens of a response have advantages of their own."""
 
     def minibatches(self, count: int) -> list["Experience"]:
-        """Equal parts by prompt, in order."""
+        """Return `count` parts with equally many prompts, in order."""
         return [Experience(*part) for part in zip(*(x.chunk(count) for x in self), strict=True)]
 
 
 class Objective(NamedTuple):
-    """The loss of a minibatch and what it is made of."""
+    """The loss of a minibatch, and its parts."""
 
     loss: Tensor
     policy_loss: Tensor
@@ -54,7 +54,7 @@ class Objective(NamedTuple):
 
 
 def in_reward(kl: Kl) -> bool:
-    """Whether the reward carries the KL term. With beta 0 there is no KL term anywhere."""
+    """Return True if the reward carries the KL term. With beta 0 there is no KL term."""
     return kl.beta > 0 and kl.placement in ("reward", "reward_and_loss")
 
 
@@ -63,7 +63,7 @@ def in_loss(kl: Kl) -> bool:
 
 
 def clamp_of(kl: Kl, dialect: Dialect) -> Clamp:
-    """The bounds that hold this cell's estimates."""
+    """Return the bounds that the dialect puts on this cell's KL estimates."""
     return Clamp(*dialect.kl_clamp) if dialect.clamps(kl.estimator) else UNCLAMPED
 
 
@@ -75,9 +75,10 @@ def penalty(
     dialect: Dialect = PLAIN,
     logp_rollout: Tensor | None = None,
 ) -> Tensor:
-    """[P, G, T], the KL estimate of each token that the reward loses, at the policy of `logp`.
+    """Return [P, G, T], the KL estimate of each token that is subtracted from the reward.
 
-    `logp_rollout`: of the policy that sampled, for the ratio of rho forms; None: `logp` itself.
+    `logp`: log-probabilities under the policy whose KL is estimated. `logp_rollout`: those under
+    the policy that sampled, for the ratio of the rho forms; None: use `logp`.
     """
     if not in_reward(kl):
         return torch.zeros_like(mask)
@@ -93,8 +94,11 @@ def shaped_advantages(
     lost: Tensor,
     dialect: Dialect = PLAIN,
 ) -> Tensor:
-    """[P, G, 1] or [P, G, T] from task rewards [P, G] and the KL of each token [P, G, T], which
-    beta multiplies; see Dialect.kl_reward."""
+    """Return advantages, [P, G, 1] or [P, G, T], with the KL penalty in them.
+
+    `reward`: task rewards [P, G]. `lost`: the KL of each token [P, G, T], which beta multiplies.
+    Dialect.kl_reward says where the penalty enters.
+    """
     if dialect.kl_reward == "inside":
         shaped = reward - beta * lost.sum(-1)
         return advantages(estimator, shaped, dialect.std_epsilon)[..., None]
@@ -109,7 +113,7 @@ def shaped_advantages(
 def advantages(
     estimator: AdvantageEstimator, reward: Tensor, epsilon: float = PLAIN.std_epsilon
 ) -> Tensor:
-    """[P, G] from rewards [P, G]. Each row is a group.
+    """Return advantages [P, G] from rewards [P, G]. Each row is a group.
 
     grpo divides by the unbiased standard deviation plus epsilon, as verl and TRL do.
     """
@@ -127,7 +131,7 @@ def advantages(
 def objective(
     loss: Loss, kl: Kl, logp: Tensor, batch: Experience, dialect: Dialect = PLAIN
 ) -> Objective:
-    """The loss of a minibatch, differentiable in logp [P, G, T]."""
+    """Return the loss of a minibatch, differentiable in `logp` [P, G, T]."""
     surrogate, ratio, clipped = policy_loss(
         loss, logp, batch.logp_old, batch.advantage, dialect.ratio_bound
     )
@@ -142,7 +146,7 @@ def objective(
 def kl_loss(
     kl: Kl, logp: Tensor, logp_ref: Tensor, logp_old: Tensor, dialect: Dialect = PLAIN
 ) -> Tensor:
-    """[P, G, T], the KL estimate of each token in the loss, with its gradient."""
+    """Return [P, G, T], the KL estimate of each token in the loss, differentiable in `logp`."""
     clamp, form = clamp_of(kl, dialect), entry(kl.estimator)
     bound = dialect.kl_ratio_max
     if bound is None or (form.is_plain):
@@ -158,10 +162,10 @@ def kl_loss(
 def policy_loss(
     loss: Loss, logp: Tensor, logp_old: Tensor, advantage: Tensor, bound: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Per token: the surrogate to minimise, the importance ratio, and whether it was clipped.
+    """Return per token: the surrogate to minimise, the importance ratio, True if clipped.
 
-    Schulman et al. 2017; dual clip of Ye et al. 2020 for negative advantages. `bound` holds the
-    log-ratio before its exponential.
+    Source: Schulman et al. 2017; dual clip for negative advantages, Ye et al. 2020. `bound`: limit
+    the log-ratio to [-bound, bound] before its exponential.
     """
     log_ratio = logp - logp_old
     ratio = (log_ratio if bound is None else log_ratio.clamp(-bound, bound)).exp()
@@ -179,14 +183,14 @@ def policy_loss(
 
 
 def of_the_kl(loss: Loss, dialect: Dialect) -> Loss:
-    """The aggregation of a KL in the loss, as a Loss."""
+    """Return a Loss with the aggregation that the dialect uses for the KL in the loss."""
     if dialect.kl_loss_mean == "as_policy":
         return loss
     return loss.model_copy(update={"aggregation": dialect.kl_loss_mean, "constant_tokens": None})
 
 
 def aggregate(loss: Loss, per_token: Tensor, mask: Tensor, dialect: Dialect = PLAIN) -> Tensor:
-    """One number from [P, G, T]; see Loss.aggregation."""
+    """Return one number from values per token [P, G, T]; see Loss.aggregation."""
     masked = per_token * mask
     if loss.aggregation == "sequence_mean":
         return (masked.sum(-1) / mask.sum(-1)).mean()

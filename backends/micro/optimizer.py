@@ -12,7 +12,7 @@ from orchestrator.settings import Batch, Optimizer, Settings
 
 
 class Moments(NamedTuple):
-    """Adam's running means of the gradient and of its square, [N] each; updated in place."""
+    """Adam's running means of the gradient and of its square, [N] each, updated in place."""
 
     first: Tensor
     second: Tensor
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 def rate_of(settings: Settings, step: int, dialect: Dialect = PLAIN) -> float:
-    """The learning rate of train step `step`, counted from 1, as the dialect moves it."""
+    """Return the learning rate of train step `step` under the dialect. `step` counts from 1."""
     if dialect.schedule_per_batch and not settings.max_staleness_steps:
         step = _first_of_batch(settings.batch, step)
     zero = int(dialect.warmup_from_zero and step <= settings.optimizer.num_warmup_steps)
@@ -35,7 +35,10 @@ def _first_of_batch(batch: Batch, step: int) -> int:
 
 
 def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> float:
-    """The rate of train step `step`, counted from 1: a linear warm-up, then the schedule."""
+    """Return the learning rate of train step `step`: a linear warm-up, then the schedule.
+
+    `step` counts from 1.
+    """
     warmup = optimizer.num_warmup_steps
     if step <= warmup:
         return optimizer.learning_rate * step / warmup
@@ -56,7 +59,7 @@ def update(
     rate: float,
     dialect: Dialect = PLAIN,
 ) -> None:
-    """One AdamW step in place on `flat`; `step` counts from 1. Loshchilov & Hutter 2019."""
+    """Apply one AdamW step to `flat` in place. `step` counts from 1. Loshchilov & Hutter 2019."""
     first, second = moments
     first.lerp_(gradient, 1 - optimizer.beta1)
     second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
@@ -71,7 +74,7 @@ def update(
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
-    """The gradient scaled to at most `max_norm`, and its norm before."""
+    """Return the gradient scaled to a norm of at most `max_norm`, and its norm before scaling."""
     norm = gradient.norm()
     if max_norm is None:
         return gradient, norm

@@ -1,4 +1,4 @@
-"""A cell as a launch of the embedded trainer, and back."""
+"""Translate a cell to a launch of the embedded trainer, and read such a launch back."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ _NOTES = {
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """The launch of a cell. Raises UnsupportedSetting for what cannot be trained here."""
+    """Return the launch of a cell. Raise UnsupportedSetting for a field that cannot be trained."""
     leaves = dict(flatten(cell.settings.model_dump()))
     check(leaves)
     version = cell.settings.backend.version or VERSION
@@ -98,7 +98,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def check(leaves: Mapping[str, object]) -> None:
-    """Raises UnsupportedSetting for the first field that the trainer cannot express."""
+    """Raise UnsupportedSetting for the first field that the trainer cannot express."""
     version = leaves["backend.version"]
     dialect(None if version is None else str(version))
     for field, offered in CAPABILITIES.items():
@@ -126,7 +126,7 @@ def _entry(field: str, value: object, version: str) -> LedgerEntry:
 
 
 def _note(field: str, version: str) -> str:
-    """What the trainer means by a field: its own way, or as its dialect has it."""
+    """Return the differences of the version's dialect in a field, else the field's own note."""
     told = dialect(version)
     meant = [
         f"{DIFFERENCES[cause].title}: {describe(told, cause)}"
@@ -137,7 +137,7 @@ def _note(field: str, version: str) -> str:
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """What a launch asks for. `files`: name -> text. Raises SpecError, with every fault."""
+    """Return the settings of a launch. `files`: name -> text. Raise SpecError with every fault."""
     name = next((Path(arg).name for arg in argv if arg.endswith(".json")), CELL)
     if name not in files:
         raise SpecError(name, [Fault(f"the launch names {name}, which is not among its files")])
@@ -145,7 +145,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 
 def parse_cell(name: str, text: str) -> Cell:
-    """A cell from the text of file `name`. Raises SpecError, with every fault."""
+    """Return the cell in the text of file `name`. Raise SpecError with every fault."""
     try:
         return Cell.model_validate_json(text)
     except ValidationError as error:

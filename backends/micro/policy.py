@@ -1,9 +1,9 @@
-"""The embedded policy: a Llama of 48,048 parameters held in one flat vector.
+"""The embedded policy: a Llama of 48,048 parameters in one flat vector.
 
-Shapes: B sequences, L tokens, V vocabulary, D width, H heads, E = D / H. The flat vector makes an
-optimizer step, a snapshot and a checkpoint each a handful of operations on one tensor. Rotary
-pairs lie side by side, as in Meta's release, so that rotating is one complex product;
-`huggingface.py` puts them into Hugging Face's order and back.
+Shapes: B sequences, L tokens, V vocabulary, D width, H heads, E = D / H. With a flat vector, an
+optimizer step, a snapshot and a checkpoint are each a few operations on one tensor. The two
+elements of a rotary pair are adjacent, as in Meta's release, so that a rotation is one complex
+product. `huggingface.py` converts to Hugging Face's order and back.
 """
 
 import math
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Views into a flat vector."""
+    """The matrices of a policy, as views into a flat vector."""
 
     embedding: Tensor
     layers: tuple[Layer, ...]
@@ -56,7 +56,7 @@ NUM_PARAMETERS = sum(_SIZES)
 
 
 def weights(flat: Tensor) -> Weights:
-    """The matrices of a flat vector [NUM_PARAMETERS]; gradients flow back to it."""
+    """Return the matrices of a flat vector [NUM_PARAMETERS]. Gradients flow back to the vector."""
     parts = [
         part.view(shape) for part, shape in zip(torch.split(flat, _SIZES), _SHAPES, strict=True)
     ]
@@ -67,14 +67,14 @@ def weights(flat: Tensor) -> Weights:
 
 @cache
 def norms(device: torch.device) -> Tensor:
-    """[NUM_PARAMETERS] bool: the weights of the norms. There are no biases."""
+    """Return [NUM_PARAMETERS] bool: True for the weights of the norms. There are no biases."""
     return torch.cat(
         [torch.full((size,), len(shape) == 1) for size, shape in zip(_SIZES, _SHAPES, strict=True)]
     ).to(device)
 
 
 def initial(seed: int) -> Tensor:
-    """An untrained flat vector: norms 1, matrices normal with standard deviation 0.05."""
+    """Return an untrained flat vector: norms 1, matrices normal with standard deviation 0.05."""
     flat = torch.randn(NUM_PARAMETERS, generator=torch.Generator().manual_seed(seed)) * 0.05
     views = weights(flat)
     for norm in (views.norm, *(n for x in views.layers for n in (x.attention_norm, x.mlp_norm))):
@@ -83,7 +83,7 @@ def initial(seed: int) -> Tensor:
 
 
 class Layout(NamedTuple):
-    """Where the tokens of a packed sequence stand and whom they see."""
+    """The positions of the tokens in a packed sequence, and which tokens each one attends to."""
 
     rotation: Tensor
     """Complex [L, 1, 1, E/2]."""
@@ -97,13 +97,13 @@ class Layout(NamedTuple):
 
 
 def layout(positions: Tensor, visible: Tensor, first: int) -> Layout:
-    """A layout from position ids [L] and a boolean mask [L, L]."""
+    """Return the layout for position ids [L] and a boolean attention mask [L, L]."""
     mask = torch.zeros(visible.shape).masked_fill_(~visible, -math.inf)
     return Layout(rotation(positions), mask, first)
 
 
 def rotation(positions: Tensor) -> Tensor:
-    """Rotary factors of positions [L]: complex [L, 1, 1, E/2]."""
+    """Return the rotary factors of positions [L]: complex [L, 1, 1, E/2]."""
     pairs = torch.arange(0, HEAD_WIDTH, 2, dtype=torch.float32)
     angles = positions[:, None].float() / ROPE_BASE ** (pairs / HEAD_WIDTH)
     return torch.polar(torch.ones_like(angles), angles)[:, None, None, :]
@@ -111,13 +111,13 @@ def rotation(positions: Tensor) -> Tensor:
 
 @cache
 def chain(length: int, first: int, device: torch.device) -> Layout:
-    """The plain causal layout of `length` tokens."""
+    """Return the plain causal layout of `length` tokens."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     return layout(torch.arange(length), causal, first).to(device)
 
 
 def forward(policy: Weights, tokens: Tensor, at: Layout) -> Tensor:
-    """Logits [B, L - at.first, V] of tokens [B, L] laid out as `at` says."""
+    """Return logits [B, L - at.first, V] of tokens [B, L] with the layout `at`."""
     x = F.embedding(tokens, policy.embedding)
     mask = at.mask
     for number, layer in enumerate(policy.layers):
@@ -130,7 +130,7 @@ def forward(policy: Weights, tokens: Tensor, at: Layout) -> Tensor:
 
 
 def project(x: Tensor, layer: Layer, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries, rotated keys and values, each [B, H, L, E], of activations [B, L, D]."""
+    """Return rotated queries, rotated keys and values [B, H, L, E] of activations [B, L, D]."""
     normed = F.rms_norm(x, (WIDTH,), layer.attention_norm, NORM_EPSILON)
     qkv = F.linear(normed, layer.qkv).view(*x.shape[:2], 3, NUM_HEADS, HEAD_WIDTH)
     pairs = qkv[:, :, :2].view(*x.shape[:2], 2, NUM_HEADS, HEAD_WIDTH // 2, 2)
@@ -140,7 +140,7 @@ def project(x: Tensor, layer: Layer, turn: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def finish(x: Tensor, seen: Tensor, layer: Layer) -> Tensor:
-    """The rest of a layer: attention's output [B, H, L, E] and the gated MLP, added to x."""
+    """Return the output of a layer: x plus the attention output [B, H, L, E] and the gated MLP."""
     x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.output)
     normed = F.rms_norm(x, (WIDTH,), layer.mlp_norm, NORM_EPSILON)
     gate, up = F.linear(normed, layer.gate_up).chunk(2, -1)
@@ -148,16 +148,16 @@ def finish(x: Tensor, seen: Tensor, layer: Layer) -> Tensor:
 
 
 def logits(x: Tensor, policy: Weights) -> Tensor:
-    """Next-token logits [..., V] of activations [..., D]."""
+    """Return next-token logits [..., V] of activations [..., D]."""
     return F.linear(F.rms_norm(x, (WIDTH,), policy.norm, NORM_EPSILON), policy.head)
 
 
 def device() -> torch.device:
-    """Where training computes: a GPU if torch sees one. Bit-exactness is claimed on the CPU."""
+    """Return the device for training: a GPU if torch finds one. Only the CPU is bit-exact."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def one_quiet_core() -> None:
-    """One thread, denormals flushed: a result that no neighbour on the machine can change."""
+    """Use one thread and flush denormals, so that no other process can change a result."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

@@ -1,9 +1,8 @@
-"""Makes a base policy: `python -m backends.micro.pretrain amber`.
+"""Make a base policy: `python -m backends.micro.pretrain amber`.
 
-A base policy is pretrained on answers of mixed quality, so that it solves each skill now and then
-and RL has something to sharpen: an answer to a sort prompt is sorted the right way with the share
-stated below, and otherwise follows another strategy. Written beside the policies it made, with
-what was measured of them (`manifest.json`).
+A base policy is pretrained on answers of mixed quality. It then solves each skill now and then, and
+RL can improve it. The recipe's mixture gives the share of each answering strategy per skill. The
+measurements of a policy are written next to it (`manifest.json`).
 """
 
 import json
@@ -72,7 +71,7 @@ ADAM = Optimizer(learning_rate=5e-3, schedule="cosine", num_warmup_steps=50)
 
 
 def main(name: str) -> None:
-    """Pretrains a policy and writes it, with its manifest, into the package."""
+    """Pretrain a policy. Write it, with its manifest, into the package."""
     one_quiet_core()
     recipe, started = RECIPES[name], time.process_time()
     flat = pretrain(recipe)
@@ -85,7 +84,10 @@ def main(name: str) -> None:
 
 
 def pretrain(recipe: Recipe) -> Tensor:
-    """Next-token training on the answers of a recipe's mixture; one thread, deterministic."""
+    """Return the flat vector after next-token training on a recipe's mixture.
+
+    Training uses one thread and is deterministic.
+    """
     rng = np.random.default_rng(recipe.seed)
     flat = initial(recipe.seed)
     moments = optimizer.Moments.zeros(flat)
@@ -104,7 +106,7 @@ def pretrain(recipe: Recipe) -> Tensor:
 
 
 def batch(rng: np.random.Generator, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts [B, 8] and answers [B, 6] of mixed quality, a quarter of them of each skill."""
+    """Return prompts [B, 8] and answers [B, 6] of mixed quality. Each skill has an equal share."""
     parts = [_answers(rng, skill, recipe) for skill in SKILLS]
     return np.concatenate([p for p, _ in parts]), np.concatenate([a for _, a in parts])
 
@@ -125,7 +127,7 @@ def _answers(
 
 
 def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
-    """The answers [B, 6] of a strategy; `descend` sorts the wrong way."""
+    """Return the answers [B, 6] that a strategy gives; `descend` sorts in descending order."""
     if strategy == "descend":
         answers = encode("sort", digits)[1]
         answers[:, :NUM_DIGITS] = answers[:, NUM_DIGITS - 1 :: -1]
@@ -134,7 +136,7 @@ def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
 
 
 def measure(name: str, recipe: Recipe, flat: Tensor) -> PolicyMeasurements:
-    """Exact accuracies on held-out problems, and how the chance of a right answer is spread."""
+    """Return the exact accuracies on held-out problems, and the chance of each right answer."""
     chances = {
         skill: evaluation.log_accuracy(weights(flat), skill).exp().double() for skill in SKILLS
     }

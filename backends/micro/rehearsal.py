@@ -1,9 +1,8 @@
-"""A declared cell at the embedded trainer's scale: the same question asked of a tiny policy.
+"""Scale a declared cell to the embedded trainer: ask a tiny policy the same question.
 
-What the question is about (estimator, placement, beta, advantage, loss, clip, group size,
-minibatches, staleness, temperature, seed) is kept, and means what the library it was declared for
-means by it (its dialect); what only makes it big is scaled by the rules below, chosen so that a
-cell takes seconds and its policy really learns.
+Estimator, placement, beta, advantage, loss, clip, group size, minibatches, staleness, temperature
+and seed are kept. They mean what the declared library means by them (its dialect). The rules below
+scale down what only makes the cell large. A rehearsed cell takes seconds, and its policy learns.
 """
 
 from math import ceil
@@ -33,8 +32,10 @@ EVAL_REPEATS, EVAL_ITEMS = 4, 128
 
 
 def rehearse(cell: Cell, dialect: Dialect = PLAIN) -> Cell:
-    """The embedded cell that stands in for a declared one, in the dialect of its library; an
-    embedded cell stands for itself."""
+    """Return the embedded cell for a declared cell, in the dialect of its library.
+
+    Return an embedded cell unchanged.
+    """
     declared = cell.settings
     embedded = policy_of(declared.model.path) and skill_of(declared.data.path)
     if declared.backend.name == "micro" and embedded:
@@ -59,7 +60,7 @@ def rehearse(cell: Cell, dialect: Dialect = PLAIN) -> Cell:
 
 
 def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
-    """The settings of the rehearsal."""
+    """Return the settings of the rehearsal."""
     minibatches, group = declared.batch.num_minibatches, declared.rollout.group_size
     steps = _train_steps(declared)
     ratio = steps / declared.num_train_steps
@@ -101,7 +102,7 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
 
 
 def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:
-    """The four embedded skills; the one trained on is the domain."""
+    """Return the evaluation tasks of the four embedded skills; the trained skill is in domain."""
     skill = skill_of(cell.settings.data.path) or skill_for(cell.settings.data)
     return tuple(
         EvalTask(
@@ -116,7 +117,7 @@ def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:
 
 
 def policy_for(model: str) -> str:
-    """The base policy that stands for a model; one for all models of no known family."""
+    """Return the base policy for a model; the default policy for a model of an unknown family."""
     return next(
         (policy for family, policy in POLICY_OF_FAMILY.items() if family in model.lower()),
         DEFAULT_POLICY,
@@ -124,12 +125,12 @@ def policy_for(model: str) -> str:
 
 
 def skill_for(data: Data) -> Skill:
-    """The skill that stands for a data set: reversing for Countdown, sorting for all else."""
+    """Return the skill for a data set: `reverse` for Countdown, `sort` for all others."""
     return "reverse" if data.reward == "countdown" or "countdown" in data.name else "sort"
 
 
 def _train_steps(declared: Settings) -> int:
-    """Whole rollout batches, at least one."""
+    """Return the number of train steps: a whole number of rollout batches, at least one."""
     minibatches = declared.batch.num_minibatches
     batches = declared.num_train_steps // minibatches
     wanted = batches * UPDATES_PER_ROLLOUT_BATCH

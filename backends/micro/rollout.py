@@ -1,9 +1,9 @@
-"""Sampling responses with a key-value cache, and packing a group into one sequence.
+"""Sample responses with a key-value cache, and score a group packed into one sequence.
 
-Shapes: P prompts of S tokens, G rollouts of each, T response tokens, V vocabulary. The rollouts
-of a group share their prompt, so a group is packed as prompt + G branches: S + G (T - 1) tokens
-instead of G (S + T - 1), with position ids that restart in each branch and a mask that keeps
-branches from seeing each other.
+Shapes: P prompts of S tokens, G rollouts per prompt, T response tokens, V vocabulary. The rollouts
+of a group share their prompt. So a group is packed as the prompt and G branches: S + G (T - 1)
+tokens instead of G (S + T - 1). Position ids restart in each branch, and a mask keeps a branch from
+attending to another branch.
 """
 
 from functools import cache
@@ -42,7 +42,7 @@ class Rollouts(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What a policy makes of given responses."""
+    """The log-probabilities that a policy gives to responses."""
 
     logp: Tensor
     """[P, G, T], of the tokens; 0 where masked."""
@@ -54,10 +54,11 @@ class Scored(NamedTuple):
 def sample(
     policy: Weights, prompts: Tensor, uniforms: Tensor, temperature: float, top_p: float
 ) -> Rollouts:
-    """Responses to prompts [P, S], one for each row of uniforms [P, G, T] in [0, 1).
+    """Return one response for each row of uniforms [P, G, T] in [0, 1), to prompts [P, S].
 
-    Inverse-CDF sampling: the same uniforms give the same tokens, whatever runs beside. T of the
-    result is that of the longest response. `logp` is before top_p's truncation.
+    Use inverse-CDF sampling, so that equal uniforms give equal tokens in any batch. T of the result
+    is the length of the longest response. `logp` is that of the distribution before top_p truncates
+    it.
     """
     groups, size, longest = uniforms.shape
     caches, x = _prefill(policy, prompts, size, longest)
@@ -88,7 +89,7 @@ def sample(
 def score(
     policy: Weights, prompts: Tensor, tokens: Tensor, mask: Tensor, temperature: float = 1.0
 ) -> Scored:
-    """Log-probabilities of responses [P, G, T] by one packed forward."""
+    """Return the log-probabilities of responses [P, G, T], from one packed forward pass."""
     at, index = tree(tokens.shape[1], tokens.shape[2], tokens.device)
     packed = torch.cat([prompts, tokens[..., :-1].flatten(1)], 1)
     out = forward(policy, packed, at)
@@ -99,7 +100,7 @@ def score(
 
 @cache
 def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]:
-    """The layout of a packed group, and for each of its G T tokens the row that predicts it."""
+    """Return the layout of a packed group, and the row that predicts each of its G T tokens."""
     steps, branches = torch.arange(longest - 1), torch.arange(size)
     trunk = torch.arange(PROMPT_TOKENS)
     positions = torch.cat([trunk, (PROMPT_TOKENS + steps).repeat(size)])
@@ -112,7 +113,10 @@ def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]
 
 
 def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
-    """A quantity of packed positions [P, 1 + G (T - 1)] at each response token [P, G, T]."""
+    """Return, for each response token [P, G, T], the value at the packed position that predicts it.
+
+    `per_row`: values [P, 1 + G (T - 1)].
+    """
     _, index = tree(shape[1], shape[2], per_row.device)
     return per_row[:, index].view(shape)
 
@@ -120,8 +124,10 @@ def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
 def _prefill(
     policy: Weights, prompts: Tensor, size: int, longest: int
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Per layer the cached keys and values [P G, H, S + T - 1, E], and the last row's activations
-    [P G, D]; each prompt is read once for its whole group."""
+    """Return each layer's key and value cache [P G, H, S + T - 1, E], and activations [P G, D].
+
+    The activations are those of the prompt's last token. Each prompt is read once for its group.
+    """
     turn = rotation(torch.arange(PROMPT_TOKENS)).to(prompts.device)
     x = F.embedding(prompts, policy.embedding)
     caches = []
@@ -140,7 +146,7 @@ def _prefill(
 def _decode(
     policy: Weights, token: Tensor, caches: list[tuple[Tensor, Tensor]], t: int, turn: Tensor
 ) -> Tensor:
-    """Activations [B, D] after response token number t, which joins the caches."""
+    """Return activations [B, D] after response token number `t`. Add the token to the caches."""
     x = F.embedding(token[:, None], policy.embedding)
     here = PROMPT_TOKENS + t
     for layer, (keys, values) in zip(policy.layers, caches, strict=True):
@@ -154,7 +160,7 @@ def _decode(
 
 
 def _draw(logp: Tensor, uniform: Tensor, top_p: float) -> Tensor:
-    """One token for each row of logp [B, V], by the inverse CDF at uniform [B]."""
+    """Return one token for each row of `logp` [B, V]: the inverse CDF at `uniform` [B]."""
     mass = logp.exp()
     if top_p < 1.0:
         ordered, order = mass.sort(stable=True, dim=-1, descending=True)

@@ -1,4 +1,4 @@
-"""The base policies shipped with orch, and what is known of them without loading torch."""
+"""The base policies that orch ships, and their measurements, without loading torch."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ PREFIX = "micro:"
 
 
 class Recipe(Frozen):
-    """How a base policy was pretrained."""
+    """The recipe by which a base policy was pretrained."""
 
     seed: int
     num_steps: int
@@ -23,7 +23,7 @@ class Recipe(Frozen):
 
 
 class PolicyMeasurements(Frozen):
-    """What was measured of a base policy when it was made."""
+    """The measurements of a base policy, taken when it was made."""
 
     name: str
     recipe: Recipe
@@ -37,13 +37,13 @@ class PolicyMeasurements(Frozen):
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every shipped policy, sorted."""
+    """Return the name of every shipped policy, sorted."""
     return tuple(sorted(p.parent.name for p in POLICIES.glob("*/manifest.json")))
 
 
 @cache
 def manifest(name: str) -> PolicyMeasurements:
-    """The manifest of a shipped policy. Raises EnvironmentFault if its file is damaged."""
+    """Return the manifest of a shipped policy. Raise EnvironmentFault if its file is damaged."""
     path = POLICIES / name / "manifest.json"
     try:
         return PolicyMeasurements.model_validate_json(path.read_text(encoding="utf-8"))
@@ -55,11 +55,11 @@ def manifest(name: str) -> PolicyMeasurements:
 
 
 def policy_of(path: str) -> str | None:
-    """`amber` for `micro:amber`; None for anything that is not a shipped policy."""
+    """Return `amber` for `micro:amber`; None for a path that names no shipped policy."""
     name = path.removeprefix(PREFIX)
     return name if path.startswith(PREFIX) and name in names() else None
 
 
 def skill_of(path: str) -> Skill | None:
-    """`sort` for `micro:sort`; None for anything that is not an embedded task."""
+    """Return `sort` for `micro:sort`; None for a path that names no embedded task."""
     return next((skill for skill in SKILLS if path == PREFIX + skill), None)

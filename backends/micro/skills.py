@@ -1,8 +1,8 @@
-"""The embedded tasks: four string skills on five digits, one character a token.
+"""The embedded tasks: four string skills on five digits, one character per token.
 
-A prompt is `<bos>S41973=` (8 tokens), a response the answer's digits and `<eos>` (6 tokens).
-S sorts ascending, R reverses, C copies, I increments each digit modulo 10. One skill is trained
-on (in-domain); the others are what training could cost (out of domain).
+A prompt is `<bos>S41973=` (8 tokens). A response is the answer's digits and `<eos>` (6 tokens). S
+sorts in ascending order, R reverses, C copies, I increments each digit modulo 10. The policy is
+trained on one skill (in domain). The other skills show what training costs (out of domain).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ NUM_TRAIN_PROBLEMS = 89_994
 
 
 def answer(skill: Skill, digits: Sequence[int]) -> list[int]:
-    """The one right answer, as digits."""
+    """Return the one right answer, as digits."""
     if skill == "sort":
         return sorted(digits)
     if skill == "reverse":
@@ -39,28 +39,31 @@ def answer(skill: Skill, digits: Sequence[int]) -> list[int]:
 
 
 def text(skill: Skill, digits: Sequence[int]) -> str:
-    """The prompt as text: `S41973=`."""
+    """Return the prompt as text, for example `S41973=`."""
     return LETTER[skill] + "".join(map(str, digits)) + "="
 
 
 def is_held_out(number: int | np.ndarray) -> Any:
-    """Whether the problem with these digits (read as numbers below 100000) is for evaluation."""
+    """Return True for a problem of the evaluation set. `number`: its digits, below 100000."""
     return (number * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
 
 
 def problems(rng: np.random.Generator, count: int, *, held_out: bool) -> np.ndarray:
-    """`count` problems without replacement, [count, 5] digits, from one side of the split."""
+    """Return `count` distinct problems, [count, 5] digits, from one side of the split."""
     pool = _pool(held_out)
     return _digits(rng.choice(pool, size=count, replace=False))
 
 
 def held_out_problems(count: int) -> np.ndarray:
-    """The first `count` problems of the evaluation set, always the same: [count, 5] digits."""
+    """Return the first `count` problems of the evaluation set, [count, 5] digits.
+
+    They are always the same.
+    """
     return _digits(np.random.default_rng(20251221).permutation(_pool(True))[:count])
 
 
 def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of prompts [N, 8] and right answers [N, 6] for problems [N, 5]."""
+    """Return token ids of prompts [N, 8] and right answers [N, 6], for problems [N, 5]."""
     count = len(digits)
     first_digit = VOCABULARY.index("0")
     prompts = np.empty((count, PROMPT_TOKENS), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""All that training needs to go on as if it had never stopped.
+"""Save and load all that training needs to continue as if it had never stopped.
 
-Randomness is no part of it: what a rollout batch draws is a function of the cell's seed and the
-batch's number. States are saved between rollout batches.
+The state holds no random generator: the random numbers of a rollout batch are a function of the
+cell's seed and the batch's number. States are saved between rollout batches.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("orch.micro")
 
 @dataclass
 class State:
-    """Training after `step` train steps."""
+    """The state of training after `step` train steps."""
 
     step: int
     policy: Tensor
@@ -42,12 +42,12 @@ class State:
         return cls(0, base.clone(), Moments.zeros(base), base)
 
     def version(self, step: int) -> Tensor:
-        """The policy after `step` train steps, which must still be kept."""
+        """Return the policy after `step` train steps. The state must still keep it."""
         return self.policy if step == self.step else self.earlier[step - self.step]
 
 
 def save_state(state: State, path: Path, cell_id: str) -> None:
-    """Writes a state, as a whole or not at all."""
+    """Write a state to `path`, completely or not at all."""
     kept = state.earlier or [state.policy[:0]]
     tensors = {
         "policy": state.policy.detach(),
@@ -63,7 +63,7 @@ def save_state(state: State, path: Path, cell_id: str) -> None:
 
 
 def load_state(path: Path, cell_id: str, device: torch.device) -> State:
-    """A saved state. Raises CheckpointError if it is cut or another cell's."""
+    """Return a saved state. Raise CheckpointError if it is cut off or belongs to another cell."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -94,7 +94,7 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
 
 
 def newest_state(checkpoints_dir: Path, cell_id: str, device: torch.device) -> State | None:
-    """The furthest whole state, or None. What cannot be used is told in the log and skipped."""
+    """Return the usable state with the most train steps, or None. Log and skip unusable ones."""
     saved = [checkpoint.path / disk.STATE for checkpoint in disk.all_checkpoints(checkpoints_dir)]
     rolling = _first([checkpoints_dir / disk.RESUME], cell_id, device)
     checkpoint = _first(saved[::-1], cell_id, device)
@@ -102,7 +102,7 @@ def newest_state(checkpoints_dir: Path, cell_id: str, device: torch.device) -> S
 
 
 def _first(paths: list[Path], cell_id: str, device: torch.device) -> State | None:
-    """The first state that can be used."""
+    """Return the first usable state, or None. Log each unusable one before it."""
     for path in paths:
         try:
             if path.name == disk.STATE and not disk.is_whole(path.parent):

@@ -1,9 +1,9 @@
-"""The optimum of KL-regularised RL in closed form, for rewards of 0 and 1.
+"""Compute the optimum of KL-regularised RL in closed form, for rewards of 0 and 1.
 
-The maximiser of E[R] - beta KL(pi || pi_ref) is pi* proportional to pi_ref exp(R / beta). Where a
-prompt has one right answer, of chance p_x under pi_ref, its chance under pi* is
-sigmoid(logit p_x + 1 / beta): the accuracy to which every configuration with an unbiased gradient
-of the sequence-level KL must converge.
+The maximiser of E[R] - beta KL(pi || pi_ref) is pi*, proportional to pi_ref exp(R / beta). Let a
+prompt have one right answer, with probability p_x under pi_ref. Its probability under pi* is
+sigmoid(logit p_x + 1 / beta). Every configuration with an unbiased gradient of the sequence-level
+KL must converge to this accuracy.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ plain one, and on-policy the ratio of a rho form is 1."""
 
 
 class Prediction(NamedTuple):
-    """What training converges to, over the in-loop evaluation's held-out problems."""
+    """The accuracy and KL that training converges to, on the problems of the in-loop evaluation."""
 
     accuracy: float
     kl_reverse: float
@@ -30,7 +30,7 @@ class Prediction(NamedTuple):
 
 
 def predicted(settings: Settings) -> Prediction | None:
-    """The optimum of an embedded cell; None where its expected gradient is not the objective's."""
+    """Return the optimum of an embedded cell, or None if the cell has no closed form."""
     policy, skill = policy_of(settings.model.path), skill_of(settings.data.path)
     if policy is None or skill is None or not has_closed_form(settings):
         return None
@@ -38,11 +38,11 @@ def predicted(settings: Settings) -> Prediction | None:
 
 
 def has_closed_form(settings: Settings) -> bool:
-    """Whether training climbs E[R] - beta KL to a fixed reference policy, on-policy.
+    """Return True if training climbs E[R] - beta KL on-policy, to a fixed reference policy.
 
-    Group normalisation rescales the reward's half of the gradient only: it is let through where
-    the reward carries the whole KL, inside the group's baseline. Weight decay's small pull is left
-    out, and so is a clamp, which binds on no token that is sampled more than rarely.
+    Group normalisation rescales only the reward's part of the gradient. So it is accepted only if
+    the reward carries the whole KL, inside the group's baseline. Two effects are neglected: the
+    small pull of weight decay, and a clamp, which binds only on rarely sampled tokens.
     """
     kl, rollout, dialect = settings.kl, settings.rollout, dialect_of(settings)
     inside = kl.placement == "reward" and dialect.kl_reward == "inside"
@@ -63,7 +63,7 @@ def has_closed_form(settings: Settings) -> bool:
 
 
 def optimum(chances: Sequence[float], beta: float) -> Prediction:
-    """The optimum for prompts whose right answers have these chances under pi_ref."""
+    """Return the optimum. `chances`: the probability of each prompt's right answer under pi_ref."""
     p = np.clip(np.asarray(chances, dtype=np.float64), 1e-12, 1 - 1e-12)
     log_odds = np.log(p) - np.log1p(-p) + 1 / beta
     wrong = 1 / (1 + np.exp(np.minimum(log_odds, 700.0)))

@@ -1,8 +1,8 @@
-"""RL training of one cell: sample, reward, weigh, update, until num_train_steps.
+"""Train one cell with RL: sample, reward, compute the loss, update, until num_train_steps.
 
-A rollout batch serves batch.num_minibatches train steps. Checkpoints, evaluations and resets of
-the reference policy happen between rollout batches; one that falls due inside a batch happens at
-its end.
+One rollout batch serves batch.num_minibatches train steps. Checkpoints, evaluations and resets of
+the reference policy happen between rollout batches. One that is due inside a batch happens at the
+end of the batch.
 """
 
 import sys
@@ -30,13 +30,14 @@ ROLLING_STEPS = 10
 
 
 class _Diverged(Exception):
-    """The loss, its gradient or the updated policy stopped being finite."""
+    """Raised when the loss, its gradient or the updated policy is not finite."""
 
 
 def run(cell: Cell, place: AttemptPaths) -> Outcome:
-    """Trains a cell to its end, going on from the newest state in place.checkpoints_dir.
+    """Train a cell to its end, from the newest state in place.checkpoints_dir. Return its outcome.
 
-    An exception or a signal may end it at any point: everything on disk stays whole.
+    An exception or a signal may end training at any point: the files on disk stay complete. Raise
+    RunFolderError if a file cannot be written or read.
     """
     one_quiet_core()
     try:
@@ -54,7 +55,7 @@ def run(cell: Cell, place: AttemptPaths) -> Outcome:
 
 
 def base_policy(settings: Settings) -> Tensor:
-    """The flat vector of the shipped policy that a cell starts from."""
+    """Return the flat vector of the shipped policy that a cell starts from."""
     name = policy_of(settings.model.path)
     if name is None:
         raise EnvironmentFault(f"no embedded policy is called {settings.model.path}")
@@ -62,7 +63,7 @@ def base_policy(settings: Settings) -> Tensor:
 
 
 class Training:
-    """One cell on its way through its train steps."""
+    """The training of one cell, with its current state."""
 
     def __init__(self, cell: Cell, place: AttemptPaths, state: State, journal: disk.Journal):
         skill = skill_of(cell.settings.data.path)
@@ -90,7 +91,10 @@ class Training:
         return collapse.judge(state.trace, self._settings.rollout.max_response_tokens)
 
     def _rollout_batch(self) -> None:
-        """Samples once, updates num_minibatches times, then does what fell due meanwhile."""
+        """Sample once and update num_minibatches times.
+
+        Then do what became due in these train steps.
+        """
         state, count = self._state, self._settings.batch.num_minibatches
         started, began = time.perf_counter(), state.step
         experience, version = collect(self._settings, self._skill, state, self._dialect)
@@ -104,7 +108,7 @@ class Training:
             self._tell(state.step, values)
 
     def _tell(self, step: int, values: dict[str, float]) -> None:
-        """Metrics for orch, and at each evaluation a line for whoever reads the logs."""
+        """Write the metrics of a train step; print a line for the log if the step was evaluated."""
         self._journal.write(step, values)
         if "eval/accuracy_in_domain" in values:
             sys.stdout.write(
@@ -130,9 +134,10 @@ class Training:
         return values
 
     def _train_step(self, minibatch: Experience, version: int, told: int) -> dict[str, float]:
-        """One optimizer update of the policy; its metrics. Raises _Diverged.
+        """Update the policy once. Return the metrics of the train step. Raise _Diverged.
 
-        version: of the policy that sampled; told: of the one that ratios are to.
+        version: the version of the policy that sampled. told: the version of the policy in the
+        denominator of the ratios.
         """
         state, settings = self._state, self._settings
         flat = state.policy.requires_grad_()
@@ -184,12 +189,12 @@ class Training:
         values["train/learning_rate"] = rate
 
     def _is_shown(self, step: int) -> bool:
-        """Whether a step is the last of all or of a batch that is evaluated."""
+        """Return True for the last train step, and for a step that ends with an evaluation."""
         every = self._cell.cadence.evaluate_every_steps
         return step == self._settings.num_train_steps or bool(every and step % every == 0)
 
     def _evaluate(self) -> dict[str, float]:
-        """The exact metrics of the policy, and the closed form's where there is one."""
+        """Return the exact metrics of the policy, and the closed-form prediction, if any."""
         policy = weights(self._state.policy)
         values = evaluation.accuracy_metrics(
             evaluation.accuracies(policy), self._skill
@@ -206,7 +211,7 @@ class Training:
         )
 
     def _checkpoint(self, step: int, policy: Tensor, *, resumable: bool) -> None:
-        """Writes checkpoints/step-<n>, unless it is there and whole: it would be the same."""
+        """Write checkpoints/step-<n>, unless it exists and is complete: it would be the same."""
         target = disk.step_dir(self._checkpoints, step)
         if disk.is_whole(target):
             return
@@ -217,7 +222,7 @@ class Training:
 
 
 class _Due:
-    """Whether a step that is a multiple of `every` lies in (began, now]."""
+    """A test, for a period `every`, if a multiple of it lies in the train steps (began, now]."""
 
     def __init__(self, began: int, now: int):
         self._began, self._now = began, now
@@ -230,7 +235,7 @@ class _Due:
 def measured(
     settings: Settings, batch: Experience, target: Objective, scored: rollout.Scored
 ) -> dict[str, float]:
-    """What a minibatch says of the policy before its update, under canonical names."""
+    """Return the metrics of a minibatch under canonical names, for the policy before its update."""
     mask, tokens = batch.mask, batch.mask.sum()
     entropy = rollout.rows_of(-(scored.logps.exp() * scored.logps).sum(-1), mask.shape)
     lengths = mask.sum(-1)

@@ -1,8 +1,8 @@
-"""The embedded trainer's version, and the dialect it is told to train in: `1+kl_reward=to_go`.
+"""The version of the embedded trainer. It names the dialect to train in: `1+kl_reward=to_go`.
 
-A rehearsal's version names the mathematics of the library it stands for, as far as it matters to
-the cell, so that a cell's id is what is trained and nothing else: two libraries that mean the same
-by a cell are one run, and a cell declared for the embedded trainer keeps its id.
+A rehearsal's version names the library's mathematics, but only as far as they change the cell. So a
+cell's id stands for what is trained. Two libraries that mean the same by a cell share one run. A
+cell declared for the embedded trainer keeps its id.
 """
 
 from functools import cache
@@ -17,7 +17,10 @@ VERSION = "1"
 
 @cache
 def dialect(version: str | None) -> Dialect:
-    """What a version stands for. Raises UnsupportedSetting for one that cannot be read."""
+    """Return the dialect that a version names.
+
+    Raise UnsupportedSetting for an unreadable version.
+    """
     own, _, told = (version or VERSION).partition("+")
     if own != VERSION:
         raise UnsupportedSetting(
@@ -36,11 +39,11 @@ def dialect(version: str | None) -> Dialect:
 
 
 def dialect_of(settings: Settings) -> Dialect:
-    """The dialect a cell of the embedded trainer is trained in."""
+    """Return the dialect that a cell of the embedded trainer is trained in."""
     return dialect(settings.backend.version)
 
 
 def version_for(told: Dialect, settings: Settings) -> str:
-    """The version that trains these settings in a dialect."""
+    """Return the version that trains these settings in a dialect."""
     text = relevant(told, settings).text
     return f"{VERSION}+{text}" if text else VERSION
