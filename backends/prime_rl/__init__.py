@@ -1,4 +1,4 @@
-"""Prime-RL 0.8.0 and 0.5.0: asynchronous RL, with our loss in its documented hooks."""
+"""Prime-RL 0.8.0 and 0.5.0: asynchronous RL, with orch's loss in the library's documented hooks."""
 
 from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
 from backends.prime_rl.manifest import MANIFEST
@@ -9,7 +9,10 @@ from orchestrator.library.protocol import LibraryBackend
 
 
 class PrimeRl(LibraryBackend):
-    """Cells as launches of Prime-RL's `rl`. Importing it loads none of the library."""
+    """Prime-RL as a backend, which runs cells with its `rl` command.
+
+    Importing it loads no library.
+    """
 
     name = releases.NAME
     title = "Prime-RL"
@@ -26,7 +29,7 @@ class PrimeRl(LibraryBackend):
     checkpoint_companions = staticmethod(checkpoints.companions)
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what Prime-RL makes of a launch by anybody, or None if it is not one of its."""
+        """Return the audit's reading of a launch, or None if it does not start Prime-RL."""
         from backends.prime_rl.audit import audit
 
         return audit(launch)

@@ -1,8 +1,8 @@
-"""What a configuration of Prime-RL written by anybody asks of its KL, release by release.
+"""Read the KL that any configuration of Prime-RL asks for, release by release.
 
-Read in Prime-RL from 2025-04 to 0.8.0: src/zeroband/train.py and training/loss.py, then
+Source: Prime-RL from 2025-04 to 0.8.0: src/zeroband/train.py and training/loss.py, then
 src/prime_rl/trainer/rl/{config,loss}.py and configs/trainer.py. No release has a KL to a reference
-policy in the loss that carries a gradient; `kl_tau` weighs the distance to the policy that sampled.
+policy in the loss that carries a gradient. `kl_tau` weighs the distance to the rollout policy.
 """
 
 import re
@@ -82,7 +82,7 @@ def releases() -> Releases:
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """What Prime-RL makes of it; None where it is not one of its launches."""
+    """Return the audit's reading of a launch, or None if it does not start Prime-RL."""
     entry, rest = _entry(launch.words)
     documents = [d for d in launch.documents if d.kind == "toml"]
     if launch.words and entry is None:
@@ -97,7 +97,10 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
-    """`rl`, `uv run rl`, `python src/zeroband/train.py`: with an `@` or a TOML file after it."""
+    """Return the library's program in a command and the words after it, or (None, ()).
+
+    It is `rl`, `uv run rl` or `python src/zeroband/train.py`, followed by an `@` or a TOML file.
+    """
     for i, word in enumerate(words[:40]):
         rest = words[i + 1 :]
         if (
@@ -110,8 +113,11 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 def _is_ours(values: Mapping[str, Given]) -> bool:
-    """Whether a TOML file is one of Prime-RL's: it has two of the sections, or one and no other
-    tool's."""
+    """Return True if a TOML file belongs to Prime-RL and to no other tool.
+
+    It belongs to Prime-RL if it has one of the library's marking sections, or the keys of fine-
+    tuning, of the orchestrator or of the trainer.
+    """
     heads = {key.partition(".")[0] for key in values}
     foreign = any(
         key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
@@ -123,7 +129,7 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
 
 
 def _is_trainer(values: Mapping[str, object]) -> bool:
-    """Return whether it is the trainer's file of a run with files for the three of its parts."""
+    """Return True for the trainer's file of a run whose three programs have a file each."""
     heads = {key.partition(".")[0] for key in values}
     batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
     trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
@@ -131,7 +137,7 @@ def _is_trainer(values: Mapping[str, object]) -> bool:
 
 
 def _is_orchestrator(values: Mapping[str, object]) -> bool:
-    """Whether it is the orchestrator's file of a run whose trainer has one of its own."""
+    """Return True for the orchestrator's file of a run whose trainer has a file of its own."""
     heads = {key.partition(".")[0] for key in values}
     groups = {"rollouts_per_example", "group_size"} & values.keys()
     return bool(groups) and "batch_size" in values and bool(heads & {"environment", "env", "train"})
@@ -143,7 +149,7 @@ def _is_sft(values: Mapping[str, object]) -> bool:
 
 
 def _flags(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
-    """`--trainer.loss.kl-tau 0.1` after the files."""
+    """Yield each flag after the files, with its value: `--trainer.loss.kl-tau 0.1`."""
     for i, word in enumerate(words):
         match = re.match(r"^--([\w.-]+)(?:=(.*))?$", word.text, re.DOTALL)
         if match is None or match[1] == "config":
@@ -180,7 +186,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
 
 
 class _Judge:
-    """One configuration under one release's rules."""
+    """The reading of one configuration under one release's rules."""
 
     def __init__(
         self,
@@ -198,7 +204,10 @@ class _Judge:
         self.rules: list[Rule] = []
 
     def _find(self, *names: str) -> str | None:
-        """The key that is given, of several places a release may have it in."""
+        """Return the first of these keys that is given, or None.
+
+        A release may have a key in several places.
+        """
         for name in names:
             if self.keys.has(name):
                 return name
@@ -265,7 +274,7 @@ class _Judge:
         )
 
     def _path(self) -> tuple[AuditVerdict, str] | None:
-        """Return the verdict where the training path does not read kl_tau, else None."""
+        """Return the verdict if the training path does not read kl_tau, else None."""
         paths = self._paths()
         named = ", ".join(sorted(paths))
         if paths and paths <= _SFT:
@@ -290,7 +299,7 @@ class _Judge:
         return None
 
     def _paths(self) -> set[str]:
-        """Return how the sources of rollouts are trained on: `rl`, `grpo`, `sft`, `opd`, ..."""
+        """Return the training methods of the rollouts' sources: `rl`, `grpo`, `sft`, `opd`, ..."""
         keys = self.keys
         if self.at <= _LAST_SFT_LOSS:
             kind = self._find("trainer.loss.type", LOSS_TYPE)
@@ -334,7 +343,7 @@ class _Judge:
             )
 
     def _half(self) -> None:
-        """The orchestrator's file alone."""
+        """Note what the orchestrator's file alone says about the KL."""
         if any(key.startswith("environment.") for key in self.keys.given):
             self._rule(
                 "no release with [environment] has a KL (October 2025 and before)",
@@ -347,7 +356,11 @@ class _Judge:
         )
 
     def _zeroband(self) -> tuple[InLoss, str, float | None]:
-        """Up to 0.1: kl_coef is a KL to a frozen reference, without gradient."""
+        """Return the loss term of releases up to 0.1, why it has no effect, and the rollout KL's
+        weight.
+
+        In them, kl_coef weighs a KL to a frozen reference policy, without gradient.
+        """
         keys = self.keys
         key = self._find("grpo.kl_coef", "kl_coef")
         rollout = None
@@ -370,7 +383,10 @@ class _Judge:
         return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
 
     def _tau(self) -> tuple[InLoss, float | None]:
-        """From 0.2: kl_tau and, in 0.3.0 to 0.5.0, teacher_tau."""
+        """Return the loss term of releases from 0.2, and kl_tau.
+
+        The loss term comes from teacher_tau, in 0.3.0 to 0.5.0.
+        """
         keys = self.keys
         custom = self._find("trainer.loss.type", LOSS_TYPE)
         if custom and keys.text(custom) == "custom":

@@ -1,7 +1,7 @@
-"""Our own reading of a Prime-RL configuration, stricter than the library's.
+"""Check a Prime-RL configuration more strictly than the library does.
 
-keys/<release>.json lists a release's keys, their types and defaults. On top come the settings it
-accepts and then ignores, or fails on only when a process has started.
+keys/<release>.json lists the keys of a release, their types and defaults. Further checks find
+settings that the library accepts but ignores, or that fail only after a process has started.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def release_of(tree: Tree) -> str:
-    """The release a configuration is written for, by the tables only one of them has."""
+    """Return the release that a configuration is written for.
+
+    Tables that only one release has show it.
+    """
     orchestrator = tree.get("orchestrator", {})
     new = (
         isinstance(orchestrator, Mapping) and {"train", "algo", "group_size"} & orchestrator.keys()
@@ -40,8 +43,10 @@ def release_of(tree: Tree) -> str:
 
 
 def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fault]:
-    """Every fault of a configuration: `kind` is `rl` or `inference`. version: None reads it off
-    the configuration."""
+    """Return every fault of a configuration. `kind`: `rl` or `inference`.
+
+    `version`: the release; None: the one that the configuration is written for.
+    """
     version = version or release_of(tree)
     found = list(_walk(tree, "", "$", Schema(kind, version)))
     if kind == "inference" or found:
@@ -50,7 +55,7 @@ def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fau
 
 
 class Schema(NamedTuple):
-    """One release's keys of one program."""
+    """The keys of one program in one release."""
 
     kind: str
     version: str
@@ -58,7 +63,7 @@ class Schema(NamedTuple):
 
 @cache
 def _children(schema: Schema) -> Mapping[str, frozenset[str]]:
-    """Table -> the names in it."""
+    """Return the names in each table, by the table's prefix."""
     inside: dict[str, set[str]] = {}
     for key in keys(*schema):
         parts = key.split(".")
@@ -89,7 +94,10 @@ def _walk(tree: Tree, prefix: str, path: str, schema: Schema) -> Iterator[Fault]
 
 
 def _table(key: str, value: object, tables: Mapping[str, object]) -> str | None:
-    """The prefix of the table that `value` is, by its `type` where the key has several."""
+    """Return the prefix of the table that `value` is, or None.
+
+    Its `type` selects among several tables.
+    """
     first = value[0] if isinstance(value, list) and value else value
     if not isinstance(first, Mapping):
         return None
@@ -114,7 +122,7 @@ def _typed(spelled: str, value: object, path: str) -> Iterator[Fault]:
 
 
 def _traps(tree: Tree) -> Iterator[Fault]:
-    """What the library accepts and should not."""
+    """Yield the faults that 0.5.0 accepts although it ignores them or fails later."""
     orchestrator, trainer = tree.get("orchestrator", {}), tree.get("trainer", {})
     broadcast = tree.get("weight_broadcast", {}).get("type", "filesystem")
     if broadcast == "nccl" and tree.get("max_async_level", 1) != 1:
@@ -156,7 +164,7 @@ def _tokenizer_trap(tree: Tree, trainer: Tree) -> Iterator[Fault]:
 
 
 def _traps_of_current(tree: Tree) -> Iterator[Fault]:
-    """What 0.8.0 accepts and should not."""
+    """Yield the faults that 0.8.0 accepts although it ignores them or fails later."""
     orchestrator = tree.get("orchestrator", {})
     loss = tree.get("trainer", {}).get("loss", {})
     yield from _own_loss(loss)

@@ -1,6 +1,6 @@
-"""What Prime-RL 0.5.0 leaves in its output directory.
+"""Find the files that Prime-RL 0.5.0 writes to its output directory.
 
-weights/step_<n>/STABLE            Hugging Face directory of the policy after n steps, when whole
+weights/step_<n>/STABLE            Hugging Face directory of the policy after n steps, if complete
 checkpoints/step_<n>/{trainer,STABLE}   the trainer's own state, to resume from
 run_default/{checkpoints,broadcasts}/step_<n>   the orchestrator's state; weights for the server
 """
@@ -11,17 +11,20 @@ from orchestrator.records import Checkpoint
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole policies, oldest first; one still being written has no STABLE."""
+    """Return the complete policies, oldest first. A policy that is being written has no STABLE."""
     return [each for each in _weights(checkpoints_dir) if _is_whole(each.path)]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Policies, whole or not. What it resumes from and broadcasts are none of them."""
+    """Return the folder of every policy, complete or not.
+
+    Resume states and broadcast weights are not policies.
+    """
     return [each.path for each in _weights(checkpoints_dir)]
 
 
 def companions(checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
-    """The states of the trainer and the orchestrator at the step of a checkpoint."""
+    """Return the states of the trainer and the orchestrator at the step of a checkpoint."""
     step = f"step_{checkpoint.step}"
     homes = (checkpoints_dir / "checkpoints", checkpoints_dir / "run_default/checkpoints")
     return [home / step for home in homes if (home / step).is_dir()]
@@ -32,7 +35,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _weights(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole or not, oldest first."""
+    """Return all policies, complete or not, oldest first."""
     named = [
         (path.name.removeprefix("step_"), path)
         for path in (checkpoints_dir / "weights").glob("step_*")

@@ -1,4 +1,4 @@
-"""A cell as Prime-RL 0.5.0's configuration: nested tables of its own keys."""
+"""Translate a cell to Prime-RL 0.5.0's configuration: nested tables of the library's keys."""
 
 from backends.prime_rl.launch import SERVER_HOST
 from backends.prime_rl.manifest import ADVANTAGES, HOOKS, NO_CLIP_NORM, schedule_type
@@ -12,7 +12,7 @@ ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
 
 
 def rl(cell: Cell, place: AttemptPaths) -> Table:
-    """rl.toml: everything on one node, or the training node of two."""
+    """Return rl.toml: all programs on one node, or those of the training node of two."""
     settings = cell.settings
     steps = {"interval": cell.cadence.checkpoint_every_steps}
     return {
@@ -41,7 +41,7 @@ def sequence_tokens(settings: Settings) -> int:
 
 
 def optimizer(settings: Settings) -> Table:
-    """The same in every release."""
+    """Return the optimizer's table. It is the same in every release."""
     chosen = settings.optimizer
     norm = NO_CLIP_NORM if chosen.max_grad_norm is None else chosen.max_grad_norm
     return {
@@ -55,7 +55,11 @@ def optimizer(settings: Settings) -> Table:
 
 
 def schedule(settings: Settings) -> Table:
-    """Its `linear` is warm-up, plateau, decay: with no decay it is our constant with a warm-up."""
+    """Return the schedule's table.
+
+    The library's `linear` is warm-up, plateau, decay. Without decay it is orch's `constant` with a
+    warm-up.
+    """
     kind, warmup = schedule_type(settings), settings.optimizer.num_warmup_steps
     if kind == "cosine":
         return {"type": "cosine", "warmup_steps": warmup, "min_lr": 0.0}
@@ -67,7 +71,10 @@ def schedule(settings: Settings) -> Table:
 
 
 def loss(settings: Settings, **more: object) -> Table:
-    """Always ours: its default clips no ratio, and pulls to the rollout policy (kl_tau 1e-3)."""
+    """Return the loss table, which always names orch's loss.
+
+    The library's default loss clips no ratio and pulls towards the rollout policy (kl_tau 1e-3).
+    """
     kwargs: Table = {}
     if settings.kl.placement is not None:
         kwargs = {
@@ -101,7 +108,7 @@ def _orchestrator(settings: Settings) -> Table:
 
 
 def environment(settings: Settings) -> Table:
-    """The arguments of our environment."""
+    """Return the arguments of orch's environment."""
     data = settings.data
     arguments: Table = {
         "path": data.path,
@@ -115,7 +122,10 @@ def environment(settings: Settings) -> Table:
 
 
 def _deployment(cell: Cell) -> Table:
-    """Which GPU does what. The same with and without KL, so that the lag compares."""
+    """Return the number of GPUs for each program.
+
+    One GPU is left for the reference policy even without a KL, so that staleness is comparable.
+    """
     gpus = cell.resources.gpus_per_node
     split: Table = {"type": "single_node", "gpus_per_node": gpus}
     if cell.resources.num_nodes == 2:
@@ -128,7 +138,7 @@ def _deployment(cell: Cell) -> Table:
 
 
 def _remote(cell: Cell) -> Table:
-    """Where the orchestrator finds the servers of the second node."""
+    """Return the addresses of the second node's servers; an empty table on one node."""
     if cell.resources.num_nodes == 1:
         return {}
     remote: Table = {
@@ -146,7 +156,7 @@ def _remote(cell: Cell) -> Table:
 
 
 def servers(cell: Cell) -> dict[str, Table]:
-    """inference.toml and reference.toml of the second node."""
+    """Return inference.toml and reference.toml of the second node, by name; none on one node."""
     if cell.resources.num_nodes == 1:
         return {}
     name = {"name": cell.settings.model.path}

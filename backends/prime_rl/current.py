@@ -1,7 +1,7 @@
-"""A cell as Prime-RL 0.8.0's configuration: nested tables of its own keys.
+"""Translate a cell to Prime-RL 0.8.0's configuration: nested tables of the library's keys.
 
-It trains on rollouts of one update ago (one batch is generated while another trains), its group
-baseline is the mean, and the loss is handed no reference log-probabilities beside a reward.
+This release trains on rollouts that are one update old: it generates one batch while it trains on
+another. Its group baseline is the mean. A loss with a reward gets no reference log-probabilities.
 """
 
 from backends.prime_rl import config
@@ -14,7 +14,7 @@ PORT, ENGINE_PORT = 8000, 8100
 
 
 def rl(cell: Cell, place: AttemptPaths) -> Table:
-    """rl.toml: everything on one node, or the training node of two."""
+    """Return rl.toml: all programs on one node, or those of the training node of two."""
     settings = cell.settings
     steps = {"interval": cell.cadence.checkpoint_every_steps}
     return {
@@ -37,7 +37,11 @@ def rl(cell: Cell, place: AttemptPaths) -> Table:
 
 
 def _loss(cell: Cell) -> Table:
-    """Ours. Its baseline is the mean of the group: leave-one-out is that, times n / (n - 1)."""
+    """Return the table of orch's loss.
+
+    The library's baseline is the mean of the group. For a leave-one-out baseline, scale the
+    advantages by n / (n - 1).
+    """
     if cell.settings.advantage.estimator != "rloo":
         return config.loss(cell.settings)
     size = cell.settings.rollout.group_size
@@ -91,7 +95,7 @@ def _deployment(cell: Cell) -> Table:
 
 
 def servers(cell: Cell) -> dict[str, Table]:
-    """inference.toml of the second node."""
+    """Return inference.toml of the second node, by name; none on one node."""
     if cell.resources.num_nodes == 1:
         return {}
     table = config.server(cell, port=PORT, gpus=cell.resources.gpus_per_node)

@@ -1,9 +1,9 @@
-"""What Prime-RL 0.5.0 means by a cell where the embedded trainer means something else.
+"""The differences between Prime-RL and the embedded trainer in what a cell means.
 
-A cell runs through our loss and advantages (hooks.py): the reward's KL is summed over the response
-and subtracted after the baseline, because its advantage hook sees no log-probabilities. `NATIVE`
-is what its own `default` loss makes of teacher_tau: each token's own log-ratio, without a baseline.
-Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
+A cell runs through orch's loss and advantages (hooks.py). The KL in the reward is summed over the
+response and subtracted after the baseline, because the advantage hook gets no log-probabilities.
+`NATIVE` is teacher_tau in the library's own `default` loss: each token's own log-ratio, without a
+baseline. Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
 """
 
 from functools import cache
@@ -34,7 +34,10 @@ _OMITS = (
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    """Return the semantics of a release; None: the newest.
+
+    Raise UnsupportedSetting for any other.
+    """
     if version not in (None, *VERSIONS):
         raise UnsupportedSetting(
             NAME,

@@ -1,4 +1,4 @@
-"""What Prime-RL refuses beyond the values of single fields: schedules and GPUs that do not fit."""
+"""Refuse combinations of fields that Prime-RL cannot run: schedules, and GPUs that do not fit."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,11 @@ def _check_gpus(cell: Cell) -> None:
 def refuse(
     cell: Cell, field: str, value: object, offered: Sequence[object], advice: str
 ) -> UnsupportedSetting:
-    """In the name of the release that the cell would train in; of the library, for another."""
+    """Return the error for a field that cannot be run.
+
+    It names the release that the cell would train in, or only the library if orch does not know the
+    release.
+    """
     version = cell.settings.backend.version or VERSIONS[0]
     name = f"{NAME} {version}" if version in VERSIONS else NAME
     return UnsupportedSetting(name, field, value, offered, advice)

@@ -1,8 +1,8 @@
-"""How each field of a cell reaches Prime-RL 0.5.0 and 0.8.0: one table.
+"""One table: how each field of a cell reaches Prime-RL 0.5.0 and 0.8.0.
 
-Keys are those of rl.toml, a union's branch left out; [inference] is the server's own file where it
-runs on a node of its own. `orch.json`, which orch writes beside them, holds what Prime-RL has no
-key for. Fields that go through hooks.py or environment.py are extensions.
+Keys are those of rl.toml, without the branch of a union. [inference] is the server's own file if
+the server runs on a second node. `orch.json`, which orch writes next to them, holds what Prime-RL
+has no key for. Fields that go through hooks.py or environment.py have the status `extension`.
 """
 
 import re
@@ -121,7 +121,7 @@ _HAS_OLD = f"Set backend.version={OLD}, which has it"
 
 
 class NotEmbedded:
-    """Paths of models and data other than those of the embedded trainer."""
+    """An offer: all paths of models and data except those of the embedded trainer."""
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and not value.startswith("micro:")
@@ -136,7 +136,7 @@ _ARGS = {OLD: "orchestrator.env.args", CURRENT: "orchestrator.train.source.legac
 
 
 def _data(name: str, offer: Offer = TEXT, note: str = _DATA, advice: str = "") -> list[Row]:
-    """Rows of an argument of our environment."""
+    """Return the rows of an argument of orch's environment."""
     return [
         Row(
             f"data.{name}",
@@ -152,7 +152,7 @@ def _data(name: str, offer: Offer = TEXT, note: str = _DATA, advice: str = "") -
 
 
 def _moved(field: str, old: str, current: str, offer: Number) -> list[Row]:
-    """Rows of a field whose key has another name in 0.8.0."""
+    """Return the rows of a field whose key has another name in 0.8.0."""
     return [Row(field, old, offer, until=CURRENT), Row(field, current, offer, since=CURRENT)]
 
 
@@ -177,7 +177,10 @@ def _lag(settings: Settings) -> Account:
 
 
 def schedule_type(settings: Settings) -> str:
-    """Return its schedule: `linear` is warm-up, plateau, decay, and without decay our constant."""
+    """Return the library's schedule.
+
+    Its `linear` without decay is orch's `constant` with a warm-up.
+    """
     optimizer = settings.optimizer
     warms_up = optimizer.schedule == "constant" and optimizer.num_warmup_steps
     return "linear" if warms_up else optimizer.schedule
@@ -496,7 +499,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def table_of(version: str) -> ReleaseTable:
-    """Return what a release's own classes take, from keys/<version>.json."""
+    """Return the keys that a release's own classes accept, from keys/<version>.json."""
     named: set[str] = set()
     added: list[str] = []
     words: dict[str, set[object] | None] = {}
@@ -513,7 +516,7 @@ def table_of(version: str) -> ReleaseTable:
 
 
 def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Show the key and the cell's own value; notes say how it is counted."""
+    """Return the key and the cell's own value. Notes say how the library counts the value."""
     row = carried.row
     return (row.shows or (row.key,))[0], str(carried.value)
 

@@ -1,4 +1,4 @@
-"""By what a text says that it launches Prime-RL, and which release of it."""
+"""Recognise Prime-RL, and its release, in the text of a launch."""
 
 import re
 

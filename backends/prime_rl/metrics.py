@@ -1,9 +1,9 @@
-"""Prime-RL's logs as canonical metrics.
+"""Read Prime-RL's logs as canonical metrics.
 
-0.5.0 writes console lines only, and counts steps from 0:
-attempts/<n>/logs/trainer.stdout        a line a train step: entropy, gradient norm, learning rate
-attempts/<n>/logs/orchestrator.stdout   a line a rollout batch: reward, lag of the rollout policy
-0.8.0 writes rows of JSON, several a step, and counts from 1:
+0.5.0 writes only console lines, and counts steps from 0:
+attempts/<n>/logs/trainer.stdout        a line per train step: entropy, gradient norm, learning rate
+attempts/<n>/logs/orchestrator.stdout   a line per rollout batch: reward, lag of the rollout policy
+0.8.0 writes rows of JSON, several per step, and counts from 1:
 attempts/<n>/logs/trainer.jsonl, orchestrator.jsonl   orchestrator.log has the lag
 """
 
@@ -53,8 +53,10 @@ DAY = 86400
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt by train step. Raises LogFault after them, for a log of which no
-    name is known."""
+    """Yield the metrics of an attempt by train step.
+
+    Raise LogFault after the last one if orch knows no name in one of the logs.
+    """
     logs = attempt_dir / "logs"
     values: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
@@ -87,7 +89,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:
-    """(train step, Unix time, the row) of each whole line that is a row."""
+    """Yield train step, Unix time and content of each complete line that is a row."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -116,9 +118,9 @@ def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, fl
 
 
 def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
-    """(train step, seconds since the log began, the rest) of each line; a torn last one ends it.
+    """Yield train step, seconds since the log began, and the rest of each complete line.
 
-    The log tells the time of day only: a clock that goes back has passed midnight.
+    The log gives only the time of day. When the clock goes back, it has passed midnight.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -140,7 +142,7 @@ def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
 
 
 def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:
-    """`Reward: 0.5 | LR: 1.00e-06` under canonical names; what is no number is left out."""
+    """Return the numbers of `Reward: 0.5 | LR: 1.00e-06` by their canonical names."""
     found = {}
     for part in text.split(" | "):
         label, _, value = part.strip().partition(": ")
@@ -151,7 +153,7 @@ def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:
 
 
 def _started(attempt_dir: Path) -> float:
-    """Unix time at which the attempt began, as its launcher wrote it; 0 where none did."""
+    """Return the Unix time at which the launcher started the attempt, or 0 if unknown."""
     try:
         return float(json.loads((attempt_dir / "job.json").read_text())["started"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A launch of Prime-RL as the settings it asks for."""
+"""Read a launch of Prime-RL back as the settings that it asks for."""
 
 import json
 import re
@@ -21,7 +21,7 @@ Tree = Mapping[str, Any]
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """What a launch asks for. `files`: name -> text. Raises SpecError, with every fault."""
+    """Return the settings of a launch. `files`: name -> text. Raise SpecError with every fault."""
     name = next((Path(arg).name for arg in argv if arg.endswith(".toml")), RL)
     text = files.get(name)
     if text is None:
@@ -63,9 +63,9 @@ _NEEDED = (
 
 
 def as_before(tree: Tree, server: Tree) -> Tree:
-    """A configuration of 0.8.0 in the tables of 0.5.0: the same settings under other names.
+    """Return a configuration of 0.8.0 in the tables of 0.5.0: the same settings under other names.
 
-    `server`: the second node's inference.toml, where there is one; it has the seed.
+    `server`: the second node's inference.toml, if any; it has the seed.
     """
     orchestrator = tree.get("orchestrator", {})
     sampling = orchestrator.get("train", {}).get("sampling", {})
@@ -90,7 +90,7 @@ def as_before(tree: Tree, server: Tree) -> Tree:
 
 
 def _missing(tree: Tree) -> list[Fault]:
-    """Keys without which a launch says too little: their defaults are no cell's."""
+    """Return a fault for each needed key that is absent. The library's default fits no cell."""
     found = []
     for key in _NEEDED:
         at: Any = tree
@@ -102,7 +102,10 @@ def _missing(tree: Tree) -> list[Fault]:
 
 
 def _foreign(tree: Tree) -> list[Fault]:
-    """Code that is not ours: what it does cannot be read off the launch."""
+    """Return a fault for each setting that names code which is not orch's, or that no cell has.
+
+    The effect of foreign code cannot be read from the launch.
+    """
     found, orchestrator = [], tree["orchestrator"]
     loss, advantage = tree["trainer"]["loss"], orchestrator.get("advantage", {})
     known = {f"{HOOKS}.{name}" for name in ADVANTAGES.values() if name} | {None}
@@ -170,7 +173,10 @@ def _settings(tree: Tree, record: Tree) -> dict[str, Any]:
 
 
 def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
-    """Keys left out have the library's defaults, which are not all ours."""
+    """Return the optimizer's settings.
+
+    An absent key has the library's default, which may not be orch's.
+    """
     optim, scheduler = trainer["optim"], trainer.get("scheduler", {"type": "constant"})
     norm, schedule = optim.get("max_norm", 1.0), scheduler["type"]
     warmup = scheduler.get("warmup_steps", 0 if schedule == "constant" else 10)
@@ -200,6 +206,6 @@ def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
 
 
 def _name(path: str) -> str:
-    """A display name for what has a path only."""
+    """Return a display name made from a path."""
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", PurePosixPath(path).name).strip("-._+")[:64]
     return name or "unnamed"

@@ -1,4 +1,4 @@
-"""The releases of Prime-RL that orch drives, and the keys that each one's own classes take."""
+"""The releases of Prime-RL that orch drives, and the keys that each one's own classes accept."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,10 @@ VERSIONS = (OLD, CURRENT)
 
 @cache
 def keys(kind: str, version: str = OLD) -> Mapping[str, tuple[str, object]]:
-    """Dotted key -> its type in words and its default. A union's branch is in its key's name."""
+    """Return the type, in words, and the default of each dotted key.
+
+    Keys name the branch of a union.
+    """
     path = Path(__file__).parent / "keys" / f"{version}.json"
     table = json.loads(path.read_text(encoding="utf-8"))[kind]
     return {key: (str(spelled), default) for key, (spelled, default) in table.items()}

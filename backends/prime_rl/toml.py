@@ -1,4 +1,4 @@
-"""Writes TOML: nested tables of text, numbers, booleans and lists. tomllib reads it back."""
+"""Write TOML: nested tables of text, numbers, booleans and lists. tomllib reads it back."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(tree: Tree) -> str:
-    """The document of a tree. Raises TypeError for what TOML has no form for."""
+    """Return a tree as a TOML document. Raise TypeError for a value that TOML cannot express."""
     return "\n".join(_table(tree, ())).lstrip("\n") + "\n"
 
 
@@ -55,5 +55,8 @@ def _value(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    """JSON's escapes are TOML's, except for the delete character and surrogate pairs."""
+    """Return a TOML string.
+
+    JSON's escapes are valid in TOML, but the delete character needs one too.
+    """
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,4 +1,4 @@
-"""A cell as a launch of Prime-RL."""
+"""Translate a cell to a launch of Prime-RL."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ RL, RECORD, PROMPTS_FORMAT = "rl.toml", "orch.json", "questions"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """The launch of a cell. Raises UnsupportedSetting for what Prime-RL cannot express."""
+    """Return the launch of a cell. Raise UnsupportedSetting for what Prime-RL cannot express."""
     carried = _carried(cell)
     limits.check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
@@ -60,9 +60,9 @@ def _carried(cell: Cell) -> tuple[Carried, ...]:
 
 
 def sent(tables: Mapping[str, config.Table]) -> dict[str, object]:
-    """Return every key of a launch's TOML files, dotted, and its value.
+    """Return every key of a launch's TOML files, dotted, with its value.
 
-    The server's own file is the table [inference]; a table of a list has the list's key.
+    The server's own file is the table [inference]. A table in a list has the key of the list.
     """
     keys = dict(_leaves(tables[RL], ""))
     for key, value in _leaves(tables.get("inference.toml", {}), "inference."):
@@ -87,7 +87,7 @@ _NO_EVALUATION = (
 
 
 def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return the entry of a cadence that the library is not told of, if there is one."""
+    """Return the ledger entry of a cadence that the library does not get, if there is one."""
     every = cadence.evaluate_every_steps
     if every is None:
         return ()
@@ -104,7 +104,7 @@ def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
 
 @cache
 def sources() -> dict[str, str]:
-    """The modules that travel with a plan, under the names Prime-RL imports them by."""
+    """Return the modules shipped with a plan, by the names that Prime-RL imports."""
     here = Path(__file__).parent
     names = {"hooks": HOOKS, "environment": config.ENVIRONMENT, "launch": config.LAUNCHER}
     return {
@@ -114,7 +114,7 @@ def sources() -> dict[str, str]:
 
 
 def _record(cell: Cell) -> str:
-    """What the cell asked for and Prime-RL has no key for, so that a launch reads back whole."""
+    """Return the settings that Prime-RL has no key for, so that a launch can be read back."""
     loss = cell.settings.loss
     return (
         json.dumps(
