@@ -10,7 +10,7 @@ from orchestrator.library.protocol import LibraryBackend
 
 
 class VerlBackend(LibraryBackend):
-    """verl as orch drives it. Importing it loads neither verl nor Hydra."""
+    """verl as a backend. Importing this class loads neither verl nor Hydra."""
 
     name = "verl"
     versions = MANIFEST.versions

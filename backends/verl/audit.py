@@ -1,8 +1,8 @@
-"""What a launch of verl written by anybody asks of its KL, release by release.
+"""Read the KL that any launch of verl asks for, release by release.
 
-Read in verl 0.1 to 0.9.1: trainer/config/*.yaml, trainer/ppo/ray_trainer.py, trainer/ppo/
-core_algos.py, workers/actor/dp_actor.py, workers/utils/losses.py, recipe/*. keys.json beside this
-file: which release's configuration has which key.
+Source: verl 0.1 to 0.9.1: trainer/config/*.yaml, trainer/ppo/ray_trainer.py, trainer/ppo/
+core_algos.py, workers/actor/dp_actor.py, workers/utils/losses.py, recipe/*. keys.json in this
+folder lists the configuration keys of each release.
 """
 
 import re
@@ -149,7 +149,7 @@ def releases() -> Releases:
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """Return what verl makes of a launch; None where it is not one of verl."""
+    """Return the audit's reading of a launch, or None if it does not start verl."""
     if easyr1.is_easyr1(launch):
         return easyr1.reading(launch)
     entry, rest = _entry(launch)
@@ -183,7 +183,9 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None) -> HeldKeys:
-    """Return the keys and the table of their release, or of all where that is not the one."""
+    """Return the keys and their release's table, or the table of all releases if it does not
+    apply.
+    """
     own = TABLES.get(reading.version)
     # Recipes and Megatron have configurations of their own, with further keys.
     plain = reading.entry_point == "verl.trainer.main_ppo" and config in (None, "ppo_trainer")
@@ -204,18 +206,18 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
 
 @cache
 def _all_keys() -> ReleaseTable:
-    """Return every key that some release has."""
+    """Return the table of every key that some release has."""
     merged = merged_table(TABLES.values(), releases().keys)
     return replace(merged, added=(*merged.added, *OPEN))
 
 
 def is_entry_point(text: str) -> bool:
-    """Return whether a word is an entry point of verl or of its recipes."""
+    """Return True if a word is an entry point of verl or of its recipes."""
     return len(text) < LONGEST_ENTRY and bool(_ENTRY_MODULE.match(text) or _ENTRY_FILE.search(text))
 
 
 def config_name(words: tuple[CommandWord, ...]) -> str | None:
-    """Return the configuration that a command names, without folder and ending."""
+    """Return the configuration that a command names, without folder and ending, or None."""
     texts = [word.text for word in words]
     for i, text in enumerate(texts):
         name, _, value = text.partition("=")
@@ -226,7 +228,7 @@ def config_name(words: tuple[CommandWord, ...]) -> str | None:
 
 
 def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
-    """Return the module or file that is run, and the words after it."""
+    """Return the module or file that a command runs, and the words after it."""
     for i, word in enumerate(launch.words):
         if is_entry_point(word.text):
             return word.text, launch.words[i + 1 :]
@@ -242,7 +244,7 @@ def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
 
 
 def _configures(launch: Launch) -> bool:
-    """Return whether a configuration file is one of verl's trainer."""
+    """Return True if one of the configuration files is for verl's trainer."""
     keys = {key for document in launch.documents for key in document.values}
     return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
         k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
@@ -250,7 +252,7 @@ def _configures(launch: Launch) -> bool:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    """Return the release taken, the reason, and every release that fits as well."""
+    """Return the index of the assumed release, the reason, and all releases that fit as well."""
     told = releases()
     pinned = launch.versions.get("verl")
     if pinned is not None:
@@ -284,7 +286,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
 
 
 class _Judge:
-    """One launch under one release's rules."""
+    """The reading of one launch under one release's rules."""
 
     def __init__(
         self,
@@ -338,7 +340,7 @@ class _Judge:
         )
 
     def _regime(self) -> TrainingRegime:
-        """Return whether each batch of rollouts is used for one train step."""
+        """Return the training regime: on-policy if each batch of rollouts serves one train step."""
         if self.entry and _STALE.search(self.entry):
             return TrainingRegime(False, f"{self.entry} samples with an older policy")
         batch, minibatch, epochs = (self.keys.number(key) for key in (BATCH, MINIBATCH, PPO_EPOCHS))
@@ -453,7 +455,7 @@ class _Judge:
         return InReward(beta != 0, estimator, beta), True
 
     def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
-        """Return whether releases that fit as well would answer otherwise."""
+        """Return True, and note why, if releases that fit as well would give another reading."""
         eras = {i >= FIRST_WITH_SWITCH for i in self.spread}
         if len(eras) == 1 or self.keys.has(USE_REWARD) or in_loss.active or on is None:
             return False

@@ -1,10 +1,9 @@
-"""verl's checkpoints on disk.
+"""Find verl's checkpoints on disk.
 
-checkpoints/x<M>/latest_checkpointed_iteration.txt   the newest whole one; written last
+checkpoints/x<M>/latest_checkpointed_iteration.txt   the newest complete one; written last
 checkpoints/x<M>/global_step_<N>/actor/              shards, and huggingface/ (config, tokenizer)
 
-M train steps make one of verl's steps: the directory is named by us, for the steps are counted in
-rollout batches.
+One step of verl is a rollout batch, and makes M train steps. orch puts M into the directory's name.
 """
 
 import re
@@ -17,7 +16,7 @@ _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Return the complete checkpoints, oldest first; verl's tracker says which are finished."""
+    """Return the complete checkpoints, oldest first. verl's tracker names the newest one."""
     checkpoints = []
     for home in checkpoints_dir.glob("x*"):
         updates, latest = home.name[1:], _latest(home)
@@ -37,12 +36,12 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Return the folders of steps, complete or not."""
+    """Return the folder of every checkpoint, complete or not."""
     return sorted(path for path in checkpoints_dir.glob("x*/global_step_*") if path.is_dir())
 
 
 def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """Return the argv of verl's merger, for verl's environment; None if nothing is to do."""
+    """Return the argv of verl's merger, for verl's environment; None if no export is needed."""
     if not checkpoint.needs_export:
         return None
     return (
@@ -60,7 +59,7 @@ def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | No
 
 
 def has_weights(path: Path) -> bool:
-    """Return whether verl saved Hugging Face weights (checkpoint.save_contents has hf_model)."""
+    """Return True if verl saved Hugging Face weights (checkpoint.save_contents has hf_model)."""
     return any((path / "actor" / "huggingface").glob("*.safetensors"))
 
 
@@ -73,9 +72,9 @@ def _latest(home: Path) -> int:
 
 
 def _is_whole(actor: Path) -> bool:
-    """Return whether the shards of every rank and the config are there, none of them empty.
+    """Return True if the config and the shards of every rank exist and no shard is empty.
 
-    Rotation by verl's max_actor_ckpt_to_keep leaves the directory and takes the shards.
+    verl's rotation (max_actor_ckpt_to_keep) removes the shards and leaves the directory.
     """
     shards = [
         (int(found[1]), int(found[2]))

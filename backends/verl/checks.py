@@ -1,6 +1,6 @@
-"""Faults of a launch that verl composes without a word, and then ignores or dies of an hour later.
+"""Find faults of a launch that verl accepts, and then ignores or fails on an hour later.
 
-Of all faults below verl's own validate_config finds one, an unknown loss_agg_mode.
+Of all faults below, verl's own validate_config finds only one: an unknown loss_agg_mode.
 """
 
 import re
@@ -61,7 +61,9 @@ KeyFaults = Iterator[tuple[str, str]]
 
 
 class LaunchValues(NamedTuple):
-    """What a launch says, that over the release's defaults, and the size of its data set."""
+    """The given values of a launch, all its values with the release's defaults, and its data
+    size.
+    """
 
     given: Mapping[str, object]
     values: Mapping[str, object]
@@ -92,7 +94,10 @@ def _reward(launch: LaunchValues) -> KeyFaults:
 
 
 def _named_kl(launch: LaunchValues) -> KeyFaults:
-    """Find names that look like a KL's and are none: Hydra's `+` adds them, nothing reads them."""
+    """Yield keys that look like keys of a KL and are none.
+
+    Hydra's `+` adds them; verl never reads them.
+    """
     for key in launch.given:
         if _LIKE_KL.match(key) and key not in KL_KEYS:
             hint = did_you_mean(key, KL_KEYS)
@@ -107,7 +112,7 @@ def _batches(launch: LaunchValues) -> KeyFaults:
 
 
 def _batch(launch: LaunchValues) -> tuple[int, int]:
-    """Return the prompts of a rollout batch and of a minibatch; 0 for what is no number."""
+    """Return the prompts of a rollout batch and of a minibatch; 0 for what is not a number."""
     batch, minibatch = (launch.values[key] for key in (BATCH, MINIBATCH))
     return (
         batch if isinstance(batch, int) else 0,

@@ -1,8 +1,8 @@
-"""What verl means by a cell where the embedded trainer means something else: 0.9.1 and 0.8.0.
+"""The differences between verl 0.9.1 and 0.8.0 and the embedded trainer in what a cell means.
 
 Sources: trainer/ppo/core_algos.py (kl_penalty, compute_policy_loss_vanilla), trainer/ppo/
 ray_trainer.py (apply_kl_penalty), workers/utils/losses.py (ppo_loss). The KL in the reward is
-summed over the response inside the group's baseline, which is plain.
+summed over the response, inside the group's plain baseline.
 """
 
 from functools import cache
@@ -35,7 +35,10 @@ _OMITS = (
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Of a release; None: the newest. Raises UnsupportedSetting for one nothing is known of."""
+    """Return the semantics of a release; None: the newest.
+
+    Raise UnsupportedSetting for any other.
+    """
     if version not in (None, *VERSIONS):
         raise UnsupportedSetting(
             "verl",

@@ -1,8 +1,8 @@
-"""What a launch of EasyR1, a fork of verl with keys of its own, asks of its KL.
+"""Read the KL that a launch of EasyR1 asks for. EasyR1 is a fork of verl with keys of its own.
 
-Read in EasyR1 from 2025-02 to 2026-07: verl/trainer/{main,config,ray_trainer}.py, verl/workers/
-actor/{config,dp_actor}.py, examples/config.yaml. One estimator and one coefficient for both places:
-`use_kl_loss` says which, `disable_kl` switches both off.
+Source: EasyR1 from 2025-02 to 2026-07: verl/trainer/{main,config,ray_trainer}.py, verl/workers/
+actor/{config,dp_actor}.py, examples/config.yaml. Reward and loss share one estimator and one
+coefficient. `use_kl_loss` selects the place, `disable_kl` switches the KL off in both.
 """
 
 import re
@@ -43,7 +43,7 @@ _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w
 
 
 def is_easyr1(launch: Launch) -> bool:
-    """Whether it is one of its launches or configurations."""
+    """Return True if a launch starts EasyR1, or a configuration file is for EasyR1."""
     if any(_ENTRY.search(word.text[-LONGEST_ENTRY:]) for word in launch.words):
         return True
     if launch.words:
@@ -56,7 +56,7 @@ def is_easyr1(launch: Launch) -> bool:
 
 
 def reading(launch: Launch) -> LaunchReading:
-    """What EasyR1 makes of it."""
+    """Return the audit's reading of a launch of EasyR1."""
     words = launch.words
     at = next((i for i, word in enumerate(words) if _ENTRY.search(word.text)), None)
     if at is None:
@@ -80,7 +80,7 @@ def _defaults(config: str, launch: Launch) -> dict[str, str]:
 
 
 def _unseen(keys: Keys, config: str, launch: Launch) -> None:
-    """What a configuration that is not here may hold."""
+    """Note what a missing configuration file may hold."""
     if not config or launch.documents:
         return
     name = config.strip("'\"").rpartition("/")[2]

@@ -84,8 +84,8 @@ STALE = {"max_staleness_steps": Number(least=1)}
 def updates_per_tick(settings: Settings) -> int:
     """Return the train steps between two moves of verl's learning-rate schedule.
 
-    It moves once a call of update_actor: once a rollout batch when synchronous, once a minibatch in
-    separate_async.
+    The schedule moves once per call of update_actor. That is once per rollout batch when
+    synchronous, and once per minibatch in separate_async.
     """
     return 1 if settings.max_staleness_steps else settings.batch.num_minibatches
 
@@ -125,7 +125,7 @@ LOSS_TYPES = (
 
 
 def _weighted(in_both: bool) -> tuple[Meaning, ...]:
-    """Return the estimators that only extension.py brings."""
+    """Return the meanings of the estimators that only extension.py adds to verl."""
     also = "; in the reward, where the ratio is 1, without it" if in_both else ""
     return tuple(
         Meaning(
@@ -149,7 +149,7 @@ _PENALTY_OF = {each.ours: each.theirs for each in PENALTIES}
 
 
 def _estimator_in_both(values: Values) -> object:
-    """Return the estimator of the loss, if that of the reward is the same but for its weight."""
+    """Return the loss's estimator if the reward's is the same, apart from the weight."""
     estimator = _LOSS_ROW.ours(values[LOSS_TYPE])
     if _REWARD_ROW.ours(values[PENALTY]) != unweighted(str(estimator)):
         raise KeyError(values[PENALTY])
@@ -252,13 +252,13 @@ KL_ROWS = (
 
 
 def _template(values: Values) -> object:
-    """Return `none` for orch's plain template; every other one counts as the model's own."""
+    """Return `none` for orch's plain template. Any other template counts as the model's own."""
     template = values[f"{MODEL}.custom_chat_template"]
     return "none" if template == PLAIN_TEMPLATE else "default"
 
 
 def _from_data(name: str, key: str = "") -> Callable[[Values], object]:
-    """Return a reader of a field of data.json; in a launch without that file, of a key."""
+    """Return a reader of a field of data.json. In a launch without that file it reads a key."""
 
     def read(values: Values) -> object:
         data = values.get(DATA)
@@ -486,13 +486,16 @@ def _beta(at: int) -> Callable[[Values], object]:
 
 
 def _epsilon(values: Values) -> object:
-    """Return AdamW's epsilon: torch's default, 1e-8, where the launch gives none."""
+    """Return AdamW's epsilon. If the launch gives none, return torch's default, 1e-8."""
     extra = values[EXTRA]
     return extra.get("eps", 1e-8) if isinstance(extra, Mapping) else 1e-8
 
 
 def _warmup(values: Values) -> object:
-    """Return the train steps of the warm-up; a ratio is of verl's own steps, rounded down."""
+    """Return the train steps of the warm-up.
+
+    A ratio refers to verl's own steps and is rounded down.
+    """
     per_tick = 1 if _staleness(values) else _updates(values)
     ticks, ratio = values[WARMUP], values[f"{WARMUP}_ratio"]
     if isinstance(ticks, int) and ticks > 0:
@@ -525,7 +528,10 @@ def _schedule_account(settings: Settings) -> Account:
 
 
 def _asynchronous(settings: Settings) -> Values:
-    """Return the bound on staleness, which verl counts in rollout batches and holds by waiting."""
+    """Return the keys that bound staleness. verl counts in rollout batches.
+
+    It waits where a batch would be older.
+    """
     updates = settings.batch.num_minibatches
     batches = settings.max_staleness_steps // updates
     return {PARTS: updates, LIMIT: batches + 1, MODE: "separate_async"}

@@ -1,4 +1,4 @@
-"""By what a text says that it launches verl, and which release of it."""
+"""Recognise verl, and its release, in the text of a launch."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ _OLD = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
 
 
 def before_switch(text: str) -> Iterator[tuple[str, str]]:
-    """Yield BEFORE_SWITCH and why, if a script sets what only old launches set."""
+    """Yield BEFORE_SWITCH and the reason if a script sets a variable that only old launches set."""
     match = _OLD.search(text)
     if match is not None:
         line = text.count("\n", 0, match.start()) + 1
@@ -30,8 +30,8 @@ def by_configuration(
 ) -> Iterator[tuple[str, str]]:
     """Yield the release that verl's own configuration shows in a copy of verl.
 
-    Forks keep an old version file, and 0.2.0.dev was on it for months in which the switch of the
-    KL in the reward came.
+    Forks keep an old version file. And the version file said 0.2.0.dev for months, during which the
+    switch of the KL in the reward was added.
     """
     text = read(CONFIG)
     if text is None or "verl" not in found:

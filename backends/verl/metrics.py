@@ -1,7 +1,8 @@
-"""verl's logs under canonical names: its file logger's JSONL, or its console where there is none.
+"""Read verl's logs under canonical names: its file logger's JSONL, else its console.
 
-The JSONL has no clock and no word of the cell. Its name carries how to read it (translate
-.metrics_file); times are counted back from the file's last write by the steps' own durations.
+The JSONL holds no times and nothing about the cell. Its file name says how to read the numbers
+(translate.metrics_file). Times are counted back from the file's last write, by the durations of the
+steps.
 """
 
 import json
@@ -40,7 +41,7 @@ _NUMPY = re.compile(r"np\.\w+\((.*)\)")
 
 
 class LogScale(NamedTuple):
-    """How to read the numbers of one launch."""
+    """The scale of the numbers in one launch's log."""
 
     updates: int = 1
     """Train steps of one step of verl's."""
@@ -57,7 +58,10 @@ class LogLine(NamedTuple):
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """Yield an attempt's metrics in file order, up to a torn last line. Then raise LogFault."""
+    """Yield an attempt's metrics in file order, up to a torn last line.
+
+    Raise LogFault after them.
+    """
     source = next(iter(sorted(attempt_dir.glob("verl.x*.jsonl"))), None)
     if source is None or source.stat().st_size == 0:
         source = attempt_dir / "stdout"
@@ -78,9 +82,10 @@ REWARD = "critic/score/mean"
 
 
 def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
-    """Raise LogFault for a log that is not as the releases we know write it.
+    """Raise LogFault for a log that differs from those of the releases that orch knows.
 
-    written: how many lines a JSONL has; those from the first that cannot be read are not lines.
+    written: the number of complete lines in a JSONL; None for the console. `lines` ends before the
+    first line that cannot be read.
     """
     if written is not None and len(lines) < written:
         raise LogFault(
@@ -96,7 +101,7 @@ def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
 
 
 def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:
-    """Return the metrics that orch has a name for."""
+    """Return the metrics that have a canonical name."""
     found = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
     for name in ("rollout/staleness_mean", "rollout/staleness_max"):
         if name in found:
@@ -143,7 +148,7 @@ def _console(text: str) -> Iterator[LogLine]:
 
 
 def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
-    """Return the finite numbers: the JSONL has null where a number was not finite."""
+    """Return the finite numbers. The JSONL has null for a number that was not finite."""
     found = {}
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
@@ -157,7 +162,7 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
 
 
 def _times(lines: list[LogLine], written: float) -> list[float]:
-    """Return the Unix seconds of each line, counted back from the last."""
+    """Return the Unix seconds of each line, counted back from the last one."""
     times: list[float] = []
     for line in reversed(lines):
         times.append(written)

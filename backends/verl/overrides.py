@@ -1,4 +1,4 @@
-"""Hydra's override grammar: `key=value` written, and read back by Hydra's own parser."""
+"""Write Hydra's overrides (`key=value`), and read them back with Hydra's own parser."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _ESCAPED_INTERPOLATION = re.compile(r"(\\+)\$\{")
 
 
 def write(key: str, value: object) -> str:
-    """Return one override. Text that the grammar could take for something else is quoted."""
+    """Return one override. Quote text that the grammar could read as something else."""
     if type(value) in _SHARED:
         return _shared(key, value)
     return f"{key}={_written(value)}"
@@ -22,13 +22,19 @@ def write(key: str, value: object) -> str:
 
 @lru_cache(maxsize=8192, typed=True)
 def _shared(key: str, value: object) -> str:
-    """Return an override that many cells have. Floats are not among them: 0.0 equals -0.0."""
+    """Return an override that many cells have; cached.
+
+    `write` passes no floats, because 0.0 and -0.0 would be one cache key.
+    """
     return f"{key}={_written(value)}"
 
 
 @lru_cache(maxsize=8192)
 def read(text: str) -> tuple[str, object]:
-    """Key (without `+` or `++`) and value of an override. Raises ValueError with a sentence."""
+    """Return the key (without `+` or `++`) and the value of an override.
+
+    Raise ValueError, with a sentence, for text that is not an override with one value.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

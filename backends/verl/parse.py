@@ -1,4 +1,4 @@
-"""A launch of verl, ours or a stranger's, as the settings it asks for."""
+"""Read a launch of verl, written by orch or by anybody, as the settings that it asks for."""
 
 import json
 import re
@@ -19,12 +19,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """Return what a launch asks for: overrides after `-m verl.trainer.main_ppo`, over the defaults
-    of its release.
+    """Return the settings of a launch: its overrides over the release's defaults.
 
-    `data.json` among the files tells what the training file is made of. Without it, data.path is
-    the training file itself, with orch's default rule of reward. A launch without a seed reads as
-    seed 0. Raise SpecError with every fault.
+    Overrides come after `-m verl.trainer.main_ppo`. The file `data.json` holds the content of the
+    training file. Without it, data.path is the training file itself, with orch's default reward
+    rule. A launch without a seed has seed 0. Raise SpecError with every fault.
     """
     given, faults = _given(argv)
     data = _data(files, faults)
@@ -50,7 +49,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 
 def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
-    """Return the overrides of a command line, a later one over an earlier one."""
+    """Return the overrides of a command line. A later override of a key replaces an earlier one."""
     if MAIN not in argv:
         return {}, [Fault(f"{MAIN} is not what this launch runs; it is all that is read here")]
     given: dict[str, object] = {}
@@ -91,7 +90,10 @@ def _version(given: Values, faults: list[Fault]) -> str | None:
 
 
 def _named(plain: dict[str, object], values: Values) -> dict[str, object]:
-    """Give the model, and prompts without data.json, a label: the last part of their path."""
+    """Return the fields with a name for the model, and for prompts without data.json.
+
+    The name is the last part of their path.
+    """
     model, data = plain["model"], plain["data"]
     model = {"name": _label(str(values[f"{MODEL}.path"]))} | _section(model)
     data = {"name": _label(str(values["data.train_files"]))} | _section(data)

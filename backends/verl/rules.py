@@ -1,7 +1,7 @@
-"""What verl cannot do of a cell although it carries each field: rules over several fields, GPUs.
+"""Refuse combinations of fields, and of GPUs, that verl cannot run.
 
-Values of single fields are refused by the manifest. Rules go in the order of a cell's concerns; the
-first that is broken is told.
+The manifest refuses values of single fields. The rules follow the order of a cell's settings. Only
+the first broken rule is reported.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from orchestrator.settings import Resources, Settings
 
 
 class GpuSplit(NamedTuple):
-    """Nodes and GPUs of a node for the trainer and for the standalone rollout engines."""
+    """The nodes, and GPUs per node, of the trainer and of the standalone rollout engines."""
 
     train_nodes: int
     train_gpus: int
@@ -22,9 +22,9 @@ class GpuSplit(NamedTuple):
 
 
 def split_gpus(resources: Resources) -> GpuSplit:
-    """Return how an asynchronous cell shares its GPUs.
+    """Return the GPUs of the trainer and of the rollout engines, for an asynchronous cell.
 
-    Half of the nodes sample; on a single node, half of its GPUs.
+    Half of the nodes sample. On a single node, half of its GPUs sample.
     """
     nodes, gpus = resources.num_nodes, resources.gpus_per_node
     if nodes == 1:

@@ -1,4 +1,4 @@
-"""A cell as a launch of verl's PPO trainer. Pure."""
+"""Translate a cell to a launch of verl's PPO trainer. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -172,7 +172,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
-    """Return Hydra's overrides, with a `+` for keys that the release's configuration lacks."""
+    """Return Hydra's overrides, with a `+` before keys that the release's configuration lacks."""
     keys = TABLES[version].keys
     return [
         write(key if key in keys or key.startswith("hydra.") else f"+{key}", arguments[key])
@@ -182,14 +182,14 @@ def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
 
 
 def needs_extension(settings: Settings) -> bool:
-    """Return whether a cell needs what only extension.py brings to verl."""
+    """Return True if a cell needs something that only extension.py adds to verl."""
     return (
         settings.kl.estimator in extension.WEIGHTED or settings.advantage.estimator == "reinforce"
     )
 
 
 def environment(settings: Settings, place: AttemptPaths) -> dict[str, str]:
-    """Return the variables that the driver and all of Ray's workers must see."""
+    """Return the environment variables of the driver and of all Ray workers."""
     env = {"VERL_FILE_LOGGER_PATH": str(place.attempt_dir / metrics_file(settings))}
     if needs_extension(settings):
         env["VERL_USE_EXTERNAL_MODULES"] = MODULE
@@ -198,9 +198,11 @@ def environment(settings: Settings, place: AttemptPaths) -> dict[str, str]:
 
 
 def metrics_file(settings: Settings) -> str:
-    """Return the name of verl's log, which says how to read its numbers: the log itself does not.
+    """Return the name of verl's log.
 
-    x4: a step is four train steps; c4096: token sums are over 4096; k1: k1 is in the reward.
+    The name says how to read its numbers, because the log does not.
+
+    x4: a step is four train steps. c4096: token sums are divided by 4096. k1: k1 is in the reward.
     """
     tags = [f"x{settings.batch.num_minibatches}"]
     if settings.loss.constant_tokens is not None:
@@ -233,7 +235,7 @@ def _surroundings(cell: Cell, place: AttemptPaths) -> dict[str, object]:
 
 
 def _frequency(steps: int | None, updates: int, total: int) -> int:
-    """Return a number of train steps in rollout batches; without one, all of them."""
+    """Return a number of train steps as a number of rollout batches; None: all of them."""
     return total if steps is None else max(1, round(steps / updates))
 
 
@@ -254,7 +256,7 @@ def _gpus(cell: Cell) -> dict[str, object]:
 
 @lru_cache(maxsize=256)
 def _data_file(data: Data) -> str:
-    """Return the file that says what `data/train.parquet` is made of."""
+    """Return the file that describes the content of `data/train.parquet`."""
     return json.dumps(data.model_dump(), indent=1, ensure_ascii=False) + "\n"
 
 
