@@ -1,7 +1,7 @@
-"""Keys of one launch with their values: what was given last, what is a default, what is not known.
+"""The keys of one launch with their values: given, default, or unknown.
 
-Backends read a launch through `Keys`, which notes every value that was asked for, so that a finding
-can say which lines and which defaults it stands on.
+Backends read a launch through `Keys`. It records every value that was read, so that a finding can
+name the lines and the defaults that it rests on.
 """
 
 import math
@@ -28,7 +28,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", 
 
 
 def split_override(word: CommandWord) -> tuple[str, Given] | None:
-    """Return `+a.b=c` as key and value; None where the word is something else."""
+    """Return the key and value of `+a.b=c`, or None for another word."""
     match = OVERRIDE.match(word.text)
     if match is None:
         return None
@@ -36,15 +36,17 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
 
 
 def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the flags that argparse takes an abbreviation for: itself if it is one, else all
-    that begin with it."""
+    """Return the flags that argparse would take a flag for.
+
+    That is the flag itself if it exists, else all flags that begin with it.
+    """
     if flag in known:
         return (flag,)
     return tuple(sorted(each for each in known if each.startswith(flag)))
 
 
 def unquoted(text: str) -> str:
-    """Return a value without the quotes around all of it."""
+    """Return a value without the quotes around it."""
     text = text.strip()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
@@ -53,7 +55,7 @@ def unquoted(text: str) -> str:
 
 @dataclass(slots=True)
 class Keys:
-    """Keys of one launch. Every value that is read is noted as a setting, with its lines."""
+    """The keys of one launch. Every value that is read is recorded as a setting, with its lines."""
 
     defaults: Mapping[str, str]
     given: dict[str, list[Given]] = field(default_factory=dict)
@@ -63,26 +65,26 @@ class Keys:
     """Why keys that are not given may have another value than the release's default."""
 
     def add(self, key: str, given: Given) -> None:
-        """Note a value. The last one of a key wins."""
+        """Add a value of a key. The last value of a key wins."""
         self.given.setdefault(key, []).append(given)
 
     def add_documents(self, documents: Iterable[ConfigDocument]) -> None:
-        """Note the values of configuration files, the weakest first."""
+        """Add the values of configuration files, in ascending priority."""
         for document in documents:
             for key, given in document.values.items():
                 self.add(key, given)
 
     def has(self, key: str) -> bool:
-        """Return whether a key is given."""
+        """Return True if a key is given."""
         return key in self.given
 
     def last(self, key: str) -> Given | None:
-        """Return the value that wins, or None where none is given."""
+        """Return the value that wins, or None if none is given."""
         values = self.given.get(key)
         return values[-1] if values else None
 
     def text(self, key: str) -> str | None:
-        """Return the value, or the release's default; None where it is not known."""
+        """Return the value, or the release's default; None if it is unknown."""
         given = self.last(key)
         if given is None:
             if self.opaque or key not in self.defaults:
@@ -104,28 +106,28 @@ class Keys:
             self.settings.append(setting)
 
     def switch(self, key: str) -> bool | None:
-        """Return a boolean as YAML and Hydra read it; any other text is true, as in Python."""
+        """Return a boolean as YAML and Hydra read it. Any other text is true, as in Python."""
         text = self.text(key)
         if text is None:
             return None
         return text.strip().lower() not in _FALSE
 
     def number(self, key: str) -> float | None:
-        """Return a number; None where it is not known or not a number."""
+        """Return a number; None if the value is unknown or not a number."""
         text = self.text(key)
         return None if text is None else as_number(text)
 
     def integer(self, key: str) -> int | None:
-        """Return a whole number; None where it is not known or not whole."""
+        """Return a whole number; None if the value is unknown or not whole."""
         number = self.number(key)
         return int(number) if number is not None and number == int(number) else None
 
     def lines(self, *keys: str) -> tuple[int, ...]:
-        """Return the lines on which the values of keys stand, ascending."""
+        """Return the lines of the values of these keys, ascending."""
         return tuple(sorted({n for k in keys for g in self.given.get(k, [])[-1:] for n in g.lines}))
 
     def why_unknown(self, key: str) -> str:
-        """Return why `text` gave None, for people."""
+        """Return the reason, for a user, why `text` returned None."""
         given = self.last(key)
         if given is None:
             return f"{key} is not given here, and {self.opaque or 'its default is not known'}"
@@ -150,7 +152,7 @@ class Keys:
                 )
 
     def edit(self, key: str, value: str, written: str) -> Edit | None:
-        """Return the change that gives a key this value; None where it has it."""
+        """Return the change that gives a key this value, or None if it has the value."""
         given = self.last(key)
         if given is not None and given.text.strip().lower() == value.lower():
             return None
@@ -161,13 +163,13 @@ class Keys:
 
 
 def shown(text: str) -> str:
-    """Return a value for people."""
+    """Return a value as text for a user."""
     text = text.replace(UNKNOWN, "…").replace(UNSET, "")
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
 
 
 def as_number(text: str) -> float | None:
-    """Return a finite number; None for other text."""
+    """Return a finite number, or None for other text."""
     try:
         number = float(text.strip().replace("_", ""))
     except ValueError:

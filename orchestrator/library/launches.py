@@ -1,6 +1,7 @@
-"""The nouns of a launch: what was read of it, and what a library makes of it.
+"""The data types of a launch: its words and files, and a library's reading of them.
 
-A backend's `audit` takes a Launch and returns a LaunchReading. Frozen, and without anything heavy.
+A backend's `audit` takes a Launch and returns a LaunchReading. All types are frozen. The module
+imports nothing heavy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ AuditVerdict = Literal[
 
 
 class UnreadableScript(OrchError):
-    """A file in which there is nothing to judge: one sentence says why."""
+    """Raised for a file with nothing to judge. The message is one sentence with the reason."""
 
 
 UNKNOWN = "\x00"
@@ -45,7 +46,7 @@ class CommandWord:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value somebody wrote. `text` may hold UNKNOWN and UNSET."""
+    """A value that is written in a launch. `text` may hold UNKNOWN and UNSET."""
 
     text: str
     lines: tuple[int, ...] = ()
@@ -56,7 +57,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDocument:
-    """A YAML or TOML file: dotted key -> value. `builds_on`: files that it says it builds on."""
+    """A YAML or TOML file: dotted key -> value.
+
+    `builds_on`: the files that it names as its base.
+    """
 
     name: str
     values: Mapping[str, Given]
@@ -66,7 +70,7 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one command, or one configuration file on its own, asks for."""
+    """The words and documents of one command, or of one configuration file alone."""
 
     words: tuple[CommandWord, ...] = ()
     """The command line, wrappers (`srun`, `uv run`, `ray job submit --`) included."""
@@ -90,7 +94,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class InReward:
-    """The KL in the reward. None: not known, or, where it is not active, not there."""
+    """The KL in the reward. A None is unknown; if the KL is not active, it is absent."""
 
     active: bool | None
     estimator: str | None = None
@@ -109,7 +113,7 @@ class InLoss:
 
 @dataclass(frozen=True, slots=True)
 class ReadSetting:
-    """One key that was read: given at those lines, or the release's default (no lines)."""
+    """One key that was read: given on those lines, or the release's default (no lines)."""
 
     key: str
     value: str
@@ -118,7 +122,7 @@ class ReadSetting:
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """A flag that is set and does nothing, and the rule by which it does not."""
+    """A flag that is set and has no effect, and the rule that says so."""
 
     flag: str
     why: str
@@ -127,7 +131,7 @@ class Inactive:
 
 @dataclass(frozen=True, slots=True)
 class AuditNote:
-    """A remark for people, and the lines it comes from."""
+    """A remark for a user, and the lines it comes from."""
 
     text: str
     lines: tuple[int, ...] = ()
@@ -135,7 +139,7 @@ class AuditNote:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fact of a library's release: what it does, and which function of which file does it."""
+    """A fact about a library's release: its behaviour, and the file and function that show it."""
 
     text: str
     source: str
@@ -143,8 +147,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of the launch: `text` in place of the words on `lines`, or, without lines, a word
-    to be added; text None takes the words away. `key`: whose value it is."""
+    """A change of the launch.
+
+    `text` replaces the words on `lines`. Without lines it is a word to add; None removes the words.
+    `key`: the key whose value changes.
+    """
 
     key: str
     text: str | None
@@ -153,9 +160,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRegime:
-    """Whether a launch learns from samples of the policy that it updates.
+    """The training regime: on-policy if a launch learns from samples of the policy that it updates.
 
-    `on_policy` is None where that is not known; `why`: what decides it, for people.
+    `on_policy` is None if that is unknown. `why`: the deciding fact, for a user.
     """
 
     on_policy: bool | None
@@ -164,7 +171,7 @@ class TrainingRegime:
 
 @dataclass(frozen=True, slots=True)
 class HeldKeys:
-    """All keys of a launch, and what the audit holds them against."""
+    """All keys of a launch, and the tables that the audit compares them with."""
 
     given: Mapping[str, Sequence[Given]]
     grammar: Literal["hydra", "structured", "argparse", "pydantic"]
@@ -187,7 +194,7 @@ class HeldKeys:
 
 @dataclass(frozen=True, slots=True)
 class LaunchReading:
-    """What a library's release makes of a launch."""
+    """The reading of a launch by the rules of one library release."""
 
     library: str
     version: str

@@ -1,20 +1,20 @@
-"""One table a library: how each field of a cell reaches it, and what its values mean.
+"""The manifest of a library: one table of how each field of a cell reaches the library.
 
 A backend writes its manifest as rows. A row carries one field to one key of the library, for some
-cells and releases, and lists the values that the key takes with the meaning of each. The rest
-derives from the rows:
+cells and releases. It lists the values of the key with the meaning of each. The rest is derived
+from the rows:
 
     capabilities   field -> the values that some row offers
     refusal        a value that no row carries raises UnsupportedSetting, with the nearest one
     translation    key -> value of a launch
-    ledger         one entry for each field: exact, approximated, or through an extension of ours
+    ledger         one entry for each field: exact, approximated, or through an extension of orch
     parse          the fields that a launch asks for
     audit          the meaning of a written value (`low_var_kl` is k3)
     drift          the fields that two releases carry differently
 
-Tables are allow-lists: what is in no row is refused. An entry says `exact` only where the table of
-the release has the key and takes the value that are sent, and reading them back, with the function
-that also reads a stranger's launch, gives the value of the field.
+Tables are allow-lists: a value without a row is refused. An entry is `exact` only if two checks
+pass. First, the release's own table has the sent key and accepts the sent value. Second, reading
+the launch back, with the function that also reads a stranger's launch, gives the field's value.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,10 @@ Only the first kind can be used to read a launch; prefer it.
 
 
 class ManifestError(Exception):
-    """A manifest contradicts itself or its release's table. Our fault: it keeps its traceback."""
+    """Raised if a manifest contradicts itself or its release's table.
+
+    It is a bug: keep the traceback.
+    """
 
 
 class Absent:
@@ -56,7 +59,7 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One value of a field and the value of a key that stands for it."""
+    """One value of a field, and the value of a key that has the same meaning."""
 
     ours: object
     theirs: object
@@ -114,7 +117,7 @@ TEXT = AnyText()
 
 
 class OpenOffer(Protocol):
-    """Values without a list: those it contains can be sent, and `str` of it describes them."""
+    """An offer without a list. It contains the values that can be sent; `str` describes them."""
 
     def __contains__(self, value: object) -> bool: ...
 
@@ -123,23 +126,23 @@ Offer = tuple[Meaning, ...] | OpenOffer
 
 
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
-    """Return meanings of values that the library calls as orch does."""
+    """Return the meanings of values for which the library uses orch's names."""
     return tuple(Meaning(value, value, status, note) for value in values)
 
 
 def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
-    """Return meanings from a mapping: orch's value -> the library's."""
+    """Return the meanings in a mapping: orch's value -> the library's value."""
     return tuple(Meaning(ours, theirs) for ours, theirs in names.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one field reaches the library, for some cells and releases.
+    """One way for a field to reach the library, for some cells and releases.
 
-    A row sends its field under `key`, unless `carried_by` says what holds the field instead: a file
-    that orch writes, or the library's own fixed value. A row with both has its key from elsewhere
-    (the path of that file). `field` may be a section of the settings (`loss.clip`) that no row
-    divides: its value is then the section or None.
+    A row sends its field under `key`, unless `carried_by` names what holds the field instead: a
+    file that orch writes, or the library's own fixed value. If a row has both, the key has another
+    source (the path of that file). `field` may be a section of the settings (`loss.clip`) that no
+    row divides. Its value is then the section or None.
     """
 
     field: str
@@ -181,7 +184,7 @@ class Row:
         """Return the field's value in a launch, or ABSENT if the row cannot tell.
 
         `effective`: the launch over the release's defaults. Raise KeyError for a value of the key
-        that means nothing.
+        that has no meaning.
         """
         effective = launch if effective is None else effective
         if self.read is not None:
@@ -195,9 +198,9 @@ class Row:
         return isinstance(self.offer, tuple) and any(e.theirs is ABSENT for e in self.offer)
 
     def ours(self, theirs: object, launch: Values | None = None) -> object:
-        """Return what a value of the key means for the field. Raise KeyError if it means nothing.
+        """Return the field's value for a value of the key. Raise KeyError if it has no meaning.
 
-        `launch` has the further keys of the meanings that have any.
+        `launch` gives the further keys that some meanings need.
         """
         if isinstance(self.offer, tuple):
             known = launch or {}
@@ -213,7 +216,7 @@ class Row:
         raise KeyError(theirs)
 
     def offered(self) -> tuple[object, ...]:
-        """Return the values that the row offers, for people: an open range is one text."""
+        """Return the values that the row offers, for a user. An open range is one text."""
         if isinstance(self.offer, tuple):
             return tuple(each.ours for each in self.offer)
         return (str(self.offer),)
@@ -234,9 +237,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTable:
-    """What one release's own parser has: its keys, their defaults and, where closed, their values.
+    """The keys of one release's own parser, with their defaults and their closed lists of values.
 
-    Facts of the library, read from its own configuration and source.
+    These are facts about the library, read from its own configuration and source.
     """
 
     version: str
@@ -251,11 +254,11 @@ class ReleaseTable:
     """Key -> the value it has in a launch that leaves it out, where a launch is read over them."""
 
     def has(self, key: str) -> bool:
-        """Return whether a launch of the release may send a key."""
+        """Return True if a launch of the release may send a key."""
         return key in self.keys or key.startswith(self.added)
 
     def objection(self, key: str, value: object) -> str:
-        """Return why the release does not take this key and value; empty if it does."""
+        """Return the reason why the release refuses this key or value, or an empty text."""
         if not self.has(key):
             return f"{self.version} has no key {key}{did_you_mean(key, self.keys)}"
         taken = self.values.get(key)
@@ -280,9 +283,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def fits(kind: str, value: object) -> bool:
-    """Return whether a value is of a type: an integer is a float, too; what is no simple type fits.
+    """Return True if a value has this type. Every value fits a type that is not in `_TYPES`.
 
-    `switch` and `bool` are one type, and so are `float x 2` and a list of two floats.
+    An integer is also a float. `switch` and `bool` are one type, and so are `float x 2` and a list
+    of two floats.
     """
     types = _TYPES.get(kind)
     if types is not None:
@@ -299,7 +303,7 @@ def fits(kind: str, value: object) -> bool:
 
 
 class Carried(NamedTuple):
-    """One field of a cell, the row that carries it and the keys that this row sends."""
+    """One field of a cell, the row that carries it, and the keys that this row sends."""
 
     row: Row
     value: object
@@ -313,7 +317,7 @@ Show = Callable[[Carried, Values, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Manifest:
-    """All rows of one library, and what its releases' own tables say."""
+    """All rows of one library, and the tables of its releases."""
 
     library: str
     versions: tuple[str, ...]
@@ -363,7 +367,7 @@ class Manifest:
 
     @cached_property
     def _sections(self) -> frozenset[str]:
-        """Sections of the settings that have a row as a whole and none for their leaves."""
+        """Return the sections of the settings that have a row, and whose fields have none."""
         return frozenset(
             name
             for name in _section_names(Settings)
@@ -371,10 +375,10 @@ class Manifest:
         )
 
     def carry(self, settings: Settings) -> tuple[Carried, ...]:
-        """Return how each field of a cell is carried, in the order of the settings.
+        """Return, for each field of a cell, how it is carried, in the order of the settings.
 
-        Raise UnsupportedSetting for the first field that no row carries, ManifestError for one that
-        several rows carry or that the table does not have.
+        Raise UnsupportedSetting for the first field that no row carries. Raise ManifestError for a
+        field that several rows carry, or that the table does not have.
         """
         version = self.version_of(settings)
         carried: list[Carried] = []
@@ -396,7 +400,10 @@ class Manifest:
 
     @cached_property
     def _found(self) -> dict[object, tuple[Carried, ...]]:
-        """Release, name and value of a section -> its fields; see `_stands_alone`."""
+        """Return the cache of rows: release, name and value of a section -> its fields.
+
+        Only sections for which `_stands_alone` is true are cached.
+        """
         return {}
 
     def _rows_for(
@@ -414,7 +421,7 @@ class Manifest:
         )
 
     def _stands_alone(self, name: str, version: str) -> bool:
-        """Return whether the rows of a section depend on no field outside of it."""
+        """Return True if the rows of a section depend on no field outside the section."""
         key = (name, version)
         if key not in self._alone:
             whens = [
@@ -438,7 +445,7 @@ class Manifest:
         self.carry(settings)
 
     def row(self, settings: Settings, name: str, value: object) -> Row:
-        """Return the one row that carries a value of a field, the cell's other fields given.
+        """Return the row that carries a value of a field, given the cell's other fields.
 
         Raise as `carry` does.
         """
@@ -502,9 +509,9 @@ class Manifest:
     def assignments(
         self, settings: Settings, carried: Sequence[Carried] | None = None
     ) -> dict[str, object]:
-        """Return all keys that a cell sends: the constants, and over them what the rows send.
+        """Return all keys that a cell sends: the constants, replaced by the keys of the rows.
 
-        `carried`: the result of `carry`, where it is at hand. Raise as `carry` does.
+        `carried`: the result of `carry`, if the caller has it. Raise as `carry` does.
         """
         carried = self.carry(settings) if carried is None else carried
         values = {each.row.field: each.value for each in carried}
@@ -528,10 +535,10 @@ class Manifest:
     def ledger(
         self, settings: Settings, launch: Values, carried: Sequence[Carried] | None = None
     ) -> tuple[LedgerEntry, ...]:
-        """Return one entry for every field of a cell. `launch`: every key that is really sent.
+        """Return one entry for every field of a cell. `launch`: every key that the launch sends.
 
-        Raise ManifestError where the launch lacks what a row sends, the release's own table refuses
-        it, or a row says `exact` and reading back gives another value.
+        Raise ManifestError if the launch lacks a key that a row sends, if the release's own table
+        refuses it, or if a row says `exact` and reading back gives another value.
         """
         table = self.tables[self.version_of(settings)]
         effective = _over_defaults(launch, table)
@@ -556,12 +563,18 @@ class Manifest:
 
     @cached_property
     def _proved(self) -> dict[int, LedgerEntry]:
-        """Identity of a Carried -> its entry, where that rests on nothing but the sent keys."""
+        """Return the cache of entries, by the identity of a Carried.
+
+        It holds only entries that depend on nothing but the sent keys.
+        """
         return {}
 
     @cached_property
     def _kept(self) -> list[Carried]:
-        """Keeps every Carried of `_proved` alive, so that no other takes its identity."""
+        """Return the list that keeps every Carried of `_proved` alive.
+
+        The identity of a dead object may be reused.
+        """
         return []
 
     @staticmethod
@@ -619,11 +632,11 @@ class Manifest:
     # reading
 
     def read(self, launch: Values, version: str) -> dict[str, object]:
-        """Return the settings that a launch asks a release for, nested: the reverse of a cell's
-        assignments. A row whose condition other fields of the launch do not meet is passed over.
-        The first row of a field that can tell decides; a field that no row can tell is left out.
+        """Return the settings, nested, that a launch asks a release for: `assignments` reversed.
 
-        Raise SpecError with every key whose value means nothing.
+        A row is skipped if the launch's other fields do not meet its condition. The first row of a
+        field that can tell the value decides. A field that no row can tell is left out. Raise
+        SpecError with every key whose value has no meaning.
         """
         effective = _over_defaults(launch, self.tables[version])
         faults: list[Fault] = []
@@ -672,10 +685,10 @@ class Manifest:
         return ABSENT
 
     def unreadable(self, launch: Values, version: str, *, taught: bool = False) -> Iterator[Fault]:
-        """Yield a fault for each key of a launch that has a closed list and a value outside of it,
-        whether or not anything reads the key.
+        """Yield a fault for each key of a launch whose value is not in the key's closed list.
 
-        `taught`: the launch ships the module of ours that brings `extensions`.
+        It does so even if nothing reads the key. `taught`: the launch ships orch's module that adds
+        `extensions`.
         """
         effective = _over_defaults(launch, self.tables[version])
         for key, known in self.readable(version, taught=taught).items():
@@ -686,7 +699,7 @@ class Manifest:
                 yield Fault(f"{key}={value} is none of {names}{hint}", f"$.{key}")
 
     def readable(self, version: str, *, taught: bool = False) -> dict[str, tuple[object, ...]]:
-        """Return, for each key with a closed list, the values that a launch is read with."""
+        """Return, for each key with a closed list, the values that orch can read."""
         known: dict[str, dict[object, None]] = {}
         unbounded = set()
         for row in self._rows_in(version):
@@ -744,7 +757,7 @@ class Manifest:
     def capabilities(self, version: str = "") -> dict[str, tuple[object, ...]]:
         """Return, for each field with a closed list, the values that a release offers.
 
-        Without a release: what any of them offers.
+        Without a release, return the values that any release offers.
         """
         offers: dict[str, tuple[object, ...]] = {"backend.version": (None, *self.versions)}
         for name in self._fields:
@@ -759,7 +772,7 @@ class Manifest:
         return offers
 
     def meanings(self, key: str, version: str) -> dict[object, object]:
-        """Return what each listed value of a key means in a release, in every spelling."""
+        """Return the meaning of each listed value of a key in a release, in every spelling."""
         return {
             spelling: each.ours
             for row in self._rows_in(version)
@@ -772,7 +785,7 @@ class Manifest:
     def keys(self, version: str) -> tuple[str, ...]:
         """Return the keys that the rows and constants of a release may send, sorted.
 
-        Keys that only `adds` gives are not among them: they depend on the cell.
+        Keys that come only from `adds` are left out, because they depend on the cell.
         """
         keys = {each.key for each in self._constants_of[version]}
         for row in self._rows_in(version):
@@ -796,9 +809,9 @@ class Manifest:
         )
 
     def faults(self, cells: Iterable[Settings]) -> Iterator[str]:
-        """Yield what is wrong with the table itself: no such field, no carrier, no such key.
+        """Yield the faults of the table itself: unknown field, field without carrier, unknown key.
 
-        `cells`: enough of them that each field is in one.
+        `cells`: settings in which each field occurs at least once.
         """
         leaves = {name for settings in cells for name, _ in flatten(settings.model_dump())}
         for row in self.rows:
@@ -844,14 +857,14 @@ def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
 
 
 def _offered(row: Row, version: str) -> tuple[object, ...]:
-    """Return the values that a row offers in a release, for people."""
+    """Return the values that a row offers in a release, for a user."""
     if not isinstance(row.offer, tuple):
         return row.offered()
     return tuple(each.ours for each in row.offer if _reaches(each.since, version))
 
 
 class _OverDefaults(Mapping[str, object]):
-    """A launch over its release's defaults, without a copy of either."""
+    """A view of a launch over its release's defaults. It copies neither."""
 
     def __init__(self, launch: Values, defaults: Values) -> None:
         self.launch, self.defaults = launch, defaults

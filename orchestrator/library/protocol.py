@@ -1,12 +1,12 @@
-"""What orch asks of a backend: the `Backend` protocol, and `LibraryBackend` with its defaults.
+"""The `Backend` protocol between orch and a library, and `LibraryBackend` with its defaults.
 
 A backend is a package that exports `BACKEND`. It is a folder of `backends/`, or a package of
 another distribution that names it in the entry-point group `orch.backends` (orchestrator.plugins).
-Beside its module lie its data files, all of them optional:
+Its folder may also hold data files, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
     probes.py                              runs the library's own functions (orchestrator.probes)
-    evidence/<version>.json                what was measured with probes.py (`orch matrix`)
+    evidence/<version>.json                results measured with probes.py (`orch matrix`)
 
 Requirements that hold for every member:
 
@@ -14,18 +14,18 @@ Requirements that hold for every member:
 `translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
 
 **Purity.** `translate`, `parse`, `semantics`, `audit` and `rehearse` read nothing but their
-arguments and the package's own files. They neither write, nor start a process, nor look at the
-clock or the environment. Equal arguments give equal results, in every process.
+arguments and the package's own files. They do not write, start a process, or read the clock or the
+environment. Equal arguments give equal results, in every process.
 
 **Who writes.** orch writes the files of a LaunchPlan under `plan_dir` before a launch. The launch
 writes its log under `attempt_dir` and its checkpoints under `checkpoints_dir`, nothing elsewhere.
-Every attempt of a cell has its own `attempt_dir`; all share `checkpoints_dir`, where an attempt
-continues from the last whole checkpoint.
+Every attempt of a cell has its own `attempt_dir`. All attempts share `checkpoints_dir`, where an
+attempt continues from the last complete checkpoint.
 
 **Kills.** A launch may be killed at any time. Its log may then end in the middle of a line, its
-newest checkpoint may lack files or have cut ones, and nothing is cleaned up. A reader skips what
-is incomplete without an exception and never repairs it. `find_checkpoints` is called while the
-launch writes, and by several processes at once.
+newest checkpoint may lack files or have files that are cut off, and nothing is cleaned up. A reader
+skips what is incomplete without an exception and never repairs it. `find_checkpoints` is called
+while the launch writes, and by several processes at once.
 
 `orchestrator.testing.backend_contract` holds these as tests that a backend's author inherits.
 """
@@ -75,77 +75,82 @@ class Backend(Protocol):
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
 
-        The ledger has one entry for every leaf of `cell.settings`. An entry that names a key says
-        what the launch really sends under it. Raise UnsupportedSetting, with the field, its value,
-        what is offered and what to do, for a cell that the library cannot express.
+        The ledger has one entry for every leaf of `cell.settings`. An entry that names a key gives
+        the value that the launch really sends under it. Raise UnsupportedSetting for a cell that
+        the library cannot express. The error names the field, its value, the offered values and
+        what to do.
         """
         ...
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
         """Yield an attempt's metrics under the names of orchestrator.metrics.names, in file order.
 
-        End at a torn last line, and yield nothing where there is no log yet. Raise LogFault, after
-        everything that could be read, for a log of a layout or of names that are not known.
+        End at a torn last line. Yield nothing if no log exists yet. Raise LogFault, after
+        everything that can be read, for a log with an unknown layout or unknown names.
         """
         ...
 
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
-        """Return the checkpoints that hold all of their files, oldest first."""
+        """Return the checkpoints that have all of their files, oldest first."""
         ...
 
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         """Return the folder of every checkpoint, complete or not.
 
-        A checkpoint that was begun and is not found was cut off.
+        A checkpoint that is in this list and not in `find_checkpoints` was cut off.
         """
         ...
 
     def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
-        """Return what exists only for this checkpoint outside of its folder.
+        """Return the files and folders outside a checkpoint that belong only to it.
 
-        `orch prune` removes it with the checkpoint: an optimizer's state of the same step.
+        `orch prune` removes them with the checkpoint. Example: an optimizer's state of the same
+        step.
         """
         ...
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         """Return the argv that writes the policy to `target` as a Hugging Face directory.
 
-        None for a checkpoint that is such a directory already (`needs_export` is False).
+        Return None if the checkpoint is such a directory already (`needs_export` is False).
         """
         ...
 
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """Return what a launch of `translate` asks for. `files`: the plan's, name -> text."""
+        """Return the settings that a launch of `translate` asks for.
+
+        `files`: the plan's, name -> text.
+        """
         ...
 
     def semantics(self, version: str | None) -> Semantics:
-        """Return what a release means by equal settings; None: the newest it drives.
+        """Return the meaning of equal settings in a release; None: the newest release it drives.
 
-        Raise UnsupportedSetting for a release nothing is known of.
+        Raise UnsupportedSetting for an unknown release.
         """
         ...
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what the library makes of anybody's launch; None where the launch is not its."""
+        """Return the library's reading of any launch; None if it does not start the library."""
         ...
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return the cell at this backend's own small scale, trained in a dialect.
 
-        None for a backend without a small scale of its own.
+        Return None for a backend without a small scale.
         """
         ...
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        """Return the tasks that stand for the spec's at this scale; empty: use the spec's own."""
+        """Return the tasks that replace the spec's at the small scale; none: keep the spec's."""
         ...
 
 
 class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
 
-    Assign them in the class body, `translate = staticmethod(translate.translate)`; what is not
-    assigned keeps the default below. Import in the body of a method what is not cheap.
+    Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
+    not assigned keeps the default below. Import expensive modules in the body of a method.
     """
 
     name: str
@@ -180,11 +185,11 @@ class LibraryBackend(ABC):
 
     @abstractmethod
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """Return what a launch asks for; see Backend."""
+        """Return the settings of a launch; see Backend."""
 
     @abstractmethod
     def semantics(self, version: str | None) -> Semantics:
-        """Return what a release means by equal settings; see Backend."""
+        """Return the semantics of a release; see Backend."""
 
     def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
         """Return nothing: a checkpoint is its folder."""

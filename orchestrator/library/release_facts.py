@@ -1,10 +1,10 @@
-"""What the releases of a library take, in the words of its own parser: a file beside a backend.
+"""The keys of a library's releases, as its own parser gives them: a data file of a backend.
 
     {"versions": ["0.2.0", "0.3.0"],
      "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
 
 A key has its facts from a release on until another release changes them; null ends it. A test of
-each backend asks the library for the same facts (`tests/backends/release_facts.py` writes them).
+each backend compares them with the library (`tests/backends/release_facts.py` writes them).
 """
 
 import json
@@ -30,7 +30,7 @@ Options = Mapping[str, Option]
 
 
 def load(path: Path) -> dict[str, Options]:
-    """Return release -> its keys, oldest release first."""
+    """Return the keys of each release, oldest release first."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     releases: dict[str, dict[str, Option]] = {version: {} for version in plain["versions"]}
     for key, history in plain["keys"].items():
@@ -90,8 +90,8 @@ def table(
 ) -> ReleaseTable:
     """Return the table of a release for a manifest.
 
-    `added`: prefixes of keys that a launch of ours brings with it. `registered`: key -> values that
-    it makes known to the library, beside the library's own.
+    `added`: prefixes of keys that orch's launch adds. `registered`: key -> values that the launch
+    registers in the library, in addition to the library's own.
     """
     more = registered or {}
     values = {

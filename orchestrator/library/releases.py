@@ -1,4 +1,4 @@
-"""Which release a launch runs on: what a text or a file beside it says, and what its keys tell."""
+"""Find the release that a launch runs on, from its text, from project files, and from its keys."""
 
 import json
 import re
@@ -17,7 +17,7 @@ RELEASE_NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """A file of a project, by its path in it, that holds a release."""
+    """A file of a project, by its path in the project, that holds a release."""
 
     key: str
     """Name in Launch.versions: the library's, or that of a fact besides its release."""
@@ -30,9 +30,9 @@ class ReleaseFile:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseMarks:
-    """By what a text says that it means a library, and which release of it.
+    """The marks by which orch recognises a library, and its release, in a text.
 
-    Launch.versions holds what was recognised: name -> release, a space, and the sentence why.
+    Launch.versions holds the results: name -> the release, a space, and a sentence with the reason.
     """
 
     hint: str
@@ -58,13 +58,13 @@ class ReleaseMarks:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """Which release has which keys: `keys[name] = (first, last)`, for those that came or went."""
+    """The keys of each release: `keys[name] = (first, last)` for keys that came or went."""
 
     versions: Sequence[str]
     keys: Mapping[str, tuple[int, int]]
 
     def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
-        """Return the releases that refuse the fewest keys, and the keys that tell them apart."""
+        """Return the releases that refuse the fewest keys, and the keys that decided."""
         refused = [0] * len(self.versions)
         telling = []
         for key, values in given.items():
@@ -88,7 +88,7 @@ class Releases:
 
 
 def load_releases(path: Path) -> Releases:
-    """Read the table of releases that a backend keeps beside its code."""
+    """Return the table of releases in a backend's data file."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
 
@@ -102,13 +102,14 @@ def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> Re
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version for comparing: `0.3.0.post1` -> (0, 3, 0)."""
+    """Return a version as numbers, for comparing: `0.3.0.post1` -> (0, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
 
 
 def nearest(versions: Sequence[str], asked: str) -> int:
-    """Return the index of a release, else of the listed one of the same minor, else of the newest
-    that is not newer.
+    """Return the index in `versions` of a release, or of the listed release next to it.
+
+    That is the newest listed release of the same minor, else the newest one that is not newer.
     """
     wanted = numbers(asked)
     if wanted in (known := [numbers(each) for each in versions]):
