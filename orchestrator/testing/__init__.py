@@ -1,1 +1,1 @@
-"""Tests that authors of backends inherit. Needs pytest: `pip install 'orch-rl[testing]'`."""
+"""Tests that authors of backends inherit. They need pytest: `pip install 'orch-rl[testing]'`."""

@@ -1,4 +1,4 @@
-"""The contract of a backend as a pytest class that its author inherits.
+"""The contract of a backend, as a pytest class that its author inherits.
 
     from orchestrator.testing.backend_contract import BackendContract
 
@@ -6,14 +6,14 @@
         backend = BACKEND
 
         def cells(self): ...                             # cells that it trains
-        def release_keys(self, version): ...             # what the library's own parser takes
+        def release_keys(self, version): ...             # the keys of the library's own parser
         def write_log(self, attempt_dir): ...            # a recorded log
         def write_unknown_log(self, attempt_dir): ...    # the same, with other names
         def write_checkpoint(self, checkpoints_dir, step): ...
 
-Every test is a rule of orchestrator.library.protocol. They need neither the library nor a GPU:
-`release_keys` is a table that a script of yours has read out of the library, and logs and
-checkpoints are as a real run has left them.
+Every test checks a rule of orchestrator.library.protocol. The tests need neither the library nor a
+GPU: `release_keys` is a table that the author's script has read from the library, and logs and
+checkpoints are those of a real run.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
 
 
 class Change(NamedTuple):
-    """A cell that a backend translates, and another that differs in one field only."""
+    """The launches of two cells that differ in one field only."""
 
     field: str
     before: LaunchPlan
@@ -81,21 +81,26 @@ class Change(NamedTuple):
 
 
 class BackendContract:
-    """What every backend owes orch. Inherit it, and fill in what has no default."""
+    """The tests that every backend must pass.
+
+    Inherit this class, and define what has no default.
+    """
 
     backend: ClassVar[Backend]
     """The backend under test."""
 
     def cells(self) -> Iterable[Cell]:
-        """Return cells that the backend translates: of every release it drives, and at least one
-        with and one without a KL in each placement that it offers."""
+        """Return cells that the backend translates, of every release that it drives.
+
+        Include at least one cell without a KL, and one with a KL in each placement that it offers.
+        """
         raise NotImplementedError
 
     def release_keys(self, version: str) -> Collection[str]:
-        """Return the dotted keys or flags that a release's own parser takes.
+        """Return the dotted keys or flags that a release's own parser accepts.
 
-        Read them out of the library and keep them as data: a key that nobody reads is no setting.
-        A key that ends in `.*` stands for everything below it (a table of the user's).
+        Read them from the library and store them as data. Leave out a key that the library never
+        reads. A key that ends in `.*` stands for everything below it (a table of the user's).
         """
         raise NotImplementedError
 
@@ -108,13 +113,14 @@ class BackendContract:
         raise NotImplementedError
 
     def write_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
-        """Write a checkpoint as the library leaves it, complete."""
+        """Write a complete checkpoint, as the library does."""
         raise NotImplementedError
 
     def cut_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
-        """Write a checkpoint as a kill in the middle of saving leaves it.
+        """Write a checkpoint as it is after a kill in the middle of saving.
 
-        The default cuts each file of `write_checkpoint` in half; an empty one was not written yet.
+        The default cuts each file of `write_checkpoint` in half, and removes files of less than two
+        bytes.
         """
         self.write_checkpoint(checkpoints_dir, step)
         for folder in self.backend.begun_checkpoints(checkpoints_dir):
@@ -124,16 +130,16 @@ class BackendContract:
                     os.truncate(file, size) if size else file.unlink()
 
     def emitted(self, plan: LaunchPlan) -> Mapping[str, Sequence[str]]:
-        """Return what a launch really sends: key -> values, of argv, environment and files.
+        """Return what a launch sends: key -> values, from argv, environment and files.
 
-        The default reads `key=value` (Hydra's marks left out), `--flag value`, `--flag=value`,
-        `--flag`, and the TOML, YAML and JSON files of the plan; entries of lists of tables have the
-        key of the list.
+        The default reads `key=value` (without Hydra's marks), `--flag value`, `--flag=value`,
+        `--flag`, and the TOML, YAML and JSON files of the plan. Entries of a list of tables have
+        the key of the list.
         """
         return _emitted(plan)
 
     def own_launch(self, plan: LaunchPlan) -> Launch:
-        """Return a plan's launch as the audit reads it."""
+        """Return a plan's launch in the form that the audit reads."""
         version = {plan.backend: f"{plan.version} the test says so"}
         documents = [_document(name, text) for name, text in plan.files.items()]
         return Launch(
@@ -159,7 +165,7 @@ class BackendContract:
         assert all(self.backend.capabilities.values()), "a field that offers nothing"
 
     def test_nothing_heavy_is_imported_and_other_processes_translate_alike(self) -> None:
-        """Two processes with other hash seeds give the plan that this one gives."""
+        """Check two processes with other hash seeds: the same plan, and no heavy import."""
         module = type(self.backend).__module__
         cell = self._cells[0]
         program = (
@@ -203,7 +209,7 @@ class BackendContract:
             assert plan.argv
 
     def test_translation_is_pure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It gives the same plan twice, writes nothing, and asks no clock and no environment."""
+        """Check that `translate` repeats its plan, writes nothing, and reads no clock."""
         place = _place(tmp_path / "cell")
         first = [self.backend.translate(cell, place) for cell in self._cells[:20]]
         monkeypatch.chdir(tmp_path)
@@ -230,7 +236,7 @@ class BackendContract:
             assert fingerprint(back) == cell.id, _difference(cell.settings, back)
 
     def test_no_name_leads_out_of_the_folders(self) -> None:
-        """Whatever a cell, its model and its data are called, files stay where orch keeps them."""
+        """Check that no name of a cell, model or data set puts a file outside orch's folders."""
         for cell in self._cells[:5]:
             nasty = cell.model_copy(update={"slug": "../../out", "id": "../../out"})
             for settings in (cell.settings, _replaced(cell.settings, "data.path", "../../out")):
@@ -261,7 +267,7 @@ class BackendContract:
         assert caught.value.field == "backend.version"
 
     def test_an_unknown_estimator_is_refused(self) -> None:
-        """Another package may register an estimator at any time; no table of yours has it."""
+        """Check that an estimator is refused that another package registers and no table has."""
         k1 = estimators.entry("k1")
         estimators.register(
             estimators.EstimatorEntry(
@@ -288,7 +294,7 @@ class BackendContract:
         "name", ["kl.placement", "advantage.estimator", "loss.aggregation", "optimizer.schedule"]
     )
     def test_an_unknown_word_is_refused(self, name: str) -> None:
-        """What Settings may offer tomorrow is not translated today."""
+        """Check that a value is refused that Settings may offer in a later release of orch."""
         for cell in self._one_of_each("backend.version", "kl.placement"):
             if name != "kl.placement" or cell.settings.kl.placement is not None:
                 self._is_refused(name, "contract_word", cell)
@@ -305,7 +311,7 @@ class BackendContract:
         assert caught.value.advice, "what to do"
 
     def test_every_value_of_the_capabilities_translates(self) -> None:
-        """A value that is listed is translated for at least one cell, of at least one release."""
+        """Check that each listed value is translated for a cell of at least one release."""
         missing = [
             f"{name}={value}"
             for name, values in self.backend.capabilities.items()
@@ -335,7 +341,7 @@ class BackendContract:
                 assert entry.status == "exact" or entry.note, f"{entry.field} does not say why"
 
     def test_every_key_of_the_ledger_is_one_of_the_release(self) -> None:
-        """`exact` and `approximated` are about keys that the library's own parser takes."""
+        """Check that `exact` and `approximated` entries name keys of the library's parser."""
         for _, plan in self._plans:
             known = self.release_keys(_release(plan.version))
             for entry in plan.ledger:
@@ -365,7 +371,7 @@ class BackendContract:
                 )
 
     def test_a_field_that_differs_differs_in_its_key(self) -> None:
-        """Two cells that differ in one field have launches that differ where its entry says.
+        """Check that launches of cells that differ in one field differ in its entry's key.
 
         An entry with a note may say that another file carries the field (prepared prompts).
         """
@@ -420,7 +426,7 @@ class BackendContract:
         assert self.backend.semantics(None) == self.backend.semantics(self.backend.versions[0])
 
     def test_semantics_agree_with_the_evidence(self) -> None:
-        """Clamps are as they were measured in the library's own functions, where they were."""
+        """Check that clamps agree with measurements of the library's own functions."""
         if not plugins.has_probes(self.backend.name):
             pytest.skip("there is no library whose functions could be asked")
         measured = 0
@@ -441,7 +447,7 @@ class BackendContract:
         assert measured, "probes.py without evidence: orch matrix --measure"
 
     def test_its_own_launch_is_audited_as_the_cell(self) -> None:
-        """The KL that `audit` reads in a launch is the cell's, or it says why it cannot tell."""
+        """Check that `audit` reads the cell's KL in its launch, or gives a reason why it cannot."""
         if self.backend.release_marks is None:
             pytest.skip("it reads no launches")
         for cell, plan in self._plans:
@@ -522,7 +528,7 @@ class BackendContract:
             assert path.is_relative_to(home)
 
     def test_a_checkpoint_that_is_cut_off_is_not_found(self, tmp_path: Path) -> None:
-        """Without its newest files one by one, as a kill leaves them, and as an empty folder."""
+        """Check a checkpoint without each of its files, with each cut in half, and with none."""
         home = _place(tmp_path).checkpoints_dir
         self.write_checkpoint(home, 5)
         self.write_checkpoint(home, 10)
@@ -561,7 +567,7 @@ class BackendContract:
             assert (checkpoint.path / "config.json").is_file()
 
     def test_a_killed_attempt_goes_on_from_its_last_whole_checkpoint(self, tmp_path: Path) -> None:
-        """The next attempt has a log of its own and the same checkpoints, whatever was left."""
+        """Check that the next attempt has a new log and the same checkpoints."""
         place = _place(tmp_path)
         again = place._replace(attempt_dir=place.attempt_dir.with_name("2"))
         cell = self._cells[0]
@@ -597,7 +603,7 @@ class BackendContract:
             return None
 
     def _one_of_each(self, *names: str) -> list[Cell]:
-        """Return one cell for each combination of values that the cells have in these fields."""
+        """Return one cell for each combination of the cells' values in these fields."""
         chosen: dict[tuple[object, ...], Cell] = {}
         for cell in self._cells:
             leaves = dict(flatten(cell.settings.model_dump()))
@@ -618,7 +624,7 @@ def _plans_of(suite: Any) -> tuple[tuple[Cell, LaunchPlan], ...]:
 
 
 def _release(version: str) -> str:
-    """Return the release of a version; what follows a + says how it is used."""
+    """Return the release in a version. The text after a + says how the release is used."""
     return version.partition("+")[0]
 
 
@@ -647,7 +653,7 @@ def _nested(settings: Settings, name: str, value: object) -> dict[str, Any]:
 
 
 def _replaced(settings: Settings, name: str, value: object) -> Settings | None:
-    """Return the settings with another value of a field, or None if they are no settings."""
+    """Return the settings with another value of a field, or None if they are not valid."""
     try:
         return Settings.model_validate(_nested(settings, name, value))
     except ValidationError:
@@ -664,7 +670,7 @@ def _forced(settings: Settings, name: str, value: object) -> Settings:
 
 
 def _with_companions(settings: Settings, name: str, value: object) -> Iterator[Settings]:
-    """Yield settings with a value, and with what else has to change for them to be settings."""
+    """Yield settings with a value, and with the further changes that make them valid."""
     extra: Mapping[tuple[str, object], Mapping[str, object]] = {
         ("loss.aggregation", "constant"): {"loss.constant_tokens": 1024},
         ("loss.aggregation", "token_mean"): {"loss.constant_tokens": None},
@@ -691,7 +697,7 @@ def _difference(ours: Settings, back: Settings) -> str:
 
 
 def _keys(entry: LedgerEntry) -> list[str]:
-    """Return the keys that an entry names: one, or several between commas or spaces."""
+    """Return the keys that an entry names: one, or several with commas or spaces between them."""
     return [key for key in re.split(r"[,\s]+", entry.key) if key]
 
 
@@ -703,13 +709,15 @@ def _is_known(key: str, known: Collection[str]) -> bool:
 
 
 def _below(key: str, emitted: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Return what is sent under a key, and under those of its table."""
+    """Return what is sent under a key, and under the keys of its table."""
     return {k: v for k, v in emitted.items() if k == key or k.startswith(f"{key}.")}
 
 
 def _equal(ours: str, theirs: str) -> bool:
-    """Compare texts of values as a launch means them: `True` is `true`, 1.0 is 1, a bare flag is
-    `given`."""
+    """Return True if two texts mean one value in a launch.
+
+    `True` is `true`, 1.0 is 1, and a bare flag is `given`.
+    """
     ours, theirs = (re.sub(r"[\s'\"]", "", text).lower() for text in (ours, theirs))
     if ours == theirs or {ours, theirs} <= {"none", "null", ""}:
         return True
