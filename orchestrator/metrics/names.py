@@ -1,4 +1,4 @@
-"""Canonical metric names. One table: what each means, its unit, and which way is better."""
+"""Canonical metric names: one table with the meaning, the unit and the better direction of each."""
 
 from typing import NamedTuple
 

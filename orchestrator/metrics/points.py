@@ -14,7 +14,7 @@ _NAMES: dict[tuple[str, ...], dict[str, int]] = {}
 
 
 class PointValues(Mapping[str, float]):
-    """Name -> value, in the given order."""
+    """A mapping from name to value, in the given order."""
 
     __slots__ = ("numbers", "places")
 

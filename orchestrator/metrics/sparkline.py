@@ -1,4 +1,4 @@
-"""A curve in a few characters."""
+"""Draw a curve in a few characters."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ def sparkline(
 ) -> str:
     """Return at most `width` bars from the lowest value (or `low`) to the highest (or `high`).
 
-    More values than that are averaged in equal groups; one that is not finite shows as ×.
+    More values are averaged in equal groups. A value that is not finite shows as ×.
     """
     if not values or width < 1:
         return ""

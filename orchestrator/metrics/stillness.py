@@ -1,8 +1,8 @@
-"""Runs that train and learn nothing: their gradient is exactly 0, step after step.
+"""Find runs that train without learning: their gradient is exactly 0 in many steps in a row.
 
-Where every rollout of a group has the same reward every advantage is 0, and so is the gradient. A
-reward that scores all text alike (it is handed text that it cannot read, its data has no answers)
-looks like a run that is merely slow, so it is told.
+If every rollout of a group has the same reward, every advantage is 0, and so is the gradient. A
+reward function that scores all text alike (it cannot read the text, or its data has no answers)
+makes a run that looks merely slow. So orch reports it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ GRADIENT, REWARD = "train/grad_norm", "train/reward_mean"
 
 
 class Stillness(NamedTuple):
-    """Train steps without any gradient."""
+    """A stretch of train steps without any gradient."""
 
     first: int
     last: int
@@ -27,7 +27,7 @@ class Stillness(NamedTuple):
     """What every one of them gave on average; None where the log does not say."""
 
     def sentence(self, cell: str) -> str:
-        """Return what happened to a cell, the likely cause, and what to look at."""
+        """Return a sentence on a cell: the stretch, the likely cause, and what to check."""
         score = "the same score" if self.reward is None else f"the same score ({self.reward:g})"
         return (
             f"{cell}: nothing was learnt from train step {self.first} to {self.last}: the gradient "
@@ -40,7 +40,7 @@ class Stillness(NamedTuple):
 def stillness(points: Iterable[MetricPoint]) -> Stillness | None:
     """Return the longest stretch of points with a gradient of 0 and a constant reward.
 
-    Return None where it is shorter than SHORTEST, or every rollout of it had the best reward.
+    Return None if it is shorter than SHORTEST, or if all its rollouts had the best reward.
     """
     runs: list[list[MetricPoint]] = [[]]
     for point in points:

@@ -1,8 +1,8 @@
-"""Scalars of a TensorBoard event file, read without TensorBoard.
+"""Read the scalars of a TensorBoard event file without TensorBoard.
 
 A file is a sequence of records: length (8 bytes), its checksum (4), a protobuf Event, its checksum.
-Of an Event we read wall_time (field 1), step (2) and, in its summary (5), each value's tag (1) and
-simple_value (2).
+Three fields of an Event are read: wall_time (field 1), step (2), and, in its summary (5), each
+value's tag (1) and simple_value (2).
 """
 
 import struct
@@ -25,7 +25,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(path: Path) -> Iterator[Scalar]:
-    """Yield scalars in file order. A record that is cut short ends the file."""
+    """Yield scalars in file order. Stop at a record that is cut off."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
