@@ -1,8 +1,8 @@
-"""What a launch script written by anybody really optimises, without running it.
+"""Find what any launch script really optimises, without running it.
 
     text --read--> Launches --judge (a backend's facts, the laboratory's verdicts)--> Findings
 
-`audit` is the whole of it for callers; the rooms are imported when it is called.
+Callers need only `audit`. It imports the other modules when it is called.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,14 @@ def audit(
     files: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> list[AuditFinding]:
-    """One finding for each launch in the text and each case it can take, in file order. Pure.
+    """Return one finding for each launch in the text and each case it can take, in file order.
 
-    `name`: the file's path, shown in findings; its suffix helps to tell YAML and TOML from shell.
-    `files`: texts of files beside it, by the path a launch gives: configurations it builds on,
-    scripts it calls. `versions`: library -> release, where something outside the text says so.
-    Raises UnreadableScript, a sentence, where there is nothing that can be judged.
+    Pure.
+
+    `name`: the file's path, shown in findings. Its suffix helps to tell YAML and TOML from shell.
+    `files`: texts of other files, by the path that a launch gives: configurations that it builds
+    on, scripts that it calls. `versions`: library -> release, if a source outside the text gives
+    it. Raise UnreadableScript, with a sentence, if nothing can be judged.
     """
     from orchestrator.audit.pipeline import findings
 

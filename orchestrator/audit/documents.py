@@ -1,4 +1,4 @@
-"""YAML and TOML as dotted keys with their values, and the line that each stands on."""
+"""Read YAML and TOML as dotted keys with their values and lines."""
 
 import re
 import tomllib
@@ -37,8 +37,8 @@ def scalars(
 ) -> Iterator[tuple[str, Any]]:
     """Yield every scalar under a node with its dotted path; lists count from 0.
 
-    An alias is expanded where it stands, so the number of values is bounded: a few lines of aliases
-    of aliases can stand for billions.
+    An alias is expanded in place. So the number of values is bounded: a few lines of aliases of
+    aliases can stand for billions of values.
     """
     left = budget if budget is not None else [MOST_VALUES]
     left[0] -= 1
@@ -56,7 +56,7 @@ def scalars(
 
 
 def yaml_document(node: Any, name: str) -> ConfigDocument:
-    """Return a configuration; Hydra's defaults list says what it builds on."""
+    """Return a YAML configuration. Hydra's defaults list names the files that it builds on."""
     values: dict[str, Given] = {}
     builds_on: list[str] = []
     for path, scalar in scalars(node):
@@ -103,7 +103,7 @@ def _check_depth(text: str, language: str) -> None:
 
 
 def _dereferenced(values: Mapping[str, Given]) -> Mapping[str, Given]:
-    """Replace `${other.key}` where the other key is in the file."""
+    """Return the values with `${other.key}` replaced, if the file has the other key."""
     found = {}
     for key, given in values.items():
         match = _REFERENCE.fullmatch(given.text)
@@ -124,7 +124,7 @@ def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Return dotted key -> its first line; sections of arrays are without their number."""
+    """Return the first line of each dotted key. Sections of arrays have no number."""
     lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""What an audit says of one launch."""
+"""The findings of an audit."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ from orchestrator.library.launches import (
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """The answer for one launch of a file, in one case it can take."""
+    """The finding for one launch of a file, in one case it can take."""
 
     file: str
     line: int
@@ -56,15 +56,18 @@ class AuditFinding:
 
     @property
     def confidence(self) -> Literal["certain", "assumed", "none"]:
-        """`none`: undetermined; `assumed`: it hangs on what `assumes` says; `certain`: on the file
-        and the release alone."""
+        """Return `none`, `assumed` or `certain`.
+
+        `none`: the verdict is undetermined. `assumed`: it depends on the assumptions in `assumes`.
+        `certain`: it depends only on the file and the release.
+        """
         if self.verdict == "undetermined":
             return "none"
         return "assumed" if self.assumes else "certain"
 
     @property
     def problem(self) -> bool:
-        """Whether the KL term does not do what its name says, or the file contradicts itself."""
+        """Return True if the KL term does not do what its name says, or the file has a mistake."""
         return (
             self.verdict in PROBLEMS
             or bool(self.contradictions)

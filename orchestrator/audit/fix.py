@@ -1,4 +1,4 @@
-"""The change to k1 in the reward, as a unified diff of the file. The file is left alone."""
+"""Write the change to k1 in the reward as a unified diff of the file. The file stays unchanged."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 
 
 def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
-    """Return the changed text, and the changes that could not be put into it, for people."""
+    """Return the changed text, and, for a user, the changes that could not be made."""
     lines = text.splitlines(keepends=True)
     left: list[str] = []
     done: set[tuple[str, tuple[int, ...], str | None, int]] = set()
@@ -30,7 +30,7 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
 
 
 def diff(text: str, findings: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
-    """Return a unified diff, empty where nothing is changed, and what is not in it."""
+    """Return a unified diff, empty if nothing changes, and the changes that are not in it."""
     changed, left = fixed(text, findings)
     lines = difflib.unified_diff(
         text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
@@ -47,7 +47,7 @@ def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
 
 
 def _replace(lines: list[str], number: int, edit: Edit) -> bool:
-    """Change the value where the key is written on that line; return whether it was."""
+    """Change the value of a key on the line that has it. Return True if that was possible."""
     if not 0 < number <= len(lines):
         return False
     line = lines[number - 1]
@@ -73,7 +73,7 @@ def _replace(lines: list[str], number: int, edit: Edit) -> bool:
 
 
 def _in_document(line: str, last: str, value: str) -> str:
-    """Return the line with another value of a key of YAML, or of a dictionary of Python."""
+    """Return the line with another value of a key of YAML, or of a Python dictionary."""
     head = re.search(rf"(?m)^[ \t]*(?:- )?{re.escape(last)}[ \t]*:[ \t]*", line)
     if head is not None:
         old, end, rest = line[head.end() :].partition("\n")
@@ -96,7 +96,7 @@ def _python(value: str) -> str:
 
 
 def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Put a key before one of the same section of YAML, or of the same dictionary of Python."""
+    """Add a key before one of the same section of YAML, or of the same Python dictionary."""
     parent, _, last = edit.key.rpartition(".")
     value = (edit.text or "").partition("=")[2]
     for setting in finding.settings:
@@ -114,7 +114,7 @@ def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool
 
 
 def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Put a word beside one that is there: a setting's, else the entry point's."""
+    """Add a word after an existing one: a setting's, else the entry point's."""
     if edit.text is None:
         return False
     anchors: list[tuple[int, str]] = []

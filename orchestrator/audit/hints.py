@@ -1,4 +1,4 @@
-"""How a text looks in which a launch of a library may be.
+"""Find texts that may hold a launch of a library.
 
 A text without a hint is not read closely: most commands of a script copy files and load modules.
 """
@@ -23,7 +23,7 @@ def marks() -> dict[str, ReleaseMarks]:
 
 
 def titles() -> str:
-    """Return the libraries whose launches can be read, as a list for people."""
+    """Return the libraries whose launches can be read, as a list in words."""
     *others, last = (plugins.load(name).title for name in marks())
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -34,5 +34,5 @@ def _hint() -> re.Pattern[str]:
 
 
 def may_launch(text: str) -> bool:
-    """Return whether a launch may be in the text."""
+    """Return True if a text may hold a launch."""
     return _hint().search(text) is not None

@@ -1,4 +1,4 @@
-"""From what a library makes of a launch to a verdict, through the laboratory's table."""
+"""Turn a library's reading of a launch into a verdict, with the laboratory's table."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ MOST_NAMED = 3
 
 
 def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
-    """Return the finding: the verdict, what it stands on, and what was measured."""
+    """Return the finding: the verdict, its reasons, and the measurements."""
     name, why, measured = _judgement(reading)
     if launch.cut_off is not None and any("kl" in flag.lower() for flag in launch.cut_off[1]):
         why += f" (its KL flags from line {launch.cut_off[0]} on are cut off: see the conflict)"
@@ -108,7 +108,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
 
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
-    """Yield the library's, a negative weight, a KL without gradient, and flags that are cut off."""
+    """Yield notes: the library's own, a negative weight, a KL without gradient, lost flags."""
     yield from reading.contradictions
     for term in (reading.in_reward, reading.in_loss):
         if term.active and (term.beta or 0) < 0:
@@ -130,7 +130,7 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
 
 
 def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
-    """Yield what an answer takes for granted where the release does not take every key."""
+    """Yield the assumptions of a verdict if the release does not accept every key."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
         named = ", ".join(unknown[:MOST_NAMED])
@@ -216,7 +216,7 @@ def _estimator_of(term: InLoss) -> str:
 
 
 def _off_policy_summary(reading: LaunchReading) -> str:
-    """Return what the term does where samples are old; empty where training is on-policy."""
+    """Return the effect of the term on old samples; empty if training is on-policy."""
     regime, reward, loss = reading.regime, reading.in_reward, reading.in_loss
     if regime.on_policy:
         return ""

@@ -1,13 +1,13 @@
-"""Every key and value of a launch, held against the release's own table with its library's rules.
+"""Check every key and value of a launch against the release's own table, by its library's rules.
 
     hydra       a key that is in no configuration is refused; `+` and configuration files may add
                 further keys, and nothing reads them
-    structured  a dataclass: unknown keys are refused, whatever stands before them
+    structured  a dataclass: unknown keys are refused, with any prefix
     argparse    unknown flags are refused; a flag without a value takes none
     pydantic    unknown keys of a file are refused
 
-A key that differs from a known one by a slip of the pen is a mistake. Any other unknown key may be
-a fork's: it is no mistake, but what is said of the launch holds only if the fork left the KL alone.
+A key that differs from a known one by a typing slip is a mistake. Any other unknown key may belong
+to a fork. It is no mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,9 +31,9 @@ _NOTHING = ("null", "none", "~", "")
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
-    """A key or a value that the release does not take as it was meant.
+    """A key or a value that the release does not accept in the intended way.
 
-    `mistake`: whether it is one for every reader; else the key may be a fork's own.
+    `mistake`: True if it is a mistake in any case; else the key may be a fork's own.
     """
 
     key: str
@@ -44,7 +44,7 @@ class KeyFinding:
 
 
 def key_findings(held: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield what is wrong with the keys and values of a launch, in their order."""
+    """Yield the findings on the keys and values of a launch, in their order."""
     for key, values in held.given.items():
         given = values[-1]
         if _is_outside(key, given, held):
@@ -57,7 +57,7 @@ def key_findings(held: HeldKeys) -> Iterator[KeyFinding]:
 
 
 def _is_outside(key: str, given: Given, held: HeldKeys) -> bool:
-    """Return whether a key is none of the trainer's configuration."""
+    """Return True if a key is not part of the trainer's configuration."""
     if given.mark == "~" or UNKNOWN in key or UNSET in key:
         return True
     return held.grammar == "hydra" and (
@@ -77,13 +77,13 @@ def _unnumbered(key: str) -> str:
 
 @cache
 def _sections(keys: frozenset[str]) -> frozenset[str]:
-    """Return the sections that hold keys: `a` and `a.b` of `a.b.c`."""
+    """Return the sections that contain keys: `a` and `a.b` of `a.b.c`."""
     return frozenset(key[:i] for key in keys for i, character in enumerate(key) if character == ".")
 
 
 @cache
 def _leaves(keys: frozenset[str]) -> Mapping[str, str]:
-    """Return last part -> key, for the parts that one key alone has."""
+    """Return the key of each last part that only one key has."""
     found: dict[str, str] = {}
     for key in sorted(keys):
         last = key.rpartition(".")[2]
@@ -96,13 +96,13 @@ def _is_section(key: str, keys: frozenset[str]) -> bool:
 
 
 def closest(key: str, keys: Iterable[str]) -> str:
-    """Return the key that differs by a slip of the pen only; empty if there is none."""
+    """Return the known key that differs only by a typing slip, or an empty text."""
     slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
     return min(slips)[1] if slips else ""
 
 
 def _slip(left: str, right: str) -> int | None:
-    """Return the size of a slip of the pen that makes one name of the other, or None.
+    """Return the size of the typing slip between two names, or None if it is not a slip.
 
     A slip changes one character, swaps two neighbours, or adds or drops up to LONGEST_SLIP in a
     row. Two numbers (`gpu1`, `gpu2`) or another section (`rollout_n`, `rollout.n`) make two names.
@@ -149,7 +149,7 @@ def _lacks(held: HeldKeys) -> str:
 
 
 def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield Hydra's refusal of `+key=...` where the key has a value already."""
+    """Yield Hydra's refusal of `+key=...` if the key already has a value."""
     default = held.defaults.get(key, "")
     if held.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
         text = f"{held.name} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
@@ -157,7 +157,7 @@ def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
 
 
 def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield a value that is not in the closed list of a key, or of another type than it."""
+    """Yield a finding for a value outside of the key's closed list, or of the wrong type."""
     table, text = held.table, given.text
     if UNKNOWN in text or UNSET in text or not held.exact or "${" in text:
         return
@@ -218,7 +218,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _is_among(text: str, values: Iterable[object]) -> bool:
-    """Return whether a text is one of the values, as a launch would write them."""
+    """Return True if a text is one of the values, as a launch writes them."""
     wanted = text.strip().lower()
     for value in values:
         names = _NOTHING if value is None else (str(value).lower(),)

@@ -1,4 +1,4 @@
-"""From a text to its launches, and from those to findings."""
+"""Turn a text into its launches, and the launches into findings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
 def findings(
     text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
 ) -> list[AuditFinding]:
-    """See orchestrator.audit.audit."""
+    """Return the findings on a text; see orchestrator.audit.audit."""
     if not text.strip():
         raise UnreadableScript("this file is empty")
     if len(text) > LARGEST:
@@ -52,7 +52,10 @@ def findings(
 
 
 def _followed(found: Iterator[Launch]) -> list[Launch]:
-    """Launches up to where the file cannot be followed, if there are any."""
+    """Return the launches up to the point where reading fails.
+
+    Raise UnreadableScript if there are none before that point.
+    """
     launches: list[Launch] = []
     try:
         for launch in found:
@@ -92,7 +95,7 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
 
 
 def _starts_as_toml(text: str) -> bool:
-    """Return whether a text without a name is TOML: it has a section, and parses."""
+    """Return True if a text without a name is TOML: it has a section, and can be parsed."""
     if re.search(r"(?m)^\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", text) is None:
         return False
     try:
@@ -102,7 +105,7 @@ def _starts_as_toml(text: str) -> bool:
 
 
 def _starts_as_yaml(text: str) -> bool:
-    """Whether the first line that says something is one of YAML."""
+    """Return True if the first line with content is a line of YAML."""
     for line in text.splitlines()[:500]:
         told = line.strip()
         if told and told != "---" and not told.startswith("#"):
@@ -125,7 +128,10 @@ def _shell(
 
 
 def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:
-    """With the configuration files the command names, where they can be read."""
+    """Return the launch with the configuration files that the command names.
+
+    A file that cannot be read is listed as missing.
+    """
     documents: list[ConfigDocument] = []
     missing: list[str] = []
     for path in _named(launch.words):
@@ -146,12 +152,15 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
 
 
 def _elsewhere(document: ConfigDocument) -> ConfigDocument:
-    """Lines of other files are not lines of this one."""
+    """Return a document without lines, because lines of another file are not lines of this one."""
     return replace(document, values={k: replace(g, lines=()) for k, g in document.values.items()})
 
 
 def _named(words: Sequence[CommandWord]) -> Iterator[str]:
-    """TOML files after `@`, Hydra's --config-name in --config-path, and `config=FILE`."""
+    """Yield the files that a command names.
+
+    They are TOML files after `@`, Hydra's --config-name in --config-path, and `config=FILE`.
+    """
     folder = name = ""
     for i, word in enumerate(words):
         following = words[i + 1].text if i + 1 < len(words) else ""
@@ -171,7 +180,7 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
 
 
 def _alone(documents: Sequence[ConfigDocument]) -> Launch:
-    """A configuration on its own; the last document is the file itself."""
+    """Return the launch of a configuration alone. The last document is the file itself."""
     missing = list(documents[-1].builds_on) if len(documents) == 1 else []
     others = [_elsewhere(each) for each in documents[:-1]]
     return Launch(documents=(*others, documents[-1]), missing=tuple(missing))
@@ -180,7 +189,7 @@ def _alone(documents: Sequence[ConfigDocument]) -> Launch:
 def _toml(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
-    """A TOML file after those it builds on."""
+    """Return a TOML file after the files that it builds on."""
     found: list[ConfigDocument] = []
     for path in document.builds_on:
         text = files.get(path)
@@ -192,7 +201,7 @@ def _toml(
 def _built(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
-    """A Hydra configuration after those of its defaults list."""
+    """Return a Hydra configuration after those of its defaults list."""
     found: list[ConfigDocument] = []
     for path in document.builds_on:
         text = files.get(f"{path}.yaml")
@@ -202,7 +211,7 @@ def _built(
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Scripts inside the YAML, else the YAML as a configuration."""
+    """Yield the launches of scripts inside the YAML; without any, the YAML as a configuration."""
     node = yaml_node(text)
     if node is None:
         return
@@ -227,7 +236,7 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 
 
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Commands that a Python file holds as strings or lists, and configurations it holds."""
+    """Yield the launches in a Python file: commands in strings and lists, and configurations."""
     found, budget = read_python(text, name), Budget()
     for line, told in found.texts:
         yield from _shell(told, files, line, {}, budget)
@@ -242,7 +251,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
 
 
 def _merged(found: Sequence[AuditFinding]) -> list[AuditFinding]:
-    """One finding for what is the same in several cases of one command."""
+    """Return one finding for all cases of one command that have the same result."""
     groups: dict[object, list[AuditFinding]] = {}
     for each in found:
         core = (

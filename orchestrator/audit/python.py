@@ -1,6 +1,6 @@
-"""Launches in a Python file: commands in strings and lists, configurations in dictionaries.
+"""Find launches in a Python file: commands in strings and lists, configurations in dictionaries.
 
-The file is read and never run: names that are assigned once stand for their value, and an argument
+The file is read and never run. A name that is assigned once stands for its value, and an argument
 of argparse for its default.
 """
 
@@ -29,7 +29,7 @@ MOST_VALUES = 20_000
 
 @dataclass(slots=True)
 class PythonCommand:
-    """A command line. `open_end`: why there may be more words to it."""
+    """A command line. `open_end`: the reason why it may have more words."""
 
     line: int
     words: tuple[CommandWord, ...]
@@ -38,7 +38,7 @@ class PythonCommand:
 
 @dataclass(slots=True)
 class PythonFile:
-    """Commands and configurations of a file. `texts`: command lines that are one string."""
+    """The commands and configurations of a file. `texts`: command lines that are one string."""
 
     texts: list[tuple[int, str]] = field(default_factory=list)
     commands: list[PythonCommand] = field(default_factory=list)
@@ -46,7 +46,10 @@ class PythonFile:
 
 
 def read_python(text: str, name: str) -> PythonFile:
-    """Return commands and configurations. Raise UnreadableScript where it is not Python."""
+    """Return the commands and configurations of a file.
+
+    Raise UnreadableScript if it is not Python.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -70,7 +73,7 @@ class _Reader:
         self.names = {id(value): name for name, given in self.values.items() for value in given}
 
     def _note(self, node: ast.AST) -> None:
-        """Note assignments, lists that grow, arguments' defaults, keys set one by one."""
+        """Record assignments, lists that grow, defaults of arguments, and keys set one by one."""
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
@@ -89,7 +92,7 @@ class _Reader:
             self._called(node, node.func)
 
     def _called(self, node: ast.Call, func: ast.Attribute) -> None:
-        """Note `x.append(...)`, and `add_argument("--x", default=...)`."""
+        """Record `x.append(...)`, and `add_argument("--x", default=...)`."""
         if isinstance(func.value, ast.Name) and func.attr in _GROWS:
             self.grown[func.value.id] = node.lineno
         if func.attr != "add_argument":
@@ -126,7 +129,7 @@ class _Reader:
         return found
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
-        """Return a list of words in which a launch may be, else None."""
+        """Return a list of words that may hold a launch, else None."""
         words, more = self._list(node, 0)
         if not any(may_launch(word.text) for word in words):
             return None
@@ -138,7 +141,7 @@ class _Reader:
         return PythonCommand(node.lineno, tuple(words), more)
 
     def _list(self, node: ast.expr | None, depth: int) -> tuple[list[CommandWord], str]:
-        """Return the words of a list, of `[*a, ...]` and of `a + b`, and why there may be more."""
+        """Return the words of a list, `[*a, ...]` or `a + b`, and why there may be more."""
         self.left -= 1
         if self.left < 0:
             return [], "Python puts more words into it than are followed"
@@ -166,7 +169,7 @@ class _Reader:
         return words, more
 
     def _document(self, node: ast.Dict) -> ConfigDocument | None:
-        """Return a dictionary with a trainer's sections: keys over its default configuration."""
+        """Return a dictionary with a trainer's sections, as keys over its default configuration."""
         values: dict[str, Given] = {}
         self._flatten(node, "", values)
         heads = {key.partition(".")[0] for key in values}
@@ -190,7 +193,7 @@ class _Reader:
                 values[name] = Given(word.text, (value.lineno,), word.why)
 
     def _word(self, node: ast.expr, depth: int = 0) -> CommandWord:
-        """Return one word: a constant, f-string, `str(x)`, or a name or argument that is known."""
+        """Return one word: a constant, f-string, `str(x)`, or a known name or argument."""
         line = (node.lineno,)
         self.left -= 1
         if self.left < 0:

@@ -1,4 +1,4 @@
-"""Which release a launch runs on: what its script asks for by name, and what lies beside it.
+"""Find the release that a launch runs on, from names in its script and from files around it.
 
 The names of packages, repositories, images and files are those of the backends' release marks.
 """
@@ -21,7 +21,7 @@ _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)")
 
 
 def pins(text: str) -> Iterator[tuple[str, str]]:
-    """Yield libraries that a script asks for in a release: its name, and the release and why."""
+    """Yield each library whose release a script names, with the release and the reason."""
     yield from _named(text)
     for mark in marks().values():
         if mark.in_script is not None:
@@ -29,9 +29,9 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
 
 
 def versions(script: Path) -> dict[str, str]:
-    """Return the releases that the project around a script has or asks for, by library.
+    """Return the releases that the project around a script contains or requires, by library.
 
-    The nearest folder counts. A value is the release, a space, and the sentence why.
+    The nearest folder counts. A value is the release, a space, and a sentence with the reason.
     """
     found: dict[str, str] = {}
     for folder in _folders(script):
@@ -47,7 +47,7 @@ def versions(script: Path) -> dict[str, str]:
 
 
 class NeighbourFiles(Mapping[str, str]):
-    """Texts of files by the path a script gives: from its folder, or from a folder above it."""
+    """Texts of files by the path that a script gives, from its folder or a folder above."""
 
     def __init__(self, script: Path) -> None:
         self.folders = list(_folders(script))
@@ -100,7 +100,7 @@ def _add_files(folder: Path, mark: ReleaseMarks, found: dict[str, str]) -> None:
 
 
 def _folders(script: Path) -> Iterator[Path]:
-    """The script's folder and those above it, as far as the repository it is in goes."""
+    """Yield the script's folder and the folders above it, up to the root of its repository."""
     folder = script.absolute().parent
     for _ in range(UPWARDS):
         yield folder

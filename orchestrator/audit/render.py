@@ -1,4 +1,4 @@
-"""Findings for people and programs: a line, rows, JSON, SARIF, annotations of a workflow."""
+"""Write findings for people and programs: a line, rows, JSON, SARIF, workflow annotations."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -51,7 +51,7 @@ _KEY_ROWS = {
 
 
 def finding_as_json(found: AuditFinding) -> dict[str, Any]:
-    """Return the finding as a JSON object: the agreed keys, then what they rest on."""
+    """Return the finding as a JSON object: the agreed keys first, then the reasons."""
     plain = asdict(found)
     agreed = {key: plain.pop(key) for key in KEYS}
     agreed["inactive_flags"] = [each.flag for each in found.inactive_flags]
@@ -112,14 +112,14 @@ def _measured_rows(found: AuditFinding) -> Iterator[tuple[str, str]]:
 
 
 def headline(found: AuditFinding) -> str:
-    """Return what the launch optimises, in its regime."""
+    """Return the objective of the launch, in its regime."""
     if found.off_policy and found.verdict in _OFF_POLICY_WORDS:
         return _OFF_POLICY_WORDS[found.verdict]
     return WORDS[found.verdict]
 
 
 def one_line(found: AuditFinding) -> str:
-    """Return a finding in one line: place, objective, term, how sure, and how much is wrong."""
+    """Return a finding in one line: place, objective, term, confidence, number of problems."""
     case = f" [{found.case}]" if found.case else ""
     terms = [
         f"{_term(term)} in the {place}"
@@ -140,7 +140,7 @@ def one_line(found: AuditFinding) -> str:
 
 
 def annotations(found: AuditFinding) -> Iterator[str]:
-    """Yield workflow commands of GitHub Actions, which it shows beside the lines."""
+    """Yield workflow commands of GitHub Actions, which shows them at the lines."""
     for result in _results(found):
         if result["level"] == "none":
             continue
@@ -152,14 +152,14 @@ def annotations(found: AuditFinding) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Return a property of a workflow command."""
+    """Return a text escaped as a property of a workflow command."""
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
         text = text.replace(character, code)
     return text
 
 
 def change(found: AuditFinding) -> Iterator[str]:
-    """Yield the edits that give k1 in the reward."""
+    """Yield the edits that change a launch to k1 in the reward."""
     if found.change_note and found.problem:
         yield found.change_note
     for edit in found.change:
@@ -253,7 +253,7 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
 
 
 def _where(finding: AuditFinding) -> int:
-    """Return the line of the setting that decides, else the command's."""
+    """Return the line of the deciding setting, else the command's line."""
     given = [each.lines[-1] for each in finding.settings if each.lines and "kl" in each.key]
     return given[0] if given else finding.line
 

@@ -1,1 +1,1 @@
-"""Reading shell scripts as data: a symbolic walk over their syntax tree. Nothing is ever run."""
+"""Read shell scripts as data: a symbolic walk over their syntax tree. Nothing is ever run."""

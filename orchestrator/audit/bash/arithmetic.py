@@ -1,4 +1,4 @@
-"""Integer arithmetic of the shell, without a shell."""
+"""Evaluate the shell's integer arithmetic without a shell."""
 
 import operator
 import re
@@ -23,7 +23,7 @@ LONGEST = 400
 
 
 def evaluate(text: str) -> int | None:
-    """The value of an expression of numbers; None where it is anything else."""
+    """Return the value of an arithmetic expression of numbers, or None for any other text."""
     if len(text) > LONGEST:
         return None
     tokens: list[str] = []

@@ -1,4 +1,4 @@
-"""Which way a condition goes: true, false, or not known before the script runs."""
+"""Evaluate conditions of a script: true, false, or unknown before the script runs."""
 
 import fnmatch
 import re
@@ -38,9 +38,10 @@ _VALUES = ("string", "simple_expansion", "expansion", "word", "raw_string", "con
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition: `truth(ways, usual)` is its value when branches go these ways.
+    """A condition. `truth(ways, usual)` is its value if branches go these ways.
 
-    `usual`: arguments that nobody gave count as empty. `branches`: those that it depends on.
+    `usual`: True if arguments that nobody gives count as empty. `branches`: those that it depends
+    on.
     """
 
     branches: frozenset[int]
@@ -48,7 +49,7 @@ class Condition:
 
 
 def constant(known: Truth) -> Condition:
-    """Return a condition that goes the same way always."""
+    """Return a condition that always has the same value."""
     return Condition(frozenset(), lambda _ways, _usual: known)
 
 
@@ -56,7 +57,7 @@ NOT_KNOWN = constant(None)
 
 
 def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
-    """Return a condition as the shell has it: a test, a command, or several joined."""
+    """Return the condition of a syntax node: a test, a command, or several joined."""
     kind = node.type
     operands = [c for c in node.children if c.is_named]
     if kind in _GROUPS:
@@ -78,7 +79,7 @@ def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Cond
 
 
 def is_missing_argument(value: tuple[ShellText | Hole, ...]) -> bool:
-    """Return whether a value depends on an argument that nobody gave."""
+    """Return True if a value depends on an argument that nobody gives."""
     return any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in value)
 
 
@@ -91,7 +92,7 @@ def _negated(inner: Condition) -> Condition:
 
 
 def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
-    """Return `a && b`, `a -a b`, `x = y`, `x -lt y`, `x =~ y`."""
+    """Return the condition of `a && b`, `a -a b`, `x = y`, `x -lt y`, `x =~ y`."""
     operator = next((c for c in node.children if not c.is_named or c.type == "test_operator"), None)
     sides = [c for c in node.children if c.is_named and c.type != "test_operator"]
     text = source.text(operator) if operator is not None else ""
@@ -141,7 +142,7 @@ def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) ->
 
 
 def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
-    """Return `! x`, `-z x`, `-n x`, `-v x`."""
+    """Return the condition of `! x`, `-z x`, `-n x`, `-v x`."""
     operator, operand = source.text(node.children[0]), node.children[-1]
     if operator == "!":
         return _negated(condition(expander, operand, source))
@@ -155,7 +156,7 @@ def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Conditi
 
 
 def _command(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
-    """Return `true`, `false`, `:`, and a variable that holds one of them."""
+    """Return the condition of `true`, `false`, `:`, and of a variable that holds one of them."""
     text: str | None = source.text(node).strip()
     if len(node.children) == 1 and node.children[0].type == "command_name":
         text = known_text(expander.value(node.children[0], source))
@@ -163,7 +164,7 @@ def _command(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condi
 
 
 def _arithmetic(expander: Expander, text: str, line: int) -> Condition:
-    """Return `((...))`."""
+    """Return the condition of `((...))`."""
     number = known_text(expander.arithmetic(text[2:-2], line))
     return constant(number != "0") if number else NOT_KNOWN
 
@@ -171,10 +172,10 @@ def _arithmetic(expander: Expander, text: str, line: int) -> Condition:
 def _of_texts(
     values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth], *, presence: bool = False
 ) -> Condition:
-    """Return a test of texts, which is not known where one of them is not.
+    """Return the condition of a test of texts. It is unknown if one of the texts is unknown.
 
-    `presence`: it tests whether there is a value at all, which a missing argument answers. What
-    the argument would be stays open.
+    `presence`: the test asks if a value exists. A missing argument answers that, although its text
+    is unknown.
     """
 
     def truth(ways: Ways, usual: bool) -> Truth:

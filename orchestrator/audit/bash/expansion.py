@@ -1,9 +1,9 @@
-"""From words of the shell to values: quotes, variables, defaults, arrays, substitutions.
+"""Expand words of the shell to values: quotes, variables, defaults, arrays, substitutions.
 
     node --word_parts--> parts with and without quotes --terms--> words before splitting
     node --value--> one value, where the shell does not split (an assignment, a test)
 
-Nothing is run. `$(...)` stays a Hole, except for the few commands that only rearrange their words.
+Nothing is run. `$(...)` stays a Hole, except for a few commands that only rearrange their words.
 """
 
 import fnmatch
@@ -71,7 +71,7 @@ class Expander:
     # Words
 
     def terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm]:
-        """Return what a word node expands to, before it is split."""
+        """Return the words that a word node expands to, before they are split."""
         if node.type == "brace_expression" and (match := _RANGE.match(source.text(node))):
             low, high = int(match[1]), int(match[2])
             step = 1 if high >= low else -1
@@ -91,7 +91,7 @@ class Expander:
         return terms
 
     def _array_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
-        """Return one word an element of `"${a[@]}"` and `"$@"`, alone in their word; else None."""
+        """Return one word per element for a word that is only `"${a[@]}"` or `"$@"`; else None."""
         inner = node
         quoted = node.type == "string"
         if quoted:
@@ -138,15 +138,16 @@ class Expander:
         return [WordPart(_plain_word(source.text(node), line, source), True)]
 
     def value(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return a word where it is not split: the right side of an assignment, an operand."""
+        """Return the value of a word that is not split: an assignment's right side, an operand."""
         value = tuple(piece for part in self.word_parts(node, source) for piece in part.value)
         self.budget.spend(len(value))
         return value
 
     def elements(self, term: WordTerm) -> Iterator[ArrayElement]:
-        """Yield a word as array elements.
+        """Yield the array elements of a word.
 
-        What depends on one branch is split for each of its arms; on several, it stays one word.
+        A word that depends on one branch is split for each of its arms. A word that depends on
+        several branches stays one element.
         """
         if isinstance(term, BranchElements):
             yield term
@@ -175,7 +176,7 @@ class Expander:
     def _text_with_expansions(
         self, node: SyntaxNode, source: ShellSource, *, quoted: bool
     ) -> ShellValue:
-        """Return a double-quoted string or a heredoc's body: expansions, and the text between."""
+        """Return a double-quoted string or a heredoc's body: its text and its expansions."""
         at, row = node.start_byte + quoted, node.start_point[0]
         closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
         end = node.end_byte - closed
@@ -198,7 +199,7 @@ class Expander:
         return tuple(found)
 
     def heredoc(self, redirect: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return the text that a heredoc gives; expanded unless its word is quoted."""
+        """Return the text of a heredoc. It is expanded unless the heredoc's word is quoted."""
         start = next((c for c in redirect.children if c.type == "heredoc_start"), None)
         body = next((c for c in redirect.children if c.type == "heredoc_body"), None)
         if body is None:
@@ -243,7 +244,7 @@ class Expander:
         return (Hole(f"argument ${number[:LONGEST_SHOWN]}", line, unset=True),)
 
     def settled(self, elements: Iterable[ArrayElement]) -> list[ShellValue]:
-        """Return array elements, every branch going its first way."""
+        """Return array elements if every branch goes its first way."""
         return list(elements_left(elements, {}))
 
     def expansion(self, node: SyntaxNode, source: ShellSource) -> ShellValue | list[ArrayElement]:
@@ -270,7 +271,7 @@ class Expander:
         return self._operated(name, base, operation, source, line) if operation else base
 
     def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ArrayElement]:
-        """Return `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
+        """Return the value of `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
         name, _, index = subject.partition("[")
         if prefix == "!" and index:
             count = len(self.settled(self._all_elements(name, line)))
@@ -296,7 +297,7 @@ class Expander:
         return [(Hole(f"${name}", line),)] if self.sourced else []
 
     def _element(self, name: str, index: str, line: int) -> ShellValue:
-        """Return `${a[1]}`, `${a[i]}` or `${a[key]}`."""
+        """Return the value of `${a[1]}`, `${a[i]}` or `${a[key]}`."""
         number = index
         if not index.isdigit():
             number = known_text(self.variable(index.lstrip("$").strip("{}"), line)) or ""
@@ -317,7 +318,7 @@ class Expander:
     ) -> list[ArrayElement]:
         """Return the elements of `${@:2}` and `${a[@]:1:3}`.
 
-        Other operators on whole arrays are not followed: the elements stay as they are.
+        Other operators on whole arrays are not evaluated: the elements stay unchanged.
         """
         if not operation or source.text(operation[0]) != ":":
             return elements
@@ -340,7 +341,7 @@ class Expander:
         source: ShellSource,
         line: int,
     ) -> ShellValue:
-        """Return `${x:-d}`, `${x%pattern}`, `${x/old/new}`, `${x,,}` and their kin."""
+        """Return the value of `${x:-d}`, `${x%pattern}`, `${x/old/new}`, `${x,,}` and the like."""
         operator = source.text(operation[0])
         if operator in _DEFAULTS:
             return self._defaulted(name, base, operator, operation[1:], source)
@@ -369,7 +370,10 @@ class Expander:
         operands: list[SyntaxNode],
         source: ShellSource,
     ) -> ShellValue:
-        """Return `${x:-d}` and its kin: without arguments and environment, unset is unset."""
+        """Return the value of `${x:-d}` and the like. `:=` also assigns the default.
+
+        A variable that only an argument or the environment could set counts as unset.
+        """
         default = tuple(piece for node in operands for piece in self.value(node, source))
         only = base[0] if len(base) == 1 else None
         if isinstance(only, BranchValue) and len(list(branches_in(base))) == 1:
@@ -383,7 +387,7 @@ class Expander:
     # Substitutions
 
     def arithmetic(self, text: str, line: int) -> ShellValue:
-        """Return the value of `$((text))`, where every variable in it is a number."""
+        """Return the value of `$((text))`, if every variable in it is a number."""
         if len(text) > arithmetic.LONGEST:
             return (Hole("arithmetic", line),)
         for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
@@ -397,7 +401,11 @@ class Expander:
         return (ShellText(str(number), line),)
 
     def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return `$(...)`: `echo`, `basename`, `dirname` and `cat <<EOF` need no running."""
+        """Return the value of `$(...)`: a Hole, unless the command only rearranges its words.
+
+        Such commands are `echo`, `basename`, `dirname` and `cat <<EOF`. They are evaluated, not
+        run.
+        """
         line = source.line(node)
         shown = " ".join(source.text(node).split())[:LONGEST_SHOWN]
         unknown: ShellValue = (Hole(f"the output of {shown}", line),)
@@ -416,7 +424,7 @@ class Expander:
         return unknown
 
     def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
-        """Return the output of a command that only rearranges its words; else None."""
+        """Return the output of a command that only rearranges its words, else None."""
         words = [self.value(c, source) for c in command.children if c.type != "file_redirect"]
         name = known_text(words[0]) if words else None
         if name == "echo" and len(words) >= 2:
@@ -430,12 +438,15 @@ class Expander:
 
 
 def _index(text: str) -> int | None:
-    """Return a number of an element; None for other text and for numbers beyond all use."""
+    """Return the number of an array element.
+
+    Return None for other text and for very large numbers.
+    """
     return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
 def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
-    """Yield a term's words as values: unquoted text is split at blanks, other pieces are kept."""
+    """Yield a term's words as values. Split unquoted text at blanks; keep other pieces."""
     if all(part.quoted for part in term):
         yield tuple(piece for part in term for piece in part.value)
         return
@@ -467,7 +478,7 @@ def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
 
 
 def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
-    """Return text in which a nested source's private characters become what they stand for."""
+    """Return text in which a nested source's private characters are replaced by their values."""
     if not source.pieces:
         return literal(text, line)
     found: list[ShellText | Hole | BranchValue] = []
@@ -482,7 +493,7 @@ def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
 
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:
-    """Return `${text%pattern}` and its kin; `#` and `%` take the shortest match."""
+    """Return the value of `${text%pattern}` and similar; `#` and `%` remove the shortest match."""
     cuts = range(len(text) + 1)
     for cut in cuts if operator in ("#", "%%") else reversed(cuts):
         part, kept = (text[:cut], text[cut:]) if operator[0] == "#" else (text[cut:], text[:cut])
@@ -492,7 +503,7 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
 
 
 def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:
-    """Return what a default operator makes of a value."""
+    """Return the value that a default operator gives."""
     unset = base != EMPTY and all(
         isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
     )

@@ -1,11 +1,11 @@
-"""Reading a script from its first line to its last without running any of it.
+"""Read a script from its first line to its last without running any of it.
 
-`Interpreter.statement` reads one statement of any kind. A condition whose way is not known opens a
-Branch: every arm is read from the same scope, and the scopes are merged after it. Programs that are
-not part of the shell become `commands`, which is what a launch script is for. Scripts within the
-script (`bash -c`, `eval`, heredocs, files it writes, scripts beside it) are read in their place.
+`Interpreter.statement` reads one statement of any kind. A condition whose value is unknown opens a
+Branch: every arm is read from the same scope, and the scopes are merged after it. Programs outside
+the shell become `commands`; a launch is one of them. A script within the script (`bash -c`, `eval`,
+heredocs, files that it writes, scripts in its folder) is read at the place that runs it.
 
-A statement ends in a Flow: None, or how it leaves what it stands in.
+Reading a statement returns a Flow: None, or the way in which the statement leaves its block.
 """
 
 import fnmatch
@@ -70,7 +70,7 @@ _NO_LAUNCH = re.compile(
 
 
 class Interpreter(Expander):
-    """A reading in progress."""
+    """The state of reading one script."""
 
     def __init__(
         self, budget: Budget, neighbours: Mapping[str, str], *, every_way: bool = False
@@ -94,7 +94,7 @@ class Interpreter(Expander):
         self._opened = 0
 
     def statement(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read one statement. Words, comments and punctuation are none."""
+        """Read one statement. Words, comments and punctuation are no statements."""
         read = self._STATEMENTS.get(node.type)
         if read is None:
             return None
@@ -108,7 +108,7 @@ class Interpreter(Expander):
             self._depth -= 1
 
     def statements(self, nodes: Sequence[SyntaxNode], source: ShellSource) -> Flow:
-        """Read statements until one leaves."""
+        """Read statements until one of them leaves the block."""
         for node in nodes:
             flow = self.statement(node, source)
             if flow is not None:
@@ -164,7 +164,7 @@ class Interpreter(Expander):
     # Forks
 
     def _if(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Test conditions in turn; those that are not known open a branch."""
+        """Test conditions in turn. An unknown condition opens a branch."""
         clauses: list[tuple[Condition, list[SyntaxNode], str]] = []
         for clause in (node, *(c for c in node.children if c.type == "elif_clause")):
             tests, body = _clause(clause)
@@ -194,7 +194,7 @@ class Interpreter(Expander):
         return self._fork(bodies, labels, needed, arms, source)
 
     def _case(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read the arm whose pattern fits; every arm, where the word is not known."""
+        """Read the arm whose pattern fits. If the word is unknown, read every arm."""
         subject = node.child_by_field_name("value")
         if subject is None:
             return None
@@ -263,7 +263,7 @@ class Interpreter(Expander):
         arms: Arms,
         source: ShellSource,
     ) -> Flow:
-        """Read every arm that is possible, then go on with what is known after all of them."""
+        """Read every possible arm, then continue with the merged scope."""
         outcomes = [(ways, arms(ways, False)) for ways in self.ways_of(needed)]
         possible = sorted({arm for _, each in outcomes for arm in each})
         if len(possible) == 1:
@@ -300,7 +300,7 @@ class Interpreter(Expander):
         return self._merge(number, before, scopes, flows)
 
     def _merge(self, number: int, before: Scope, scopes: list[Scope], flows: list[Flow]) -> Flow:
-        """Go on after a fork with the arms that come to its end."""
+        """Merge the scopes of the arms that reach the end of a fork, and continue after it."""
         alive = [i for i, flow in enumerate(flows) if flow is None]
         branch = self.branches[number]
         if not alive:
@@ -315,7 +315,7 @@ class Interpreter(Expander):
         return None
 
     def ways_of(self, needed: Iterable[int]) -> list[Ways]:
-        """Return every way that these branches can go from here, at most MOST_WAYS."""
+        """Return every way that these branches can still go, at most MOST_WAYS."""
         fixed = dict(self.guard)
         free = sorted({branch for branch in needed if branch not in fixed})
         arms = [
@@ -333,7 +333,7 @@ class Interpreter(Expander):
         return found or [fixed]
 
     def _possible(self, ways: Ways) -> bool:
-        """Return whether branches that others decide go the way they are decided to."""
+        """Return True if branches that other branches decide go the decided way."""
         return not any(
             decided != arm and all(ways.get(b) == a for b, a in others.items())
             for branch, arm in ways.items()
@@ -343,7 +343,7 @@ class Interpreter(Expander):
     # Loops
 
     def _for(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read `for x in ...`: one turn a value; `for x` alone goes over the arguments."""
+        """Read `for x in ...` once for each value; `for x` alone goes over the arguments."""
         subject, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if subject is None or body is None:
             return None
@@ -374,7 +374,7 @@ class Interpreter(Expander):
         return None
 
     def _c_style_for(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read `for ((i = 0; ...))`: one turn, in which the counter is not known."""
+        """Read `for ((i = 0; ...))` once, with an unknown counter."""
         for child in node.children:
             if child.type == "variable_assignment":
                 self.statement(child, source)
@@ -388,7 +388,7 @@ class Interpreter(Expander):
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read it as often as its condition is known to hold, and once where that is not known."""
+        """Read a loop as often as its condition is true, once if the condition is unknown."""
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
         until = node.children[0].type == "until" if node.children else False
@@ -447,7 +447,7 @@ class Interpreter(Expander):
         stdin: ShellValue | None = None,
         target: ShellValue | None = None,
     ) -> Flow:
-        """Read one simple command. `more`: words that the grammar has put elsewhere."""
+        """Read one simple command. `more`: words that the grammar puts elsewhere in the tree."""
         terms: list[WordTerm] = []
         for child in node.children:
             if child.type == "variable_assignment":
@@ -469,7 +469,7 @@ class Interpreter(Expander):
         stdin: ShellValue | None = None,
         target: ShellValue | None = None,
     ) -> Flow:
-        """Read a command of words already expanded."""
+        """Read a command of words that are already expanded."""
         words = [each for term in terms for each in self.elements(term)]
         self.budget.spend(len(words))
         if not words:
@@ -499,7 +499,7 @@ class Interpreter(Expander):
         return _NO_LAUNCH.fullmatch(name) is not None
 
     def _start(self, terms: tuple[WordTerm, ...], words: Sequence[ArrayElement], line: int) -> None:
-        """Note a program that the script starts."""
+        """Record a program that the script starts."""
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(text) for each in words for text in _texts(each))
@@ -520,7 +520,7 @@ class Interpreter(Expander):
     # Scripts within the script
 
     def run_text(self, text: ShellValue, *, arguments: tuple[ArrayElement, ...] = ()) -> None:
-        """Read a string as a script, in the scope it is in."""
+        """Read a string as a script, in the current scope."""
         if self._nested >= MOST_NESTED:
             self.caveats.add(f"only the first {MOST_NESTED} scripts within the script were read")
             return
@@ -538,9 +538,9 @@ class Interpreter(Expander):
                 return
 
     def _nested_source(self, text: ShellValue, ways: Ways) -> ShellSource | None:
-        """Return a value as a text to read; a piece that is not text gets a private character.
+        """Return a value as a text to read, or None if it is too long.
 
-        None where it is too long.
+        A piece that is not text becomes a private character.
         """
         data: list[bytes] = []
         starts: list[int] = []
@@ -566,13 +566,16 @@ class Interpreter(Expander):
         return ShellSource(b"".join(data), starts, lines, 1, private)
 
     def _write(self, path: ShellValue | None, text: ShellValue | None) -> None:
-        """Note a heredoc written to a file that may be run later."""
+        """Record a heredoc that is written to a file, which may be run later."""
         if text is not None:
             name = known_text(path) if path is not None else None
             self.written[name or f"unnamed file {len(self.written)}"] = text
 
     def _runs_script(self, name: str, words: Sequence[ArrayElement], line: int) -> bool:
-        """Read `bash -c '...'`, scripts that this one has written, and scripts beside it."""
+        """Read `bash -c '...'`, scripts that this script has written, and scripts in its folder.
+
+        Return True if the command was one of them.
+        """
         texts = [_text(each) for each in words]
         if name in SHELLS and "-c" in texts[:4]:
             at = texts.index("-c") + 1
@@ -594,9 +597,9 @@ class Interpreter(Expander):
         return False
 
     def _neighbour(self, path: ShellValue) -> str | None:
-        """Return the text of a script beside this one, or None.
+        """Return the text of another script in the script's folder, or None.
 
-        A folder that is not known is left out of its path.
+        An unknown folder is left out of its path.
         """
         name = ""
         for piece in pieces(path, {}):
@@ -611,7 +614,10 @@ class Interpreter(Expander):
         return text
 
     def _runs_strings(self, words: Sequence[ArrayElement]) -> bool:
-        """Read whole commands that a command is given as one word (`srun bash -c "..."`)."""
+        """Read commands that a command gets as one word (`srun bash -c "..."`).
+
+        Return True if it has any.
+        """
         values = [each for each in words if not isinstance(each, BranchElements)]
         texts = [readable_text(each) for each in values]
         if any(may_launch(text) and not re.search(r"\s", text.strip()) for text in texts):
@@ -664,7 +670,7 @@ class Interpreter(Expander):
         return None
 
     def _read_heredoc(self, arguments: tuple[ArrayElement, ...], text: ShellValue) -> None:
-        """Give the variable named last the text: `read -r -d '' x <<EOF`."""
+        """Assign the text to the variable named last: `read -r -d '' x <<EOF`."""
         for name in self._names(arguments[-1:]):
             self.scope.variables[name] = text
 
@@ -679,7 +685,7 @@ class Interpreter(Expander):
         return None
 
     def _names(self, arguments: Iterable[ArrayElement]) -> list[str]:
-        """Return the arguments that can name a variable."""
+        """Return the arguments that can be names of variables."""
         texts = [known_text(each) or "" for each in self.settled(arguments)]
         return [text for text in texts if text.isidentifier()]
 
@@ -745,7 +751,7 @@ _Builtin = Callable[[Interpreter, tuple[ArrayElement, ...], int], Flow]
 def _appended(
     before: ShellValue | ShellArray, more: ShellValue | ShellArray
 ) -> ShellValue | ShellArray:
-    """Return `x+=...`: more elements of an array, or more text."""
+    """Return the value after `x+=...`: further elements of an array, or further text."""
     if isinstance(before, tuple) and isinstance(more, tuple):
         return (*before, *more)
     head: tuple[ArrayElement, ...] = (
@@ -755,7 +761,7 @@ def _appended(
 
 
 def _clause(node: SyntaxNode) -> tuple[list[SyntaxNode], list[SyntaxNode]]:
-    """Return the condition's statements and the body's, of an `if` or an `elif`."""
+    """Return the statements of the condition and of the body of an `if` or an `elif`."""
     tests: list[SyntaxNode] = []
     body: list[SyntaxNode] = []
     part = tests
@@ -776,12 +782,12 @@ def _case_body(item: SyntaxNode) -> list[SyntaxNode]:
 
 
 def _text(element: ArrayElement) -> str | None:
-    """Return the text of one element, or None where it is not known."""
+    """Return the text of one element, or None if it is unknown."""
     return None if isinstance(element, BranchElements) else known_text(element)
 
 
 def _texts(element: ArrayElement) -> Iterable[str]:
-    """Yield the text of an element, of whichever way it may go."""
+    """Yield every text that an element may have."""
     if isinstance(element, BranchElements):
         for arm in element.arms:
             for inner in arm:

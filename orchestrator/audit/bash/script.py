@@ -1,4 +1,4 @@
-"""A shell script -> the command lines that it would start, in each of its cases."""
+"""Return the command lines that a shell script would start, in each of its cases."""
 
 import re
 from collections import deque
@@ -46,8 +46,9 @@ def launches(
 ) -> tuple[list[Launch], dict[str, str]]:
     """Return the command lines, and the texts of files that the script writes.
 
-    `files`: scripts it may call, by the path it calls them by. `budget`: what is left for the file
-    that the script is in. Raise UnreadableScript for a script nested or branching beyond all use.
+    `files`: scripts it may call, by the path it calls them by. `budget`: the rest of the budget of
+    the file that contains the script. Raise UnreadableScript if nesting or branching exceeds the
+    limits.
     """
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()
@@ -84,7 +85,7 @@ def _read(
     *,
     every_way: bool,
 ) -> tuple[Interpreter, str]:
-    """Return the reading, and why it stopped before the end, if it did."""
+    """Return the reading, and why it stopped before the end of the script, if it did."""
     run = Interpreter(budget, files, every_way=every_way)
     for name, given in environment.items():
         run.scope.variables[name] = (ShellText(given, source.first_line),)
@@ -102,9 +103,9 @@ def _read(
 
 
 def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> None:
-    """Read on behind an error of the syntax that has swallowed a launch.
+    """Continue after a syntax error that has hidden a launch.
 
-    The lines after the one where the error opens are read as a script of their own in the scope so
+    Read the lines after the one where the error begins as a script of their own, in the scope so
     far.
     """
     for _ in range(MOST_RESTARTS):
@@ -124,7 +125,7 @@ def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> 
 
 
 def _error_row(tree: SyntaxNode) -> int | None:
-    """Return the row where the outermost error that goes on over several rows opens."""
+    """Return the row where the outermost error over several rows begins."""
     todo = deque([tree])
     while todo:
         node = todo.popleft()
@@ -136,7 +137,7 @@ def _error_row(tree: SyntaxNode) -> int | None:
 
 
 def _read_leftovers(run: Interpreter) -> None:
-    """Read functions nobody calls and scripts nobody starts: a launch may be in them."""
+    """Read functions that nobody calls and scripts that nobody starts: they may hold a launch."""
     for name, (body, source) in list(run.scope.functions.items()):
         if name not in run.called and may_launch(source.text(body)):
             run.scope.in_function = False
@@ -148,15 +149,14 @@ def _read_leftovers(run: Interpreter) -> None:
 
 
 def _first_text(value: ShellValue) -> str:
-    """Return the known text of a value, branches going their first way."""
+    """Return the known text of a value, if branches go their first way."""
     return "".join(p.text for p in pieces(value, {}) if isinstance(p, ShellText))
 
 
 def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, tuple[int, tuple[str, ...]]]:
-    """Find commands whose line was not continued as meant.
+    """Find commands whose continuation over several lines is broken.
 
-    Return, for the index of each, the line from which flags follow that it does not get, and those
-    flags.
+    Return, for the index of each, the line on which the lost flags begin, and those flags.
     """
     cut: dict[int, tuple[int, tuple[str, ...]]] = {}
     head: int | None = None
@@ -171,7 +171,7 @@ def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, tuple[int, tupl
 
 
 def _is_flag(command: ShellCommand) -> bool:
-    """Return whether it is no command but flags of one before it: `a.b=c`, `--flag`."""
+    """Return True if a command is in fact a flag of an earlier command: `a.b=c`, `--flag`."""
     first = command.terms[0] if command.terms else None
     if first is None or isinstance(first, BranchElements):
         return False
@@ -182,7 +182,7 @@ def _is_flag(command: ShellCommand) -> bool:
 def _cases(
     run: Interpreter, command: ShellCommand, cut: tuple[int, tuple[str, ...]] | None
 ) -> Iterator[Launch]:
-    """Yield the command in every case that could matter to its KL."""
+    """Yield the command in every case that could change its KL."""
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
         needed |= _branches_that_matter(term)
@@ -205,7 +205,7 @@ def _cases(
 
 
 def _branches_that_matter(term: WordTerm) -> set[int]:
-    """Return the branches of a word, if any of its texts could matter to the KL."""
+    """Return the branches of a word, if one of its texts could change the KL."""
     branches = (
         set(branches_in_elements((term,)))
         if isinstance(term, BranchElements)
@@ -215,7 +215,7 @@ def _branches_that_matter(term: WordTerm) -> set[int]:
 
 
 def _all_texts(term: WordTerm) -> Iterator[str]:
-    """Yield every text that is anywhere in a word, in no order."""
+    """Yield every text in a word, in no order."""
     todo: list[object] = [term]
     while todo:
         each = todo.pop()
@@ -230,7 +230,7 @@ def _all_texts(term: WordTerm) -> Iterator[str]:
 
 
 def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
-    """Return the branches and those that decide them."""
+    """Return the branches and the branches that decide them."""
     todo, found = list(needed), set(needed)
     while todo:
         for others, _ in run.branches[todo.pop()].decided:
@@ -247,7 +247,7 @@ def _is_promising(words: Sequence[CommandWord]) -> bool:
 
 
 def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:
-    """Return which way the script went to come here, in words; None where there is one way."""
+    """Return, in words, the way by which the script reaches a command; None for a single way."""
     labels = [run.branches[b].labels for b in ways]
     taken = [each[arm] for each, arm in zip(labels, ways.values(), strict=True) if len(each) > 1]
     return ", ".join((*command.loops, *taken)) or None

@@ -1,4 +1,4 @@
-"""The text being read, its syntax tree, and how much reading one file may cost."""
+"""The text being read, its syntax tree, and the budget for reading one file."""
 
 import time
 from bisect import bisect_right
@@ -17,15 +17,15 @@ CHUNK = 65_536
 
 
 class TooDeep(Exception):
-    """The script is nested deeper, or is longer, than anything a launch needs."""
+    """Raised if the script is nested deeper, or is longer, than any launch needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellSource:
     """A text being read: the file, or a string in it that is run as a script of its own.
 
-    A nested string is put together from pieces of several lines, so it keeps the line of the file
-    for each of its bytes.
+    A nested string consists of pieces from several lines, so it stores the file's line for each of
+    its bytes.
     """
 
     data: bytes
@@ -46,7 +46,7 @@ class ShellSource:
         return self.line_at(node.start_byte, node.start_point[0])
 
     def line_at(self, byte: int, row: int) -> int:
-        """Return the line of the file of a byte, which is on that row of this text."""
+        """Return the file's line of a byte that is on `row` of this text."""
         if self.starts is None:
             return row + self.first_line
         return self.lines[max(bisect_right(self.starts, byte) - 1, 0)] if self.lines else 1
@@ -54,7 +54,10 @@ class ShellSource:
 
 @dataclass(slots=True)
 class Budget:
-    """What may still be spent on one file. Every method raises TooDeep when it is used up."""
+    """The budget that is left for one file.
+
+    Every method raises TooDeep if the budget is used up.
+    """
 
     steps: int = MOST_STEPS
     work: int = MOST_WORK
@@ -75,8 +78,8 @@ class Budget:
     def parse(self, data: bytes) -> SyntaxNode:
         """Return the root of the syntax tree.
 
-        The grammar searches for the best repair of a broken script, which can take for ever: it is
-        stopped when its time is up.
+        The grammar searches for the best repair of a broken script, which may take very long. Stop
+        it when its time is up.
         """
         parser = _parser()
         start = time.thread_time()

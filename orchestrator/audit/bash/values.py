@@ -1,8 +1,8 @@
-"""Values of a script that is not run: text where it is known, and what stands in for the rest.
+"""Values of a script that is not run: known text, and placeholders for the rest.
 
-A value is a sequence of pieces. A piece is text, a Hole (only running the script would tell), or a
+A value is a sequence of pieces. A piece is text, a Hole (known only when the script runs), or a
 BranchValue (one of several values, by the way that a branch of the script goes). `Ways` chooses the
-ways; every function that takes them lets a branch that is not named go its first way.
+ways. In every function that takes Ways, a branch that is not in it goes its first way.
 """
 
 import re
@@ -20,14 +20,14 @@ HEAVIEST = 6_000
 
 
 class ShellText(NamedTuple):
-    """Known text, and the line it stands on."""
+    """Known text, and its line."""
 
     text: str
     line: int
 
 
 class Hole(NamedTuple):
-    """Text that only running the script would tell, and why.
+    """Text that is known only when the script runs, and the reason.
 
     `unset`: a variable that nobody sets, which is empty unless the environment has it.
     """
@@ -93,7 +93,7 @@ class Branch:
 
 @dataclass(slots=True)
 class Scope:
-    """What is known at one point of a script."""
+    """The variables, functions and arguments at one point of a script."""
 
     variables: dict[str, ShellValue | ShellArray] = field(default_factory=dict)
     functions: dict[str, tuple[SyntaxNode, ShellSource]] = field(default_factory=dict)
@@ -101,11 +101,11 @@ class Scope:
     in_function: bool = False
 
     def copy(self) -> "Scope":
-        """Return a scope that can be changed on its own."""
+        """Return an independent copy of the scope."""
         return Scope(dict(self.variables), dict(self.functions), self.arguments, self.in_function)
 
     def restore(self, other: "Scope") -> None:
-        """Take everything from another scope, in place."""
+        """Take all values from another scope, in place."""
         self.variables, self.functions = other.variables, other.functions
         self.arguments = other.arguments
 
@@ -126,7 +126,7 @@ class ShellCommand:
 
 
 def literal(text: str, line: int) -> ShellValue:
-    """Return known text as a value; each line of it keeps its number."""
+    """Return known text as a value. Each line of the text keeps its number."""
     if "\n" not in text:
         return (ShellText(text, line),) if text else EMPTY
     lines = text.split("\n")
@@ -135,7 +135,7 @@ def literal(text: str, line: int) -> ShellValue:
 
 
 def pieces(value: ShellValue, ways: Ways) -> Iterator[ShellText | Hole]:
-    """Yield the pieces of a value that are left when branches go these ways."""
+    """Yield the pieces that remain of a value if branches go these ways."""
     for piece in value:
         if isinstance(piece, BranchValue):
             yield from pieces(piece.arms[ways.get(piece.branch, 0)], ways)
@@ -144,7 +144,7 @@ def pieces(value: ShellValue, ways: Ways) -> Iterator[ShellText | Hole]:
 
 
 def known_text(value: ShellValue) -> str | None:
-    """Return the text of a value, unset variables as nothing; None where it is not known."""
+    """Return the text of a value, with unset variables empty; None if a piece is unknown."""
     texts = []
     for piece in value:
         if isinstance(piece, ShellText):
@@ -155,7 +155,7 @@ def known_text(value: ShellValue) -> str | None:
 
 
 def readable_text(value: ShellValue) -> str:
-    """Return the text of a value with `?` for what is not known; branches go their first way."""
+    """Return the text of a value with `?` for unknown pieces, if branches go their first way."""
     return "".join(p.text if isinstance(p, ShellText) else "?" for p in pieces(value, {}))
 
 
@@ -180,7 +180,7 @@ def branches_in_elements(elements: Iterable[ArrayElement]) -> Iterator[int]:
 
 
 def elements_left(elements: Iterable[ArrayElement], ways: Ways) -> Iterator[ShellValue]:
-    """Yield the array elements that are left when branches go these ways."""
+    """Yield the array elements that remain if branches go these ways."""
     for each in elements:
         if isinstance(each, BranchElements):
             yield from elements_left(each.arms[ways.get(each.branch, 0)], ways)
@@ -189,7 +189,7 @@ def elements_left(elements: Iterable[ArrayElement], ways: Ways) -> Iterator[Shel
 
 
 def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
-    """Yield the words that a term expands to: unquoted parts are split where they hold blanks."""
+    """Yield the words that a term expands to. Unquoted parts are split at blanks."""
     if isinstance(term, BranchElements):
         for value in elements_left((term,), ways):
             yield from command_words((WordPart(value, True),), ways)
@@ -208,7 +208,7 @@ def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
 
 
 class _WordBuilder:
-    """Words being put together from pieces."""
+    """A builder that puts words together from pieces."""
 
     def __init__(self) -> None:
         self.words: list[CommandWord] = []
@@ -237,7 +237,7 @@ class _WordBuilder:
                 self.add(chunk, line)
 
     def finish(self) -> list[CommandWord]:
-        """End the word that has begun, and return all."""
+        """End the current word, and return all words."""
         if self.begun:
             self.words.append(CommandWord(self.text, tuple(self.lines), tuple(self.why)))
         self._clear()
@@ -247,7 +247,7 @@ class _WordBuilder:
 def bounded(
     value: ShellValue | ShellArray, spend: Callable[[int], None]
 ) -> ShellValue | ShellArray:
-    """Return the value, or a hole where it has grown beyond use. `spend` gets its weight."""
+    """Return the value, or a hole if it has grown too large. `spend` gets its weight."""
     left = [HEAVIEST]
     items = value.elements if isinstance(value, ShellArray) else (value,)
     fits = all(_weigh(each, left) for each in items)
@@ -259,7 +259,7 @@ def bounded(
 
 
 def _weigh(each: ArrayElement, left: list[int]) -> bool:
-    """Take the weight of a value from what is left; return False where that is not enough."""
+    """Subtract the weight of a value from what is left; return False if that is not enough."""
     left[0] -= 1
     if isinstance(each, BranchElements):
         return left[0] > 0 and all(_weigh(e, left) for arm in each.arms for e in arm)
@@ -275,7 +275,7 @@ def _weigh(each: ArrayElement, left: list[int]) -> bool:
 def merge_scopes(
     branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]
 ) -> Scope:
-    """Return the scope after a fork: what differs between its arms becomes a BranchValue."""
+    """Return the scope after a fork. Values that differ between its arms become a BranchValue."""
     after = arms[0].copy()
     for name in {name for arm in arms for name in arm.variables}:
         values = [arm.variables.get(name, before.variables.get(name)) for arm in arms]
@@ -294,7 +294,7 @@ def merge_scopes(
 def _branched(
     branch: int, name: str, values: Sequence[ShellValue | ShellArray | None]
 ) -> ShellValue | ShellArray:
-    """Return one value of several; elements that all arrays begin with are kept as they are."""
+    """Return one value made of several. Elements that all arrays begin with are kept unchanged."""
     if any(isinstance(each, ShellArray) for each in values):
         arms = [_elements(each) for each in values]
         shared = 0
