@@ -1,1 +1,1 @@
-"""What the gradient of a KL configuration really is, with proof."""
+"""The laboratory: the objective whose gradient a KL configuration really is, with proof."""

@@ -92,7 +92,7 @@ _STATES = (("", "q", ""), ("@rollout", "μ", " at the rollout policy's states"))
 
 
 def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, words and formula of every objective that is no KL divergence."""
+    """Yield key, words and formula of every objective that is not a KL divergence."""
     others = [each for each in plain if not each.is_reverse_kl]
     for k in others:
         yield f"mean_{k.name}", f"mean of {k.symbol} over sequences", f"∇ E_q Σ_t {k.symbol}"
@@ -128,7 +128,10 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
 
 
 def _ppo_costs(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, cost and whose cost it is (empty: the policy's) of PPO's local surrogates."""
+    """Yield key, cost and owner of the cost of PPO's local surrogates.
+
+    An empty owner stands for the policy.
+    """
     for k in plain:
         yield f"ppo_{k.name}", k.symbol, ""
     for k in plain:

@@ -1,4 +1,4 @@
-"""KL configurations, which the laboratory measures: where an estimate enters an update, and how."""
+"""The KL configurations of the laboratory: where and how an estimate enters an update."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -69,7 +69,11 @@ class KlConfiguration:
 
     @property
     def label(self) -> str:
-        """`k1.reward`, `k3.both`, `rho_k3.loss@sequence`, `k1.reward-leave_one_out(4)`."""
+        """Return the label, such as `k1.reward`, `k3.both` or `rho_k3.loss@sequence`.
+
+        The KL's policy, centring and clamp follow where they are not the default: `k1.reward-
+        leave_one_out(4)`.
+        """
         text = f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
         if self.ratio != "token":
             text += f"@{self.ratio}"

@@ -1,9 +1,9 @@
-"""Derivation of the verdicts: every configuration's exact gradient against every objective.
+"""Derive the verdicts: compare every configuration's exact gradient with every objective.
 
 The rows of orch's own estimators are stored in verdicts.json, so that `orch plan` need not compute
-them; a test derives them again and compares. Write the file with
-`orch lab --verdicts > orchestrator/kl/verdicts.json`. The rows of an added estimator are derived
-when they are asked for (`derive_one`).
+them. A test derives them again and compares. Write the file with `orch lab --verdicts >
+orchestrator/kl/verdicts.json`. The rows of an added estimator are derived when they are first
+needed (`derive_one`).
 """
 
 import json
@@ -35,8 +35,8 @@ ROUNDING = 1e-9
 def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Return one row per configuration, on- and off-policy: objective, terms, bias, pull, noise.
 
-    `estimators`: those to derive; None: all that a spec may ask for. Raise LaboratoryError on an
-    estimator whose entry is wrong: `problems` says how.
+    `estimators`: the estimators to derive; None: all that a spec may ask for. Raise LaboratoryError
+    for an estimator whose entry is wrong; `problems` describes the faults.
     """
     chosen = tuple(names() if estimators is None else estimators)
     for name in chosen:
@@ -57,10 +57,10 @@ def as_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def problems(form: EstimatorEntry) -> list[str]:
-    """Return in what an entry contradicts itself, as sentences; none where it is sound.
+    """Return the contradictions of an entry, as sentences; an empty list if it has none.
 
-    Its slope is compared with central differences of its value, and its mean with the reverse KL,
-    where it claims to have that mean, and where it does not.
+    Compare its slope with central differences of its value. Compare its mean with the reverse KL:
+    they must be equal if the entry says so, and differ if not.
     """
     x = np.concatenate([np.linspace(-2.0, -0.05, 40), np.linspace(0.05, 2.0, 40)])
     faults = []
@@ -117,7 +117,7 @@ def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]
 
 
 def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlConfiguration]:
-    """Yield every configuration a spec can ask for, and those with the ratio of the sequence."""
+    """Yield every configuration that a spec can ask for, and those with the sequence ratio."""
     ratios: Sequence[Ratio] = ("token", "sequence")
     for estimator in estimators:
         for placement in PLACEMENTS:
@@ -142,7 +142,7 @@ def _bias(mean: FloatTable, truth: FloatTable) -> float:
 
 
 def _pull(mean: FloatTable, truth: FloatTable) -> float:
-    """Return how far the mean gradient goes along the true one: 1 as far, 0 not, < 0 away."""
+    """Return the length of the mean gradient along the true one: 1 equal, 0 none, < 0 opposite."""
     pull = mean @ truth / (truth @ truth)
     return 0.0 if abs(pull) < ROUNDING else float(f"{pull:.4g}")
 

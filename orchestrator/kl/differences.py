@@ -1,4 +1,4 @@
-"""The ways in which dialects differ, one by one and in words: the steps of an ablation."""
+"""The differences between dialects, one by one and in words: the steps of an ablation."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -167,7 +167,7 @@ def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
 
 
 def describe(dialect: Dialect, name: str) -> str:
-    """Return in words what a dialect does where this difference can be."""
+    """Return in words how a dialect behaves in this difference."""
     difference = DIFFERENCES[name]
     return difference.words(getattr(dialect, difference.fields[0]))
 

@@ -1,10 +1,11 @@
-"""The KL estimate of each token, with its gradient, for NumPy arrays and torch tensors alike.
+"""Compute the KL estimate of each token, with its gradient, for NumPy arrays and torch tensors.
 
-The estimators themselves are the table of orchestrator/estimators.py, which this module offers too;
-here are what a trainer does with one: importance ratios, clamps, centring over a group.
+The estimators themselves are the table of orchestrator/estimators.py, which this module re-exports.
+This module adds what a trainer does with one: importance ratios, clamps, centring over a group.
 
-x = log pi_theta - log pi_ref of a sampled token (so log r = -x); w = pi_theta / pi_rollout, of the
-token or of its whole sequence. NumPy is imported by what needs it: backends name their bounds here.
+x = log pi_theta - log pi_ref of a sampled token (so log r = -x). w = pi_theta / pi_rollout, of the
+token or of its whole sequence. NumPy is imported inside functions, because backends import this
+module for their clamps.
 """
 
 from math import inf
@@ -60,7 +61,7 @@ group, or the mean of the whole group."""
 
 
 class Clamp(NamedTuple):
-    """Bounds a library puts on an estimate: on |log r| before it, on |estimate| after it."""
+    """The bounds of a library on an estimate: on |log r| before it, on |estimate| after it."""
 
     log_ratio: float | None = None
     value: float | None = None
@@ -169,7 +170,7 @@ def _exp(x: Array) -> Array:
 
 
 def _where(condition: Array, x: Array) -> Array:
-    """Return x, and 0 where the condition does not hold."""
+    """Return x where the condition holds, else 0."""
     if hasattr(x, "detach"):
         return x.where(condition, x.new_zeros(()))
     import numpy as np

@@ -1,4 +1,4 @@
-"""The paper's Fig. 1: as plain data for the report and `orch lab`, and drawn with matplotlib."""
+"""The paper's Fig. 1, as plain data for the report and `orch lab`, and drawn with matplotlib."""
 
 import math
 import textwrap

@@ -53,9 +53,9 @@ class ToyPolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabSetting:
-    """The policies of an experiment: the trained, the reference, the one that samples; and T.
+    """The policies of an experiment (trained, reference, rollout) and the number of tokens T.
 
-    Raise LaboratoryError on parameters that are not finite, on less than one token, and on a
+    Raise LaboratoryError for parameters that are not finite, for less than one token, and for a
     rollout policy that never writes what the policy writes.
     """
 
@@ -95,17 +95,17 @@ class LabSetting:
 
     @property
     def on_policy(self) -> bool:
-        """Whether the policy itself wrote the samples."""
+        """Return True if the policy itself wrote the samples."""
         return self.rollout is None or self.rollout == self.policy
 
     @property
     def sampler(self) -> ToyPolicy:
-        """The policy that wrote the samples."""
+        """Return the policy that wrote the samples."""
         return self.rollout or self.policy
 
 
 class Tables(NamedTuple):
-    """What one token contributes, [2, T] each; `score` is [2 parameters, 2, T]."""
+    """The quantities of one token, [2, T] each; `score` is [2 parameters, 2, T]."""
 
     logp: FloatTable
     logp_ref: FloatTable
@@ -115,12 +115,12 @@ class Tables(NamedTuple):
 
     @property
     def x(self) -> FloatTable:
-        """log pi / pi_ref."""
+        """Return log pi / pi_ref, [2, T]."""
         return self.logp - self.logp_ref
 
     @property
     def w(self) -> FloatTable:
-        """pi / pi_rollout."""
+        """Return pi / pi_rollout, [2, T]."""
         weight: FloatTable = np.exp(self.logp - self.logp_rollout)
         return weight
 
@@ -216,7 +216,7 @@ class Exact(NamedTuple):
 def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exact:
     """Return expected gradient and variance of every configuration.
 
-    Raise LaboratoryError where the rollout policy is so far off that a variance overflows.
+    Raise LaboratoryError if the rollout policy is so different that a variance overflows.
     """
     table = tables(setting)
     sums = [sums_of(configuration, table) for configuration in configurations]
@@ -369,7 +369,7 @@ class Sequences:
         self.probability = np.exp((self.logp_old * self.mask).sum(1))
 
     def logp_of(self, policy: ToyPolicy) -> FloatTable:
-        """Return [N, T + 1]; the padding holds a log-probability too, as in a trainer."""
+        """Return log-probabilities [N, T + 1]. The padding has one too, as in a trainer."""
         table = policy.logp(self.setting.num_tokens)
         padding = np.full((len(self.tokens), 1), table[0, 0])
         return np.concatenate([self.taken(table), padding], axis=1)
@@ -386,18 +386,18 @@ class Sequences:
         return theta, torch.cat([self.taken(table), padding], dim=1)
 
     def taken(self, table: Array) -> Array:
-        """Return [..., N, T]: a table's values at the tokens that each sequence wrote."""
+        """Return [..., N, T]: a table's values at the tokens of each sequence."""
         return table[..., self.tokens, self.counts]
 
     def per_sequence(self, values: Array) -> Array:
-        """Return [N]: values per token ([N, T + 1]) summed over the response, or [N] as given."""
+        """Return [N]: values per token ([N, T + 1]) summed over the response, or [N] unchanged."""
         if values.ndim == 1:
             return values
         return values[:, :-1].sum(1)
 
 
 def like(array: Array, values: FloatTable) -> Array:
-    """Return `values` as the kind `array` is: a NumPy array or a torch tensor."""
+    """Return `values` in the type of `array`: a NumPy array or a torch tensor."""
     if not hasattr(array, "detach"):
         return values
     import torch

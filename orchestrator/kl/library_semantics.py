@@ -1,14 +1,13 @@
-"""Library semantics: what equal settings mean in one library and release, its dialect.
+"""Library semantics: the meaning of equal settings in one library and release, its dialect.
 
-Two libraries that are given the same cell may clamp the KL in different places, put it inside or
-outside the group's baseline, or divide the loss by something else. A `Dialect` says which of these
-a release does, one field each, in the field's words. Each backend gives its releases' dialects as
-data; the embedded trainer takes a dialect as a parameter and rehearses a library's cell with it.
-A field at its default is what the embedded trainer does with a cell of its own; `PLAIN` has all
-defaults.
+Two libraries with the same cell may clamp the KL in different places, put it inside or outside the
+group's baseline, or divide the loss by something else. A `Dialect` has one field for each such
+difference. Each backend gives the dialects of its releases as data. The embedded trainer takes a
+dialect as a parameter, and rehearses a library's cell with it. The default of a field is the
+embedded trainer's own way. `PLAIN` has only defaults.
 
-A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`, which names only the fields that are
-not plain. Two releases whose texts are equal compute the same.
+A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`. The text names only the fields that
+are not plain. Two releases with equal texts compute the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ Bounds = tuple[float | None, float | None]
 
 
 class Dialect(Frozen):
-    """What one release computes, where libraries differ. Every default is plain."""
+    """The computations of one release, as far as libraries differ. Every default is plain."""
 
     kl_clamp: Bounds = (None, None)
     """Bounds on |log-ratio| before an estimate and on |estimate| after it; no gradient beyond."""
@@ -64,14 +63,14 @@ class Dialect(Frozen):
     """max_staleness_steps is the lag of every batch, or a bound on it."""
 
     def clamps(self, estimator: str) -> bool:
-        """Return whether `kl_clamp` holds the value of this estimator."""
+        """Return True if `kl_clamp` limits the value of this estimator."""
         if estimator == NONE:
             return False
         return self.kl_clamp_of is None or entry(estimator).base in self.kl_clamp_of
 
     @property
     def text(self) -> str:
-        """The fields that are not plain, in order; empty for PLAIN."""
+        """Return the fields that are not plain, in order; empty for PLAIN."""
         return _text(self)
 
 
@@ -79,7 +78,7 @@ PLAIN = Dialect()
 
 
 class Semantics(NamedTuple):
-    """A release's dialect, and what of the release no field of it says."""
+    """The dialect of a release, and the facts about the release that no field of it expresses."""
 
     dialect: Dialect
     omits: tuple[str, ...] = ()
@@ -89,7 +88,7 @@ class Semantics(NamedTuple):
 
 
 def parse(text: str) -> Dialect:
-    """Return the dialect that a text names. Raise EnvironmentFault with the field at fault."""
+    """Return the dialect that a text names. Raise EnvironmentFault with the faulty field."""
     return _parse(text)
 
 
@@ -139,7 +138,7 @@ def _spelled(value: object) -> str:
 def relevant(dialect: Dialect, settings: Settings) -> Dialect:
     """Return the dialect with every field made plain that cannot change this cell.
 
-    Two cells whose relevant dialects are equal are one training run.
+    Two cells with equal settings and equal relevant dialects are one training run.
     """
     idle = {name for name, matters in _MATTERS.items() if not matters(dialect, settings)}
     kept = {n: getattr(dialect, n) for n in Dialect.model_fields if n not in idle}
@@ -149,17 +148,20 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
 
 
 def in_reward(settings: Settings) -> bool:
-    """Return whether the reward carries a KL term. With beta 0 there is none anywhere."""
+    """Return True if the reward carries a KL term. With beta 0 there is no KL term."""
     return settings.kl.beta > 0 and settings.kl.placement in ("reward", "reward_and_loss")
 
 
 def in_loss(settings: Settings) -> bool:
-    """Return whether the loss carries a KL term. With beta 0 there is none anywhere."""
+    """Return True if the loss carries a KL term. With beta 0 there is no KL term."""
     return settings.kl.beta > 0 and settings.kl.placement in ("loss", "reward_and_loss")
 
 
 def _clamps(dialect: Dialect, settings: Settings) -> bool:
-    """Return whether the clamp matters. The gradient of a straight-through form is not clamped."""
+    """Return True if the clamp matters.
+
+    It does not clamp the gradient of a straight-through form.
+    """
     if settings.kl.beta == 0 or not dialect.clamps(settings.kl.estimator):
         return False
     form = entry(settings.kl.estimator)
@@ -211,7 +213,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
 
 
 def _mean_of_policy(dialect: Dialect, settings: Settings) -> str:
-    """Return the aggregation of the policy loss: a KL that always takes it is aggregated alike."""
+    """Return the aggregation that the policy loss has in effect."""
     if settings.loss.aggregation == "token_mean" and dialect.micro_batch is None:
         return "token_mean"
     if settings.loss.aggregation == "constant" and dialect.constant_is_tokens:

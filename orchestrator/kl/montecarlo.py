@@ -1,8 +1,8 @@
-"""Monte-Carlo beside the exact laboratory: estimates as in the paper's Fig. 1 (§3.3), and a sweep.
+"""Monte-Carlo estimates to compare with the exact laboratory: the paper's Fig. 1 (§3.3).
 
-A sequence is known by how often each (count, token) occurred: while the count is c, the number of
+A sequence is described by how often each (count, token) occurs. While the count is c, the number of
 zeros before the next one is geometric. So a whole sequence costs T + 1 draws, whatever its order,
-and every sum along it is one row of a matrix product. `sweep` says how often the orderings of
+and every sum along it is one row of a matrix product. `sweep` estimates how often the orderings of
 Fig. 1 hold over random parameters of the model.
 """
 
@@ -43,7 +43,7 @@ class MonteCarloEstimate(NamedTuple):
         return gap
 
     def z(self, exact: Exact) -> FloatTable:
-        """Return how many standard errors the mean over trials is from the exact expectation."""
+        """Return the distance of the mean over trials from the exact mean, in standard errors."""
         spread = np.sqrt(exact.variance / (self.trials * self.sequences))
         noise = 1e-9 * exact.magnitude
         score: FloatTable = (self.mean - exact.mean) / np.maximum(spread, noise + 1e-300)
@@ -97,7 +97,7 @@ def sample_visits(
 def _estimator(
     setting: LabSetting, configurations: Sequence[KlConfiguration]
 ) -> Callable[[FloatTable], FloatTable]:
-    """Return visits -> [sequences, configurations * 2]: one matrix product, each sum once."""
+    """Return a function: visits -> [sequences, configurations * 2], one matrix product."""
     table = tables(setting)
     columns: dict[bytes, int] = {}
     weights: list[FloatTable] = []

@@ -1,8 +1,8 @@
-"""Exact gradients of the catalogue's objectives, and the objective that a gradient belongs to.
+"""Compute exact gradients of the catalogue's objectives, and name the objective of a gradient.
 
-The gradients are computed by occupancies and value functions, not by the moments of laboratory.py,
-so that naming an objective compares two independent calculations. `name_objective` demands
-agreement at several settings that have no symmetry.
+The gradients are computed by occupancies and value functions, not by the moments of laboratory.py.
+So naming an objective compares two independent calculations. `name_objective` requires agreement at
+several settings that have no symmetry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,11 +95,10 @@ class _Walk:
         return gradient
 
     def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Return the policy gradient [2] of a frozen cost: this policy's states and future, and
-        the next token of `logp_token`.
+        """Return the policy gradient [2] of a frozen cost, for the next token of `logp_token`.
 
-        With the policy's own token distribution it is the gradient of its expected cost; with
-        another's it is that of PPO's surrogate.
+        States and future are those of this policy. With the policy's own token distribution this is
+        the gradient of its expected cost. With another's it is the gradient of PPO's surrogate.
         """
         num_tokens = cost.shape[1]
         token = np.exp(logp_token)
@@ -113,7 +112,7 @@ class _Walk:
 
 
 def generic_settings(*, on_policy: bool, num_tokens: int = 5) -> tuple[LabSetting, ...]:
-    """Return the settings at which a gradient must agree with an objective to bear its name."""
+    """Return the settings at which a gradient must agree with an objective to get its name."""
     return tuple(
         LabSetting(policy, reference, num_tokens, None if on_policy else rollout)
         for policy, reference, rollout in GENERIC
@@ -175,10 +174,10 @@ def _proportional(
 def distances(
     gradient: FloatTable, candidates: Sequence[Mapping[str, FloatTable]]
 ) -> dict[str, float]:
-    """Return how far `gradient` is from each candidate, nearest first: |g - c| / max(|g|, |c|).
+    """Return the distance of `gradient` to each candidate, nearest first: |g - c| / max(|g|, |c|).
 
-    Lengths are over all settings and both parameters; 0 is equality. The distance from zero is in
-    lengths of the longest candidate.
+    Norms are over all settings and both parameters; 0 is equality. The distance from zero is in
+    units of the longest candidate.
     """
     others = {
         key: np.stack([np.asarray(each[key]) for each in candidates])

@@ -1,4 +1,4 @@
-"""What the paper saw when it trained with a KL configuration, and where equations can be read.
+"""The paper's observations of training with a KL configuration, and the places of its equations.
 
 The paper is A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and
 Llama-3.1-8B-Instruct on MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, four updates a batch
@@ -17,7 +17,7 @@ SEVERITY: tuple[Behaviour, ...] = ("not studied", "stable", "unstable", "collaps
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How training behaved, the details, and the section and figure that say so."""
+    """The behaviour of training, the details, and the section and figure that report it."""
 
     behaviour: Behaviour
     text: str
@@ -85,7 +85,7 @@ OBSERVATIONS: Mapping[tuple[str, Regime], Observation] = {
 
 
 def observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
-    """Return what the paper saw in these regimes: the worst behaviour, and all texts together."""
+    """Return the paper's observation in these regimes: the worst behaviour, and all texts."""
     studied = [OBSERVATIONS[label, each] for each in regimes if (label, each) in OBSERVATIONS]
     if not studied:
         return NOT_STUDIED

@@ -1,8 +1,8 @@
-"""Probing any KL code: the objective that its gradient belongs to.
+"""Probe any KL code: name the objective that its gradient belongs to.
 
-The function is run on every sequence of the autoregressive model, weighted by its probability
-under the rollout policy, so its expected gradient is exact; the objective is then named as for
-our own configurations.
+The function is run on every sequence of the autoregressive model, weighted by the sequence's
+probability under the rollout policy. So its expected gradient is exact. The objective is then named
+in the same way as for orch's own configurations.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,12 +68,12 @@ def probe(
     credit: Credit = "sequence",
     settings: Sequence[LabSetting] | None = None,
 ) -> Probe:
-    """Name the objective whose gradient `term` is, exactly, on every sequence of the model.
+    """Return the objective whose gradient `term` is, exactly, over every sequence of the model.
 
-    A `loss` term is differentiated as autograd would (NumPy: by differences in the policy, which
-    cannot see a stop-gradient); a `reward` term is multiplied by the score, with the importance
-    `ratio` and the `credit` given. Raise LaboratoryError, saying which, on a result of the wrong
-    shape, on NaN or infinity, and on a loss without a gradient.
+    Differentiate a `loss` term as autograd does. With NumPy, use differences in the policy, which
+    cannot see a stop-gradient. Multiply a `reward` term by the score, with the given importance
+    `ratio` and `credit`. Raise LaboratoryError, with the reason, for a result of the wrong shape,
+    for NaN or infinity, and for a loss without a gradient.
     """
     settings = settings or generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
     gradient = np.stack([_expected(term, each, kind, arrays, ratio, credit) for each in settings])
@@ -111,7 +111,7 @@ def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
 
 
 def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
-    """Return the gradient by fourth-order differences in the policy; sampling stays as it is."""
+    """Return the gradient by fourth-order differences in the policy; sampling is kept fixed."""
     total = np.zeros(2)
     for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
         moved = list(batch.setting.policy)
@@ -137,7 +137,7 @@ def _reward(
 
 
 def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
-    """Return the KL that each token's score is multiplied by, [N, T] or [N, 1]."""
+    """Return the KL that multiplies each token's score, [N, T] or [N, 1]."""
     if credit == "sequence":
         per_sequence: FloatTable = batch.per_sequence(kl)[:, None]
         return per_sequence
@@ -151,7 +151,7 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
 
 
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
-    """Return the term's values, [N, T + 1] or [N], checked."""
+    """Return the term's values, [N, T + 1] or [N], after checking them."""
     rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
     given = (logp, *rest)
     values = _checked(term(*given), logp)

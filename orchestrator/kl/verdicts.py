@@ -1,13 +1,13 @@
-"""Verdicts: what the gradient of a KL term really is, and what to use instead.
+"""Verdicts on KL terms: the objective that a term's gradient really follows, and advice.
 
 A verdict on `k3 in the loss, on-policy` names the objective whose gradient the term's expectation
-is, how far that is from the gradient of the sequence-level reverse KL, what the paper saw when it
-trained so, and what the advantage, the clip and the staleness do to the term. `verdict` gives it
-for a KL term, `verdict_of` for a cell.
+is, its distance from the gradient of the sequence-level reverse KL, the paper's observations of
+such training, and the effects of the advantage, the clip and the staleness on the term. `verdict`
+judges a KL term, `verdict_of` a cell.
 
-Objective and bias come from verdicts.json, which derivation.py computes with the exact laboratory;
-words, observations and advice are put to them here. Nothing heavy is imported: `orch plan` asks
-for thousands of verdicts.
+Objective and bias come from verdicts.json, which derivation.py computes with the exact laboratory.
+This module adds words, observations and advice. It imports nothing heavy, because `orch plan` needs
+thousands of verdicts.
 """
 
 import json
@@ -26,10 +26,10 @@ from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Setti
 
 
 class Bias(NamedTuple):
-    """How far the expected gradient is from that of the sequence reverse KL, in its lengths.
+    """The distance of the expected gradient from that of the sequence reverse KL.
 
-    Exact, on the laboratory's model at T = 32: `near` the reference policy (0.08 nats) and `far`
-    from it (18 nats). 0: unbiased.
+    Its unit is the length of the latter. 0: unbiased. It is exact, on the laboratory's model at T =
+    32: `near` the reference policy (0.08 nats) and `far` from it (18 nats).
     """
 
     text: str
@@ -39,7 +39,7 @@ class Bias(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Advice in words, and the labels of what to use instead (none: keep it)."""
+    """Advice in words, and the labels of the recommended terms (none: keep the term)."""
 
     text: str
     use: tuple[str, ...]
@@ -79,13 +79,12 @@ def verdict(
 ) -> GradientVerdict:
     """Return the verdict on a KL term.
 
-    `ratio`: the importance ratio, `token` (PPO) or `sequence`; `reward_kl_of`: whose
-    log-probabilities the KL in the reward is computed from: the `rollout` policy's, as libraries
-    do once per rollout batch, or the `policy`'s (paper eq. 7); `regimes`: which of the paper's
-    experiments are like this one (empty: all the on- or off-policy ones).
-    Raise LaboratoryError on a combination without meaning (the sequence ratio with both
-    placements, say). An estimator without rows in verdicts.json is derived now, which loads NumPy
-    and takes some tenths of a second.
+    `ratio`: the importance ratio, `token` (PPO) or `sequence`. `reward_kl_of`: the policy whose
+    log-probabilities give the KL in the reward: `rollout`, as libraries do once per rollout batch,
+    or `policy` (paper eq. 7). `regimes`: the paper's experiments that are like this one (empty: all
+    the on- or off-policy ones). Raise LaboratoryError for a combination without meaning, for
+    example the sequence ratio with both placements. An estimator without rows in verdicts.json is
+    derived now, which loads NumPy and takes some tenths of a second.
     """
     like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
@@ -113,10 +112,11 @@ def verdict(
 
 
 def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
-    """Return the verdict on a cell. On-policy: one minibatch a batch, and no staleness.
+    """Return the verdict on a cell. On-policy: one minibatch per batch, and no staleness.
 
-    `dialect`: what the cell's library means by its settings. A KL in the reward that is computed
-    when a batch's first train step begins is the updated policy's, where that is the only step.
+    `dialect`: the meaning of the settings in the cell's library. A KL in the reward that is
+    computed when a batch's first train step begins is the updated policy's, if that is the only
+    train step.
     """
     regimes: list[Regime] = []
     if settings.batch.num_minibatches > 1:
@@ -135,7 +135,7 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
 
 
 def _of_policy(settings: Settings, dialect: Dialect) -> bool:
-    """Return whether the reward's KL is of the updated policy and ratios are to the sampler."""
+    """Return True if the reward's KL is the updated policy's, and ratios are to the sampler."""
     at_start = dialect.kl_reward_policy == "batch_start" and dialect.ratio_to == "rollout"
     return at_start and settings.batch.num_minibatches == 1
 
@@ -171,7 +171,7 @@ def _row_of(
 
 
 def is_stored(estimator: str) -> bool:
-    """Return whether verdicts.json has the rows of this estimator."""
+    """Return True if verdicts.json has the rows of this estimator."""
     return estimator in _stored_estimators()
 
 
@@ -181,7 +181,7 @@ def _stored_estimators() -> frozenset[str]:
 
 
 def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    """Return the rows of an estimator that verdicts.json has none of, derived now."""
+    """Return the rows of an estimator that verdicts.json lacks, derived now."""
     if is_stored(estimator):
         return {}
     from orchestrator.kl.derivation import derive_one
@@ -251,7 +251,7 @@ def percent(share: float) -> str:
 def equation(
     estimator: str, placement: Placement, on_policy: bool, ratio: str, naming: Naming
 ) -> str:
-    """Return the term's expected gradient = the gradient it is, and where that can be read."""
+    """Return the equation of the term's expected gradient, with its source."""
     samples = "q" if on_policy else "μ"
     weighted = entry(estimator).is_weighted
     if ratio == "sequence":
@@ -273,7 +273,7 @@ OFF_POLICY = ("rho_k3.loss", "k1.reward")
 def advise(
     estimator: str, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
 ) -> Remedy:
-    """Return what to use instead, by the objective and its pull near the reference policy."""
+    """Return the recommended term, by the objective and its pull near the reference policy."""
     if on_policy:
         return _on_policy(kind, pull)
     return _off_policy(estimator, placement, kind, pull)
@@ -321,7 +321,7 @@ def _warning(pull: float) -> str:
 
 
 def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
-    """Return what the importance ratio, the clip and the staleness do to the term, off-policy."""
+    """Return the effects of importance ratio, clip and staleness on the term, off-policy."""
     notes = []
     if kl.placement != "loss":
         if ratio == "token":
@@ -345,7 +345,7 @@ def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -
 
 
 def advantage_notes(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
-    """Return what the baseline and the normalisation of the advantage do to the term."""
+    """Return the effects of the advantage's baseline and normalisation on the term."""
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     notes = []
     if advantage == "reinforce" and in_reward:
