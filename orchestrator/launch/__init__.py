@@ -1,16 +1,18 @@
-"""Launching: on this machine here, on a cluster in slurm/, what runs on its nodes in node/.
+"""Launching: on this machine in this package, on a cluster in slurm/, on nodes in node/.
 
-    local     decides which cell starts when, in the process of `orch run`
-    nursery   a process that imported the trainers once and forks a worker for each cell
-    worker    one cell in one process: claim, attempt, training, how it ended; on a cluster too
-    check     cells that cannot be launched, before anything is
-    export    a checkpoint in its library's own format as a Hugging Face directory
-    channel   the line of JSON between them
-    system    what is asked of the operating system: cores, deaths of parents, signals
+    local        decides which cell starts when, in the process of `orch run`
+    fork_server  a process that imports the trainers once and forks a worker for each cell
+    worker       one cell in one process: claim, attempt, training, ending; on a cluster too
+    program      runs a program to its end, and stops it with all it started
+    endings      how an attempt ended, and the classes of failure
+    check        refuses, before a launch, cells that cannot be launched
+    export       a checkpoint in its library's own format as a Hugging Face directory
+    processes    questions to the operating system: cores, deaths of parents, signals
+    provenance   the source of orch that is running
 
-The disk is the truth: a cell is trained by whoever holds its claim, its intent is in the ledger
-before its process exists, and how it ended is in its exit.json. Everything said over the channel
-could be lost without losing a cell.
+The disk is the truth. The process that holds a cell's claim trains the cell. The cell's intent is
+in the ledger before its process exists, and its ending is in exit.json. Every message between orch,
+the fork server and a worker can be lost without losing a cell.
 """
 
 from pathlib import Path
@@ -20,7 +22,7 @@ from orchestrator.records import Cell, ExitRecord
 
 
 class LaunchEvent(NamedTuple):
-    """What `launch` tells as it goes on. `tick` comes a few times a second, whatever happens."""
+    """An event of `launch`. `tick` comes a few times per second in any case."""
 
     kind: Literal["started", "ended", "lost", "elsewhere", "tick"]
     """lost: its process was killed, and is started again if `again`; elsewhere: another orch

@@ -1,5 +1,8 @@
-"""Refuse, before a launch, every cell that cannot be launched, all at once: its backend cannot
-express it, its library has no environment here, or its prompts are not prepared."""
+"""Refuse, before a launch, all cells that cannot be launched.
+
+A cell cannot be launched if its backend cannot express it, its library has no environment on this
+machine, or its prompts are not prepared.
+"""
 
 from collections.abc import Sequence
 
@@ -17,10 +20,9 @@ from orchestrator.spec.site_options import NodeOptions
 def check_launchable(
     cells: Sequence[Cell], folder: RunFolder, local: NodeOptions | None = None
 ) -> set[str]:
-    """Return the modules of the cells' entries. Raise OrchError naming each cell that cannot be
-    launched.
+    """Return the modules of the cells' entries. Raise OrchError naming all cells that are refused.
 
-    local: given where cells run on this machine, whose environments must then exist.
+    local: given if cells run on this machine. Their environments must then exist.
     """
     modules: set[str] = set()
     unprepared: dict[str, str | None] = {}
@@ -51,7 +53,7 @@ def check_launchable(
 
 
 def _without_environment(plan: LaunchPlan, local: NodeOptions) -> str:
-    """Return what to do where a library has no environment of its own, in which alone it runs."""
+    """Return what to do if a library lacks the environment that it needs; empty if it has one."""
     if plan.entry is not None or not has_lock(plan.backend, plan.version):
         return ""
     return no_environment(plan.backend, plan.version, local)

@@ -1,8 +1,8 @@
-"""How an attempt ended: from an exception, an exit code, or the end of a trainer's stderr.
+"""Derive how an attempt ended: from an exception, an exit code, or the end of a trainer's stderr.
 
-Classes of failure, which decide whether an attempt is made again by itself:
+Classes of failure, which decide if orch makes another attempt by itself:
 
-    config          the request, the environment or the data is wrong: the same would happen again
+    config          the request, the environment or the data is wrong: it would fail again
     disk            no room to write to
     out_of_memory   of a GPU or of the node
     node            the machine is at fault; another one may do
@@ -29,9 +29,9 @@ _MESSAGE_LENGTH = 2000
 
 
 class Stopped(BaseException):
-    """The worker was asked to stop. `state` is what its attempt ends in.
+    """Raised when the worker is asked to stop. `state` is the state that its attempt gets.
 
-    A BaseException, so that a library's `except Exception` does not swallow it.
+    A BaseException, so that a library's `except Exception` does not catch it.
     """
 
     def __init__(self, state: State):
@@ -40,7 +40,7 @@ class Stopped(BaseException):
 
 
 class Ending(NamedTuple):
-    """How an attempt ended; see ExitRecord."""
+    """The ending of an attempt; see ExitRecord."""
 
     state: State
     code: int | None = None
@@ -63,7 +63,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(error: BaseException) -> Ending:
-    """Return the ending that an exception of a backend's entry means."""
+    """Return the ending for an exception of a backend's entry."""
     if isinstance(error, Stopped):
         why = {"cancelled": "cancelled by a person"}.get(error.state, "asked to stop")
         return Ending(error.state, message=why)
@@ -78,7 +78,7 @@ def ending_of(error: BaseException) -> Ending:
 def disk_full_error(error: BaseException, path: Path) -> RunFolderError | None:
     """Return the error for a failure that comes from a full disk, a quota or a file size limit.
 
-    None for other failures.
+    Return None for other failures.
     """
     if isinstance(error, OrchError | Stopped):
         return None
@@ -93,7 +93,7 @@ def disk_full_error(error: BaseException, path: Path) -> RunFolderError | None:
 
 
 def shortened(message: str) -> str:
-    """Return the end of a long message: that is where libraries say what happened."""
+    """Return the end of a long message, because libraries put the cause at the end."""
     return message if len(message) <= _MESSAGE_LENGTH else f"... {message[-_MESSAGE_LENGTH:]}"
 
 
@@ -145,7 +145,7 @@ never retried, so only words that nothing else explains stand there."""
 
 
 def failure_of(tail: str) -> str:
-    """Return the class of failure that the end of a program's stderr speaks for."""
+    """Return the class of failure that the end of a program's stderr shows."""
     return next(
         (name for name, words in _PATTERNS if re.search(words, tail, re.IGNORECASE)), "error"
     )

@@ -1,10 +1,10 @@
-"""A library's own checkpoint as a Hugging Face directory: evaluation reads nothing else.
+"""Convert a library's own checkpoint to a Hugging Face directory, the only format evaluation reads.
 
-    cells/<cell>/exports/<name>/{export.json, huggingface/}   one checkpoint, whole or not there
-    cells/<cell>/exports/<name>.log                           what the last failed try printed
+    cells/<cell>/exports/<name>/{export.json, huggingface/}   one checkpoint, complete or absent
+    cells/<cell>/exports/<name>.log                           output of the last failed attempt
 
-The name carries the step and a digest of the checkpoint's files, so that a checkpoint is converted
-once, and again only if it was written anew.
+The name contains the step and a digest of the checkpoint's files. So a checkpoint is converted
+once, and again only if it is written anew.
 """
 
 import json
@@ -40,7 +40,10 @@ _LAST_LINES = 5
 
 
 class ExportError(CheckpointError):
-    """A checkpoint that could not be converted. Training is not at fault; nothing is left over."""
+    """Raised if a checkpoint cannot be converted.
+
+    Training is not at fault; no files are left over.
+    """
 
 
 def export(
@@ -48,10 +51,10 @@ def export(
 ) -> Checkpoint:
     """Return the checkpoint in Hugging Face format.
 
-    It is the checkpoint itself if it has that format, or an earlier export, or a new one, made by
-    the library's own command in the library's own environment, which takes minutes.
+    It is the checkpoint itself if it has that format, or an earlier export, or a new one. The
+    library's own command makes a new export, in the library's own environment, which takes minutes.
 
-    options: what the site says of environments. Raise ExportError.
+    options: the site's options for environments. Raise ExportError.
     """
     if not checkpoint.needs_export:
         return checkpoint
@@ -91,7 +94,7 @@ def _name(checkpoint: Checkpoint) -> str:
 def _convert(
     cell: Cell, checkpoint: Checkpoint, cell_dir: CellDir, nascent: Path, options: NodeOptions
 ) -> None:
-    """Run the library's command into nascent/huggingface, and write export.json beside it."""
+    """Run the library's command into nascent/huggingface, and write nascent/export.json."""
     backend = plugins.load(cell.settings.backend.name)
     target = nascent / "huggingface"
     argv = backend.export_command(checkpoint, target)
@@ -123,7 +126,7 @@ def _convert(
 
 
 def _plan(cell_dir: CellDir) -> LaunchPlan:
-    """What the cell was trained with: the environment is that of its library's release."""
+    """Return the cell's plan, which names the library's release. Raise ExportError without it."""
     plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
     if plan is None:
         raise ExportError(
@@ -140,7 +143,7 @@ def _run(
     log: Path,
     options: NodeOptions,
 ) -> str:
-    """Run the command to its end; return what went wrong, or an empty text."""
+    """Run the command to its end. Return the fault, or an empty text."""
     with telling(log, passing=()):
         log.parent.mkdir(parents=True, exist_ok=True)
         out = log.open("wb")
@@ -196,7 +199,7 @@ def _sentence(
 
 
 def _incomplete(target: Path) -> str:
-    """What is missing of a Hugging Face directory; empty if it is whole."""
+    """Return what a Hugging Face directory lacks, or an empty text if it is complete."""
     if not (target / "config.json").is_file():
         return "left no config.json"
     weights = [p for p in target.glob("*") if p.suffix in WEIGHTS and p.stat().st_size]
@@ -220,7 +223,7 @@ def _take(nascent: Path, whole: Path) -> None:
 
 
 def _clear(exports: Path) -> None:
-    """Remove what an export of this machine left that was killed."""
+    """Remove what a killed export of this machine left."""
     for left in exports.glob(f".new-*-{processes.node_name()}-*"):
         pid = left.name.rpartition("-")[2]
         if pid.isdigit() and not processes.is_running(int(pid)):

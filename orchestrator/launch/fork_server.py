@@ -1,17 +1,17 @@
 """The fork server: a process that imports the trainers once and forks a worker for each cell.
 
-    orch (local.py)  <-- channel -->  fork server  <-- channel -->  worker, one a cell
+    orch (local.py)  <-- channel -->  fork server  <-- channel -->  worker, one per cell
 
 It is started as `python -m orchestrator.launch.fork_server`. It never starts a thread, so that
-forking is safe, and trains nothing itself. What is said over a channel may be lost without losing a
-cell: claims, the ledger and exit records are on disk. Messages to the fork server:
+forking is safe, and trains nothing itself. A message can be lost without losing a cell, because
+claims, the ledger and exit records are on disk. Messages to the fork server:
 
     {"do": "prepare", "modules": [...]}    import these; answered by `ready` or `refused`
     {"do": "start", "order": {...}}        fork a worker; see Order
-    {"do": "stop"}                         SIGTERM to workers: they write down what they have
+    {"do": "stop"}                         SIGTERM to workers: they write what they have
     {"do": "kill"}                         SIGKILL to workers
 
-and from it, each with the submission of the worker it is about:
+Messages from it, each with the submission of its worker:
 
     {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
     {"ended": exit code}                   the process is gone, however it ended
@@ -45,9 +45,9 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 
 
 class Channel:
-    """Whole JSON objects over a socket.
+    """A socket that carries complete JSON objects.
 
-    Both ends read often, so that sending never waits for the other.
+    Both ends read often, so that sending never waits for the other end.
     """
 
     def __init__(self, end: socket.socket):
@@ -56,14 +56,14 @@ class Channel:
         self._rest = b""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; close the channel if nobody is at the other end any more."""
+        """Send a message. Close the channel if the other end is closed."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.open = False
 
     def receive(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """Return the messages that have come, after waiting for one at most so long.
+        """Return the messages that have arrived, after waiting at most `timeout_seconds` for one.
 
         `open` is False once the other end is closed.
         """
@@ -79,7 +79,7 @@ class Channel:
 
 
 class Order(NamedTuple):
-    """What a worker is started for."""
+    """The order to a worker: the cell to train, its submission and its core."""
 
     submission: str
     """Names this start in the ledger."""
@@ -94,24 +94,24 @@ class Order(NamedTuple):
 
 
 class ForkServer:
-    """The fork server, as orch holds it."""
+    """The fork server, as seen by orch."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", channel: Channel, output: IO[bytes]):
         self.process, self.channel, self._output = process, channel, output
         self._used = False
 
     def start(self, order: Order) -> None:
-        """Ask for a worker."""
+        """Send the order to start a worker."""
         self._used = True
         self.channel.send({"do": "start", "order": order._asdict()})
 
     def last_lines(self) -> str:
-        """Return the end of what it printed, for a message."""
+        """Return the end of its output, for a message."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")[-2000:].strip()
 
     def stop(self) -> None:
-        """Let workers write down what they have, then end the fork server. Wait for it."""
+        """Let workers write what they have, then end the fork server. Wait for its end."""
         self.channel.send({"do": "stop"})
         # with no worker there is nobody to wait for, and it may be importing for seconds
         deadline = time.monotonic() + (GRACE_SECONDS if self._used else 0)
@@ -120,7 +120,7 @@ class ForkServer:
         self.kill()
 
     def kill(self) -> None:
-        """End it and its workers at once."""
+        """End the fork server and its workers at once."""
         self.channel.send({"do": "kill"})
         self.channel.socket.close()
         try:
@@ -134,8 +134,8 @@ class ForkServer:
 def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
     """Run a fork server that imports these modules. Leaving the context stops its workers.
 
-    It is in a session of its own, so that Ctrl-C reaches orch and not its workers. Its output is
-    kept out of the terminal.
+    It has a session of its own, so that Ctrl-C reaches orch and not its workers. Its output does
+    not reach the terminal.
     """
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as output, ours, theirs:
@@ -171,14 +171,14 @@ def import_fault(message: str) -> EnvironmentFault:
 
 
 class ForkedWorker:
-    """A worker: its process and the pipe on which it reports."""
+    """A worker: its process, and the pipe on which it reports."""
 
     def __init__(self, pid: int, pipe: socket.socket, submission: str):
         self.pid, self.channel, self.submission = pid, Channel(pipe), submission
 
 
 class ForkServerLoop:
-    """The fork server's own loop."""
+    """The main loop of the fork server's process."""
 
     def __init__(self, orch: Channel):
         self.orch = orch
@@ -186,7 +186,7 @@ class ForkServerLoop:
         self.closing = False
 
     def run(self) -> None:
-        """Serve until orch is gone, or until it said stop and the last worker has ended."""
+        """Serve until orch is gone, or until orch asks to stop and the last worker has ended."""
         while self.orch.open and not (self.closing and not self.workers):
             pipes = {w.channel.socket: w for w in self.workers.values() if w.channel.open}
             ready = select.select([self.orch.socket, *pipes], [], [], 0.5)[0]
@@ -266,7 +266,7 @@ class ForkServerLoop:
 
 
 def run_worker(order: Order, report: Channel) -> NoReturn:
-    """Carry out one order and end the process. Report what happened."""
+    """Carry out one order, report the result, and end the process."""
     stop = worker.StopSignals()
     code = 0
     try:
@@ -289,7 +289,7 @@ def run_worker(order: Order, report: Channel) -> NoReturn:
 
 
 def train_cell(order: Order, report: Channel, stop: worker.StopSignals) -> None:
-    """Train the cell if it is still to be trained and no other process claims it."""
+    """Train the cell if it still needs training and no other process holds its claim."""
     cell = Cell.model_validate_json(order.cell)
     folder = RunFolder(Path(order.folder))
     cell_dir = folder.cell(cell)

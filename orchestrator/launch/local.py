@@ -1,4 +1,4 @@
-"""Train cells on this machine to their end: which starts when, and what to do when one dies."""
+"""Train cells on this machine to their end: decide which starts when, and restart lost ones."""
 
 import secrets
 from collections import Counter, deque
@@ -40,14 +40,15 @@ def launch(
     workers: int | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _event: None,
 ) -> Launched:
-    """Train every cell that is still to be trained; return when all have ended.
+    """Train every cell that still needs training. Return when all have ended.
 
-    workers: cells at the same time; None: one per core. Failed and cancelled cells are left to
-    `retry`. Cells that another orch is training are waited for, and taken over if it dies. The
-    first Ctrl-C lets workers write down what they have, the second ends them at once.
+    workers: the number of cells at the same time; None: one per core. Failed and cancelled cells
+    are left to `retry`. If another orch is training a cell, wait for it, and take the cell over if
+    that orch dies. The first Ctrl-C lets workers write what they have, the second ends them at
+    once.
 
-    Raise OrchError, before anything starts, for cells that a backend cannot express;
-    EnvironmentFault if the trainer cannot be imported; RunFolderError if the folder cannot be
+    Raise OrchError, before anything starts, for cells that a backend cannot express. Raise
+    EnvironmentFault if the trainer cannot be imported, and RunFolderError if the folder cannot be
     written.
     """
     folder.open()
@@ -70,14 +71,14 @@ def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellS
 
 
 class RunningCell(NamedTuple):
-    """A cell that a worker was started for."""
+    """A cell for which a worker was started."""
 
     cell: Cell
     slot: int
 
 
 class LocalLaunch:
-    """One launch while it lasts: which cells wait, run, or were lost how often."""
+    """The state of one launch: which cells wait, which run, and how often each was lost."""
 
     def __init__(
         self,
@@ -105,9 +106,9 @@ class LocalLaunch:
         self.fault: str | None = None
 
     def work(self) -> None:
-        """Return when every cell has ended, or a person stopped it.
+        """Return when every cell has ended, or a person stopped the launch.
 
-        Raise RunFolderError or OrchError where going on is useless.
+        Raise RunFolderError or OrchError if continuing is useless.
         """
         while self.running or (not self.stopping and (self.waiting or self.elsewhere)):
             self._obey_person()
@@ -177,7 +178,7 @@ class LocalLaunch:
         self.folder.append("withdrawn", cell.id, submission=submission, why=why)
 
     def _handle_end(self, submission: str, code: int) -> None:
-        """The process of a submission is gone: report how the cell ended, or start it again."""
+        """Handle the end of a submission's process: report the cell's ending, or start it again."""
         cell, slot = self.running.pop(submission)
         self.slots.append(slot)
         cell_dir = self.folder.cell(cell)
@@ -205,7 +206,7 @@ class LocalLaunch:
         self.on_event(LaunchEvent("lost", cell, directory, again=again))
 
     def _take_over(self) -> None:
-        """Look after cells of another orch: report those that ended, train those it left."""
+        """Check the cells of another orch: report those that ended, train those that it left."""
         for cell in list(self.elsewhere.values()):
             cell_dir = self.folder.cell(cell)
             if cell_dir.is_claimed():

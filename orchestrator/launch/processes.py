@@ -1,4 +1,4 @@
-"""Questions to the operating system: cores, memory, who a process is; and requests to stop."""
+"""Ask the operating system about cores, memory and processes, and receive requests to stop."""
 
 import contextlib
 import ctypes
@@ -24,7 +24,7 @@ def affinity() -> list[int]:
 
 
 def cores() -> int:
-    """Return how many cores may be used at the same time: a container may have a CPU quota."""
+    """Return the number of cores that may be used at once. A container may have a CPU quota."""
     quota = _quota()
     return len(affinity()) if quota is None else min(len(affinity()), math.ceil(quota))
 
@@ -37,7 +37,7 @@ def _quota() -> float | None:
 
 
 def pin(core: int) -> None:
-    """Keep this process on one core, where the system can."""
+    """Keep this process on one core, if the system can do that."""
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {core})
@@ -72,7 +72,10 @@ def birth(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process lives. One that has ended and was not waited for does not."""
+    """Return True if a process lives.
+
+    A process that has ended but was not waited for does not live.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -102,7 +105,7 @@ def _oom_kills(cgroup: Path) -> int | None:
 
 
 class Stop:
-    """How often a person, or the system, has asked orch to stop."""
+    """A counter of the requests to stop orch, from a person or the system."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -114,7 +117,7 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """Count the signals inside the context, instead of dying of them."""
+        """Count the signals inside the context, instead of dying from them."""
         before = {number: signal.signal(number, self._ask) for number in self.SIGNALS}
         try:
             yield self

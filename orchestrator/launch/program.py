@@ -1,4 +1,4 @@
-"""Run a program to its end: watch it, stop it with all it started, and class its failure."""
+"""Run a program to its end: watch it, stop it with all it started, and classify its failure."""
 
 import os
 import signal
@@ -31,12 +31,11 @@ def run(
     patience_seconds: float = 0,
     watch: Callable[[], Ending | None] = lambda: None,
 ) -> Ending:
-    """Run argv to its end; its output goes to the attempt's files. Return the ending.
+    """Run argv to its end, with its output in the attempt's files. Return the ending.
 
-    env: all variables it gets. The program inherits the cell's claim, so that the cell stays
-    claimed while any part of the program lives. It is ended when nothing is written for
-    patience_seconds (0: never), when `watch` returns an ending, and when this process is asked to
-    stop.
+    env: all variables of the program. The program inherits the cell's claim, so that the cell stays
+    claimed while any part of the program lives. End it in three cases: nothing is written for
+    patience_seconds (0: no limit), `watch` returns an ending, or this process is asked to stop.
     """
     hang_watch = HangWatch(attempt.path, patience_seconds)
     before = processes.oom_kills()
@@ -67,7 +66,7 @@ def run(
 def _wait(
     process: "subprocess.Popen[bytes]", hang_watch: "HangWatch", watch: Callable[[], Ending | None]
 ) -> Ending | None:
-    """Wait for a program. Return the ending if it is to be ended, None if it ended by itself."""
+    """Wait for a program. Return an ending if it must be ended, None if it ended by itself."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_LOOK_SECONDS)
@@ -101,7 +100,7 @@ def cannot_run(name: str, error: OSError) -> Ending:
 def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
     """Return the ending of a program with this exit code.
 
-    The end of its stderr says the class of a failure. oom: the kernel killed a process for memory.
+    The end of its stderr shows the class of a failure. oom: the kernel killed a process for memory.
     """
     if code == 0:
         return Ending("succeeded", code=0)
@@ -115,9 +114,9 @@ def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:
 
 
 class HangWatch:
-    """Notices an attempt that has stopped writing to its folder: output, metrics or anything else.
+    """A watch on an attempt that stops writing to its folder: output, metrics or anything else.
 
-    stderr does not count: libraries repeat warnings on it while they hang.
+    stderr does not count, because libraries repeat warnings on it while they hang.
     """
 
     def __init__(self, folder: Path, patience_seconds: float):

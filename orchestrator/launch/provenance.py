@@ -1,4 +1,4 @@
-"""Which source of orch is running: the commit it was installed from or is checked out at."""
+"""Find the source of orch that is running: the commit of its installation or its checkout."""
 
 import json
 import os
@@ -20,8 +20,11 @@ _SECONDS = 20
 
 @cache
 def commit() -> str:
-    """Return `<40 digits>`, `<40 digits>+changes` of a changed checkout, or an empty text where
-    orch was installed from a package. Files that git does not know count as changes."""
+    """Return `<40 digits>`, or `<40 digits>+changes` for a changed checkout.
+
+    Return an empty text if orch was installed from a package. Files unknown to git count as
+    changes.
+    """
     root = Path(__file__).resolve().parents[2]
     return _checked_out(root) if (root / ".git").exists() else _installed()
 

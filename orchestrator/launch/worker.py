@@ -1,4 +1,4 @@
-"""The process that trains one cell in an attempt of its own, on this machine or in a job."""
+"""Train one cell in an attempt of its own, in a process on this machine or in a job."""
 
 import json
 import os
@@ -26,10 +26,10 @@ STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT:
 
 
 class StopSignals:
-    """Requests to stop, from the moment this object is made. `state` is what they ask for.
+    """The requests to stop since this object was made. `state` is the state that they ask for.
 
-    A request interrupts the training only, never the bookkeeping around it: an exit record that
-    was begun is finished.
+    A request interrupts only the training, never the bookkeeping around it: an exit record that was
+    begun is finished.
     """
 
     def __init__(self, signals: Mapping[int, State] = STOP_SIGNALS) -> None:
@@ -47,7 +47,7 @@ class StopSignals:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise Stopped inside the context at a request, also at one that came before."""
+        """Raise Stopped inside the context at a request, also for an earlier request."""
         self._armed = True
         try:
             if self.state is not None:
@@ -66,10 +66,10 @@ def train(
     announce: Callable[[], None],
     execute: Callable[[LaunchPlan], Ending],
 ) -> ExitRecord:
-    """Train a cell in an attempt that is this process's own; return how it ended.
+    """Train a cell in an attempt that belongs to this process. Return how it ended.
 
-    job: what job.json is to say beside the process; announce: called once it is written; execute:
-    runs a plan that is a program. Raise RunFolderError where there is no room to write.
+    job: further entries of job.json. announce: called when job.json is written. execute: runs a
+    plan that is a program. Raise RunFolderError if the disk is full.
     """
     # a job may have trained another cell before: its CPU time is not this one's
     started, before = time.time(), _cpu_seconds()
@@ -85,7 +85,7 @@ def train(
 
 
 def redirect(attempt: AttemptDir) -> None:
-    """Send what this process and its libraries print, from here on, to the attempt's files."""
+    """Send all further output of this process and its libraries to the attempt's files."""
     for stream, number, path in ((sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)):
         stream.flush()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -95,7 +95,7 @@ def redirect(attempt: AttemptDir) -> None:
 
 
 def one_thread() -> None:
-    """Compute with one thread: workers are the parallelism."""
+    """Compute with one thread, because orch runs workers in parallel."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -111,7 +111,7 @@ def _train(
     announce: Callable[[], None],
     execute: Callable[[LaunchPlan], Ending],
 ) -> Ending:
-    """Train; turn everything that goes wrong with the cell, and not with orch, into an ending."""
+    """Train. Turn every fault of the cell, but no fault of orch, into an ending."""
     paths = cell_dir.paths(attempt)
     try:
         with stop.interrupting():
@@ -163,6 +163,6 @@ def _write_job(
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of those that it has waited for."""
+    """Return the CPU seconds of this process and of the processes that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)

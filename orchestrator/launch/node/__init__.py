@@ -2,9 +2,9 @@
 
 bring_up        one attempt, from the plan to its ending
 environment     the trainer's environment, and secrets by reference
-process_group   the job's nodes; one agent a node, started and ended together
+process_group   the job's nodes; one agent per node, started and ended together
 agent           the program on each node that runs a command and ends all it started
-ray             a Ray cluster of these nodes alone (ray_wait runs in the trainer's environment)
+ray             a Ray cluster of only these nodes (ray_wait runs in the trainer's environment)
 """
 
 from orchestrator.launch.node.bring_up import run

@@ -2,11 +2,12 @@
 
 python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] -- ARGV
 
-It runs ARGV to its end, or until its stdin ends: the pipe from the run's first node closes when the
-run is over, and by itself when the process there dies. (srun forwards the end of stdin; a signal to
-srun would kill the agent without telling it.) Then it ends everything that ARGV started, wherever
-it went: processes are known by a token in their variables, which a daemon that leaves its session
-keeps. It keeps the logs of a run that failed (`keep` on stdin), and removes the scratch folder.
+The agent runs ARGV to its end, or until its stdin ends. Its stdin is the pipe from the run's first
+node. That pipe closes when the run is over, also when the process on the first node dies. (srun
+forwards the end of stdin. A signal to srun would kill the agent without telling it.) Then the agent
+ends everything that ARGV started, on any session. It finds the processes by a token in their
+environment variables, which a daemon that leaves its session keeps. It keeps the logs of a failed
+run (`keep` on stdin), and removes the scratch folder.
 """
 
 import argparse
@@ -30,7 +31,7 @@ SCRATCH = "orch-"
 
 
 def end_processes(token: str, patience_seconds: float = 3.0) -> int:
-    """End every process of this user that carries the token; return how many there were."""
+    """End every process of this user that carries the token. Return their number."""
     first = list(carriers(token))
     for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
         left = list(carriers(token))
@@ -71,7 +72,7 @@ class ControlPipe:
         self.open = True
 
     def listen(self, seconds: float) -> bool:
-        """Return whether the run still wants this node, after waiting so long at most."""
+        """Return True if the run still needs this node, after waiting at most `seconds`."""
         if self.open and select.select([0], [], [], seconds)[0]:
             data = os.read(0, 256)
             self.received += data
@@ -80,7 +81,7 @@ class ControlPipe:
 
 
 def main() -> int:
-    """Run the program; return its exit code, or 143 when the run was over first."""
+    """Run the program. Return its exit code, or 143 if the run was over first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--token", required=True)
     parser.add_argument("--scratch", type=Path)
@@ -125,7 +126,7 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
 def clear_orphans(base: Path) -> None:
     """Remove scratch folders of runs that were killed together with their agent.
 
-    Only this user's, not young, and with no process left that carries their token.
+    Remove only old folders of this user, and only if no process carries their token any more.
     """
     for path in base.glob(f"{SCRATCH}????????????????"):
         with suppress(OSError):
@@ -138,7 +139,7 @@ def clear_orphans(base: Path) -> None:
 
 
 def keep_logs(scratch: Path, target: Path) -> None:
-    """Copy the ends of Ray's own logs, newest first, for the reader of a failure."""
+    """Copy the ends of Ray's own logs, newest first. They show the cause of a failure."""
     logs = [path for path in scratch.glob("session_2*/logs/*") if path.is_file()]
     with suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)

@@ -31,10 +31,10 @@ def run(
     options: Mapping[str, object],
     claim: IO[str] | None = None,
 ) -> Ending:
-    """Run a plan to its end on the nodes of this job, this one being the first; return the ending.
+    """Run a plan to its end on the nodes of this job. This node is the first. Return the ending.
 
-    options: `site.options`; see NodeOptions. Everything that was started is gone when this returns
-    or raises. A mistake of the user or the site is an ending of class `config`.
+    options: `site.options`; see NodeOptions. When this returns or raises, everything that was
+    started is gone. A mistake of the user or the site is an ending of class `config`.
     """
     try:
         chosen = node_options(options)
@@ -79,12 +79,12 @@ def _setup(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptio
 
 
 def _linked(folder: Path) -> list[Path]:
-    """Return where the links of a plan lead: prepared prompts lie outside the runs folder."""
+    """Return the targets of a plan's links. Prepared prompts are outside the runs folder."""
     return [path.resolve() for path in folder.glob("*") if path.is_symlink()]
 
 
 def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
-    """Return what the run adds to the job's variables; the plan's own values win."""
+    """Return the variables that the run adds to the job's. The plan's own values win."""
     env = {**options.env, **read_secrets(options.secrets)}
     if options.network_interface:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
@@ -151,7 +151,7 @@ def _program(
 
 
 def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
-    """Return the ending of a node that failed about when the driver did: that is the cause."""
+    """Return the ending of a node that failed at about the time of the driver: the cause."""
     deadline = time.monotonic() + _AGENT_SECONDS
     while time.monotonic() < deadline:
         if (reported := ending()) is not None:
@@ -161,7 +161,7 @@ def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
 
 
 def _record(attempt: AttemptDir, setup: NodeSetup) -> None:
-    """Write nodes.json: where the attempt runs and in what, without any value of a variable."""
+    """Write nodes.json: nodes and environment of the attempt, without values of variables."""
     record = {
         "nodes": list(setup.names),
         "gpus_per_node": setup.gpus_per_node,

@@ -1,5 +1,4 @@
-"""The environment a library's programs run in (virtual environment, shell lines, image), and their
-secrets."""
+"""The environment of a library's programs (virtual environment, shell lines, image) and secrets."""
 
 import os
 import shlex
@@ -22,7 +21,7 @@ _SHELL = 'cd "$0" || exit 126\nexec "$@"'
 
 @dataclass(frozen=True)
 class TrainerEnvironment:
-    """The Python environment a launch runs in. `record` says which, for the attempt's files."""
+    """The Python environment of a launch. `record` describes it in the attempt's files."""
 
     record: Mapping[str, object]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -42,8 +41,8 @@ class TrainerEnvironment:
     ) -> list[str]:
         """Return argv inside the environment.
 
-        visible: folders that an image must see. passes: names of the variables that enroot hands
-        on; Apptainer hands on all.
+        visible: folders that an image must see. passes: names of the variables that enroot passes
+        on; Apptainer passes on all.
         """
         command = list(argv)
         if self.entry is not None and self.entry.image:
@@ -91,9 +90,9 @@ class TrainerEnvironment:
 
 
 def find_environment(library: str, version: str, options: NodeOptions) -> TrainerEnvironment | None:
-    """Return where a release is installed: as the site says, else as `orch env create` made it.
+    """Return the environment of a release: the site's, else the one that `orch env create` made.
 
-    None where neither knows it.
+    Return None if there is neither.
     """
     name = f"{library}@{version}"
     entry = options.environments.get(name) or options.environments.get(library)
@@ -111,7 +110,7 @@ def find_environment(library: str, version: str, options: NodeOptions) -> Traine
 
 
 def environment_for(plan: LaunchPlan, options: NodeOptions) -> TrainerEnvironment:
-    """Return the plan's environment; the programs on PATH where none is known."""
+    """Return the plan's environment, or the programs on PATH if no environment is known."""
     known = find_environment(plan.backend, plan.version, options)
     return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
 
@@ -133,8 +132,10 @@ def _declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
 
 
 def environment_fault(library: str, version: str, options: NodeOptions) -> str:
-    """Return what to do about a release's environment that is missing or broken; empty if it is
-    there. Look at this machine's file system."""
+    """Return what to do about a missing or broken environment; empty if it is usable.
+
+    Look only at this machine's file system.
+    """
     environment = find_environment(library, version, options)
     name = f"{library}@{version}"
     if environment is None:
@@ -154,10 +155,10 @@ def environment_fault(library: str, version: str, options: NodeOptions) -> str:
 
 
 def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
-    """Return the values of secrets that the site file names.
+    """Return the values of the secrets that the site file names.
 
-    A value stands in no file of orch's, in no log and in no argument: only in the environment of
-    processes. Raise EnvironmentFault for all that are missing, without any value.
+    A value is never in a file of orch, in a log or in an argument, but only in the environment of
+    processes. Raise EnvironmentFault that names all missing secrets, without any value.
     """
     values, faults = {}, []
     for name, source in wanted.items():

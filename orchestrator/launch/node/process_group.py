@@ -1,4 +1,4 @@
-"""The nodes of a job, and a group of processes, one a node, that start and end together."""
+"""The nodes of a job, and a group of processes, one per node, that start and end together."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def _expanded(listed: str) -> list[str]:
 
 
 def address_of(node: str) -> str:
-    """Return an address of a node: its name where it resolves, else what SLURM knows."""
+    """Return an address of a node: its name if it resolves, else the address in SLURM."""
     with suppress(OSError):
         socket.getaddrinfo(node, None)
         return node
@@ -83,7 +83,7 @@ def address_of(node: str) -> str:
 
 
 def own_address(interface: str | None, other: str | None) -> str:
-    """Return this node's address for the others: of an interface, or on the way to `other`."""
+    """Return this node's address for other nodes: of an interface, or on the route to `other`."""
     if interface is not None:
         return _address_of_interface(interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
@@ -113,7 +113,7 @@ def _address_of_interface(name: str) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a port of this node that nobody listens on."""
+    """Return a port of this node on which nobody listens."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
@@ -121,9 +121,9 @@ def free_port(address: str) -> int:
 
 
 def on_node(node: str, command: Sequence[str]) -> list[str]:
-    """Return argv that runs a command on another node of the job.
+    """Return the argv that runs a command on another node of the job.
 
-    It overlaps what runs there and has the job's whole share of the node.
+    The command overlaps other steps and has the job's whole share of the node.
     """
     return [
         "srun",
@@ -146,7 +146,7 @@ def without_step(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def num_cpus() -> int:
-    """Return how many CPUs the job has on this node."""
+    """Return the number of CPUs that the job has on this node."""
     plain = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "").partition("(")[0].partition(",")[0]
     return int(plain) if plain.isdigit() else len(os.sched_getaffinity(0))
 
@@ -221,7 +221,7 @@ class ProcessGroup:
             )
 
     def ending(self) -> Ending | None:
-        """Return the ending that the first agent to end by itself means; None while all run."""
+        """Return the ending of the first agent that ended by itself; None while all run."""
         for node, member in self.members.items():
             code = member.poll()
             if code is not None:
@@ -237,7 +237,7 @@ class ProcessGroup:
         return Ending("failed", code=code, failure=failure, message=what.rstrip())
 
     def stop(self, *, keep_logs: bool) -> None:
-        """End all agents, each of which ends what it started. Wait for them."""
+        """End all agents and wait for them. Each agent ends what it started."""
         for member in self.members.values():
             if member.stdin is not None:
                 with suppress(OSError):

@@ -1,7 +1,7 @@
-"""A Ray cluster of the job's nodes alone, for the time of one run (Ray 2.43 to 2.60).
+"""A Ray cluster of only the job's nodes, for the duration of one run (Ray 2.43 to 2.60).
 
-Ports are unique, and so is the folder of sockets, because jobs share nodes; `ray stop` is never
-used, because it ends the Ray of every job of the user on a node.
+Ports and the folder of sockets are unique, because jobs share nodes. `ray stop` is never used,
+because it ends the Ray of every job of the user on a node.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ _GIB = 1 << 30
 
 
 class RayStartError(Exception):
-    """The cluster did not come together."""
+    """Raised if the cluster does not start on all nodes."""
 
     def __init__(self, ending: Ending):
         self.ending = ending
@@ -32,7 +32,7 @@ class RayStartError(Exception):
 
 
 class NodeSetup(NamedTuple):
-    """The nodes and the environment of a run: what each of its programs needs."""
+    """The nodes and the environment of a run, for each of its programs."""
 
     names: Sequence[str]
     """Nodes, this one first."""
@@ -51,11 +51,11 @@ class NodeSetup(NamedTuple):
 
 @contextmanager
 def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -> Iterator[str]:
-    """Start a cluster that has all the GPUs; yield its address.
+    """Start a cluster that has all the GPUs. Yield its address.
 
-    env: what the run adds to the variables of the job. It is set before Ray starts, because Ray's
+    env: the variables that the run adds to the job's. They are set before Ray starts, because Ray's
     workers see the variables of their node's Ray and not those of the driver. Raise RayStartError
-    if the cluster does not come together.
+    if the cluster does not start.
     """
     other = setup.names[1] if len(setup.names) > 1 else None
     host = process_group.own_address(setup.options.network_interface, other)
@@ -95,7 +95,7 @@ def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
 
 
 def _wait_for_head(group: ProcessGroup, host: str, port: int, seconds: float) -> None:
-    """Wait for the head to listen: a node that joins earlier gives up."""
+    """Wait until the head listens, because a node that joins earlier gives up."""
     import socket
 
     deadline = time.monotonic() + seconds
