@@ -2,10 +2,10 @@
 
 On the machine that submits:
 
-    submit          cells to job arrays, exactly once; reconciling what was cut short; cancelling
-    submissions     what the ledger says of arrays, and the files of each
+    submit          cells to job arrays, exactly once; reconciling cut submissions; cancelling
+    submissions     the ledger's events of each array, and the files of each
     script          the batch script of one array
-    poll            what the scheduler says of attempts that have no exit record
+    poll            the scheduler's report on attempts that have no exit record
     scheduler       SLURM's commands and job states
     messages        SLURM's messages as sentences (messages.toml)
     cluster         partitions, nodes, limits and rights, for `orch doctor` and `orch init`

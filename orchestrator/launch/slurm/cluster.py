@@ -1,7 +1,7 @@
-"""The cluster of this machine: whether it answers, its partitions, nodes, limits and rights.
+"""Read the cluster of this machine: does it answer, its partitions, nodes, limits and rights.
 
 Everything is parsed from the `key=value` and `|`-separated output of scontrol and sacctmgr, which
-is the same from SLURM 20.11 to 24.11. Asking changes nothing.
+is the same from SLURM 20.11 to 24.11. The commands change nothing.
 """
 
 import getpass
@@ -37,7 +37,7 @@ class ClusterNode:
     """Neither down nor drained."""
 
     def gpus_of(self, kind: str) -> int:
-        """Return the number of GPUs of a type; of any, where the type is empty."""
+        """Return the number of GPUs of a type, or of all types if `kind` is empty."""
         return sum(count for each, count in self.gpus if not kind or each == kind)
 
 
@@ -69,7 +69,7 @@ class Rights:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster, from its own commands."""
+    """The cluster, as its own commands describe it."""
 
     name: str
     version: str
@@ -88,14 +88,14 @@ class Cluster:
     """What could not be asked, in sentences."""
 
     def partition(self, name: str | None) -> Partition | None:
-        """Return the partition of that name; the default one for None."""
+        """Return the partition of that name, or the default one for None."""
         for each in self.partitions:
             if each.name == name or (name is None and each.default):
                 return each
         return None
 
     def names(self) -> dict[str, list[str]]:
-        """Return, for fields of a site file, the names the cluster has, for suggestions."""
+        """Return, for fields of a site file, the cluster's names, for suggestions."""
         return {
             "partition": [each.name for each in self.partitions],
             "account": sorted({right.account for right in self.rights if right.account}),
@@ -112,11 +112,11 @@ _PING_SECONDS = 15.0
 
 
 def has_controller() -> bool:
-    """Return whether a SLURM controller answers. Costs nothing where `sbatch` is not on PATH.
+    """Return True if a SLURM controller answers. Costs nothing if `sbatch` is not on PATH.
 
     SLURM's commands without a configuration are not a cluster. Raise EnvironmentFault for a
-    configured cluster that does not answer: to rehearse by mistake the cells that a cluster was to
-    train would be worse than to ask again.
+    configured cluster that does not answer. Otherwise orch would rehearse cells that the cluster
+    was to train.
     """
     sbatch, scontrol = shutil.which("sbatch"), shutil.which("scontrol")
     if sbatch is None or scontrol is None:
@@ -151,7 +151,7 @@ def _ping(scontrol: str, _conf: str) -> bool:
 
 
 def read_cluster() -> Cluster | None:
-    """Return the cluster this machine belongs to; None where none answers."""
+    """Return the cluster that this machine belongs to, or None if none answers."""
     faults: list[str] = []
     config = _settings(_output(faults, "scontrol", "show", "config"))
     if not config:
@@ -201,7 +201,7 @@ def parse_cluster(
 
 
 def minutes(text: str | None) -> float | None:
-    """Return the minutes of `days-hours:minutes:seconds`, shortened or not; None for no limit."""
+    """Return the minutes of `days-hours:minutes:seconds`, also shortened; None for no limit."""
     if text is None or not re.fullmatch(r"[\d:-]+", text):
         return None
     days, dash, rest = text.rpartition("-")
@@ -217,7 +217,7 @@ def minutes(text: str | None) -> float | None:
 
 
 def gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    """Return (type, how many) of each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
+    """Return (type, number) for each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
     kinds = []
     for name, kind, count in _GRES.findall(gres):
         if name.strip() == "gpu":
@@ -228,13 +228,13 @@ def gpus(gres: str) -> tuple[tuple[str, int], ...]:
 
 
 def _settings(text: str) -> dict[str, str]:
-    """Parse `Key = value` lines."""
+    """Return the settings in lines of `Key = value`."""
     pairs = (line.partition(" = ") for line in text.splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def _words(line: str) -> dict[str, str]:
-    """Parse `Key=value` words of one line; a value may have blanks."""
+    """Return the `Key=value` words of one line; a value may have blanks."""
     return {name: value.strip() for name, value in _WORD.findall(line)}
 
 
@@ -281,7 +281,10 @@ def _count(text: str | None) -> int | None:
 
 
 def _output(faults: list[str], *argv: str) -> str:
-    """Return what a command prints; where it fails, append a sentence to faults, return nothing."""
+    """Return the output of a command.
+
+    If it fails, append a sentence to faults and return nothing.
+    """
     try:
         done = subprocess.run(
             argv,

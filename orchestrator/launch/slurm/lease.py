@@ -1,13 +1,13 @@
-"""The lease on a cell: at most one attempt writes, also where file locks do not reach other nodes.
+"""The lease on a cell: at most one attempt writes, even if file locks do not reach other nodes.
 
 A running attempt holds the lease by touching its heartbeat file every HEARTBEAT_SECONDS. Each time
-it checks whether a newer attempt exists. If one does, it has been superseded (its node was given
-up, or a person cancelled it) and ends itself. A new attempt makes its folder first and starts once
-the previous one has written its exit record or its heartbeat has timed out.
+it checks if a newer attempt exists. If so, it has been superseded (its node was given up, or a
+person cancelled it) and ends itself. A new attempt makes its folder first. It starts when the
+previous one has written its exit record or its heartbeat has timed out.
 
-Why this order is safe: a superseded attempt notices within one heartbeat that the newer folder
-exists, and the newer attempt waits for ten heartbeats of silence. Times are compared between two
-heartbeat files, so both are the file server's: the clocks of two nodes may differ.
+This order is safe: a superseded attempt notices within one heartbeat that the newer folder exists,
+and the newer attempt waits for ten heartbeats of silence. Times are compared between two heartbeat
+files, so both are the file server's: the clocks of two nodes may differ.
 """
 
 import json
@@ -31,12 +31,12 @@ LEASE_SECONDS = 30.0
 
 
 def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir | None:
-    """Return the attempt that a job of this submission is to start; None if the cell is not its.
+    """Return the attempt that a job of this submission must start, or None if it may not start one.
 
-    number: the attempt the job was submitted for. A job that SLURM starts again, after a
+    number: the attempt for which the job was submitted. A job that SLURM starts again, after a
     preemption or its time limit, gets a new attempt of the same order. The order in the last
-    attempt is the fence: a cell that was retried or cancelled since has another one, so a job that
-    the scheduler had forgotten, and starts after all, does nothing.
+    attempt is the fence. A cell that was retried or cancelled since then has another order. So a
+    job that the scheduler had forgotten, and that starts later, does nothing.
     """
     attempts = cell_dir.attempts()
     last = attempts[-1] if attempts else None
@@ -54,7 +54,7 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
 
 
 def wait_for_earlier_attempts(cell_dir: CellDir, own: AttemptDir) -> None:
-    """Return once no earlier attempt can be writing any more."""
+    """Return when no earlier attempt can write any more."""
     for earlier in cell_dir.attempts():
         while earlier.number < own.number and not (earlier.exit.exists() or is_dead(earlier)):
             own.heartbeat.touch()
@@ -68,7 +68,7 @@ def wait_for_earlier_attempts(cell_dir: CellDir, own: AttemptDir) -> None:
 
 
 def is_dead(attempt: AttemptDir) -> bool:
-    """Return whether the attempt ran on this very node and its process is gone."""
+    """Return True if the attempt ran on this node and its process is gone."""
     job = read_json(attempt.job) or {}
     if not job.get("birth") or job.get("host") != processes.node_name():
         return False
@@ -77,7 +77,7 @@ def is_dead(attempt: AttemptDir) -> bool:
 
 
 def has_helper(attempt: AttemptDir, job: str) -> bool:
-    """Return whether a living job other than `job`, the element's own, runs the attempt."""
+    """Return True if a living job other than `job`, the element's own, runs the attempt."""
     if not attempt.job.exists() or (read_json(attempt.job) or {}).get("job") in (None, job):
         return False
     try:
@@ -89,7 +89,7 @@ def has_helper(attempt: AttemptDir, job: str) -> bool:
 class Lease:
     """A running attempt's right to write.
 
-    watch: returns an ending when the attempt is to be ended (it hangs), None while it may go on.
+    watch: returns an ending if the attempt must end (it hangs), None while it may continue.
     """
 
     def __init__(self, cell_dir: CellDir, own: AttemptDir, watch: Callable[[], Ending | None]):
@@ -101,7 +101,7 @@ class Lease:
 
     @contextmanager
     def held(self) -> Iterator["Lease"]:
-        """Renew the lease, in a thread of its own, while the context lasts."""
+        """Renew the lease, in a separate thread, while the context lasts."""
         done = threading.Event()
         self.own.heartbeat.touch()
         thread = threading.Thread(target=self._renew, args=(done,), daemon=True)
@@ -131,7 +131,7 @@ class Lease:
         return any(other.number > self.own.number for other in self.cell_dir.attempts())
 
     def _end_process(self, done: threading.Event) -> None:
-        """Ask this process to stop as SLURM would; kill it if the trainer does not listen."""
+        """Ask this process to stop, as SLURM does. Kill it if the trainer does not react."""
         os.kill(os.getpid(), signal.SIGTERM)
         if not done.wait(2 * GRACE_SECONDS):
             if not self.lost and self.ending is not None:

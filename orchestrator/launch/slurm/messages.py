@@ -1,4 +1,4 @@
-"""SLURM's messages as sentences: which field of the site file to change, and whether to ask again.
+"""SLURM's messages as sentences: the site-file field to change, and if it helps to wait.
 
 The messages themselves are data: messages.toml.
 """
@@ -14,7 +14,7 @@ from orchestrator.errors import did_you_mean
 
 
 class SchedulerMessage(NamedTuple):
-    """One message of the scheduler, for a person."""
+    """One message of the scheduler, as a sentence for a user."""
 
     sentence: str
     field: str = ""
@@ -26,9 +26,9 @@ class SchedulerMessage(NamedTuple):
 def refusal_of(
     stderr: str, options: Mapping[str, object], names: Mapping[str, list[str]] | None = None
 ) -> SchedulerMessage:
-    """Return what a failed sbatch, srun, scontrol or sacct printed, as a sentence.
+    """Return the output of a failed sbatch, srun, scontrol or sacct, as a sentence.
 
-    options: `site.options`; names: field -> the names the cluster has, for a suggestion.
+    options: `site.options`. names: field -> the cluster's names, for a suggestion.
     """
     line = _telling_line(stderr)
     for rule in _table()["refusal"]:
@@ -38,7 +38,7 @@ def refusal_of(
 
 
 def stuck_reason(reason: str, options: Mapping[str, object]) -> SchedulerMessage | None:
-    """Return why a pending job will never start, by squeue's reason; None for reasons that pass."""
+    """Return why a pending job will never start, by squeue's reason, or None if it may start."""
     name = reason.strip("()").split(",")[0].strip()
     for rule in _table()["reason"]:
         if rule["name"] == name:

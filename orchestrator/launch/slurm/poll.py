@@ -1,9 +1,9 @@
-"""What SLURM says of attempts that have no final exit record.
+"""Ask SLURM about attempts that have no final exit record.
 
-The scheduler is asked once for all jobs of a folder, and the answer is kept for a while, longer
-each time nothing changed: reading the states of 10,000 cells costs one sacct. The queue is asked
-too where accounting does not answer, does not know a job yet, or says that a job ended whose worker
-has not written so. Nothing here writes.
+The scheduler is asked once for all jobs of a folder. The answer is kept for a while, longer each
+time nothing changed: reading the states of 10,000 cells costs one sacct. The queue is asked too in
+three cases: accounting does not answer, it does not know a job yet, or it says that a job ended
+whose worker has not written so. This module writes nothing.
 """
 
 import random
@@ -37,8 +37,8 @@ def polled_state(
 ) -> SchedulerReport | None:
     """Return the state of a cell whose last attempt was submitted but has no final exit record.
 
-    ended: an exit record that says preempted or timed_out: the job may be in the queue again. None
-    where the submission was refused or never sent: then nothing works on the attempt.
+    ended: an exit record with state preempted or timed_out: the job may be in the queue again.
+    Return None if the submission was refused or never sent: then nothing works on the attempt.
     """
     order = _read_head(attempt)
     folder = RunFolder(cell_dir.path.parents[1])
@@ -78,16 +78,16 @@ def polled_state(
 def polled_element(
     folder: RunFolder, submission: submissions.Submission, index: int
 ) -> SchedulerReport:
-    """Return what SLURM says of one element of a submission that was sent."""
+    """Return SLURM's report on one element of a submission that was sent."""
     return snapshot(folder).report(submission, index)
 
 
 def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
-    """Return why jobs wait that will not start by waiting: a sentence a reason, with their number.
+    """Return why jobs wait that will never start: one sentence per reason, with the number of jobs.
 
-    options: `site.options`, for the values in the sentences. Accounting keeps the last reason that
-    was neither priority nor resources, also when it no longer holds. Only where it is a reason not
-    to start, the queue is asked whether it holds: one call more.
+    options: `site.options`, for the values in the sentences. Accounting keeps the last reason other
+    than priority and resources, even if it no longer holds. If such a reason prevents a start, ask
+    the queue if it still holds, which is one call more.
     """
     answer = snapshot(folder)
     own = {s.job for s in answer.submissions.values() if s.job and not s.drained}
@@ -116,7 +116,10 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
 
 
 class SchedulerSnapshot:
-    """One answer of the scheduler about a folder's jobs; each command is called when needed."""
+    """One answer of the scheduler about a folder's jobs.
+
+    Each command is called when it is needed.
+    """
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
@@ -129,7 +132,7 @@ class SchedulerSnapshot:
         """Which of the two does not answer, in a sentence."""
 
     def accounted(self) -> scheduler.Answer:
-        """Return what sacct lists; nothing while it does not answer."""
+        """Return the elements that sacct lists; none while it does not answer."""
         if self.listed is None:
             jobs = [s.job for s in self.submissions.values() if s.job and not s.drained]
             try:
@@ -139,7 +142,7 @@ class SchedulerSnapshot:
         return self.listed
 
     def queued(self) -> scheduler.Answer | None:
-        """Return what squeue lists; None while it does not answer."""
+        """Return the elements that squeue lists; None while it does not answer."""
         if self._queued is None:
             try:
                 self._queued = scheduler.queue()
@@ -184,12 +187,12 @@ class SchedulerSnapshot:
         return SchedulerReport("unknown", fault=fault)
 
     def _is_accounting_late(self, queued: scheduler.ArrayElement) -> bool:
-        """Return whether accounting will still list the exit code of a job that has ended."""
+        """Return True if accounting may still list the exit code of a job that has ended."""
         late = time.time() - (queued.ended or 0.0) < scheduler.LATE_SECONDS
         return late and not self.fault and queued.word != "CANCELLED"
 
     def _knows(self, job: str) -> bool:
-        """Return whether any element of an array is listed: then SLURM has its submission."""
+        """Return True if any element of an array is listed: then SLURM has its submission."""
         return any(
             array == job
             for answer in (self.queued() or {}, self.accounted())
@@ -202,20 +205,20 @@ _gaps: dict[Path, float] = {}
 
 
 def forget() -> None:
-    """Ask again at the next look: something was submitted or cancelled."""
+    """Drop all answers, because something was submitted or cancelled."""
     _snapshots.clear()
     _gaps.clear()
 
 
 def refresh(folder: RunFolder) -> None:
-    """Ask again at the next look, before a decision, unless the answer is a second old."""
+    """Drop an answer that is older than _FRESH_SECONDS, before a decision."""
     known = _snapshots.get(folder.path)
     if known is not None and time.monotonic() - known.made > _FRESH_SECONDS:
         del _snapshots[folder.path]
 
 
 def snapshot(folder: RunFolder) -> SchedulerSnapshot:
-    """Return the scheduler's answer, a few seconds old at most; a minute if nothing changes."""
+    """Return the scheduler's answer: a few seconds old at most, a minute if nothing changes."""
     known = _snapshots.get(folder.path)
     if known is not None and time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS):
         return known
@@ -233,7 +236,7 @@ _HEAD = re.compile(rb'\{"submission": "(\w+)", "index": (\d+), "cell": ')
 
 
 def _read_head(attempt: AttemptDir) -> Mapping[str, Any]:
-    """Return submission and index of an order. The cell, which follows them, is not parsed."""
+    """Return submission and index of an order, without parsing the cell, which follows them."""
     try:
         with attempt.order.open("rb") as file:
             hit = _HEAD.match(file.read(128))

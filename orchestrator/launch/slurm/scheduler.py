@@ -1,10 +1,10 @@
-"""SLURM's commands as functions, and its job states in orch's words.
+"""SLURM's commands as functions, and its job states as orch's states.
 
-Commands are argv lists with a deadline. SchedulerUnavailable says that the scheduler, or its
-accounting, does not answer: nothing is known and it is asked again. SchedulerRefusal says that it
-answered with no.
+Commands are argv lists with a deadline. SchedulerUnavailable means that the scheduler, or its
+accounting, does not answer: nothing is known and orch asks again. SchedulerRefusal means that it
+answered with an error.
 
-A state that says a job has ended is believed only when the queue does not list the job: one that is
+A state that says a job has ended is believed only if the queue does not list the job. A job that is
 requeued after NODE_FAIL or PREEMPTED keeps its id.
 """
 
@@ -31,11 +31,11 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 
 
 class SchedulerUnavailable(EnvironmentFault):
-    """The scheduler, or its accounting, does not answer. Nothing is wrong with the request."""
+    """Raised if the scheduler, or its accounting, does not answer. The request may be correct."""
 
 
 class SchedulerRefusal(EnvironmentFault):
-    """The scheduler answered and refused; the message is its own."""
+    """Raised if the scheduler answers with a refusal. The message is its own."""
 
 
 class ArrayElement(NamedTuple):
@@ -60,7 +60,7 @@ Answer = Mapping[tuple[str, int], ArrayElement]
 
 
 def call(argv: Sequence[str], cwd: Path | None = None) -> str:
-    """Return what a command prints. Raise SchedulerUnavailable or SchedulerRefusal."""
+    """Return the output of a command. Raise SchedulerUnavailable or SchedulerRefusal."""
     try:
         done = subprocess.run(
             argv,
@@ -105,9 +105,9 @@ def sbatch(argv: Sequence[str], cwd: Path) -> str:
 def find_job(name: str, since: float) -> str | None:
     """Return the id of the job with this name, or None once SLURM confirms there is none.
 
-    since: when the job may have been submitted. Raise SchedulerUnavailable if SLURM cannot be
-    asked. The controller knows every job that has not ended, and for MinJobAge those that have;
-    accounting knows the others. So without accounting, an absence is confirmed only for MinJobAge.
+    since: the earliest time of its submission. Raise SchedulerUnavailable if SLURM cannot be asked.
+    The controller knows every job that has not ended, and, for MinJobAge, those that have.
+    Accounting knows the others. So without accounting, an absence is confirmed only for MinJobAge.
     """
     listed = call(["squeue", "--noheader", "--me", "--states=all", f"--name={name}", "--format=%F"])
     if ids := listed.split():
@@ -129,7 +129,7 @@ def find_job(name: str, since: float) -> str | None:
 def queue() -> Answer:
     """Return every element of this user's arrays that the controller knows.
 
-    These are all that have not ended and, for MinJobAge (300 s), those that have. Raise
+    It knows all that have not ended and, for MinJobAge (300 s), those that have. Raise
     SchedulerUnavailable.
     """
     listed = call(
@@ -172,7 +172,7 @@ def accounting(jobs: Iterable[str]) -> Answer:
 
 
 def indices(which: str) -> list[int]:
-    """Return the elements that `7`, `[0-19%4]` or `[1,3,5-9:2]` names; of a cut list, its part."""
+    """Return the elements of `7`, `[0-19%4]` or `[1,3,5-9:2]`; of a truncated list, its part."""
     plain = which.strip("[]").partition("%")[0]
     numbers: list[int] = []
     for part in plain.split(","):
@@ -193,7 +193,7 @@ def cancel(elements: Iterable[str]) -> None:
 
 
 def max_array_size() -> int:
-    """Return how many elements one array may have: MaxArraySize bounds the index, from 0."""
+    """Return the maximum number of elements of an array. MaxArraySize bounds the index, from 0."""
     config = call(["scontrol", "show", "config"])
     hit = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
     return max(1, int(hit[1])) if hit else 1001
@@ -218,12 +218,12 @@ now."""
 
 
 def job_id() -> str:
-    """Return `<array>_<index>` of this job, as SLURM's commands take it."""
+    """Return `<array>_<index>` of this job, in the form of SLURM's commands."""
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def restarts() -> int:
-    """Return how often SLURM has started this job again, by its own, not quite exact, count."""
+    """Return how often SLURM has started this job again, by its own inexact count."""
     count = os.environ.get("SLURM_RESTART_COUNT", "")
     return int(count) if count.isdigit() else 0
 
@@ -231,8 +231,8 @@ def restarts() -> int:
 def requeue_job(job: str) -> bool:
     """Put a job back into the queue, under its own id.
 
-    Return True once it is back or SLURM itself ends it (to cancel or requeue it), False if the
-    scheduler does not answer.
+    Return True when the job is back in the queue, or when SLURM itself ends it (to cancel or
+    requeue it). Return False if the scheduler does not answer.
     """
     run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
     deadline = time.monotonic() + _REQUEUE_SECONDS
@@ -279,19 +279,19 @@ _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNOR
 
 
 def is_over(word: str) -> bool:
-    """Return whether a job in this state has ended."""
+    """Return True if a job in this state has ended."""
     return word not in WAITING | AT_WORK
 
 
 def state_of(element: ArrayElement) -> State:
-    """Return pending or running, for a job that has not ended."""
+    """Return `pending` or `running` for a job that has not ended."""
     return "pending" if element.word in WAITING else "running"
 
 
 def ending_of(element: ArrayElement, log: str, now: float | None = None) -> ExitRecord | None:
-    """Return how a job ended whose worker has not written that; None while the worker still may.
+    """Return the ending of a job whose worker recorded none; None while it may still do so.
 
-    log: the end of what the job printed outside of any attempt.
+    log: the end of the job's output outside of any attempt.
     """
     now = time.time() if now is None else now
     ended = element.ended or now
@@ -312,9 +312,10 @@ def ending_of(element: ArrayElement, log: str, now: float | None = None) -> Exit
 
 
 def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
-    """Return the report of an element that is nowhere while its array is known, and never started.
+    """Return the report of an element that SLURM no longer lists and that never started.
 
-    SLURM keeps no record of an element that was cancelled alone while it waited.
+    Its array is known. SLURM keeps no record of an element that was cancelled alone while it
+    waited.
     """
     now = time.time()
     message = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
@@ -325,8 +326,8 @@ def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
 def forgotten(job: str, index: int) -> SchedulerReport:
     """Return the report of a job that neither queue nor accounting knows.
 
-    Both answer and had time to learn of it: a controller that crashed has forgotten it. Should the
-    job start after all, it finds that its cell belongs to another submission.
+    Both answer, and both had time to learn of it. So a controller that crashed has forgotten it. If
+    the job starts later, it finds that its cell belongs to another submission.
     """
     now = time.time()
     message = (

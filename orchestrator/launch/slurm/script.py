@@ -1,4 +1,4 @@
-"""The batch script of one array, written by submitit, and the argv of its sbatch."""
+"""Write the batch script of one array with submitit, and the argv of its sbatch."""
 
 import math
 import shlex
@@ -36,14 +36,17 @@ class ArrayJob(NamedTuple):
 
 
 def array_resources(cell: Cell) -> ArrayResources:
-    """Return what a cell needs: one core of one node if it is embedded, else its `resources`."""
+    """Return a cell's resources: one core of one node if it is embedded, else `resources`."""
     if cell.scale == "micro":
         return ArrayResources()
     return ArrayResources(cell.resources.num_nodes, cell.resources.gpus_per_node)
 
 
 def text(job: ArrayJob, options: SlurmOptions) -> str:
-    """Return the script. It names no folder: sbatch is called in the submission's own."""
+    """Return the script.
+
+    It names no folder, because sbatch is called in the submission's folder.
+    """
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
     gpus = job.resources.gpus_per_node
@@ -94,5 +97,5 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
 
 
 def argv(folder: str) -> Sequence[str]:
-    """Return the sbatch of the script in a submission's folder."""
+    """Return the sbatch command for the script in a submission's folder."""
     return ("sbatch", "--parsable", f"--chdir={folder}", "job.sh")

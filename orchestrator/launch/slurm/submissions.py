@@ -1,14 +1,14 @@
-"""Submissions: what the ledger says of each job array, and the files in its folder.
+"""Submissions: the ledger's events of each job array, and the files in its folder.
 
 The ledger gets one event for each step of a submission, before or after it happens:
 
     intent      about to call sbatch; the job's name holds the submission's id
     submitted   sbatch returned this array id
     dropped     refused, or cut short before sbatch: nothing was submitted
-    drained     nothing of the array is at work any more: it is not asked about again
+    drained     nothing works on the array any more: SLURM is not asked about it again
 
-Beside the ledger, slurm/<submission>/ holds the manifest (which cells, which attempts), the batch
-script, one log an element, and the exit records of evaluations (ends/<index>.<state>.json).
+The folder slurm/<submission>/ holds the manifest (which cells, which attempts), the batch script,
+one log per element, and the exit records of evaluations (ends/<index>.<state>.json).
 """
 
 import json
@@ -48,7 +48,10 @@ class Submission:
 
     @property
     def open(self) -> bool:
-        """The ledger has the intent and no outcome: it is being sent, or was cut short."""
+        """Return True if the ledger has the intent and no outcome.
+
+        The submission is then being sent, or was cut short.
+        """
         return self.job is None and not self.dropped
 
 
@@ -107,12 +110,12 @@ def note(folder: RunFolder, event: str, submission: str, **details: Any) -> None
 
 
 def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, Any]) -> None:
-    """Write what the elements of an array are, before it is submitted."""
+    """Write the elements of an array, before it is submitted."""
     write_text(folder.submission(submission) / "manifest.json", json.dumps(manifest) + "\n")
 
 
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
-    """Return {kind, elements: [[cell's directory, attempt], ...], options}; {} if it is gone."""
+    """Return {kind, elements: [[cell's directory, attempt], ...], options}; {} if it is missing."""
     return read_json(folder.submission(submission) / "manifest.json") or {}
 
 
@@ -126,14 +129,14 @@ def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord
 
 
 def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
-    """Stop counting a failed evaluation, because a person wants it tried again."""
+    """Stop counting a failed evaluation, because a person wants to try it again."""
     ends_dir = folder.submission(submission) / "ends"
     write_text(ends_dir / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
     (ends_dir / f"{index}.{record.state}.json").unlink(missing_ok=True)
 
 
 def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
-    """Return element -> the file that says how it ended; of two, the one of its success."""
+    """Return, for each element, the file of its ending; of two files, the one of its success."""
     files: dict[int, Path] = {}
     for path in (folder.submission(submission) / "ends").glob("*.json"):
         index, _, state = path.stem.partition(".")
@@ -143,5 +146,5 @@ def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
 
 
 def read_end(path: Path) -> ExitRecord | None:
-    """Return the exit record in one of these files."""
+    """Return the exit record in one of these files, or None."""
     return read_object(ExitRecord, path)

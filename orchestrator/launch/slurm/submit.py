@@ -1,7 +1,7 @@
 """Submit cells to SLURM as job arrays, each cell exactly once; cancel them again.
 
-One orch submits cells of a folder at a time: it holds the submission lock. For every array it does,
-in this order:
+Only one orch at a time submits cells of a folder: it holds the submission lock. For every array it
+does, in this order:
 
     1  append the intent to the ledger, with the name that the job will have
     2  reserve each cell's next attempt, with the submission's id in its order.json
@@ -10,12 +10,13 @@ in this order:
     5  append the array's id to the ledger
 
 A kill between any two steps leaves an intent without an outcome. The next submission reconciles it
-first: it asks SLURM for a job of that name and appends the answer. After steps 1 to 3 there is no
-such job, so the submission is dropped and its cells, whose attempts never started, go again. After
-step 4 there is one, and the ledger gets its id. If SLURM cannot be asked, nothing is submitted.
+first: it asks SLURM for a job of that name and appends the answer. If the kill came before step 4,
+there is no such job. The submission is dropped, and its cells, whose attempts never started, are
+submitted again. If it came after step 4, there is one, and the ledger gets its id. If SLURM cannot
+be asked, nothing is submitted.
 
 An attempt names the one submission that may start it, and a job checks that before it starts
-(lease.open_attempt). So even a job that was forgotten and starts later trains nothing twice.
+(lease.open_attempt). So even a forgotten job that starts later trains nothing twice.
 """
 
 import fcntl
@@ -85,11 +86,11 @@ def submit(
     evaluate: bool = False,
     tell: Tell = lambda _: None,
 ) -> Submitted:
-    """Submit those of the cells that are to be trained and are not with the scheduler already.
+    """Submit the cells that need training and are not with the scheduler already.
 
     evaluate: also submit each cell's evaluation, as a job that waits for its training. Raise
-    OrchError, before anything is submitted, for cells that a backend cannot express;
-    EnvironmentFault where SLURM refuses, or does not answer for AWAY_SECONDS.
+    OrchError, before anything is submitted, for cells that a backend cannot express. Raise
+    EnvironmentFault if SLURM refuses, or does not answer for AWAY_SECONDS.
     """
     folder.open()
     with submission_lock(folder):
@@ -121,9 +122,9 @@ def submit(
 def submit_evaluation(
     cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions, tell: Tell = lambda _: None
 ) -> str:
-    """Submit the evaluation of trained cells as one array; return its id.
+    """Submit the evaluation of trained cells as one array. Return its id.
 
-    The caller decides that there is none already. Raise as `submit` does.
+    The caller must know that no evaluation is submitted yet. Raise as `submit` does.
     """
     with submission_lock(folder):
         for sentence in reconcile(folder):
@@ -142,10 +143,10 @@ def cancel_submitted(
 ) -> tuple[list[tuple[Cell, CellState]], str]:
     """Cancel cells that are with the scheduler.
 
-    Return those that were cancelled, with their state before, and a sentence about what went wrong.
+    Return the cancelled cells, with their state before, and a sentence about what went wrong.
 
-    The exit record is written first and the scheduler told afterwards. A job that starts, or runs
-    on, then finds its cell cancelled, also when the scheduler does not answer.
+    Write the exit record first, then call scancel. A job that starts, or continues, then finds its
+    cell cancelled, even if the scheduler does not answer.
     """
     cancelled: list[tuple[Cell, CellState]] = []
     elements: list[str] = []
@@ -208,9 +209,9 @@ def submission_lock(folder: RunFolder) -> Iterator[None]:
 
 
 def reconcile(folder: RunFolder) -> list[str]:
-    """Append an outcome to every intent that has none; return sentences. The caller holds the lock.
+    """Append an outcome to every intent that has none. Return sentences. The caller holds the lock.
 
-    Raise EnvironmentFault where the scheduler cannot tell, OrchError where an orch on another
+    Raise EnvironmentFault if the scheduler does not answer. Raise OrchError if an orch on another
     machine may be submitting.
     """
     sentences = []
@@ -237,7 +238,7 @@ def reconcile(folder: RunFolder) -> list[str]:
 
 
 def _refuse_if_alive(cut: Submission) -> None:
-    """Raise OrchError if the process that wrote an intent may still be at work."""
+    """Raise OrchError if the process that wrote an intent may still be submitting."""
     age = time.time() - cut.time
     if cut.host == socket.gethostname():
         same = bool(cut.birth) and processes.birth(cut.pid) == cut.birth
@@ -253,7 +254,7 @@ def _refuse_if_alive(cut: Submission) -> None:
 
 
 def mark_drained(folder: RunFolder) -> None:
-    """Append which submissions have nothing at work any more, so that SLURM is not asked again."""
+    """Mark submissions on which nothing works any more, so that SLURM is not asked about them."""
     for sent in submissions.read(folder).values():
         if sent.job is None or sent.drained or sent.kind != "train":
             continue
@@ -299,7 +300,7 @@ def _submit_training(
 
 
 def _submit_missing_evaluations(folder: RunFolder, options: SlurmOptions, tell: Tell) -> None:
-    """Submit evaluations that a kill kept from being submitted after their training."""
+    """Submit evaluations that a kill prevented after the submission of their training."""
     known = submissions.read(folder)
     for sent in list(known.values()):
         if sent.kind != "train" or sent.job is None or sent.drained:
@@ -317,7 +318,7 @@ def _submit_following_evaluation(
     options: SlurmOptions,
     tell: Tell,
 ) -> None:
-    """Submit the evaluations that wait, element by element, for the training array `follows`."""
+    """Submit evaluations, each of which waits for its element of the training array `follows`."""
     elements = submissions.read_manifest(folder, follows).get("elements", [])
     name = _append_intent(folder, submission, "evaluate", len(elements), follows)
     # the elements of one training array need the same resources, so one cell stands for all
@@ -335,7 +336,7 @@ def _send_evaluation(
     options: SlurmOptions,
     tell: Tell,
 ) -> str:
-    """Send evaluations of such cells, each one process on one node; return the array's id."""
+    """Send evaluations, each one process on one node. Return the array's id."""
     gpus = options.evaluation.gpus
     if gpus is None:
         gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
@@ -355,7 +356,10 @@ def _send_evaluation(
 def _append_intent(
     folder: RunFolder, submission: str, kind: str, cells: int, follows: str = ""
 ) -> str:
-    """Append the intent to the ledger; return the job's name, which holds the submission's id."""
+    """Append the intent to the ledger.
+
+    Return the job's name, which contains the submission's id.
+    """
     plain = "".join(
         c if (c.isascii() and c.isalnum()) or c in "._-" else "_" for c in folder.experiment
     )
@@ -393,10 +397,10 @@ def _write(
 def _sbatch(
     folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell
 ) -> str:
-    """Call sbatch; append the outcome to the ledger; return the array's id.
+    """Call sbatch. Append the outcome to the ledger. Return the array's id.
 
-    While the controller does not answer it is tried again. An sbatch that timed out may have
-    reached the controller, so from the second try on the job is looked up by its name first.
+    If the controller does not answer, try again. An sbatch that timed out may have reached the
+    controller, so from the second try on, first look the job up by its name.
     """
     started = time.time()
     tries = 0
@@ -424,7 +428,7 @@ def _sbatch(
 
 
 def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
-    """Return the answer of a scheduler that may not answer for a while.
+    """Return the answer of the scheduler. Ask again while it does not answer.
 
     Raise EnvironmentFault after AWAY_SECONDS.
     """
@@ -446,7 +450,7 @@ def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
 def _arrays(
     waiting: Sequence[tuple[Cell, CellState]], folder: RunFolder, size: int
 ) -> Iterator[ArrayCells]:
-    """Group cells that need the same resources and avoid the same nodes, `size` at most."""
+    """Yield groups of at most `size` cells with the same resources and the same nodes to avoid."""
     groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
     for cell, state in waiting:
         key = script.array_resources(cell), _bad_nodes(folder.cell(cell), state)
@@ -457,7 +461,7 @@ def _arrays(
 
 
 def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
-    """Return the node that the last attempt failed on, for the next to avoid."""
+    """Return the node on which the last attempt failed. The next attempt avoids it."""
     ended = state.exit or next(
         (record for a in reversed(cell_dir.attempts()) if (record := a.read_exit())), None
     )
@@ -471,7 +475,7 @@ def _throttle(max_running: int | None, arrays: int) -> int | None:
 
 
 def _queue_room(options: SlurmOptions, evaluate: bool, tell: Tell) -> int | None:
-    """Return how many more cells the queue takes; None where the site names no limit."""
+    """Return how many more cells the queue accepts; None if the site names no limit."""
     if options.max_submit_jobs is None:
         return None
     queue = retry_while_away(scheduler.queue, tell)

@@ -1,10 +1,10 @@
-"""The program of a training job: one element of a job array, in the folder of its submission.
+"""The program of a training job: it runs one element of a job array.
 
-python -m orchestrator.launch.slurm.task     SLURM's variables say which element
+python -m orchestrator.launch.slurm.task     SLURM's variables name the element
 
-Its exit codes: 0 the cell is trained, 1 it is not, and its exit record (or stderr) says why,
-NOT_OURS the cell belongs to another submission now, and scheduler.UNSEEN and scheduler.FULL, which
-scheduler.ending_of explains where no exit record could be written.
+The exit code is 0 if the cell is trained. It is 1 if not; the exit record (or stderr) gives the
+reason. It is NOT_OURS if the cell now belongs to another submission. scheduler.UNSEEN and
+scheduler.FULL mean that no exit record could be written; scheduler.ending_of explains them.
 """
 
 import os
@@ -38,7 +38,7 @@ _STARTED = time.monotonic()
 
 
 class ArrayTask:
-    """One element of a job array, as its job finds it."""
+    """One element of an array, as seen by its job."""
 
     def __init__(self, submission: Path, index: int, manifest: Mapping[str, Any]):
         self.submission = submission
@@ -65,13 +65,13 @@ class ArrayTask:
         return self.cell_of(self.index)[0]
 
     def is_shared(self) -> bool:
-        """Return whether jobs of this array may train each other's cells."""
+        """Return True if jobs of this array may train each other's cells."""
         wanted = self.options.help_seconds > 0 and self.num_elements > 1
         return wanted and self.cell_dir.read_cell().scale == "micro"
 
 
 def main() -> int:
-    """Train the cell of this job's element; return the job's exit code."""
+    """Train the cell of this job's element. Return the job's exit code."""
     stop = worker.StopSignals(STOP_SIGNALS)
     task = read_task()
     if task is None:
@@ -90,8 +90,10 @@ def main() -> int:
 
 
 def read_task() -> ArrayTask | None:
-    """Return the element that SLURM's variables name; None, and say so, where this node does not
-    see the runs folder."""
+    """Return the element that SLURM's variables name.
+
+    Print a message and return None if this node does not see the runs folder.
+    """
     submission = Path.cwd()
     manifest = read_json(submission / "manifest.json")
     if manifest is None:
@@ -105,7 +107,7 @@ def read_task() -> ArrayTask | None:
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
-    """Return the exit code of the work. A fault that is not orch's own is a sentence and a code."""
+    """Return the exit code of the work. Print a sentence for an error, and return its code."""
     try:
         return work()
     except (OrchError, OSError) as error:
@@ -118,7 +120,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
 
 
 def train(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Train the job's own cell; put the job back into the queue if it was stopped before the end.
+    """Train the job's own cell. Put the job back into the queue if it was stopped before the end.
 
     Return the job's exit code.
     """
@@ -131,7 +133,10 @@ def train(task: ArrayTask, stop: worker.StopSignals) -> int:
 
 
 def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Train the job's own cell, after waiting for the job that helps with it, if one does."""
+    """Wait if another job trains this job's own cell, then train what is left.
+
+    Return the exit code.
+    """
     cell_dir, number = task.cell_of(task.index)
     attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
     submission, index = task.submission, task.index
@@ -149,8 +154,8 @@ def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
 def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
     """Train further cells of the array.
 
-    End when the time for that is over, one does not succeed, or this job is asked to stop. What is
-    left then, the cells' own jobs finish.
+    Stop when the time for helping is over, a cell fails, or this job is asked to stop. The jobs of
+    the remaining cells train them.
     """
     until = _STARTED + task.options.help_seconds
 
@@ -171,9 +176,9 @@ def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
 
 
 def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRecord | int:
-    """Train an element's cell if it is still this submission's.
+    """Train an element's cell if it still belongs to this submission.
 
-    Return how it ended, or the job's exit code where nothing was trained or may be written.
+    Return how it ended. Return the job's exit code if nothing was trained or may be written.
     """
     cell_dir, number = task.cell_of(index)
     attempt = open_attempt(cell_dir, task.submission.name, number)
@@ -240,7 +245,7 @@ def _preempted_or_timed_out(record: ExitRecord, options: SlurmOptions) -> ExitRe
 
 
 def _requeue(task: ArrayTask) -> int:
-    """Put the job back into the queue, unless it was there too often; return its exit code."""
+    """Put the job back into the queue, unless it was requeued too often. Return its exit code."""
     attempts = task.cell_dir.attempts()
     ours = [a for a in attempts if a.read_order().get("submission") == task.submission.name]
     if len(ours) > task.options.max_requeues:
@@ -269,7 +274,7 @@ def say(text: str) -> None:
 def end_process(code: int) -> NoReturn:
     """End the process with this code.
 
-    The interpreter's own end would give another code where a disk is full.
+    The interpreter's normal exit would give another code if a disk is full.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

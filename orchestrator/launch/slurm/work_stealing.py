@@ -1,19 +1,19 @@
 """Work stealing between the jobs of one array of embedded cells.
 
-Most of so small a job is the start of Python and torch. A job that has trained its own cell
-therefore goes on, for a while, with cells of its array that no job has begun. It begins at the far
-end, because SLURM starts an array's elements in their order.
+The start of Python and torch takes most of the time of such a small job. So a job that has trained
+its own cell continues, for a while, with cells of its array that no job has begun. It starts at the
+far end, because SLURM starts an array's elements in order.
 
-Files in the submission's folder, one pair an element:
+Files in the submission's folder, one pair per element:
 
     <index>.taken   made with O_EXCL by the job that trains the element's cell; holds that job's id
-    <index>.done    the cell was trained by another job: the element's own ends before it starts a
-                    Python (the batch script looks for it)
+    <index>.done    another job has trained the cell: the element's own job ends before it starts
+                    Python (the batch script looks for the file)
 
-The element's own job waits while another trains its cell, and goes on with what a dead or
-interrupted one left. So each element ends as its cell did, and an evaluation that depends on it
-starts at the right time. All training is done in a child process, so that a helper that dies is not
-the end of its own, good cell.
+The element's own job waits while another job trains its cell, and continues the work of a dead or
+interrupted one. So each element ends as its cell did, and an evaluation that depends on it starts
+at the right time. All training is done in a child process, so that the crash of a helper does not
+change the result of its own cell.
 """
 
 import os
@@ -33,7 +33,7 @@ from orchestrator.rundir import AttemptDir, CellDir
 
 
 def take_element(submission: Path, index: int, job: str) -> bool:
-    """Return whether the element is this job's now, or was before.
+    """Return True if the element belongs to this job, now or from before.
 
     submission: its folder.
     """
@@ -49,7 +49,7 @@ def take_element(submission: Path, index: int, job: str) -> bool:
 def claim_unstarted(
     submission: Path, index: int, elements: int, job: str, may_go_on: Callable[[], bool]
 ) -> Iterator[int]:
-    """Yield elements behind `index` that no job had taken; each is taken for this job first."""
+    """Yield elements after `index` that no job had taken. Take each one for this job first."""
     for other in range(elements - 1, index, -1):
         if not may_go_on():
             return
@@ -58,10 +58,10 @@ def claim_unstarted(
 
 
 def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
-    """Return whether attempt `number` is the last one and was never begun; mark it as alive.
+    """Return True if attempt `number` is the last one and was never begun. Mark it as alive.
 
-    A helper only begins cells. What any job ever began, its own job finishes: that one knows how to
-    wait for an earlier attempt.
+    A helper only begins cells. If any job has begun a cell, the element's own job finishes it: only
+    that job waits for an earlier attempt.
     """
     attempts = cell_dir.attempts()
     if not attempts or attempts[-1].number != number:
@@ -84,11 +84,11 @@ def run_in_child(
     stop: StopSignals,
     signals: Mapping[int, str],
 ) -> int:
-    """Run a job's own work in a child process, then `more` if its code is 0; return that code.
+    """Run a job's own work in a child process, then `more` if its code is 0. Return that code.
 
-    The code is that of the own work, whatever happens to the child afterwards. Signals that this
-    process gets are passed on once, and the child dies with it. If the child dies before it has a
-    code, this process dies in the same way, so that SLURM sees it.
+    The code is that of the own work, even if the child dies afterwards. Signals to this process are
+    passed on once, and the child dies with it. If the child dies before it has a code, this process
+    dies in the same way, so that SLURM sees it.
     """
     reads, writes = os.pipe()
     parent, child = os.getpid(), os.fork()
@@ -134,9 +134,9 @@ def wait_for_helper(
 ) -> None:
     """Return when the attempt has ended, its helper is dead, or this job is asked to stop.
 
-    A helper counts as dead when its heartbeat has not changed for LEASE_SECONDS of looking. The
-    seconds are counted here, not read from file times: a wait during which the file server did not
-    answer must not count as silence.
+    A helper is dead if its heartbeat has not changed during LEASE_SECONDS of looking. The seconds
+    are counted by this process, not read from file times: a wait during which the file server did
+    not answer must not count as silence.
     """
     heartbeat, since = 0.0, time.monotonic()
     while not (stopped() or attempt.exit.exists() or is_dead(attempt)):
