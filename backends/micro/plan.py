@@ -22,7 +22,7 @@ from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement
 ENTRY = "backends.micro.train:run"
 CELL = "cell.json"
 LONGEST_RESPONSE = 56
-"""What the embedded policies' 64 positions leave after a prompt."""
+"""The positions that a prompt leaves, of the embedded policies' 64."""
 
 CAPABILITIES: Mapping[str, Sequence[object]] = {
     "model.path": tuple(PREFIX + name for name in names()),

@@ -28,7 +28,7 @@ class PolicyMeasurements(Frozen):
     name: str
     recipe: Recipe
     torch: str
-    """Version it was made and measured with."""
+    """The version of torch that made and measured it."""
     accuracy: dict[Skill, float]
     """Exact expected accuracy on the held-out problems of the in-loop evaluation."""
     chances: dict[Skill, tuple[float, ...]]

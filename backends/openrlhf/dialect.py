@@ -14,7 +14,7 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 KL_CLAMP = Clamp(value=10.0)
-"""Of compute_approx_kl, every estimator, since 0.8.6."""
+"""The clamp of compute_approx_kl on every estimator, since 0.8.6."""
 KL_RATIO_MAX = 10.0
 """KL_IS_WEIGHT_CLIP of models/utils.py."""
 LOG_RATIO_BOUND = 20.0

@@ -32,9 +32,10 @@ NAMES: Names = {
     "timing/step_total": "time/step_seconds",
 }
 REWARD, LAST = "rollout/reward_mean", "timing/step_total"
-"""LAST is the last value of a step in either log: with it the step is whole."""
+"""LAST is the last value of a step in either log. With it the step is complete."""
 _WITHOUT_KL: Names = {theirs: NAMES[theirs] for theirs in NAMES.keys() - {"kl", "logprobs_diff"}}
-"""Where no reference policy was loaded, the library logs 0 for both."""
+"""The names without those of the KL. If no reference policy is loaded, the library logs 0 for
+both."""
 
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
 _VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")

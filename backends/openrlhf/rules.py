@@ -16,7 +16,7 @@ from orchestrator.settings import Resources, Settings
 LARGEST_MICRO_BATCH = 8
 """Sequences a GPU takes at once."""
 MOST_COPIES = 256
-"""Of the prompt file; it is named once a copy in one argument."""
+"""The maximum number of copies of the prompt file. One argument names it once per copy."""
 
 
 class RankLayout(NamedTuple):

@@ -17,7 +17,7 @@ LOSS_KWARGS = frozenset(
 )
 ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
-"""What 0.5.0 trains where no model is named."""
+"""The model that 0.5.0 trains if a configuration names none."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),

@@ -10,7 +10,7 @@ from backends.prime_rl.launch import SERVER_HOST
 from orchestrator.records import AttemptPaths, Cell
 
 PORT, ENGINE_PORT = 8000, 8100
-"""Where its router answers, and the engine behind it."""
+"""The ports of the library's router and of the engine behind it."""
 
 
 def rl(cell: Cell, place: AttemptPaths) -> Table:

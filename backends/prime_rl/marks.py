@@ -5,8 +5,8 @@ import re
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 TAU = "prime_rl kl_tau"
-"""Among a launch's versions, though no release: the default of kl_tau in Prime-RL's own source
-beside it. It changed between two releases, and checkouts are of commits between them."""
+"""A key of a launch's versions that is no release: the default of kl_tau in Prime-RL's own source.
+The default changed between two releases, and checkouts are of commits between them."""
 _TAU = re.compile(
     r"\bkl_tau\s*:[^\n]*?(?:\]\s*=\s*|Field\(\s*(?:default\s*=\s*)?)([\d.]+(?:e-?\d+)?)"
 )

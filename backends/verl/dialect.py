@@ -13,7 +13,7 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 K3_CLAMP = Clamp(log_ratio=20.0, value=10.0)
-"""Of kl_penalty `k3` and `low_var_kl`."""
+"""The clamp of kl_penalty on `k3` and `low_var_kl`."""
 LOG_RATIO_BOUND = 20.0
 
 _DIALECT = Dialect(

@@ -752,7 +752,7 @@ CONSTANTS = (
     Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since="0.9.0"),
     Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since="0.9.0"),
 )
-"""What every launch says and no field asks for: without these it would not be the cell."""
+"""Keys that every launch gives and no field asks for. Without them it would not be the cell."""
 
 MANIFEST = Manifest(
     library="verl",

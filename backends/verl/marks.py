@@ -30,8 +30,8 @@ def by_configuration(
 ) -> Iterator[tuple[str, str]]:
     """Yield the release that verl's own configuration shows in a copy of verl.
 
-    Forks keep an old version file. And the version file said 0.2.0.dev for months, during which the
-    switch of the KL in the reward was added.
+    Forks keep an old version file. verl's own version file stayed at 0.2.0.dev for months, during
+    which the switch of the KL in the reward was added.
     """
     text = read(CONFIG)
     if text is None or "verl" not in found:

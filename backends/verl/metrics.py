@@ -31,7 +31,7 @@ NAMES: Mapping[str, str] = {
     "training/off_policy/trajectory_staleness_worst/max": "rollout/staleness_max",
     "timing_s/step": "time/step_seconds",
 }
-"""verl's name -> ours. Of two names for one, the later is taken where both are logged."""
+"""verl's name -> canonical name. If two names have one canonical name, the later one is taken."""
 
 _TAGGED = re.compile(r"verl\.x(\d+)(?:\.c(\d+))?(\.k1)?\.jsonl")
 _VALIDATION = re.compile(r"val-core/(.+)/(?:acc|reward)/(mean@\d+)")
@@ -46,7 +46,7 @@ class LogScale(NamedTuple):
     updates: int = 1
     """Train steps of one step of verl's."""
     constant_tokens: int | None = None
-    """What token sums were divided by, where not by the number of tokens."""
+    """The number that token sums were divided by, if not the number of tokens."""
     k1_in_reward: bool = False
 
 

@@ -49,7 +49,7 @@ class AuditFinding:
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     regime: str = ""
-    """Whether samples are of the policy that is updated, and what the term does off-policy."""
+    """The regime (on-policy or not), and the term's effect off-policy."""
     off_policy: bool = False
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not take as they were meant."""

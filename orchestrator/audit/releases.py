@@ -12,7 +12,7 @@ from orchestrator.audit.hints import marks
 from orchestrator.library.releases import ReleaseMarks
 
 LARGEST = 400_000
-"""Bytes of a file beside a script; larger ones are not read."""
+"""Maximum size of a project file in bytes. Larger files are not read."""
 UPWARDS = 6
 """Folders above a script that are looked into."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")

@@ -27,8 +27,8 @@ class KlConfiguration:
     """Baseline of the KL in the reward, over a group of `group_size` rollouts."""
     group_size: int | None = None
     reward_kl_of: str = "policy"
-    """Whose log-probabilities the KL in the reward is computed from: the `policy` being updated
-    (paper eq. 7) or the `rollout` policy, as libraries do, once per rollout batch."""
+    """The policy whose log-probabilities give the KL in the reward: the `policy` being updated
+    (paper eq. 7) or the `rollout` policy, as in libraries, once per rollout batch."""
     clamp: Clamp = UNCLAMPED
 
     def __post_init__(self) -> None:

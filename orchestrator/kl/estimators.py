@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 Ratio = Literal["token", "sequence", "none"]
-"""Whose importance ratio pi_theta / pi_rollout weights a term: each token's own, the product over
-its sequence, or none at all."""
+"""The importance ratio pi_theta / pi_rollout that weights a term: each token's own, the product
+over its sequence, or none."""
 
 Centring = Literal["none", "leave_one_out", "same_batch_mean"]
-"""What is subtracted from the KL of a rollout: nothing, the mean of the other rollouts of its
-group, or the mean of the whole group."""
+"""The baseline that is subtracted from the KL of a rollout: none, the mean of the other rollouts of
+its group, or the mean of the whole group."""
 
 
 class Clamp(NamedTuple):

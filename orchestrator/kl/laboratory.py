@@ -199,7 +199,7 @@ class ConfigurationSums(NamedTuple):
     s: FloatTable
     l: FloatTable  # noqa: E741  (f, s and l: the three tables of a configuration)
     weighted: bool
-    """Whether W is the ratio of the sequence."""
+    """True if W is the ratio of the sequence."""
 
 
 class Exact(NamedTuple):
@@ -208,7 +208,8 @@ class Exact(NamedTuple):
     mean: FloatTable
     """The expected gradient."""
     variance: FloatTable
-    """Of one sequence's gradient; with centring, G times the variance of a group's mean."""
+    """The variance of one sequence's gradient; with centring, G times the variance of a group's
+    mean."""
     magnitude: FloatTable
     """Root mean square of one sequence's gradient: the scale on which a mean is zero."""
 

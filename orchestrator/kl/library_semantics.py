@@ -38,23 +38,23 @@ class Dialect(Frozen):
     subtracted after the baseline; the sum of this token and those after it, after the baseline;
     the token's own, after the baseline."""
     kl_reward_policy: Literal["rollout", "batch_start"] = "rollout"
-    """Whose log-probabilities a KL in the reward is estimated from: those of the policy that
-    sampled, or of the policy as it was before the batch's first train step."""
+    """The policy whose log-probabilities give a KL in the reward: the one that sampled, or the
+    policy before the batch's first train step."""
     kl_loss_mean: Literal["as_policy", "token_mean", "sequence_mean"] = "as_policy"
-    """How a KL in the loss is aggregated: as the policy loss is, or always alike."""
+    """The aggregation of a KL in the loss: that of the policy loss, or always the same."""
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
     ratio_bound: PositiveFloat | None = None
     """Bound on |log-ratio| of the policy loss before its exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
-    """What grpo adds to the group's standard deviation."""
+    """The number that grpo adds to the group's standard deviation."""
     micro_batch: PositiveInt | None = None
     """None: token_mean divides by the tokens of the minibatch. A number: so many rollouts are
     averaged over their own tokens, then those means."""
     constant_is_tokens: bool = False
     """Aggregation `constant` divides by the tokens of the minibatch instead."""
     decay_of: Literal["all", "matrices"] = "all"
-    """What weight decay shrinks; `matrices` leaves biases and norms alone."""
+    """The weights that weight decay shrinks; `matrices` excludes biases and norms."""
     warmup_from_zero: bool = False
     """The first train step of a warm-up has learning rate 0, not a first step up."""
     schedule_per_batch: bool = False
@@ -84,7 +84,7 @@ class Semantics(NamedTuple):
     omits: tuple[str, ...] = ()
     """Sentences on what the embedded trainer does not imitate."""
     native: Dialect | None = None
-    """The dialect of a launch that is not ours, where our cells go through an extension."""
+    """The dialect of a launch that is not from orch, if orch's cells go through an extension."""
 
 
 def parse(text: str) -> Dialect:

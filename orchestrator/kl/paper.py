@@ -81,7 +81,7 @@ OBSERVATIONS: Mapping[tuple[str, Regime], Observation] = {
         "unstable", "Unstable without any KL term in some cases.", "§4.2, Fig. 7"
     ),
 }
-"""By label (`k1.reward`; every estimator without KL is `none`) and regime."""
+"""Observations by label (`k1.reward`; every estimator without KL is `none`) and regime."""
 
 
 def observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
@@ -111,4 +111,4 @@ EQUATIONS: Mapping[str, str] = {
     "sg_rho_k2.loss": "blog §6.2, for tokens",
     "rho_k3.loss": "blog §6.2, for tokens",
 }
-"""Where the equation can be read, on-policy or with the token ratio in the loss."""
+"""The places of the equations in the paper, on-policy or with the token ratio in the loss."""

@@ -34,12 +34,12 @@ asked for sequence by sequence.
 
 ProbeKind = Literal["loss", "reward"]
 Credit = Literal["sequence", "to_go", "token"]
-"""Which tokens' score a token's KL in the reward multiplies: all of its sequence (the paper,
-verl, SkyRL), itself and the earlier ones (OpenRLHF), or its own alone."""
+"""The tokens whose score a token's KL in the reward multiplies: all of its sequence (the paper,
+verl, SkyRL), itself and the earlier ones (OpenRLHF), or only itself."""
 
 NUM_TOKENS = 4
 STEP = 1e-3
-"""Of the fourth-order differences that give a NumPy loss its gradient: error about 1e-12."""
+"""The step of the fourth-order differences of a NumPy loss. Their error is about 1e-12."""
 DIFFERENCE_TOLERANCE = 1e-7
 
 

@@ -57,7 +57,7 @@ class GradientVerdict:
     equation: str
     advice: Remedy
     notes: tuple[str, ...] = ()
-    """What the advantage, the group and the clip do to the term."""
+    """The effects of the advantage, the group and the clip on the term."""
     terms: tuple[tuple[int, str], ...] = ()
     """The signed candidates (catalogue.py) whose sum is the expected gradient."""
     noise: float = 0.0

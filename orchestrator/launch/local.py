@@ -16,8 +16,8 @@ from orchestrator.rundir import RESUMABLE, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 RELAUNCHES = 2
-"""How often a cell whose process was killed is started again in one run, from its last
-checkpoint. After that it is left as it is, to be resumed by the next run."""
+"""How often one run restarts a cell whose process was killed, from its last checkpoint. After that
+the next run can resume it."""
 _TICK_SECONDS = 0.25
 
 
@@ -96,7 +96,7 @@ class LocalLaunch:
         self.cores = allowed if workers == len(allowed) else None
         self.waiting = deque(waiting)
         self.running: dict[str, RunningCell] = {}
-        """By submission."""
+        """The running cells by submission."""
         self.elsewhere = {cell.id: cell for cell in elsewhere}
         """Cells that another orch is training."""
         self.losses: Counter[str] = Counter()

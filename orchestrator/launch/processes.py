@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 GRACE_SECONDS = 10.0
-"""How long a worker that was asked to stop may take to write down what it has."""
+"""Seconds for a worker that was asked to stop to write what it has."""
 _PR_SET_PDEATHSIG = 1
 
 

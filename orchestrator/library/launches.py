@@ -78,9 +78,9 @@ class Launch:
     """Configuration files that apply, the weakest first."""
     line: int = 1
     case: str | None = None
-    """Which way the script went to come here, in words."""
+    """The way by which the script comes to the launch, in words."""
     usual: bool = True
-    """Whether it is the way taken without arguments and with nothing in the environment."""
+    """True for the way without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library -> release, where something says so, the reason after a space."""
     caveats: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Launch:
     cut_off: tuple[int, tuple[str, ...]] | None = None
     """The line from which flags follow that the shell does not hand to it, and those flags."""
     open_end: str = ""
-    """Why there may be words that are not in `words`; empty where there are none."""
+    """The reason why `words` may lack words; empty if it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +175,12 @@ class HeldKeys:
 
     given: Mapping[str, Sequence[Given]]
     grammar: Literal["hydra", "structured", "argparse", "pydantic"]
-    """By whose rules the library takes or refuses a key: see orchestrator.audit.key_check."""
+    """The rules by which the library accepts or refuses a key: see orchestrator.audit.key_check."""
     table: ReleaseTable
     name: str
     """The release of the table, for people."""
     exact: bool
-    """Whether it is the table of the launch's release; else of every key that some release has."""
+    """True for the table of the launch's release; False for every key that some release has."""
     others: tuple[ReleaseTable, ...] = ()
     """Tables of other releases."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class HeldKeys:
     own: frozenset[str] = frozenset()
     """Keys that a configuration of the launch's own adds, so that a command may change them."""
     flag: str = ""
-    """What stands before a key on a command line: `--`."""
+    """The prefix of a key on a command line: `--`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class LaunchReading:
     rules: tuple[Rule, ...] = ()
     change: tuple[Edit, ...] = ()
     change_note: str = ""
-    """What to do where no change of the launch does it."""
+    """Advice if no change of the launch is enough."""
     assumes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     """Why the KL cannot be determined; empty where it can."""

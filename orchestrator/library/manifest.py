@@ -30,7 +30,7 @@ from orchestrator.settings import Frozen, Settings
 
 Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
-"""How faithfully a row carries its field, and a note for people."""
+"""The status of a row (how exactly it carries its field), and a note for a user."""
 Values = Mapping[str, object]
 """Keys of a library -> their values in one launch."""
 When = Mapping[str, Container[object]] | Callable[[Settings], bool]
@@ -167,7 +167,7 @@ class Row:
     account: Account | Callable[[Settings], Account] = ("exact", "")
     """Status and note of the entry, unless the meaning has a note or is not exact."""
     advice: str | Callable[[Settings], str] = ""
-    """What to do where a value is refused."""
+    """Advice if a value is refused."""
     shows: tuple[str, ...] = ()
     """Keys that people see in the ledger, where `key` alone does not tell them enough."""
 
@@ -328,11 +328,12 @@ class Manifest:
     """The release of a cell that names none; empty: the newest."""
     constants: tuple[Constant, ...] = ()
     extensions: Mapping[str, Container[object]] = field(default_factory=dict)
-    """Key -> values that a module of ours, shipped with the launch, teaches the library."""
+    """Key -> values that a module of orch, shipped with the launch, adds to the library."""
     show: Show | None = None
-    """How the ledger shows a field; None: its key, and the value that is sent."""
+    """A function that gives a field's key and value for the ledger; None: the key, and the sent
+    value."""
     version_advice: str = ""
-    """What to do where a release is unknown."""
+    """Advice if a release is unknown."""
 
     # translation
 

@@ -48,10 +48,10 @@ class Backend(Protocol):
     """A library that trains cells."""
 
     name: str
-    """What a spec calls it (`backend: {name: verl}`), and its folder of `backends/` if it has one.
+    """The name in a spec (`backend: {name: verl}`), and of its folder in `backends/` if it has one.
     A letter, then letters, digits and underscores."""
     title: str
-    """What its authors call it, for sentences."""
+    """The library's name as its authors write it, for sentences."""
     versions: tuple[str, ...]
     """Releases it drives. The first trains the cells that name none."""
     capabilities: Mapping[str, Sequence[object]]
@@ -67,10 +67,9 @@ class Backend(Protocol):
     policies_dir: Path | None
     """Folder of the policies that ship with it: a spec names them `<name>:<policy>`."""
     release_marks: ReleaseMarks | None
-    """By what a text says that it means this library, and which release; None: `audit` reads
-    nothing."""
+    """The marks of the library and its release in a text; None: `audit` reads nothing."""
     estimator_names: Mapping[str, str]
-    """Names of its own for estimators -> ours, for `orch explain`."""
+    """The library's own names of estimators -> orch's, for `orch explain`."""
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.

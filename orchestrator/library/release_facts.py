@@ -26,7 +26,7 @@ class Option(NamedTuple):
 
 
 Options = Mapping[str, Option]
-"""Key -> what one release says of it."""
+"""Key -> the facts of one release about it."""
 
 
 def load(path: Path) -> dict[str, Options]:

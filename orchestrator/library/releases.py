@@ -23,7 +23,7 @@ class ReleaseFile:
     """Name in Launch.versions: the library's, or that of a fact besides its release."""
     path: str
     needs: str = ""
-    """A folder beside `path` that marks the project as the library's."""
+    """A folder next to `path` that marks the project as the library's."""
     pattern: re.Pattern[str] = RELEASE_NUMBER
     """Its first group is the value."""
 

@@ -13,7 +13,7 @@ from orchestrator.records import MetricPoint
 SHORTEST = 3
 """Consecutive points; a batch or two may be all right or all wrong by chance."""
 BEST = 1.0
-"""The highest score of every reward rule: where all rollouts are right, there is nothing to say."""
+"""The highest score of every reward rule. If all rollouts have it, training is not stuck."""
 GRADIENT, REWARD = "train/grad_norm", "train/reward_mean"
 
 
@@ -24,7 +24,7 @@ class Stillness(NamedTuple):
     last: int
     num_points: int
     reward: float | None
-    """What every one of them gave on average; None where the log does not say."""
+    """The mean reward of these rollouts; None if the log does not have it."""
 
     def sentence(self, cell: str) -> str:
         """Return a sentence on a cell: the stretch, the likely cause, and what to check."""

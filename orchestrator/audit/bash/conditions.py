@@ -22,8 +22,8 @@ Truth = bool | None
 LONGEST_MATCHED = 200
 """Characters of a text that `=~` is tried on."""
 _SIMPLE_PATTERN = re.compile(r"\^?\(?[\w.|-]{0,100}\)?\$?")
-"""Patterns of `=~` that are tried: no repetition, and no group but one around the whole, so that
-none can take for ever."""
+"""Patterns of `=~` that are evaluated: no repetition, and no group but one around the pattern, so
+that none can take very long."""
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,

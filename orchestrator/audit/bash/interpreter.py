@@ -79,7 +79,7 @@ class Interpreter(Expander):
         self.neighbours = neighbours
         """Texts of other scripts, by the path a script calls them by."""
         self.every_way = every_way
-        """Whether all conditions stay open, whatever is known of them."""
+        """True: all conditions stay open, even known ones."""
         self.commands: list[ShellCommand] = []
         self.written: dict[str, ShellValue] = {}
         """Files that the script writes, which it may run later."""

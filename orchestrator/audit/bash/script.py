@@ -25,7 +25,7 @@ from orchestrator.audit.hints import may_launch
 from orchestrator.library.launches import CommandWord, Launch, UnreadableScript
 
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
-"""How often a script is read on behind an error of its syntax, and how many characters of it."""
+"""How often reading continues after a syntax error, and the number of characters that are read."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 _RELEVANT = re.compile(

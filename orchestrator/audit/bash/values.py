@@ -75,7 +75,7 @@ class WordPart(NamedTuple):
 
 
 WordTerm = tuple[WordPart, ...] | BranchElements
-"""A word as written, before expansion makes none, one or several words of it."""
+"""A word as written, before expansion turns it into no, one or several words."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Branch:
     dead: set[int] = field(default_factory=set)
     """Arms that leave the script."""
     decided: tuple[tuple[Ways, int], ...] = ()
-    """Where other branches decide this one: their ways -> the arm."""
+    """The arms that other branches decide: their ways -> the arm."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class ShellCommand:
     sourced: tuple[str, ...] = ()
     """Files read before it that may set variables and are not here."""
     promising: bool = False
-    """Whether a launch may be in it."""
+    """True if it may hold a launch."""
 
 
 def literal(text: str, line: int) -> ShellValue:

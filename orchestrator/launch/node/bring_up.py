@@ -21,7 +21,7 @@ from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
 
 _AGENT_SECONDS = 6.0
-"""How long after the driver an agent may take to report that its node was the cause."""
+"""Seconds after the driver's end in which an agent may report that its node was the cause."""
 
 
 def run(

@@ -77,7 +77,7 @@ class Cluster:
     max_jobs: int
     accounting: bool
     enforced: frozenset[str]
-    """What accounting enforces: associations, limits, qos, ..."""
+    """The rules that accounting enforces: associations, limits, qos, ..."""
     preempts: bool
     requeues: bool
     partitions: tuple[Partition, ...]
@@ -85,7 +85,7 @@ class Cluster:
     rights: tuple[Rights, ...] = ()
     qos: frozenset[str] = frozenset()
     faults: tuple[str, ...] = field(default=())
-    """What could not be asked, in sentences."""
+    """Sentences on commands that failed."""
 
     def partition(self, name: str | None) -> Partition | None:
         """Return the partition of that name, or the default one for None."""

@@ -27,7 +27,7 @@ from orchestrator.rundir import AttemptDir, CellDir
 
 HEARTBEAT_SECONDS = 3.0
 LEASE_SECONDS = 30.0
-"""How old a heartbeat may be before its attempt counts as dead."""
+"""Seconds without a heartbeat after which an attempt counts as dead."""
 
 
 def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir | None:

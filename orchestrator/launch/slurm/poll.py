@@ -22,14 +22,14 @@ from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, AttemptDir, CellDir, RunFolder, SchedulerReport
 
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
-"""How long an answer is kept at first, and at most."""
+"""Seconds for which an answer is kept, at first and at most."""
 PATIENCE_SECONDS = 30.0
-"""How long a job may wait before its reason is looked at."""
+"""Seconds that a job waits before its reason is checked."""
 _FRESH_SECONDS = 1.0
 _YOUNG_SECONDS = 120.0
-"""How long accounting may not know of a job that was just submitted."""
+"""Seconds for which accounting may not know a job that was just submitted."""
 _SKEW_SECONDS = 3600.0
-"""How far the clocks of a login node and of the controller may be apart."""
+"""Maximum difference, in seconds, between the clocks of a login node and of the controller."""
 
 
 def polled_state(
@@ -126,10 +126,10 @@ class SchedulerSnapshot:
         self.submissions = {s.id: s for s in submissions.read(folder).values()}
         self.made = time.monotonic()
         self.listed: scheduler.Answer | None = None
-        """What sacct listed; None before it was asked."""
+        """The elements that sacct listed; None before it was asked."""
         self._queued: scheduler.Answer | None = None
         self.fault = ""
-        """Which of the two does not answer, in a sentence."""
+        """A sentence that names the command that does not answer."""
 
     def accounted(self) -> scheduler.Answer:
         """Return the elements that sacct lists; none while it does not answer."""

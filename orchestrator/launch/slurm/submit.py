@@ -42,13 +42,13 @@ from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFo
 from orchestrator.spec.site_options import SlurmOptions, of_evaluation
 
 SETTLED_SECONDS = 5.0
-"""How long after an intent its sbatch may still be on the way to the controller."""
+"""Seconds after an intent in which its sbatch may not have reached the controller yet."""
 ELSEWHERE_SECONDS = 900.0
-"""How long an intent of another machine is taken for one of an orch that is at work there."""
+"""Seconds for which an intent of another machine counts as one of a running orch."""
 LOCK_SECONDS = 60.0
-"""How long to wait for another orch that submits."""
+"""Seconds to wait for another orch that submits."""
 AWAY_SECONDS = 600.0
-"""How long a submission waits for a controller that does not answer."""
+"""Seconds that a submission waits for a controller that does not answer."""
 _NODE_FAILURES: frozenset[str] = frozenset({"node", "hung"})
 
 T = TypeVar("T")
