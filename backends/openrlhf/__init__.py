@@ -1,4 +1,4 @@
-"""OpenRLHF: flags of `openrlhf.cli.train_ppo_ray`, by release. README.md says what differs."""
+"""OpenRLHF: flags of `openrlhf.cli.train_ppo_ray`, by release. README.md lists the differences."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from orchestrator.library.protocol import LibraryBackend
 
 
 class OpenRLHF(LibraryBackend):
-    """OpenRLHF as a backend; importing it loads nothing of the library."""
+    """OpenRLHF as a backend. Importing this class loads nothing of the library."""
 
     name = "openrlhf"
     title = "OpenRLHF"
@@ -28,7 +28,7 @@ class OpenRLHF(LibraryBackend):
     semantics = staticmethod(dialect.semantics)
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what OpenRLHF makes of a launch; see Backend."""
+        """Return the audit's reading of a launch; None if it does not start OpenRLHF."""
         from backends.openrlhf.audit import audit
 
         return audit(launch)

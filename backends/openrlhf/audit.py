@@ -1,8 +1,8 @@
-"""What a launch of OpenRLHF written by anybody asks of its KL, release by release.
+"""Read the KL that any launch of OpenRLHF asks for, release by release.
 
-Read in OpenRLHF 0.4.0 to 0.11.2: cli/train_ppo_ray.py, models/utils.py, trainer/ppo_utils/
-experience_maker.py, trainer/ray/ppo_actor.py. keys.json beside this file: which release has which
-flag. The KL is on by default in all of them, in the reward, as k1 with 0.01.
+Source: OpenRLHF 0.4.0 to 0.11.2: cli/train_ppo_ray.py, models/utils.py, trainer/ppo_utils/
+experience_maker.py, trainer/ray/ppo_actor.py. keys.json in this folder lists the flags of each
+release. In all of them the KL is on by default: in the reward, as k1 with coefficient 0.01.
 """
 
 import re
@@ -75,7 +75,7 @@ def releases() -> Releases:
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """Return what OpenRLHF makes of a launch; None for one that is not of its PPO trainers."""
+    """Return the audit's reading of a launch; None if it starts no PPO trainer of OpenRLHF."""
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
         return None
@@ -99,7 +99,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 def _completed(
     flags: dict[str, list[Given]], table: ReleaseTable
 ) -> tuple[dict[str, list[Given]], list[Rule]]:
-    """Return the flags under their full names, and a rule for each that was abbreviated."""
+    """Return the flags by their full names, and a rule for each one that was abbreviated."""
     found: dict[str, list[Given]] = {}
     rules = []
     for name, values in flags.items():
@@ -112,7 +112,7 @@ def _completed(
 
 
 def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
-    """Return the flags and the table of their release, or of all where it has none of its own."""
+    """Return the flags and their release's table, or the table of all releases if it has none."""
     own = own_tables().get(version)
     return HeldKeys(
         flags,
@@ -143,7 +143,7 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
-    """Return flags with the word after them as their value, where it is not a flag itself."""
+    """Return each flag with the word after it as its value, unless that word is a flag."""
     found: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
@@ -181,7 +181,7 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
 
 
 class _Judge:
-    """One command line under one release's rules."""
+    """The reading of one command line under one release's rules."""
 
     def __init__(
         self, keys: Keys, names: dict[str, str], entry: str, version: str, because: str

@@ -1,8 +1,8 @@
-"""Policies that a run saved, as Hugging Face directories.
+"""Find the policies that a run saved as Hugging Face directories.
 
 checkpoints/global_step-x<m>/global_step<n>_hf    after n rollout batches of m train steps each
 checkpoints/step-<t>                              the last one, written when training ends
-checkpoints/global_step-x<m>/_actor               DeepSpeed's state, for going on; the library keeps
+checkpoints/global_step-x<m>/_actor               DeepSpeed's state, for resuming; the library keeps
                                                   two of these, and never deletes the others
 """
 
@@ -27,19 +27,28 @@ MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def steps_per_batch(name: str) -> int | None:
-    """Train steps of a library step, from the name of the directory we gave it."""
+    """Return the train steps of a library step, from the name that orch gave to the directory.
+
+    Return None for another name.
+    """
     match = _STEPS.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Whole checkpoints, oldest first; where two have one step, the last of the run."""
+    """Return the complete checkpoints, oldest first.
+
+    Of two with one step, return the last of the run.
+    """
     found = {step: path for step, path in _saved(checkpoints_dir) if is_whole(path)}
     return [Checkpoint(step, found[step]) for step in sorted(found)]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Hugging Face directories, whole or not; of two of one step, the one that counts."""
+    """Return the Hugging Face directories, complete or not.
+
+    Of two with one step, return the last.
+    """
     return list(dict(_saved(checkpoints_dir)).values())
 
 
@@ -61,7 +70,10 @@ def _directories(root: Path) -> list[tuple[str, Path]]:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether it has its configuration, its tokenizer (written last) and all its weights."""
+    """Return True if a checkpoint has its configuration, its tokenizer and all its weights.
+
+    The library writes the tokenizer last.
+    """
     try:
         for name in ("config.json", "tokenizer_config.json"):
             json.loads((checkpoint / name).read_bytes())
@@ -74,7 +86,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def _is_whole_tensors(path: Path) -> bool:
-    """Whether a safetensors file is as long as its header says."""
+    """Return True if a safetensors file is as long as its header says."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""What OpenRLHF means by a cell where the embedded trainer means something else.
+"""The differences between OpenRLHF and the embedded trainer in what a cell means.
 
 Sources, of 0.11.2 and 0.10.1.post2: models/utils.py (compute_approx_kl, compute_reward),
 models/loss.py (PolicyLoss, aggregate_loss), trainer/ppo_utils/experience_maker.py
@@ -50,5 +50,8 @@ _OMITS = (f"seed: {PROMPT_ORDER}", f"batch.num_minibatches: {SHUFFLED}")
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for another."""
+    """Return the semantics of a release; None: the newest.
+
+    Raise UnsupportedSetting for any other.
+    """
     return Semantics({NEWEST: _NEWEST, FLAT: _FLAT}[MANIFEST.release(version)], _OMITS)

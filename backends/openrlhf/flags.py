@@ -1,8 +1,8 @@
-"""The command line of `openrlhf.cli.train_ppo_ray`: flags of each release, written and read.
+"""Write and read the command line of `openrlhf.cli.train_ppo_ray`, with the flags of each release.
 
-Every flag has a dotted name since 0.10.2 and had a flat one before; there is no alias between the
-two, and each release refuses the other's names. Inside orch a flag goes by its dotted name.
-options.json holds what each release's own parser says of its flags.
+Every flag has a dotted name since 0.10.2, and had a flat name before. The two are no aliases: each
+release refuses the other's names. Inside orch a flag has its dotted name. options.json holds the
+facts of each release's own parser about its flags.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,14 +100,14 @@ def _release_options() -> Mapping[str, Options]:
 
 @cache
 def own_tables() -> Mapping[str, ReleaseTable]:
-    """Return what each release takes, by its own names of all its flags."""
+    """Return the flags that each release accepts, by the release's own names of all its flags."""
     releases = _release_options().items()
     return {version: release_facts.table(version, known) for version, known in releases}
 
 
 @cache
 def options(version: str) -> Mapping[str, Option]:
-    """Return what a release says of the flags that orch gives, by their dotted names."""
+    """Return a release's facts about the flags that orch gives, by their dotted names."""
     known = _release_options()[version]
     named = {name: name if version != FLAT else flat for name, flat in FLAT_NAMES.items()}
     return {name: known[own] for name, own in named.items() if own is not None}
@@ -115,10 +115,10 @@ def options(version: str) -> Mapping[str, Option]:
 
 @cache
 def release_table(version: str) -> ReleaseTable:
-    """Return what a release takes, by the dotted names of the flags that orch gives.
+    """Return the flags that a release accepts, by the dotted names of the flags that orch gives.
 
-    Its defaults are those of a launch that leaves a flag out; a switch is then False. That of the
-    estimator is not among them: where a launch names none, its coefficient says whether it has one.
+    Defaults are those of a launch that leaves a flag out; a switch is then False. The estimator has
+    no default in the table: if a launch names none, the coefficient decides if it has one.
     """
     own = {name: option.default for name, option in options(version).items()}
     plain = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
@@ -129,7 +129,7 @@ def release_table(version: str) -> ReleaseTable:
 
 @cache
 def spelled(name: str, version: str) -> str | None:
-    """Return `--name` as a release has it, or None if it has none."""
+    """Return `--name` as a release spells it, or None if the release lacks the flag."""
     flat = FLAT_NAMES[name]
     if version != FLAT:
         return f"--{name}"
@@ -138,24 +138,27 @@ def spelled(name: str, version: str) -> str | None:
 
 @cache
 def spellings(version: str) -> Mapping[str, str]:
-    """Return `--name` of a release -> dotted name, for the flags that orch gives."""
+    """Return the dotted name of each `--name` of a release, for the flags that orch gives."""
     return {flag: name for name in FLAT_NAMES if (flag := spelled(name, version)) is not None}
 
 
 def is_given(value: object) -> bool:
-    """Tell whether a flag with this value stands on the command line."""
+    """Return True if a flag with this value is written on the command line."""
     return value is not False and value is not None and value is not ABSENT
 
 
 def words(value: object) -> tuple[str, ...]:
-    """Return a value as words of a command line; a switch has none. Floats keep every digit."""
+    """Return the words of a value on a command line; a switch has none. Floats keep every digit."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
 def argv(given: Values, version: str) -> tuple[str, ...]:
-    """Return the command line of a release. Raise KeyError for a flag that it lacks: our fault."""
+    """Return the command line of a release.
+
+    Raise KeyError for a flag that the release lacks: a bug.
+    """
     unknown = given.keys() - FLAT_NAMES.keys()
     if unknown:
         raise KeyError(f"OpenRLHF {version}: orch has no {', '.join(sorted(unknown))}")
@@ -178,20 +181,20 @@ def _order(version: str) -> tuple[tuple[str, str | None], ...]:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The flags of a launch by their dotted names, and the release that they are of."""
+    """The flags of a launch by their dotted names, and their release."""
 
     given: Mapping[str, Value]
     version: str
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value given, else the release's default."""
+        """Return the given value, else the release's default."""
         return self.given.get(name, release_table(self.version).defaults.get(name))
 
 
 def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
-    """Return the flags of a command line; `faults` gets those that orch does not know.
+    """Return the flags of a command line. Append a fault to `faults` for each flag unknown to orch.
 
-    As in the library, the beginning of a name stands for the name if no other flag begins so.
+    As in the library, a prefix of a name stands for the name if no other flag has the prefix.
     """
     if MODULE not in argv:
         faults.append(Fault(f"the launch does not run {MODULE}"))

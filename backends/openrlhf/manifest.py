@@ -1,7 +1,7 @@
-"""How each field of a cell reaches OpenRLHF 0.11.2 and 0.10.1.post2: one table.
+"""One table: how each field of a cell reaches OpenRLHF 0.11.2 and 0.10.1.post2.
 
-Keys are flags by their dotted names (flags.py). `needs.json`, which orch writes beside a launch,
-holds what no flag says.
+Keys are flags by their dotted names (flags.py). `needs.json`, which orch writes next to a launch,
+holds what no flag can say.
 """
 
 import math
@@ -79,12 +79,12 @@ STEPS_NOTE = (
 
 
 def num_rows(settings: Settings) -> int:
-    """Return the prompts, with repetitions, that make exactly num_train_steps."""
+    """Return the number of prompts, with repetitions, that makes exactly num_train_steps."""
     return settings.num_train_steps // settings.batch.num_minibatches * settings.batch.num_prompts
 
 
 def _needed(launch: Values, part: str, name: str) -> Any:
-    """Return what needs.json says, or ABSENT for a launch without it."""
+    """Return a value of needs.json, or ABSENT for a launch without that file."""
     needs: Any = launch.get(NEEDS)
     return ABSENT if needs is None else needs[part].get(name, ABSENT)
 
@@ -141,7 +141,7 @@ def _side_of_clip(launch: Any, side: int) -> object:
 
 
 def _no_kl(launch: Any) -> bool:
-    """A launch that names no estimator and has coefficient 0 asks for no KL."""
+    """Return True if a launch asks for no KL: it names no estimator, and its coefficient is 0."""
     return bool(launch["algo.kl.init_coef"] == 0 and "algo.kl.estimator" not in launch)
 
 
@@ -159,7 +159,7 @@ def _plain_estimator(launch: Any) -> str:
 
 
 def _unbiased_estimator(launch: Any) -> object:
-    """Return the estimator that needs.json names: the flags give several of them alike."""
+    """Return the estimator that needs.json names. Several estimators have the same flags."""
     if not (launch["algo.kl.use_loss"] and launch.get("algo.kl.unbiased_gradient")):
         return ABSENT
     value = _plain_estimator(launch)
@@ -552,7 +552,7 @@ RUN = (
 
 
 def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
-    """Return the flags that stand on the command line, as the release spells them."""
+    """Return the flags on the command line, as the release spells them, and their value."""
     row = carried.row
     flags: list[str] = []
     values: list[str] = []

@@ -1,4 +1,4 @@
-"""By what a text says that it launches OpenRLHF, and which release of it."""
+"""Recognise OpenRLHF, and its release, in the text of a launch."""
 
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 

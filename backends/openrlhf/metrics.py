@@ -1,7 +1,7 @@
-"""The library's metrics under canonical names: from TensorBoard's files, else from stdout.
+"""Read the library's metrics under canonical names: from TensorBoard's files, else from stdout.
 
-A step of the library is a rollout batch; the directory its files lie in says how many train steps
-that is. Stdout has the same values and is read where no event file was written.
+A step of the library is a rollout batch. The name of the log directory gives the number of train
+steps in a batch. Stdout has the same values. It is read if no event file was written.
 """
 
 import json
@@ -43,8 +43,10 @@ _CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The attempt's metrics, in file order; what was being written when it was torn ends it. Raises
-    LogFault after them."""
+    """Yield the metrics of an attempt in file order, up to the point where a log is cut off.
+
+    Raise LogFault after them if orch does not know the names in a log.
+    """
     kept = NAMES if has_reference(attempt_dir) else _WITHOUT_KL
     for directory in sorted((attempt_dir / "tensorboard").glob("global_step-x*")):
         steps = steps_per_batch(directory.name)
@@ -65,9 +67,10 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
 
 def has_reference(attempt_dir: Path) -> bool:
-    """Whether the launch of an attempt loads a reference policy: its KL coefficient is above 0.
+    """Return True if an attempt loads a reference policy: its KL coefficient is above 0.
 
-    The plan beside the attempts says so; without one, the library's default does.
+    Read the coefficient from the plan of the run directory. Without a plan, use the library's
+    default.
     """
     try:
         plan = json.loads((attempt_dir.parents[1] / "plan" / "plan.json").read_text("utf-8"))
@@ -79,12 +82,15 @@ def has_reference(attempt_dir: Path) -> bool:
 
 @dataclass
 class Seen:
-    """Names in the steps that a log has whole: all but the last, or those that LAST ended."""
+    """The names in the complete steps of a log.
+
+    All steps but the last are complete. The last is complete if LAST ended it.
+    """
 
     whole: set[str] = field(default_factory=set)
 
     def check(self, path: Path, *needed: str) -> None:
-        """Raises LogFault for a log without the names that we know, or without a needed one."""
+        """Raise LogFault for a log that has no name known to orch, or lacks a needed one."""
         if self.whole and not self.whole & NAMES.keys():
             raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole)
         for name in needed:
@@ -93,7 +99,7 @@ class Seen:
 
 
 def _of_events(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[MetricPoint]:
-    """One point a step, once the step is whole."""
+    """Yield one point per step, when the step is complete."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
         prefix, _, name = scalar.tag.partition("/")
@@ -125,7 +131,7 @@ def _of_stdout(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[Metr
 
 
 def _moment(line: str, year: int) -> float:
-    """Unix time of a log line, which has no year; 0 where it has no time at all."""
+    """Return the Unix time of a log line, or 0 if it has no time. Log lines have no year."""
     clock = _CLOCK.search(line)
     if clock is None:
         return 0.0
@@ -133,7 +139,7 @@ def _moment(line: str, year: int) -> float:
 
 
 def canonical(values: Mapping[str, float], steps: int, kept: Names) -> dict[str, float]:
-    """The finite values of names that are kept, by our names."""
+    """Return the finite values of the kept names, by their canonical names."""
     named = {ours: values[theirs] for theirs, ours in kept.items() if theirs in values}
     if "time/step_seconds" in named:
         named["time/step_seconds"] /= steps

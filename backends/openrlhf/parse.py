@@ -1,6 +1,6 @@
-"""A launch read back: what its flags ask for, and what the library would do otherwise.
+"""Read a launch back: the settings that its flags ask for, and where the library would differ.
 
-A flag that is not given has the release's default; a flag that orch does not know is a fault.
+An absent flag has the release's default. A flag that orch does not know is a fault.
 """
 
 import json
@@ -63,7 +63,7 @@ def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
 
 
 def _ignored(flags: CommandLine) -> list[Fault]:
-    """Return what is asked for and will not happen."""
+    """Return a fault for each setting that is asked for and will not take effect."""
     return [
         Fault(
             f"{spelled(name, flags.version)} is ignored without {spelled(other, flags.version)}: "
@@ -75,8 +75,13 @@ def _ignored(flags: CommandLine) -> list[Fault]:
 
 
 def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield where the trainer's loop would make another number of train steps than the flags seem
-    to say, or train on something that no cell has. The library takes all of this in silence."""
+    """Yield a fault where the trainer would not train as a cell does.
+
+    The library accepts all of these.
+
+    It would then make another number of train steps than the flags seem to say, or train on
+    something that no cell has.
+    """
     version = flags.version
     rows, batch = flags["data.max_samples"], flags["rollout.batch_size"]
     per_step = flags["train.batch_size"]
@@ -115,7 +120,7 @@ def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault
 
 
 def _prompts_held(flags: CommandLine, needs: Mapping[str, Any]) -> int | None:
-    """Return the prompts in all files named, where the launch says how many one has."""
+    """Return the number of prompts in all named files, or None if the launch does not give it."""
     known = needs["prompts"].get("num_prompts")
     files = flags["data.prompt_dataset"] or ""
     return known * len(files.split(",")) if isinstance(known, int) else None

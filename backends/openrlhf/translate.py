@@ -1,4 +1,4 @@
-"""A cell as a launch of openrlhf.cli.train_ppo_ray."""
+"""Translate a cell to a launch of openrlhf.cli.train_ppo_ray."""
 
 import json
 from collections.abc import Mapping
@@ -121,8 +121,11 @@ def _output(cell: Cell, place: AttemptPaths) -> Options:
 
 
 def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
-    """Return what a launch needs beside its flags, and as the text of needs.json: the release, the
-    prompts, and under `asked` the settings that several cells spell alike in flags."""
+    """Return the data of a launch that no flag carries, as a mapping and as the text of needs.json.
+
+    It holds the release, the prompts, and, under `asked`, the settings that have the same flags in
+    several cells.
+    """
     asked: tuple[tuple[str, object], ...] = (
         ("backend.version", settings.backend.version),
         ("model.name", settings.model.name),
@@ -136,7 +139,7 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
 def _needs(
     data: Data, asked: tuple[tuple[str, object], ...], version: str
 ) -> tuple[Mapping[str, object], str]:
-    """Cells of a grid share their data, so that most ask for the same text."""
+    """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
     plain = {
         "library": f"openrlhf=={version}",
         "prompts": {
@@ -155,7 +158,7 @@ def _needs(
 
 
 def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return what becomes of a cadence that the library is not told of."""
+    """Return the ledger entries of a cadence that the library does not get."""
     every = cadence.evaluate_every_steps
     if every is None:
         return ()
