@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from orchestrator.identity import fingerprint
-from orchestrator.metrics.points import tight
+from orchestrator.metrics.points import compact
 from orchestrator.records import (
     Cell,
     Checkpoint,
@@ -194,7 +194,7 @@ def made(configurations: int) -> tuple[list[Record], list[Score]]:
 
 def _record(cell: Cell, rng: random.Random) -> Record:
     points = tuple(
-        tight(
+        compact(
             MetricPoint(
                 step,
                 1e9 + step,

@@ -473,9 +473,8 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
-        for other in self._conditions(
-            rows
-        ):  # a condition on a value that nobody offers is the cause
+        for other in self._conditions(rows):
+            # a condition on a value that no row of its field offers is the cause
             others = self.rows_of(other, version)
             if others and all(row.meaning(values.get(other)) is None for row in others):
                 raise self._refusal(settings, other, values.get(other), others, others)

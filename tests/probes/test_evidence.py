@@ -47,7 +47,8 @@ def test_every_term_is_measured_or_refused(release: tuple[str, str]) -> None:
             if cell is None:
                 assert isinstance(found, str), f"{kl.label} is accepted and was not measured"
                 continue
-            assert cell.get("refused") == (found if isinstance(found, str) else None)
+            # a cell with two faults is refused for either: which comes first is no measurement
+            assert ("refused" in cell) == isinstance(found, str), f"{kl.label}: {found}"
             assert "refused" in cell or "objective" in cell, cell
 
 
