@@ -363,7 +363,7 @@ def test_workers_do_not_share_the_claim_of_others(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:
     seen: list[tuple[bool, bool]] = []
-    slow, quick = cell(0, "slow", steps=100), cell(1)
+    slow, quick = cell(0, "slow", steps=120), cell(1, "slow", steps=20)  # both have begun
 
     def watch(event: LaunchEvent) -> None:
         if event.kind == "ended" and event.cell == quick:
