@@ -195,7 +195,7 @@ def _read_schedule(launch: Values) -> object:
 def _read_prompts(launch: Values) -> object:
     size = launch.get("orchestrator.group_size", launch.get("orchestrator.rollouts_per_example"))
     batch = launch["orchestrator.batch_size"]
-    return int(batch) // int(size)  # type: ignore[call-overload]
+    return int(batch) // int(size)  # type: ignore[call-overload]  # a launch's numbers
 
 
 def _scale(settings: Settings) -> Values:

@@ -265,7 +265,7 @@ def _kl(finding: AuditFinding) -> Kl | None:
     placement = "reward_and_loss" if len(terms) == 2 else "reward" if reward.active else "loss"
     if placement == "loss" and loss.straight_through:
         estimator = "k3+" if estimator == "k3" else "k2"
-    return Kl(estimator=estimator, placement=placement, beta=beta)  # type: ignore[arg-type]
+    return Kl(estimator=estimator, placement=placement, beta=beta)  # type: ignore[arg-type]  # Kl checks
 
 
 _SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "rollout": "group size"}

@@ -26,7 +26,7 @@ def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
     """Return the width to pad a checkpoint's heads to, or None where they need no padding.
 
     On a GPU every multiple of 8 from 32 to 256 does. None too for what is no Llama of one file:
-    its engine has the last word.
+    its engine accepts or refuses it.
     """
     try:
         config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))

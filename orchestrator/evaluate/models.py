@@ -22,7 +22,7 @@ from orchestrator.records import Engine, Sampling
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 
 
-class HarnessPolicy(HFLM):  # type: ignore[misc]
+class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """A checkpoint as lm-eval's `hf` model."""
 
     def __init__(self, path: Path, engine: Engine | None = None):
@@ -91,7 +91,7 @@ class _Server(_Seeded):
         return responses
 
 
-class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]
+class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eval has no types
     """`/v1/completions`: the chat template is applied here, with the checkpoint's tokenizer."""
 
     def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
@@ -127,7 +127,7 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]
         return self._texts
 
 
-class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]
+class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has no types
     """`/v1/chat/completions`: the server applies its chat template."""
 
     def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
@@ -183,7 +183,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
             "checkpoint and use evaluation.engine.name=completions"
         ) from error
 
-    class Vllm(_Seeded, VLLM):  # type: ignore[misc]
+    class Vllm(_Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
         """lm-eval's vLLM model, which asks once for all k responses to a prompt."""
 
         def has_template(self) -> bool:

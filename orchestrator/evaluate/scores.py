@@ -146,7 +146,7 @@ def current(cell_dir: CellDir) -> list[Result]:
     """Return the results of a cell as it was last evaluated: by step, then task and seed.
 
     Where a task was scored more than once at a step (with another sampling, say), only the one
-    last asked for is told.
+    last asked for is returned.
     """
     newest: dict[SamplingKind, StoredScore] = {}
     for one in stored_scores(cell_dir):

@@ -282,7 +282,7 @@ def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Scor
 #
 # A mean is only told over everything that was asked: a missing seed, a missing task, a value that
 # is not a number, and it is left out, with a sentence. Scores of different exams (another task
-# version, other items, another sampling) stay as they are, and are told to be different.
+# version, other items, another sampling) stay as they are, and a sentence says that they differ.
 
 
 NAMED = 3

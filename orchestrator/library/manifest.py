@@ -298,7 +298,7 @@ def fits(kind: str, value: object) -> bool:
         return isinstance(value, list | tuple) and all(fits(inner, each) for each in value)
     inner, times, count = kind.partition(" x ")
     if times and count.isdecimal():
-        return fits(f"List[{inner}]", value) and len(value) == int(count)  # type: ignore[arg-type]
+        return fits(f"List[{inner}]", value) and len(value) == int(count)  # type: ignore[arg-type]  # a list
     return True
 
 

@@ -57,7 +57,7 @@ BANNER = (
 )
 
 MOST_STILL = 20
-"""Cells without a gradient that are told one by one."""
+"""Cells without a gradient that the page lists one by one."""
 INCOMPLETE = (
     "Some evaluations on disk are missing, are no numbers or differ between cells. A mean is told "
     "only where all that it is over is there."
