@@ -1,0 +1,1 @@
+"""AReaL, which orch reads and does not train with."""

@@ -1,0 +1,1 @@
+"""ms-swift, which orch reads and does not train with."""

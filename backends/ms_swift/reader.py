@@ -1,0 +1,275 @@
+"""Read the KL that a launch of ms-swift's GRPO asks for, release by release.
+
+Source: ms-swift 3.6.0 to 4.5.2: swift/rlhf_trainers/grpo_trainer.py (before 4.0 swift/trainers/
+rlhf_trainer/), swift/rl_core/grpo_algorithm.py (compute_advantages), swift/arguments/rlhf_args.py
+(_init_grpo). keys.json holds the fields of its argument classes; of the options of transformers and
+TRL, which share the command, only the names are known.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.library.key_tables import KeyTables, load_tables
+from orchestrator.library.launch_keys import Keys
+from orchestrator.library.launches import (
+    CommandWord,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
+from orchestrator.library.reading import Stock, stock, written_flags
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+
+BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"
+DEFAULT_BETA = "0.04"
+"""What _init_grpo puts in the place of None."""
+GROUP = "num_generations"
+_ENTRY = re.compile(r"(^|/)(rlhf\.py|swift|megatron)$")
+
+
+def tables() -> KeyTables:
+    """Return the options of every release."""
+    return load_tables(Path(__file__).with_name("keys.json"))
+
+
+def audit(launch: Launch) -> LaunchReading | None:
+    """Return the audit's reading of a launch; None if it starts no GRPO of ms-swift."""
+    entry, rest = _entry(launch.words)
+    if entry is None:
+        return None
+    given = written_flags(rest, dashes=False)
+    for document in launch.documents:
+        for key, value in document.values.items():
+            given.setdefault(key, [value])
+    named = given.get("rlhf_type")
+    if named is None or named[-1].text != "grpo":
+        return None
+    basis = stock(launch, "ms_swift", tables(), given)
+    keys = Keys({**basis.defaults, BETA: DEFAULT_BETA, "gradient_accumulation_steps": "1"}, given)
+    files = [w.text for w in rest if w.text.endswith((".yaml", ".yml", ".json"))]
+    if files and not launch.documents and ("config" in given or rest[0].text == files[0]):
+        keys.opaque = f"it may come from {files[0]}, which could not be read"
+    keys.opaque = launch.open_end or keys.opaque
+    return _Reader(launch, keys, entry, basis).reading()
+
+
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
+    for i, word in enumerate(words):
+        match = _ENTRY.search(word.text)
+        if match is None:
+            continue
+        if match[2] == "rlhf.py" and ("swift" in word.text or "cli" in word.text):
+            return word.text, words[i + 1 :]
+        if match[2] != "rlhf.py" and i + 1 < len(words) and words[i + 1].text == "rlhf":
+            return f"{match[2]} rlhf", words[i + 2 :]
+    return None, ()
+
+
+class _Reader:
+    """One launch under the rules of one release."""
+
+    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
+        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
+        self.unknown: list[str] = []
+        self.advantage = self._chosen(ADVANTAGE, "grpo")
+
+    def _chosen(self, key: str, otherwise: str) -> str:
+        """Return a value, or what the release puts in the place of one that is not given."""
+        if key not in self.basis.facts:
+            return otherwise
+        text = self.keys.text(key)
+        if text is None:
+            self.unknown.append(self.keys.why_unknown(key))
+        return otherwise if text in (None, "null") else (text or otherwise)
+
+    def reading(self) -> LaunchReading:
+        keys = self.keys
+        beta = keys.number(BETA)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(BETA))
+        on = None if beta is None else beta != 0
+        default = "false" if self.advantage == "grpo" else "true"
+        in_reward = self._chosen(IN_REWARD, default).lower() == "true"
+        reward, loss = InReward(False), InLoss(False, beta=beta)
+        if on is not False and in_reward:
+            reward, loss = InReward(on, "k1", beta), InLoss(False)
+        elif on is not False:
+            loss = InLoss(on, "k3", beta)
+        if any(key.startswith("teacher_model") for key in keys.given):
+            self.unknown.append("--teacher_model adds a KL to a teacher, which orch does not read")
+        return LaunchReading(
+            library="ms_swift",
+            version=self.basis.version,
+            version_because=self.basis.because,
+            entry_point=self.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=self.advantage,
+            reference_policy_loaded=on,
+            group_size=keys.integer(GROUP),
+            inactive=tuple(self._inactive(on)),
+            contradictions=tuple(keys.doubled((BETA, IN_REWARD, ADVANTAGE))),
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules()),
+            changes=tuple(self._changes(loss)),
+            assumes=tuple(self._assumed()),
+            unknown=tuple(dict.fromkeys(self.unknown)),
+            regime=self._regime(),
+            surroundings=self._surroundings(loss),
+            held=self.basis.held(keys.given, "argparse", "ms-swift"),
+        )
+
+    def _inactive(self, on: bool | None) -> Iterator[Inactive]:
+        if on is False:
+            for each in self.keys.inert(IN_REWARD, "--beta is 0, which switches every KL off"):
+                yield Inactive(f"--{each.flag}", each.why, each.lines)
+
+    def _regime(self) -> TrainingRegime:
+        keys = self.keys
+        if keys.switch("async_generate"):
+            why = "--async_generate samples the next batch while it trains on this one"
+            return TrainingRegime(False, why)
+        iterations = keys.number("num_iterations")
+        if iterations is None:
+            return TrainingRegime(None, keys.why_unknown("num_iterations"))
+        if self.entry.startswith("megatron"):
+            return self._megatron_regime(iterations)
+        accumulated = keys.number("gradient_accumulation_steps")
+        per_generation = keys.last("steps_per_generation")
+        if keys.has("generation_batch_size") and per_generation is None:
+            return TrainingRegime(None, "--generation_batch_size and the number of GPUs decide it")
+        steps = keys.number("steps_per_generation") if per_generation is not None else accumulated
+        if not accumulated or not steps:
+            unread = "steps_per_generation" if accumulated else "gradient_accumulation_steps"
+            return TrainingRegime(None, keys.why_unknown(unread))
+        updates = iterations * max(steps // accumulated, 1)
+        sizes = (
+            f"--num_iterations {iterations:g} × --steps_per_generation {steps:g} / "
+            f"--gradient_accumulation_steps {accumulated:g}"
+        )
+        if updates <= 1:
+            return TrainingRegime(True, f"one train step for each batch of rollouts ({sizes})")
+        return TrainingRegime(
+            False, f"{updates:g} train steps for each batch of rollouts ({sizes})"
+        )
+
+    def _megatron_regime(self, iterations: float) -> TrainingRegime:
+        steps = self.keys.last("steps_per_generation")
+        if iterations <= 1 and (steps is None or steps.text == "1"):
+            if self.keys.has("generation_batch_size"):
+                return TrainingRegime(None, "--generation_batch_size over --global_batch_size")
+            return TrainingRegime(True, "one train step for each batch of rollouts")
+        text = f"--steps_per_generation {steps.text if steps else 1}"
+        return TrainingRegime(False, f"{text}, --num_iterations {iterations:g}")
+
+    def _surroundings(self, loss: InLoss) -> Surroundings:
+        keys, unread, notes = self.keys, [], []
+        default = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
+        scale = self._chosen(SCALE, default.get(self.advantage, "")).lower()
+        scale = {"true": "group", "false": "none"}.get(scale, scale)
+        divided: Literal["nothing", "group_std", "batch_std"] | None = None
+        if scale in ("group", "none", "batch"):
+            divided = {"group": "group_std", "none": "nothing", "batch": "batch_std"}[scale]  # type: ignore[assignment]
+        else:
+            unread.append(f"--{SCALE} {scale} leaves the KL as it is")
+        level = keys.text("importance_sampling_level") or "token"
+        kind = (keys.text("loss_type") or "grpo").strip("[]'\" ")
+        kind = "grpo" if kind == "null" else kind
+        mode = {"cispo": "CISPO", "sapo": "SAPO", "real": "REAL", "fipo": "FIPO"}.get(kind, "")
+        ratio: Literal["token", "sequence_mean", "none"] = "token"
+        if level.startswith("sequence"):
+            ratio, mode = "sequence_mean", mode or "GSPO"
+        correction = ""
+        sampling = self._chosen("rollout_importance_sampling_mode", "null")
+        if sampling != "null" and keys.text("disable_rollout_importance_sampling") != "true":
+            correction = f"importance sampling against the rollout engine ({sampling})"
+        if keys.switch("async_generate") and not correction:
+            ratio = "none"
+        if keys.switch("sync_ref_model"):
+            notes.append(
+                "the reference policy moves to the policy every "
+                f"{keys.text('ref_model_sync_steps')} steps, with weight "
+                f"{keys.text('ref_model_mixup_alpha')} (--sync_ref_model)"
+            )
+        low, high = keys.number("epsilon"), keys.number("epsilon_high")
+        return Surroundings(
+            advantage_divided_by=divided,
+            divided_because=f"--{SCALE} {scale}",
+            own_rollout_in_mean=self.advantage == "grpo",
+            loss_mode=mode,
+            ratio=ratio,
+            clip=None if low is None else (low, low if high is None else high),
+            correction=correction,
+            correction_includes_kl=True,
+            length_weighted=kind in ("grpo", "sapo"),
+            aggregation_because=f"--loss_type {kind}" if kind in ("grpo", "sapo") else "",
+            clamps=("the log-ratio is held within ±20 and k3 within ±10 a token",)
+            if loss.active
+            else (),
+            notes=tuple(notes),
+            unread=tuple(unread),
+        )
+
+    def _assumed(self) -> Iterator[str]:
+        yield from self.keys.assumes
+        for key in ("external_plugins", "loss_scale"):
+            if self.keys.has(key) and key == "loss_scale":
+                yield "--loss_scale weighs no token of the KL"
+
+    def _rules(self) -> Iterator[Rule]:
+        code = f"ms-swift {self.basis.version}, swift/rlhf_trainers/grpo_trainer.py"
+        yield Rule(
+            f"--{BETA} is {DEFAULT_BETA} unless given", "swift/arguments/rlhf_args.py: _init_grpo"
+        )
+        yield Rule("the KL in the loss is k3, whatever else is given", f"{code}: _compute_loss")
+        if IN_REWARD in self.basis.facts:
+            yield Rule(
+                f"--{IN_REWARD} sums k1 over the response and takes it off the reward before the "
+                "baseline; it is on by default for rloo and reinforce_plus_plus",
+                f"{code}: _compute_advantages",
+            )
+
+    def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
+        keys = self.keys
+
+        def put(key: str, value: str) -> Edit:
+            return Edit(key, f"--{key} {value}", keys.lines(key)[:1])
+
+        if IN_REWARD in self.basis.facts:
+            needed = (put(IN_REWARD, "true"),) if loss.active else ()
+            yield LaunchChange("k1 in the reward", (*needed, put(SCALE, "none")))
+
+
+class _MsSwift:
+    """ms-swift, as `orch audit` reads it."""
+
+    name = "ms_swift"
+    title = "ms-swift"
+    release_marks = ReleaseMarks(
+        hint=r"rlhf_type|swift rlhf|megatron rlhf",
+        aliases=("ms-swift", "swift"),
+        distributions=("ms-swift", "ms_swift"),
+        repositories=("ms-swift",),
+        files=(
+            ReleaseFile(
+                "ms_swift",
+                "swift/version.py",
+                pattern=re.compile(r"__version__ = ['\"](\d+\.\d+\.\d+)"),
+            ),
+        ),
+    )
+    estimator_names = MappingProxyType({"k1": "k1", "k3": "k3"})
+    audit = staticmethod(audit)
+
+
+READER = _MsSwift()

@@ -1,0 +1,1 @@
+"""NeMo-RL, which orch reads and does not train with."""

@@ -1,0 +1,419 @@
+"""Read the KL that a launch of NeMo-RL's GRPO asks for, release by release.
+
+Source: NeMo-RL 0.2.1 to 0.7.0: nemo_rl/algorithms/loss/loss_functions.py (ClippedPGLossFn; before
+0.6.0 algorithms/loss_functions.py), algorithms/utils.py (calculate_kl), algorithms/
+advantage_estimator.py, algorithms/grpo.py, utils/config.py. keys.json holds the keys of the shipped
+configurations and of the configuration classes, configs.json what each shipped base file sets.
+
+Release 0.7.0 multiplies the KL by exp(log π - sg(log π)): its value is 1, its gradient the score.
+The gradient of k3 becomes log(π/p) ∇log π, which is k2's.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.library.key_tables import KeyTables, load_tables
+from orchestrator.library.launch_keys import Keys, shown, split_override
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    CommandWord,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
+from orchestrator.library.reading import Stock, stock
+from orchestrator.library.releases import ReleaseMarks, numbers
+
+BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"
+IN_REWARD, APPROXIMATION = "loss_fn.use_kl_in_reward", "loss_fn.use_on_policy_kl_approximation"
+ADVANTAGE = "grpo.adv_estimator.name"
+PROMPTS, GROUP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"
+BATCH, ASYNC = "policy.train_global_batch_size", "grpo.async_grpo.enabled"
+CORRECTION = "loss_fn.use_importance_sampling_correction"
+DROPPING = ("grpo", "gdpo", "raw_reward", "opd")
+"""Advantage estimators that do not read a KL in the reward."""
+FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
+ROOT = "grpo_math_1B.yaml"
+_ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$")
+_SCORE = re.compile(r"-\s*curr_logprobs\w*\.detach\(\)")
+"""In the source of the loss: the weight of the KL that 0.7.0 brought."""
+_PARTS = re.compile(r"(?m)^(MAJOR|MINOR|PATCH) = (\d+)")
+SOURCES = ("nemo_rl/algorithms/loss/loss_functions.py", "nemo_rl/algorithms/loss_functions.py")
+PASSED = (
+    *("policy.megatron_cfg.", "policy.generation.", "policy.dtensor_cfg.", "policy.optimizer"),
+    *("policy.scheduler", "data.", "env.", "logger.", "checkpointing.", "cluster.", "ppo."),
+    *("value", "data_plane", "reward_model", "processor", "metrics", "sc_"),
+)
+"""Sections whose keys orch does not hold against a table: none of them touches the loss."""
+
+
+def tables() -> KeyTables:
+    """Return the keys of every release."""
+    return load_tables(Path(__file__).with_name("keys.json"), PASSED)
+
+
+@cache
+def shipped() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Return, release by release, what each shipped configuration sets over grpo_math_1B.yaml."""
+    plain: dict[str, dict[str, dict[str, str]]] = json.loads(
+        Path(__file__).with_name("configs.json").read_text(encoding="utf-8")
+    )
+    return plain
+
+
+def audit(launch: Launch) -> LaunchReading | None:
+    """Return the audit's reading of a launch; None if it starts no GRPO of NeMo-RL."""
+    entry, rest = _entry(launch.words)
+    if launch.words and entry is None:
+        return None
+    given = {key for each in launch.documents for key in each.values}
+    if not launch.words and not (
+        any(k.startswith("loss_fn.") for k in given) and any(k.startswith("grpo.") for k in given)
+    ):
+        return None
+    overrides = [found for word in rest if (found := split_override(word)) is not None]
+    basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
+    based, unread = _bases(launch, rest, basis.version)
+    keys = Keys({**basis.defaults, **based})
+    keys.add_documents(launch.documents)
+    for key, value in overrides:
+        keys.add(key, value)
+    keys.opaque = launch.open_end or unread
+    return _Reader(launch, keys, entry, basis).reading()
+
+
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
+    for i, word in enumerate(words):
+        if _ENTRY.search(word.text) and not word.text.startswith("-"):
+            return word.text, words[i + 1 :]
+    return None, ()
+
+
+def _bases(
+    launch: Launch, rest: Sequence[CommandWord], version: str
+) -> tuple[Mapping[str, str], str]:
+    """Return what base files that are not at hand set, and why others could not be read.
+
+    A shipped file is known by its name.
+    """
+    here = {each.name.rpartition("/")[2] for each in launch.documents}
+    wanted = [base for each in launch.documents for base in each.builds_on]
+    for i, word in enumerate(rest):
+        name, _, value = word.text.partition("=")
+        if name == "--config" and not launch.documents:
+            wanted.append(value or (rest[i + 1].text if i + 1 < len(rest) else ""))
+    values: dict[str, str] = {}
+    for path in wanted:
+        name = path.rpartition("/")[2]
+        if name in here or name == ROOT:
+            continue
+        if name not in shipped().get(version, {}):
+            return values, f"it may come from {shown(path)}, which could not be read"
+        values |= shipped()[version][name]
+    return values, ""
+
+
+class _Reader:
+    """One launch under the rules of one release."""
+
+    def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
+        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
+        self.unknown: list[str] = []
+        own = [path for path in SOURCES if launch.beside.get(path) is not None]
+        self.source = own[0] if own else ""
+        self.scored = numbers(basis.version) >= FIRST_SCORE
+        if self.source:
+            self.scored = _SCORE.search(launch.beside[self.source]) is not None
+        self.regime = self._regime()
+
+    def _text(self, key: str) -> str | None:
+        """Return a value, of another key where it is `${other}`."""
+        text = self.keys.text(key)
+        if text is not None and text.startswith("${") and text.endswith("}"):
+            return self.keys.text(text[2:-1])
+        return text
+
+    def _on(self, key: str) -> bool:
+        return (self._text(key) or "").lower() == "true"
+
+    def reading(self) -> LaunchReading:
+        keys = self.keys
+        beta = keys.number(BETA)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(BETA))
+        if IN_REWARD in self.basis.facts and keys.text(IN_REWARD) is None:
+            self.unknown.append(keys.why_unknown(IN_REWARD))
+        in_reward = self._on(IN_REWARD)
+        advantage = self._text(ADVANTAGE) or "grpo"
+        reward, loss = InReward(False), InLoss(False)
+        on = None if beta is None else beta != 0
+        dropped = in_reward and advantage in DROPPING
+        if in_reward and not dropped and on is not False:
+            reward = InReward(on, self._estimator(), beta)
+        elif not in_reward and on is not False:
+            loss = self._in_loss(on, beta)
+        notes = [] if not (dropped and beta) else [self._drop(advantage)]
+        in_files = {key for each in self.launch.documents for key in each.values}
+        because = self.basis.because
+        if self.source:
+            because = f"{because}; the KL's weight is that of {self.source} beside it"
+        return LaunchReading(
+            library="nemo_rl",
+            version=self.basis.version,
+            version_because=because,
+            entry_point=self.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=advantage,
+            reference_policy_loaded=on,
+            group_size=keys.integer(GROUP),
+            inactive=tuple(self._inactive(on, in_reward)),
+            contradictions=(*notes, *keys.doubled((BETA, TYPE, IN_REWARD))),
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules(loss)),
+            changes=tuple(self._changes(loss, dropped=dropped)),
+            assumes=tuple(self._assumed(loss)),
+            unknown=tuple(self.unknown),
+            regime=self.regime,
+            surroundings=self._surroundings(advantage),
+            held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=in_files),
+            decided=self._decided(reward, loss, advantage),
+        )
+
+    def _estimator(self) -> str | None:
+        name = self._text(TYPE) if numbers(self.basis.version) >= FIRST_TYPE else "k3"
+        if name in ("k1", "k2", "k3"):
+            return name
+        self.unknown.append(self.keys.why_unknown(TYPE))
+        return None
+
+    def _in_loss(self, on: bool | None, beta: float | None) -> InLoss:
+        """Return the KL in the loss: with the score since 0.7.0, and with the sampler's ratio."""
+        kind = self._estimator()
+        weighted = self._on(APPROXIMATION)
+        if not self.scored:
+            return InLoss(on, kind, beta, weighted=weighted and kind == "k2")
+        if not weighted and kind == "k3":
+            return InLoss(on, kind, beta, straight_through=True)
+        return InLoss(on, None if kind is None else f"rho_{kind}", beta)
+
+    def _decided(
+        self, reward: InReward, loss: InLoss, advantage: str
+    ) -> tuple[AuditVerdict, str] | None:
+        """Return the verdict of a gradient that no term of the laboratory's table has."""
+        if self.unknown:
+            return None
+        if reward.active and advantage == "reinforce_plus_plus" and reward.estimator == "k1":
+            return "token_reverse_kl", (
+                f"k1 in the reward, β = {reward.beta:g}: reinforce_plus_plus takes each token's KL "
+                "off that token's advantage and no other's: the gradient of each token's reverse "
+                "KL, not of the sequence's"
+            )
+        if not loss.active or self.regime.on_policy is not False:
+            return None
+        term = f"{self._text(TYPE) or 'k3'} in the loss, β = {loss.beta:g}, from old samples"
+        because = f"{term} ({self.regime.why})"
+        if self._on(APPROXIMATION) and not self.scored and loss.estimator == "k3":
+            return "token_forward_kl", (
+                f"{because}, times the ratio to the sampler without its gradient: the forward KL "
+                "of each token at the rollout policy's states"
+            )
+        if self._on(APPROXIMATION) and not self.scored and loss.estimator == "k1":
+            return "zero_mean_noise", (
+                f"{because}, times the ratio to the sampler without its gradient: zero in "
+                "expectation"
+            )
+        if self.scored and not self._on(APPROXIMATION) and loss.estimator in ("rho_k1", "rho_k2"):
+            return "other_objective", (
+                f"{because}: the gradient is (k + k') ∇log π without a ratio to the policy that "
+                f"sampled, which is a KL's on-policy only; {APPROXIMATION}=true puts the ratio in"
+            )
+        return None
+
+    def _drop(self, advantage: str) -> AuditNote:
+        return AuditNote(
+            f"{IN_REWARD} is true, which takes the KL out of the loss, and the advantage estimator "
+            f"{advantage} does not read it: there is no KL",
+            self.keys.lines(IN_REWARD, BETA),
+        )
+
+    def _inactive(self, on: bool | None, in_reward: bool) -> Iterator[Inactive]:
+        keys = self.keys
+        if on is False:
+            for key in (TYPE, IN_REWARD, APPROXIMATION):
+                yield from keys.inert(key, f"{BETA} is 0, which switches every KL off")
+        elif in_reward:
+            yield from keys.inert(APPROXIMATION, "it is for a KL in the loss")
+
+    def _regime(self) -> TrainingRegime:
+        keys = self.keys
+        if self._on(ASYNC):
+            age = keys.text("grpo.async_grpo.max_trajectory_age_steps") or "…"
+            return TrainingRegime(False, f"rollouts lag by up to {shown(age)} steps ({ASYNC})")
+        prompts, group, batch = (keys.number(key) for key in (PROMPTS, GROUP, BATCH))
+        if not prompts or not group or not batch:
+            unread = [key for key in (PROMPTS, GROUP, BATCH) if not keys.number(key)]
+            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+        steps = max(prompts * group // batch, 1)
+        sizes = f"{PROMPTS} {prompts:g} × {GROUP} {group:g}, {BATCH} {batch:g}"
+        if steps == 1:
+            return TrainingRegime(True, f"one train step for each batch of rollouts ({sizes})")
+        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts ({sizes})")
+
+    def _surroundings(self, advantage: str) -> Surroundings:
+        keys, unread = self.keys, []
+        prefix = "grpo.adv_estimator" if ADVANTAGE in self.basis.facts else "grpo"
+        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        because = f"{ADVANTAGE} {advantage}"
+        by_group = advantage == "grpo" and self._on(f"{prefix}.normalize_rewards")
+        if by_group:
+            divided, because = "group_std", f"{prefix}.normalize_rewards"
+        elif advantage in ("reinforce_plus_plus", "gdpo"):
+            divided = "batch_std"
+        elif advantage not in (*DROPPING, "gae"):
+            divided = None
+            unread.append(f"the advantage estimator '{advantage}' leaves the KL as it is")
+        alone = self._on(f"{prefix}.use_leave_one_out_baseline")
+        centred = {"grpo": not alone, "reinforce_plus_plus": True}.get(advantage, False)
+        ratio: Literal["token", "sequence_mean", "none"] = "token"
+        mode = ""
+        if self._on("loss_fn.sequence_level_importance_ratios"):
+            ratio, mode = "sequence_mean", "GSPO"
+        elif self._on("loss_fn.disable_ppo_ratio") or self._on("loss_fn.force_on_policy_ratio"):
+            ratio = "none"
+        elif self._on("loss_fn.use_cispo"):
+            mode = "CISPO"
+        low, high = (keys.number(f"loss_fn.ratio_clip_{end}") for end in ("min", "max"))
+        correction = ""
+        if self._on(CORRECTION):
+            kind = self._text("loss_fn.truncated_importance_sampling_type")
+            at = self._text("loss_fn.truncated_importance_sampling_ratio")
+            correction = "token-level importance sampling against the rollout engine"
+            if at not in (None, "null"):
+                correction += f" ({kind or 'tis'} at {at})"
+        clamps: tuple[str, ...] = ()
+        bounds = [keys.text(f"loss_fn.kl_{end}_clamp_value") for end in ("input", "output")]
+        if numbers(self.basis.version) >= FIRST_CLAMP and any(b != "null" for b in bounds):
+            held = f"the log-ratio is held within ±{bounds[0]} and the KL of a token within "
+            clamps = (f"{held}±{bounds[1]}, without gradient beyond",)
+        averaged = (self._text("loss_fn.token_level_loss") or "true").lower() != "true"
+        return Surroundings(
+            advantage_divided_by=divided,
+            division_includes_kl=divided == "batch_std",
+            divided_because=because,
+            own_rollout_in_mean=centred,
+            baseline_includes_kl=False,
+            loss_mode=mode,
+            ratio=ratio,
+            clip=None if low is None or high is None else (low, high),
+            correction=correction,
+            length_weighted=averaged,
+            aggregation_because="loss_fn.token_level_loss" if averaged else "",
+            clamps=clamps,
+            unread=tuple(unread),
+        )
+
+    def _assumed(self, loss: InLoss) -> Iterator[str]:
+        yield from self.keys.assumes
+        pinned = "nemo_rl" in self.launch.versions or self.source
+        telling = "as it was published" not in self.basis.because
+        if loss.active and not pinned and not (telling and not self.scored):
+            yield (
+                f"the release is {self.basis.version}: 0.7.0 changed the gradient of the KL, and "
+                "nothing here says on which side of it this launch is"
+            )
+
+    def _rules(self, loss: InLoss) -> Iterator[Rule]:
+        where = f"NeMo-RL {self.basis.version}, {self.source or SOURCES[0]}"
+        yield Rule("the KL is on unless its weight is set to 0; it is 0.01 in the base file", where)
+        if loss.active and self.scored:
+            yield Rule(
+                "since 0.7.0 the KL is multiplied by exp(log π - sg(log π)): value 1, gradient the "
+                "score; k3 then has k2's gradient, k1 that of the reverse KL, and k2 becomes the "
+                "mean of k2",
+                f"{where}: ClippedPGLossFn.__call__",
+            )
+        elif loss.active:
+            yield Rule(
+                "up to 0.6.0 the KL's weight has no gradient; since 0.7.0 it has",
+                f"{where}: ClippedPGLossFn.__call__",
+            )
+        yield Rule(
+            f"with {IN_REWARD} the loss has no KL, and only reinforce_plus_plus and gae read it",
+            f"NeMo-RL {self.basis.version}, nemo_rl/algorithms/advantage_estimator.py",
+        )
+
+    def _changes(self, loss: InLoss, *, dropped: bool) -> Iterator[LaunchChange]:
+        keys = self.keys
+
+        def put(key: str, value: str) -> Edit:
+            return Edit(key, f"{key}={value}", keys.lines(key)[:1])
+
+        if dropped:
+            yield LaunchChange("a KL in the loss", (put(IN_REWARD, "false"),))
+            best = put(TYPE, "k3" if self.scored else "k2")
+            yield LaunchChange("k2's gradient in the loss", (put(IN_REWARD, "false"), best))
+        elif loss.active and TYPE in self.basis.facts:
+            yield LaunchChange(
+                "k3 with the score" if self.scored else "k2 in the loss",
+                (put(TYPE, "k3" if self.scored else "k2"),),
+            )
+            yield LaunchChange(
+                "the reverse KL of each token, with its importance ratio",
+                (put(TYPE, "k3" if self.scored else "k2"), put(APPROXIMATION, "true")),
+            )
+
+
+def _packaged(
+    read: Callable[[str], str | None], found: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the release in a project's nemo_rl/package_info.py."""
+    path = "nemo_rl/package_info.py"
+    parts = dict(_PARTS.findall(read(path) or ""))
+    if len(parts) == 3 and "nemo_rl" not in found:
+        release = ".".join(parts[name] for name in ("MAJOR", "MINOR", "PATCH"))
+        yield "nemo_rl", f"{release} {path} beside it says so"
+
+
+class _NemoRl:
+    """NeMo-RL, as `orch audit` reads it."""
+
+    name = "nemo_rl"
+    title = "NeMo-RL"
+    release_marks = ReleaseMarks(
+        hint=r"run_\w*grpo|loss_fn|nemo[-_]rl|reference_policy_kl",
+        aliases=("nemo-rl",),
+        distributions=("nemo-rl", "nemo_rl"),
+        images=("nvcr.io/nvidia/nemo-rl:",),
+        amended=_packaged,
+    )
+    estimator_names = MappingProxyType({"k1": "k1", "k2": "k2", "k3": "k3"})
+    audit = staticmethod(audit)
+    drift_launches = MappingProxyType(
+        {
+            f"{kind} in the loss": "uv run examples/run_grpo_math.py "
+            f"loss_fn.reference_policy_kl_penalty=0.01 loss_fn.reference_policy_kl_type={kind}"
+            for kind in ("k1", "k2", "k3")
+        }
+    )
+
+    @property
+    def drift_releases(self) -> Sequence[str]:
+        """Return the releases that docs/drift.md compares, oldest first."""
+        return tables().versions
+
+
+READER = _NemoRl()

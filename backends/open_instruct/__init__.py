@@ -1,0 +1,1 @@
+"""open-instruct, which orch reads and does not train with."""

@@ -1,0 +1,247 @@
+"""Read the KL that a launch of open-instruct's GRPO asks for, release by release.
+
+Source: open-instruct 0.1.0 to 0.3.0: open_instruct/grpo_fast.py and grpo_utils.py (the arguments,
+compute_grpo_loss), model_utils.py (estimate_kl), data_loader.py. keys.json holds the fields of its
+argument classes. Before 0.1.0 the estimators were named kl1 to kl4.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.library.key_tables import KeyTables, load_tables
+from orchestrator.library.launch_keys import Keys
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    CommandWord,
+    Edit,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
+from orchestrator.library.reading import Stock, stock, written_flags
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+
+BETA, TYPE, LOADED = "beta", "kl_estimator", "load_ref_policy"
+ESTIMATORS = {
+    "0": "k1",
+    "1": "k2",
+    "2": "k3",
+    "3": "rho_k1",
+    "kl1": "k1",
+    "kl2": "k2",
+    "kl3": "k3",
+    "kl4": "rho_k1",
+}
+OLD = "before 0.1.0"
+GROUP, AHEAD = "num_samples_per_prompt_rollout", "async_steps"
+_ENTRY = re.compile(r"open_instruct[./](grpo_fast|grpo)(\.py)?$")
+_NORMALISATION: dict[str, Literal["group_std", "nothing"]] = {
+    "standard": "group_std",
+    "centered": "nothing",
+}
+
+
+def tables() -> KeyTables:
+    """Return the options of every release."""
+    return load_tables(Path(__file__).with_name("keys.json"))
+
+
+def audit(launch: Launch) -> LaunchReading | None:
+    """Return the audit's reading of a launch; None if it starts no GRPO of open-instruct."""
+    entry, rest = _entry(launch.words)
+    if entry is None:
+        return None
+    given = written_flags(rest, dashes=False)
+    basis = stock(launch, "open_instruct", tables(), given)
+    old = any(each.text.startswith("kl") for each in given.get(TYPE, ()))
+    if old and "open_instruct" not in launch.versions:
+        because = "its --kl_estimator has a name that 0.1.0 replaced by a number"
+        basis = basis._replace(version=OLD, because=because)
+    keys = Keys(basis.defaults, given)
+    keys.opaque = launch.open_end
+    reading = _Reader(launch, keys, entry, basis).reading()
+    return replace(reading, held=None) if basis.version == OLD else reading
+
+
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
+    """Return the program and its words: mason.py and ray_node_setup.sh may stand before it."""
+    for i, word in enumerate(words):
+        if _ENTRY.search(word.text):
+            rest = words[i + 1 :]
+            end = next((j for j, each in enumerate(rest) if each.text in ("&&", ";")), len(rest))
+            return word.text, rest[:end]
+    return None, ()
+
+
+class _Reader:
+    """One launch under the rules of one release."""
+
+    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
+        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
+        self.unknown: list[str] = []
+
+    def reading(self) -> LaunchReading:
+        keys = self.keys
+        beta, loaded = keys.number(BETA), keys.switch(LOADED)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(BETA))
+        on = None if beta is None else beta != 0
+        loss = InLoss(False, beta=beta)
+        if on is not False and loaded is not False:
+            loss = InLoss(on, self._estimator(), beta)
+        return LaunchReading(
+            library="open_instruct",
+            version=self.basis.version,
+            version_because=self.basis.because,
+            entry_point=self.entry,
+            in_reward=InReward(False),
+            in_loss=loss,
+            advantage_estimator="grpo",
+            reference_policy_loaded=loaded,
+            group_size=keys.integer(GROUP),
+            contradictions=(*self._without(on=on, loaded=loaded), *keys.doubled((BETA, TYPE))),
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules()),
+            changes=tuple(self._changes(loss)),
+            assumes=tuple(keys.assumes),
+            unknown=tuple(self.unknown),
+            regime=self._regime(),
+            surroundings=self._surroundings(loss),
+            held=self.basis.held(keys.given, "argparse", "open-instruct"),
+            decided=self._decided(loss),
+        )
+
+    def _decided(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+        """Return the verdict of a ratio that is not to the policy that sampled."""
+        regime = self._regime()
+        sampled = self.keys.switch("use_vllm_logprobs")
+        if self.unknown or loss.estimator != "rho_k1" or sampled or regime.on_policy is not False:
+            return None
+        return "other_objective", (
+            f"k1 times the ratio to the trainer's policy before the step, β = {loss.beta:g}, from "
+            f"old samples ({regime.why}): the gradient is (k + 1) ∇log π without a ratio to the "
+            "policy that sampled, which is the reverse KL's on-policy only"
+        )
+
+    def _estimator(self) -> str | None:
+        name = self.keys.text(TYPE)
+        if name not in ESTIMATORS:
+            self.unknown.append(self.keys.why_unknown(TYPE))
+        return ESTIMATORS.get(name or "")
+
+    def _without(self, *, on: bool | None, loaded: bool | None) -> Iterator[AuditNote]:
+        if on and loaded is False and self.keys.has(BETA):
+            text = f"--{BETA} asks for a KL, and --{LOADED} false leaves no reference policy for it"
+            yield AuditNote(text, self.keys.lines(BETA, LOADED))
+
+    def _regime(self) -> TrainingRegime:
+        keys = self.keys
+        ahead = keys.number(AHEAD)
+        if ahead is None:
+            return TrainingRegime(None, keys.why_unknown(AHEAD))
+        if ahead > 0:
+            why = f"responses are sampled {ahead:g} steps ahead (--{AHEAD})"
+            return TrainingRegime(False, why)
+        epochs, parts = keys.number("num_epochs"), keys.number("num_mini_batches")
+        if not parts:
+            return TrainingRegime(None, keys.why_unknown("num_mini_batches"))
+        steps = (epochs or 1) * parts
+        if steps <= 1:
+            return TrainingRegime(True, "one train step for each batch of rollouts")
+        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts")
+
+    def _surroundings(self, loss: InLoss) -> Surroundings:
+        keys, unread, notes = self.keys, [], []
+        kind = keys.text("advantage_normalization_type") or ""
+        divided = _NORMALISATION.get(kind)
+        if divided is None:
+            unread.append(f"--advantage_normalization_type {kind} leaves the KL as it is")
+        corrected = keys.switch("use_rho_correction") or (
+            keys.has("truncated_importance_sampling_ratio_cap")
+            and (keys.number("truncated_importance_sampling_ratio_cap") or 0) > 0
+        )
+        sampled = keys.switch("use_vllm_logprobs")
+        ratio: Literal["token", "sequence_mean", "none"] = "token"
+        if not corrected and not sampled and (keys.number(AHEAD) or 0) > 0:
+            ratio = "none"
+        frequency = keys.number("ref_policy_update_freq")
+        if frequency and loss.active:
+            alpha = keys.number("alpha")
+            notes.append(
+                f"every {frequency:g} steps the reference policy moves to the policy with weight "
+                f"{alpha:g} (--alpha, --ref_policy_update_freq): it is no fixed reference"
+                if alpha is not None
+                else "the reference policy moves to the policy (--ref_policy_update_freq)"
+            )
+        low, high = keys.number("clip_lower"), keys.number("clip_higher")
+        mean = keys.text("loss_denominator")
+        return Surroundings(
+            advantage_divided_by=divided,
+            division_includes_kl=False,
+            divided_because=f"--advantage_normalization_type {kind}",
+            own_rollout_in_mean=True,
+            baseline_includes_kl=False,
+            loss_mode="CISPO" if keys.text("loss_fn") == "cispo" else "",
+            ratio=ratio,
+            clip=None if low is None or high is None else (low, high),
+            correction="truncated importance sampling against the rollout engine"
+            if corrected
+            else "",
+            aggregation_because=f"--loss_denominator {mean}" if mean not in (None, "token") else "",
+            clamps=("the log-ratio is held within ±40, without gradient beyond",)
+            if loss.active
+            else (),
+            notes=tuple(notes),
+            unread=tuple(unread),
+        )
+
+    def _rules(self) -> Iterator[Rule]:
+        release = f"open-instruct {self.basis.version}"
+        yield Rule(
+            "the KL is in the loss, on unless --beta is 0: β is 0.05 and the estimator k3 (2) "
+            "unless given; 0 is k1, 1 is k2, 3 is k1 times the ratio to the old policy",
+            f"{release}, open_instruct/model_utils.py: estimate_kl",
+        )
+
+    def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
+        names = ("kl2", "kl4") if self.basis.version == OLD else ("1", "3")
+        if loss.active:
+            for name in names:
+                words = f"{ESTIMATORS[name]} in the loss"
+                edit = Edit(TYPE, f"--{TYPE} {name}", self.keys.lines(TYPE)[:1])
+                yield LaunchChange(words, (edit,))
+
+
+class _OpenInstruct:
+    """open-instruct, as `orch audit` reads it."""
+
+    name = "open_instruct"
+    title = "open-instruct"
+    release_marks = ReleaseMarks(
+        hint=r"open_instruct[./]grpo",
+        aliases=("open-instruct",),
+        repositories=("open-instruct",),
+        files=(
+            ReleaseFile(
+                "open_instruct",
+                "pyproject.toml",
+                needs="open_instruct",
+                pattern=re.compile(r'(?m)^version\s*=\s*"(\d+\.\d+\.\d+)'),
+            ),
+        ),
+    )
+    estimator_names = MappingProxyType(ESTIMATORS)
+    audit = staticmethod(audit)
+
+
+READER = _OpenInstruct()

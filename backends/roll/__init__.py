@@ -1,0 +1,1 @@
+"""ROLL, which orch reads and does not train with."""

@@ -1,0 +1,1 @@
+"""slime and its fork miles, which orch reads and does not train with."""

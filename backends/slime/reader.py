@@ -1,0 +1,454 @@
+"""Read the KL that a launch of slime, or of its fork miles, asks for, release by release.
+
+Source: slime 0.1.0 to 0.3.1 and miles 0.1.0: slime/utils/arguments.py, slime/backends/
+megatron_utils/loss.py (compute_advantages_and_returns, policy_loss_function), slime/utils/
+ppo_utils.py, slime/ray/rollout.py (_post_process_rewards). keys.json holds the flags of each.
+Megatron's flags share the command: of those only the names are known.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from orchestrator.library.key_tables import KeyTables, load_tables
+from orchestrator.library.launch_keys import Keys
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    CommandWord,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
+from orchestrator.library.reading import Stock, has_hole, stock, written_flags
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks, numbers
+from orchestrator.library.source_keys import flags
+
+COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"
+TYPE, UNBIASED, ADVANTAGE = "kl-loss-type", "use-unbiased-kl", "advantage-estimator"
+ESTIMATORS = {"k1": "k1", "kl": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
+GROUPED = ("grpo", "gspo", "cispo")
+"""Estimators that take the KL in the reward for its shape alone (get_grpo_returns)."""
+TO_GO = ("reinforce_plus_plus", "ppo")
+TOKEN = "reinforce_plus_plus_baseline"  # noqa: S105  (not a password)
+_OWN = re.compile(
+    r"^--(advantage-estimator|actor-num-nodes|actor-num-gpus-per-node|rollout-num-gpus"
+    r"|n-samples-per-prompt|rollout-function-path|hf-checkpoint)(=|$)"
+)
+_ENTRY = re.compile(r"(^|/)[\w.-]*train[\w-]*\.py$")
+_VERSION = re.compile(r"""version\s*=\s*["'](\d+\.\d+\.\d+)""")
+CODE = {
+    "slime": "slime/backends/megatron_utils/loss.py",
+    "miles": "miles/backends/training_utils/loss_hub/losses.py",
+}
+FIRST_DROPPING = (0, 2, 3)
+"""The first release that parses with ignore_unknown_args."""
+_CUSTOM = ("custom-advantage-function-path", "custom-loss-function-path")
+
+
+@cache
+def tables(library: str = "slime") -> KeyTables:
+    """Return the flags of every release of slime, or of its fork."""
+    whole = load_tables(Path(__file__).with_name("keys.json"), ("sglang-", "router-"))
+    if library == "slime":
+        return whole
+    own = load_tables(Path(__file__).with_name("miles.json"), whole.added)
+    return replace(own, passed=whole.passed)
+
+
+def audit(launch: Launch) -> LaunchReading | None:
+    """Return the audit's reading of a launch; None if it starts no RL training of slime."""
+    entry, rest = _entry(launch.words)
+    if entry is None:
+        return None
+    library = _library(launch)
+    table = tables(library)
+    switches = [key for key, fact in table.facts[-1].items() if fact.kind == "switch"]
+    given = written_flags(rest, switches)
+    if any(each.text == "sft_loss" for each in given.get("loss-type", ())):
+        return None
+    basis = stock(launch, library, table, given, (f"{library}/utils/arguments.py",), flags)
+    keys = Keys(basis.defaults, given)
+    keys.opaque = launch.open_end or (has_hole(rest) if not keys.has(ADVANTAGE) else "")
+    return _Reader(launch, keys, entry, library, basis).reading()
+
+
+def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
+    """Return the program that takes slime's flags, and the words after it."""
+    if not any(_OWN.match(word.text) for word in words):
+        return None, ()
+    for i, word in enumerate(words):
+        if _ENTRY.search(word.text) and not word.text.startswith("-"):
+            return word.text, words[i + 1 :]
+    return None, ()
+
+
+def _library(launch: Launch) -> str:
+    """Return `miles` for a launch that names it or lies in its project, else `slime`."""
+    names = "miles" in launch.versions or any("miles" in word.text for word in launch.words)
+    beside = launch.beside.get("miles/utils/arguments.py") is not None
+    return "miles" if names or beside else "slime"
+
+
+class _Reader:
+    """One launch under the rules of one release."""
+
+    def __init__(self, launch: Launch, keys: Keys, entry: str, library: str, basis: Stock) -> None:
+        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
+        self.library = library
+        self.unknown: list[str] = []
+        self.advantage = keys.text(ADVANTAGE)
+
+    def reading(self) -> LaunchReading:
+        keys = self.keys
+        reward, loss = self._in_reward(), self._in_loss()
+        decided = self._decided(reward, loss)
+        if decided is not None and not reward.active and not loss.active:
+            reward = InReward(True, "k1", keys.number("opd-kl-coef") or 1.0)
+        return LaunchReading(
+            library="slime",
+            version=self.basis.version
+            if self.library == "slime"
+            else f"({self.library} {self.basis.version})",
+            version_because=self.basis.because,
+            entry_point=self.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=self.advantage,
+            reference_policy_loaded=keys.switch(USE_LOSS) or keys.number(COEFFICIENT) != 0,
+            group_size=keys.integer("n-samples-per-prompt"),
+            inactive=tuple(self._inactive()),
+            contradictions=tuple(self._contradictions()),
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules(reward, loss)),
+            changes=tuple(self._changes(loss)),
+            assumes=tuple(self._assumed()),
+            unknown=tuple(self.unknown),
+            regime=self._regime(),
+            surroundings=self._surroundings(loss),
+            held=self.basis.held(
+                keys.given, "argparse", self.library, ignoring=("",) if self._drops() else ()
+            ),
+            decided=decided,
+        )
+
+    def _estimator(self) -> str | None:
+        name = self.keys.text(TYPE)
+        if name not in ESTIMATORS:
+            self.unknown.append(self.keys.why_unknown(TYPE))
+        return ESTIMATORS.get(name or "")
+
+    def _in_reward(self) -> InReward:
+        beta = self.keys.number(COEFFICIENT)
+        if beta is None:
+            self.unknown.append(self.keys.why_unknown(COEFFICIENT))
+            return InReward(None)
+        if beta == 0 or self.advantage in GROUPED:
+            return InReward(False, beta=beta or None)
+        if self.advantage not in (*TO_GO, TOKEN):
+            self.unknown.append(
+                f"the advantage estimator '{self.advantage or '…'}' is not slime's: its code says "
+                "what becomes of the KL in the reward"
+            )
+        return InReward(True, self._estimator(), beta)
+
+    def _in_loss(self) -> InLoss:
+        keys = self.keys
+        on = keys.switch(USE_LOSS)
+        if on is None:
+            self.unknown.append(keys.why_unknown(USE_LOSS))
+        if not on:
+            return InLoss(on)
+        beta = keys.number(LOSS_COEFFICIENT)
+        if beta is None:
+            self.unknown.append(keys.why_unknown(LOSS_COEFFICIENT))
+            return InLoss(None)
+        if beta == 0:
+            return InLoss(False, beta=0.0)
+        estimator = self._estimator()
+        if estimator == "k3" and keys.switch(UNBIASED) and self._ratio_is_late():
+            return InLoss(True, estimator, beta, straight_through=True)
+        if estimator is not None and keys.switch(UNBIASED):
+            estimator = f"rho_{estimator}"
+        for flag in _CUSTOM[1:]:
+            if keys.has(flag) and keys.text("loss-type") == "custom_loss":
+                self.unknown.append(f"--{flag} puts another loss in the place of slime's")
+        return InLoss(True, estimator, beta)
+
+    def _ratio_is_late(self) -> bool:
+        """Return True if the ratio of --use-unbiased-kl is to a later policy than sampled.
+
+        It is then 1, and its gradient the score: k3 gets k2's gradient.
+        """
+        sampler = self.keys.has("use-rollout-logprobs") or self.keys.has("keep-old-actor")
+        return bool(self._ahead()) and not sampler
+
+    def _decided(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+        """Return what becomes of a KL that reaches the advantage of its own token alone."""
+        keys = self.keys
+        distils = keys.switch("use-opd") or self.advantage == "on_policy_distillation"
+        if distils and (reward.active or loss.active):
+            self.unknown.append("a KL to a teacher (--use-opd) and one to the reference policy")
+        elif distils:
+            return "token_reverse_kl", (
+                "--use-opd takes log policy - log teacher off each token's advantage: the reverse "
+                "KL of each token to the teacher, which stands in the place of the reference policy"
+            )
+        rho = (loss.estimator or "").startswith("rho_")
+        if loss.active and not reward.active and rho and self._ratio_is_late():
+            return "other_objective", (
+                f"{loss.estimator} in the loss, β = {loss.beta:g}, from old samples "
+                f"({self._ahead()}): its ratio is to the trainer's policy before the step, so the "
+                "gradient is (k + k') ∇log π without a ratio to the policy that sampled"
+            )
+        if reward.active and self.advantage == TOKEN and not loss.active:
+            if reward.estimator != "k1":
+                return None
+            return "token_reverse_kl", (
+                f"k1 in the reward, β = {reward.beta:g}: {TOKEN} takes each token's KL off that "
+                "token's advantage and no other's, which is the gradient of each token's reverse "
+                "KL and not of the sequence's"
+            )
+        return None
+
+    def _inactive(self) -> Iterator[Inactive]:
+        keys = self.keys
+        if self.advantage in GROUPED and keys.number(COEFFICIENT):
+            why = f"--{ADVANTAGE} {self.advantage} uses the KL in the reward for its shape alone"
+            yield from self._inert(COEFFICIENT, why)
+        if not keys.switch(USE_LOSS):
+            yield from self._inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given")
+            yield from self._inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}")
+
+    def _inert(self, flag: str, why: str) -> Iterator[Inactive]:
+        for each in self.keys.inert(flag, why):
+            yield Inactive(f"--{each.flag}", each.why, each.lines)
+
+    def _contradictions(self) -> Iterator[AuditNote]:
+        keys = self.keys
+        beta = keys.number(COEFFICIENT)
+        if self.advantage in GROUPED and beta:
+            text = (
+                f"--{COEFFICIENT} {beta:g} asks for a KL in the reward, and the advantage of "
+                f"{self.advantage} does not contain it (slime issue 397)"
+            )
+            yield AuditNote(text, keys.lines(COEFFICIENT))
+        if beta and keys.number(LOSS_COEFFICIENT):
+            text = f"--{COEFFICIENT} and --{LOSS_COEFFICIENT} are both set, which slime refuses"
+            yield AuditNote(text, keys.lines(COEFFICIENT, LOSS_COEFFICIENT))
+        wanted = (COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT, TYPE, ADVANTAGE)
+        for note in keys.doubled(wanted):
+            yield AuditNote(f"--{note.text}", note.lines)
+
+    def _ahead(self) -> str:
+        """Return what lets rollouts be sampled by an older policy; empty if nothing does."""
+        if "async" in self.entry.rpartition("/")[2]:
+            return f"{self.entry} samples the next batch while it trains on this one"
+        function = self.keys.last("rollout-function-path")
+        if function is not None and "async" in function.text:
+            return f"--rollout-function-path {function.text} samples while it trains"
+        if self.keys.has("partial-rollout"):
+            return "--partial-rollout continues responses that an older policy began"
+        return ""
+
+    def _regime(self) -> TrainingRegime:
+        keys = self.keys
+        ahead = self._ahead()
+        if ahead:
+            return TrainingRegime(False, ahead)
+        steps = keys.number("num-steps-per-rollout") if keys.has("num-steps-per-rollout") else None
+        why = f"--num-steps-per-rollout {steps:g}" if steps is not None else ""
+        if steps is None:
+            names = ("rollout-batch-size", "n-samples-per-prompt", "global-batch-size")
+            prompts, group, batch = (keys.number(name) for name in names)
+            if keys.has("use-dynamic-global-batch-size"):
+                return TrainingRegime(None, "--use-dynamic-global-batch-size decides the steps")
+            if not prompts or not group or not batch:
+                unread = [f"--{n}" for n in names if not keys.number(n)]
+                return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+            steps = max(prompts * group // batch, 1)
+            why = (
+                f"--rollout-batch-size {prompts:g} × --n-samples-per-prompt {group:g}, "
+                f"--global-batch-size {batch:g}"
+            )
+        if steps <= 1:
+            return TrainingRegime(True, f"one train step for each batch of rollouts ({why})")
+        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts ({why})")
+
+    def _surroundings(self, loss: InLoss) -> Surroundings:
+        """Return what stands around the KL. The group's mean and deviation are the reward's."""
+        keys, unread, notes = self.keys, [], []
+        grouped = self.advantage in (*GROUPED, TOKEN)
+        normalised = grouped and not keys.switch("disable-rewards-normalization")
+        if keys.has("custom-reward-post-process-path"):
+            normalised = False
+            unread.append(
+                "--custom-reward-post-process-path leaves rewards as they are: its function "
+                "takes the place of the group's normalisation"
+            )
+        size = keys.integer("n-samples-per-prompt")
+        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        because = f"--{ADVANTAGE} {self.advantage}"
+        if keys.switch("normalize-advantages"):
+            divided, because = "batch_std", "--normalize-advantages"
+        elif normalised and self.advantage in GROUPED and size != 1:
+            divided = "nothing" if keys.switch("disable-grpo-std-normalization") else "group_std"
+        if keys.has(_CUSTOM[0]):
+            unread.append(f"--{_CUSTOM[0]} leaves the KL to slime: its function makes advantages")
+        token_mean = keys.switch("calculate-per-token-loss") or False
+        reducer = keys.has("custom-pg-loss-reducer-function-path")
+        low, high = keys.number("eps-clip"), keys.number("eps-clip-high")
+        sampler = keys.has("use-rollout-logprobs") or keys.has("keep-old-actor")
+        ratio: Literal["token", "sequence_mean", "none"] = "token"
+        if self.advantage == "gspo":
+            ratio = "sequence_mean"
+        elif self._ahead() and not sampler and not keys.has("use-tis"):
+            ratio = "none"
+        if keys.has("ref-update-interval"):
+            notes.append(
+                "the reference policy becomes a copy of the policy every "
+                f"{keys.text('ref-update-interval')} rollouts (--ref-update-interval)"
+            )
+        if loss.active and keys.switch(UNBIASED) and self._ahead() and not sampler:
+            notes.append(
+                "the ratio of --use-unbiased-kl is to the trainer's policy before the step, not to "
+                "the older one that sampled, without --use-rollout-logprobs"
+            )
+        custom = keys.has("custom-tis-function-path")
+        correction = ""
+        if keys.has("use-tis"):
+            correction = "token-level truncated importance sampling"
+            if custom:
+                correction = f"the weights of {keys.text('custom-tis-function-path')}"
+        clamped = keys.text(TYPE) == "low_var_kl" and loss.active
+        return Surroundings(
+            advantage_divided_by=divided,
+            division_includes_kl=divided == "batch_std",
+            divided_because=because,
+            own_rollout_in_mean=normalised,
+            baseline_includes_kl=False,
+            loss_mode={"gspo": "GSPO", "cispo": "CISPO"}.get(self.advantage or "", ""),
+            ratio=ratio,
+            clip=None if low is None else (low, low if high is None else high),
+            correction=correction,
+            length_weighted=not token_mean,
+            kl_loss_factor=None if reducer else 1.0,
+            aggregation_because="--calculate-per-token-loss is not given" if not token_mean else "",
+            entropy=keys.number("entropy-coef") or 0.0,
+            discount=self._discount(),
+            clamps=("low_var_kl is held within ±10 a token, without gradient beyond",)
+            if clamped
+            else (),
+            notes=tuple(notes),
+            unread=tuple(unread),
+        )
+
+    def _discount(self) -> str:
+        if self.advantage not in TO_GO:
+            return ""
+        names = ("gamma", "lambd") if self.advantage == "ppo" else ("gamma",)
+        values = [(name, self.keys.number(name)) for name in names]
+        return ", ".join(f"--{n} {v:g}" for n, v in values if v is not None and v != 1)
+
+    def _assumed(self) -> Iterator[str]:
+        yield from self.keys.assumes
+        if self.entry.rpartition("/")[2] not in ("train.py", "train_async.py"):
+            yield f"{self.entry} is not slime's own: that it reads these flags as its trainer"
+        for flag in ("custom-config-path", "megatron-config-path"):
+            if self.keys.has(flag):
+                yield f"--{flag} changes no key of the KL"
+
+    def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
+        code = f"{self.library} {self.basis.version}, {CODE[self.library]}"
+        yield Rule(
+            f"the KL in the loss is on with --{USE_LOSS}; its weight is 0 and its type "
+            f"{self.basis.defaults.get(TYPE, 'k1')} unless given",
+            f"{code}: policy_loss_function",
+        )
+        if reward.active or self.advantage in GROUPED:
+            yield Rule(
+                "grpo, gspo and cispo make the advantage of the reward alone; ppo and "
+                "reinforce_plus_plus sum the KL of this token and later ones; "
+                "reinforce_plus_plus_baseline takes the token's own",
+                f"{code}: compute_advantages_and_returns",
+            )
+        if loss.active and self.keys.switch(UNBIASED):
+            yield Rule(
+                "--use-unbiased-kl multiplies the estimate by the ratio to the old policy, with "
+                "its gradient",
+                f"{code}: policy_loss_function",
+            )
+        if self._drops():
+            yield Rule(
+                "unknown flags are dropped without a word",
+                f"slime {self.basis.version}, slime/backends/megatron_utils/arguments.py: "
+                "megatron_parse_args",
+            )
+
+    def _drops(self) -> bool:
+        """Return True for a release that hands unknown flags to nobody instead of refusing."""
+        return self.library == "slime" and numbers(self.basis.version) >= FIRST_DROPPING
+
+    def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
+        """Yield the changes to a term that is not criticised, the smallest first."""
+        keys = self.keys
+        to_k2 = Edit(TYPE, f"--{TYPE} k2", keys.lines(TYPE)[:1])
+        if loss.active:
+            if keys.switch(UNBIASED):
+                yield LaunchChange("k3 with the ratio", (Edit(TYPE, f"--{TYPE} k3"),))
+            elif UNBIASED in self.basis.facts and loss.estimator == "k3":
+                yield LaunchChange(
+                    "k3 times the importance ratio", (Edit(UNBIASED, f"--{UNBIASED}"),)
+                )
+            yield LaunchChange("k2 in the loss", (to_k2,))
+        elif keys.number(COEFFICIENT) and self.advantage in GROUPED:
+            weight = f"{keys.number(COEFFICIENT):g}"
+            yield LaunchChange(
+                "k2 in the loss",
+                (
+                    Edit(COEFFICIENT, None, keys.lines(COEFFICIENT)),
+                    Edit(USE_LOSS, f"--{USE_LOSS}", keys.lines(USE_LOSS)[:1]),
+                    Edit(
+                        LOSS_COEFFICIENT,
+                        f"--{LOSS_COEFFICIENT} {weight}",
+                        keys.lines(LOSS_COEFFICIENT)[:1],
+                    ),
+                    to_k2,
+                ),
+            )
+        elif keys.number(COEFFICIENT):
+            yield LaunchChange(
+                "k1 in the reward", (Edit(TYPE, f"--{TYPE} k1", keys.lines(TYPE)[:1]),)
+            )
+
+
+class _Slime:
+    """slime, as `orch audit` reads it."""
+
+    name = "slime"
+    title = "slime"
+    release_marks = ReleaseMarks(
+        hint=r"--advantage-estimator|--rollout-num-gpus|--kl-loss|--n-samples-per-prompt|train_async",
+        distributions=("slime",),
+        repositories=("slime",),
+        files=(
+            ReleaseFile("slime", "setup.py", needs="slime", pattern=_VERSION),
+            ReleaseFile("miles", "setup.py", needs="miles", pattern=_VERSION),
+        ),
+    )
+    estimator_names = MappingProxyType(ESTIMATORS)
+    audit = staticmethod(audit)
+
+
+READER = _Slime()

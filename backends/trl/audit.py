@@ -1,0 +1,676 @@
+"""Read the KL that a launch of TRL asks for, release by release.
+
+A launch is `trl grpo`, `trl rloo`, `trl.scripts.grpo`, orch's own orch_trl.py, somebody's script
+with TRL's options on the command line or in a YAML recipe (open-r1), or a call of GRPOConfig or
+RLOOConfig in Python. Sources: trl/trainer/grpo_trainer.py (_compute_loss) and rloo_trainer.py of
+each release since 0.14.0; what a release has by default is history.json's.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+from backends.trl.options import REDECLARED, Script, class_table, inherited, own_options
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, unquoted
+from orchestrator.library.launches import (
+    CommandWord,
+    Given,
+    HeldKeys,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
+from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.releases import merged_table, nearest, numbers
+
+CLASSES: Mapping[str, Script] = {
+    "GRPOConfig": "grpo",
+    "RLOOConfig": "rloo",
+    "grpo_defaults": "grpo",
+    "get_default_grpo_config": "grpo",
+}
+"""Calls that make a trainer's configuration; the last two are verifiers'."""
+OWN_ENTRY = re.compile(
+    r"(?:^|/)(?:orch_trl\.py|trl)$|^trl\.scripts\.(grpo|rloo)$|(?:^|/)trl/scripts/(grpo|rloo)\.py$"
+)
+_SCRIPT = re.compile(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$")
+_NAMED = re.compile(r"grpo|gspo|rloo", re.IGNORECASE)
+_OTHERS = re.compile(r"\b(swift|verl|openrlhf|llamafactory|axolotl|open_instruct|roll|areal)\b")
+_FLAG = re.compile(r"^--([A-Za-z_][\w-]*)(?:=(.*))?$", re.DOTALL)
+_OWN_FLAGS = frozenset({"config", "metrics", "chat"})
+_SIGNS = frozenset(
+    {
+        "num_generations",
+        "max_completion_length",
+        "num_iterations",
+        "steps_per_generation",
+        "reward_funcs",
+        "importance_sampling_level",
+        "use_bias_correction_kl",
+        "scale_rewards",
+        "rloo_k",
+        "kl_coef",
+    }
+)
+"""Options of TRL's that few other programs have."""
+_FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
+FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
+FIRST_CORRECTED, FIRST_MINIBATCHES, LAST_BEFORE_CLASS = (0, 26), (0, 18), (0, 14)
+OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
+"""RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
+_MODES = {
+    "token_truncate": "token-level truncated importance sampling against vLLM",
+    "token_mask": "token-level importance masks against vLLM",
+    "sequence_truncate": "sequence-level truncated importance sampling against vLLM",
+    "sequence_mask": "sequence-level importance masks against vLLM",
+}
+_LOSS_MODES = {"cispo": "CISPO", "sapo": "SAPO", "vespo": "VESPO", "luspo": "LUSPO"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A program that takes TRL's options and computes its own loss: k3, without a correction."""
+
+    title: str
+    source: str
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    releases: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 14), (99,))
+    """The first and the last release of TRL that it stands on."""
+    ahead: str = ""
+    """The key that lets it sample ahead of training, if it has one; by default it does."""
+
+
+UNSLOTH = Fork(
+    "Unsloth",
+    "unsloth_zoo/rl_replacements.py (grpo_compute_loss), unsloth/models/rl.py; it asks for TRL up "
+    "to 0.24.0 (August 2026)",
+    {"beta": "0.001", "loss_type": "bnpo", "vllm_importance_sampling_correction": "False"},
+    ((0, 14), (0, 24)),
+)
+VERIFIERS = Fork(
+    "verifiers",
+    "verifiers/trainers/grpo_trainer.py and grpo_config.py (0.1.0 to 0.1.5)",
+    {
+        "beta": "0.001",
+        "loss_type": "dr_grpo",
+        "scale_rewards": "False",
+        "sync_ref_model": "True",
+        "ref_model_mixup_alpha": "0.5",
+        "ref_model_sync_steps": "100",
+        "num_batches_ahead": "1",
+    },
+    ((0, 17), (0, 17)),
+    "num_batches_ahead",
+)
+VLM_R1 = Fork(
+    "VLM-R1",
+    "src/open_r1/trainer/grpo_trainer.py (VLMGRPOTrainer) and grpo_config.py",
+    {"beta": "0.04", "loss_type": "grpo", "scale_rewards": "True"},
+    ((0, 16), (0, 17)),
+)
+_VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a launch asks for, before a release is known."""
+
+    script: Script
+    entry: str
+    grammar: Literal["argparse", "structured"]
+    given: Sequence[tuple[str, Given]]
+    opaque: str = ""
+    assumes: tuple[str, ...] = ()
+    fork: Fork | None = None
+    unknown: str = ""
+
+
+def audit(launch: Launch) -> LaunchReading | None:
+    """Return the audit's reading of a launch; None if it starts no RL trainer of TRL."""
+    asked = _from_call(launch) or _from_words(launch) or _from_recipe(launch)
+    if asked is None:
+        return None
+    releases, because, exact = _releases(asked, launch)
+    eras = {version: _Facts(asked, version) for version in _eras(asked, releases)}
+    facts = {version: era.terms() for version, era in eras.items()}
+    regimes = [era.regime() for era in eras.values()]
+    reading = _Facts(asked, releases[-1]).reading(because, tuple(_undecided(asked, releases)))
+    if len({each.on_policy for each in regimes}) > 1:
+        told = " or ".join(dict.fromkeys(each.why for each in regimes))
+        reading = replace(reading, regime=TrainingRegime(None, f"{told}: releases of TRL differ"))
+    if len(set(facts.values())) > 1:
+        told = "; ".join(
+            f"{words} {_spans(asked, releases, terms)}" for terms, words in _told(facts)
+        )
+        unknown = f"releases of TRL differ: {told}. Say which: --library trl@VERSION"
+        reading = replace(reading, unknown=(*reading.unknown, unknown))
+    return replace(reading, held=_held(asked, releases, exact=exact))
+
+
+# ------------------------------------------------------------------------------- what is asked for
+
+
+def _from_call(launch: Launch) -> Asked | None:
+    document = launch.documents[-1] if launch.documents else None
+    if document is None or document.kind != "call" or document.name not in CLASSES:
+        return None
+    owner = document.module.partition(".")[0]
+    if not {"trl", "unsloth", "verifiers"} & {owner, *document.imports}:
+        return None
+    assumes: tuple[str, ...] = ()
+    fork = UNSLOTH if "unsloth" in document.imports else None
+    unknown = ""
+    if owner == "verifiers" or document.name in ("grpo_defaults", "get_default_grpo_config"):
+        fork = VERIFIERS
+        if document.name == "get_default_grpo_config":
+            unknown = "verifiers before 0.1.0 chose β itself, and orch has not read it"
+        if {"micro_batch_size", "rollouts_per_example"} & {*document.values}:
+            unknown = "verifiers since 0.1.8 has another trainer behind this name"
+    elif owner not in ("trl", "unsloth"):
+        assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
+    opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
+    given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
+    return Asked(
+        CLASSES[document.name], document.name, "structured", given, opaque, assumes, fork, unknown
+    )
+
+
+def _from_words(launch: Launch) -> Asked | None:
+    entry = _entry(launch.words)
+    if entry is None:
+        return None
+    name, script, rest, own = entry
+    flags = list(_flags(rest))
+    documents = [d for d in launch.documents if d.kind == "yaml"]
+    given = [(key, each) for d in documents for key, each in d.values.items()] + flags
+    keys = {key.partition(".")[0] for key, _ in given}
+    config = next((g.text for key, g in _flags(rest, own=True) if key == "config"), "")
+    missing = f"{config} could not be read" if config and not documents else ""
+    if launch.missing:
+        missing = f"{launch.missing[0]} could not be read"
+    assumes: tuple[str, ...] = ()
+    if not own:
+        signs = len(keys & _SIGNS)
+        named = _NAMED.search(name) is not None
+        if keys & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
+            return None
+        assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
+    fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
+    return Asked(
+        script,
+        name,
+        "argparse",
+        given,
+        launch.open_end or missing,
+        () if fork else assumes,
+        fork,
+    )
+
+
+def _from_recipe(launch: Launch) -> Asked | None:
+    """Return what a YAML file alone asks for: TRL's flat names, or `_target_: trl.GRPOConfig`."""
+    if launch.words or not launch.documents or launch.documents[-1].kind != "yaml":
+        return None
+    document = launch.documents[-1]
+    script: Script = "rloo" if "rloo" in document.name.lower() else "grpo"
+    prefix = ""
+    for key, each in document.values.items():
+        if key.endswith("_target_") and each.text.rpartition(".")[2] in CLASSES:
+            prefix, script = key.removesuffix("_target_"), CLASSES[each.text.rpartition(".")[2]]
+    given = [
+        (key.removeprefix(prefix), each)
+        for key, each in document.values.items()
+        if key.startswith(prefix) and not key.endswith("_target_")
+    ]
+    keys = {key.partition(".")[0] for key, _ in given}
+    if keys & _FOREIGN or not (prefix or (keys & _SIGNS and keys & set(inherited(script)))):
+        return None
+    assumes = ("a trainer of TRL reads this file: nothing in it says so",) if not prefix else ()
+    return Asked(script, document.name or "recipe", "argparse", given, "", assumes)
+
+
+def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandWord], bool] | None:
+    """Return the program, its trainer, the words after them, and whether it is TRL's own."""
+    for i, word in enumerate(words):
+        if len(word.text) >= LONGEST_ENTRY:
+            continue
+        match = OWN_ENTRY.search(word.text)
+        if match is not None:
+            name = match[1] or match[2] or (words[i + 1].text if i + 1 < len(words) else "")
+            if name in ("grpo", "rloo"):
+                rest = words[i + (1 if match[1] or match[2] else 2) :]
+                return word.text, "rloo" if name == "rloo" else "grpo", rest, True
+            return None
+        is_module = i > 0 and words[i - 1].text == "-m"
+        if not _SCRIPT.search(word.text) or (not word.text.endswith(".py") and not is_module):
+            continue
+        if word.text.startswith(("torch.distributed", "accelerate.commands")):
+            continue
+        if _OTHERS.search(word.text):
+            return None
+        script: Script = "rloo" if "rloo" in word.text.lower() else "grpo"
+        return word.text, script, words[i + 1 :], False
+    return None
+
+
+def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
+    """Yield each flag with the word after it as its value, unless that word is a flag."""
+    for i, word in enumerate(words):
+        match = _FLAG.match(word.text)
+        if match is None or (match[1] in _OWN_FLAGS) != own:
+            continue
+        value: str | None = match[2]
+        lines, why = word.lines, word.why
+        following = words[i + 1] if i + 1 < len(words) else None
+        if value is None and following is not None and not _FLAG.match(following.text):
+            value, why = following.text, following.why
+            lines = (*lines, *following.lines)
+        text = unquoted(value if value is not None else "true")
+        yield match[1].replace("-", "_"), Given(text, tuple(dict.fromkeys(lines)), why)
+
+
+# ------------------------------------------------------------------------------ which release it is
+
+
+def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
+    """Return the releases that a launch may run on, oldest first, why those, and whether the one
+    that something names is listed."""
+    own = own_options(asked.script)
+    versions = list(own)
+    if (pinned := launch.versions.get("trl")) is not None:
+        wanted, _, why = pinned.partition(" ")
+        version = versions[nearest(versions, wanted)]
+        return [version], f"{wanted}: {why}", numbers(version) == numbers(wanted)
+    if asked.fork is not None:
+        first, last = asked.fork.releases
+        versions = [v for v in versions if first <= numbers(v)[: len(first)]]
+        versions = [v for v in versions if numbers(v)[: len(last)] <= last]
+    every = {key for version in own for key in own[version]}
+    keys = ({key for key, _ in asked.given} & every) - REDECLARED
+    refused = {v: sum(key not in own[v] for key in keys) for v in versions}
+    if asked.fork is not None:
+        return versions, f"{asked.fork.title} stands on these", False
+    least = min(refused.values())
+    fitting = [v for v in versions if refused[v] == least]
+    if len(fitting) == len(own):
+        return fitting, "nothing says which release", False
+    telling = sorted(k for k in keys if len({k in own[v] for v in own}) > 1)
+    return fitting, f"its keys fit {_range(fitting)} ({', '.join(telling[:3])})", False
+
+
+def _eras(asked: Asked, releases: Sequence[str]) -> list[str]:
+    """Return one release of each set of defaults that decide the KL term or the regime."""
+    own = own_options(asked.script)
+    seen: dict[object, str] = {}
+    for version in reversed(releases):
+        seen.setdefault(_era(own[version]), version)
+    return [*reversed(seen.values())]
+
+
+def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(getattr(options_.get(key), "default", "absent") for key in _DECIDING)
+
+
+def _undecided(asked: Asked, releases: Sequence[str]) -> Iterator[str]:
+    """Yield the options around the KL whose default is not the same in all these releases."""
+    own, given = own_options(asked.script), {key for key, _ in asked.given}
+    for key in (
+        "loss_type",
+        "vllm_importance_sampling_correction",
+        "vllm_importance_sampling_mode",
+    ):
+        values = {getattr(own[version].get(key), "default", None) for version in releases}
+        if len(values) > 1 and key not in given and asked.fork is None:
+            last = releases[-1]
+            newest = getattr(own[last].get(key), "default", None)
+            yield f"{key} is {newest}, as in {last}: its default is another in {releases[0]}"
+
+
+_DECIDING = (
+    "beta",
+    "kl_coef",
+    "use_bias_correction_kl",
+    "importance_sampling_level",
+    "num_ppo_epochs",
+    "steps_per_generation",
+    "num_iterations",
+)
+Terms = tuple[InReward, InLoss, tuple[str, ...]]
+
+
+def _told(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
+    """Return each reading in words."""
+    words = []
+    for terms in dict.fromkeys(facts.values()):
+        reward, loss, unknown = terms
+        text = "no KL"
+        if unknown:
+            text = "unknown"
+        elif reward.active:
+            text = f"{reward.estimator} in the reward, β = {reward.beta:g}"
+        elif loss.active:
+            text = f"{loss.estimator} in the loss, β = {loss.beta:g}"
+        words.append((terms, text))
+    return words
+
+
+def _spans(asked: Asked, releases: Sequence[str], terms: Terms) -> str:
+    mine = [v for v in releases if _Facts(asked, v).terms() == terms]
+    return f"in {_range(mine)}"
+
+
+def _range(versions: Sequence[str]) -> str:
+    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+
+
+@cache
+def _table(script: Script, versions: tuple[str, ...]) -> ReleaseTable:
+    if len(versions) == 1:
+        return class_table(script, versions[0])
+    return merged_table(class_table(script, version) for version in versions)
+
+
+def _held(asked: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
+    """Return the options of a launch, and the table of its class in its releases."""
+    given: dict[str, list[Given]] = {}
+    table = _table(asked.script, tuple(releases))
+    for key, each in asked.given:
+        root = key.partition(".")[0]  # an option whose value is a dictionary or a list
+        given.setdefault(root if table.has(root) else key, []).append(each)
+    others = [v for v in own_options(asked.script) if v not in releases]
+    more = frozenset(asked.fork.defaults) if asked.fork is not None else frozenset()
+    return HeldKeys(
+        given,
+        asked.grammar,
+        table,
+        "TRL" if not exact else f"TRL {releases[-1]}",
+        exact=exact,
+        others=(_table(asked.script, tuple(others)),) if others else (),
+        defaults=_defaults(asked.script, releases[-1]),
+        own=more | frozenset({"output_dir"}),
+        in_files=frozenset(),
+        flag="--" if asked.grammar == "argparse" else "",
+    )
+
+
+@cache
+def _defaults(script: Script, version: str) -> Mapping[str, str]:
+    every = {**inherited(script), **own_options(script)[version]}
+    if numbers(version) < FIRST_MINIBATCHES:
+        every.pop("bf16", None)
+    return {key: "" if o.default is None else str(o.default) for key, o in every.items()}
+
+
+# --------------------------------------------------------------------- what a release makes of it
+
+
+class _Facts:
+    """A launch under the rules of one release."""
+
+    def __init__(self, asked: Asked, version: str):
+        self.asked, self.version, self.at = asked, version, numbers(version)
+        defaults = dict(_defaults(asked.script, version))
+        defaults |= asked.fork.defaults if asked.fork is not None else {}
+        self.keys = Keys(defaults, opaque=asked.opaque, assumes=list(asked.assumes))
+        for key, given in asked.given:
+            self.keys.add(self._current(key), given)
+        self.unread: list[str] = []
+
+    def _current(self, key: str) -> str:
+        """Return the name that 0.22 to 0.24 give an old name of RLOOConfig."""
+        both = self.asked.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
+        return OLD_NAMES.get(key, key) if both else key
+
+    def _name(self, new: str) -> str:
+        """Return an option's name in this release."""
+        if self.asked.script == "grpo" or self.at[:2] >= FIRST_NEW_RLOO:
+            return new
+        return next((old for old, name in OLD_NAMES.items() if name == new), new)
+
+    def terms(self) -> Terms:
+        """Return the KL in the reward, the KL in the loss, and why they are not known."""
+        key = self._name("beta")
+        beta = self.keys.number(key)
+        if self.asked.unknown:
+            return InReward(None), InLoss(None), (self.asked.unknown,)
+        if beta is None:
+            return InReward(None), InLoss(None), (self.keys.why_unknown(key),)
+        if beta == 0:
+            zero = self.asked.script == "rloo"
+            return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
+        if self.asked.script == "rloo":
+            return InReward(True, "k1", beta), InLoss(False), ()
+        if self.asked.fork is not None or self.at < FIRST_CORRECTED:
+            return InReward(False), InLoss(True, "k3", beta), ()
+        corrected = self.keys.switch("use_bias_correction_kl")
+        level = self.keys.text("importance_sampling_level")
+        if corrected is None:
+            why = self.keys.why_unknown("use_bias_correction_kl")
+            return InReward(False), InLoss(None, None, beta), (why,)
+        if corrected and level != "token":
+            why = (
+                f"importance_sampling_level is {level or 'not known'}: k3 times the mean ratio of "
+                "a sequence, which is no estimator that orch has a verdict on"
+            )
+            return InReward(False), InLoss(None, None, beta), (why,)
+        return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
+
+    def reading(self, because: str, undecided: tuple[str, ...]) -> LaunchReading:
+        """Return the reading of the launch in this release."""
+        reward, loss, unknown = self.terms()
+        keys, fork = self.keys, self.asked.fork
+        self.unread += undecided
+        if fork is not None and not keys.has("beta"):
+            keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
+        on = None if unknown else bool(reward.active or loss.active)
+        group = keys.integer(self._name("num_generations"))
+        regime, around = self.regime(), self._surroundings()
+        return LaunchReading(
+            library="trl",
+            version=self.version,
+            version_because=because,
+            entry_point=self.asked.entry,
+            in_reward=reward,
+            in_loss=loss,
+            advantage_estimator=self._advantage(),
+            reference_policy_loaded=on,
+            group_size=group,
+            settings=tuple(keys.settings),
+            rules=tuple(self._rules()),
+            changes=tuple(self._changes(loss)),
+            assumes=tuple(keys.assumes),
+            unknown=unknown,
+            regime=regime,
+            surroundings=around,
+        )
+
+    def _advantage(self) -> str | None:
+        if self.asked.script == "rloo":
+            return "rloo"
+        return {"group": "grpo", "batch": "grpo", "none": "dr_grpo"}.get(self._scale() or "")
+
+    def _scale(self) -> str | None:
+        """Return what divides the advantage: `group`, `batch`, `none`; None if unknown."""
+        if self.asked.script == "grpo" and self.at < FIRST_CLIP and self.asked.fork is None:
+            return "group"
+        text = (self.keys.text("scale_rewards") or "").lower()
+        return {"true": "group", "false": "none"}.get(text, text) or None
+
+    def regime(self) -> TrainingRegime:
+        """Return the training regime in this release."""
+        keys, name = self.keys, self._name("num_iterations")
+        fork = self.asked.fork
+        if fork is not None and fork.ahead and keys.number(fork.ahead) != 0:
+            return TrainingRegime(False, f"{fork.title} samples {fork.ahead} batches ahead")
+        if self.asked.script == "grpo" and self.at < FIRST_CLIP:
+            return TrainingRegime(True, f"TRL {self.version} makes one update of each batch")
+        iterations = keys.integer(name)
+        if self.asked.script == "rloo" and name == "num_ppo_epochs":
+            minibatches = keys.integer("num_mini_batches")
+            if iterations is None or minibatches is None:
+                return TrainingRegime(None, f"{name} or num_mini_batches is not known")
+            count = iterations * minibatches
+            return TrainingRegime(
+                count <= 1, f"{count} updates of each batch ({name}, num_mini_batches)"
+            )
+        if iterations is None:
+            return TrainingRegime(None, keys.why_unknown(name))
+        if self.at < FIRST_MINIBATCHES:
+            return TrainingRegime(iterations <= 1, f"{name} {iterations}")
+        accumulated = keys.integer("gradient_accumulation_steps")
+        per = keys.integer("steps_per_generation")
+        if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
+            why = "generation_batch_size over the processes, which the launch does not say"
+            return TrainingRegime(None if iterations <= 1 else False, why)
+        if (keys.has("steps_per_generation") and per is None) or accumulated is None:
+            why = keys.why_unknown("gradient_accumulation_steps" if per else "steps_per_generation")
+            return TrainingRegime(None, why)
+        updates = iterations * max((per or accumulated) // max(accumulated, 1), 1)
+        return TrainingRegime(
+            updates <= 1,
+            f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
+            "steps_per_generation / gradient_accumulation_steps)",
+        )
+
+    # ------------------------------------------------------------------------- what surrounds it
+
+    def _read(self, key: str, otherwise: str) -> str:
+        """Return a value of an option; where it is unknown, note that `otherwise` is assumed."""
+        if key not in self.keys.defaults and not self.keys.has(key):
+            return otherwise
+        text = self.keys.text(key)
+        if text is None:
+            self.unread.append(f"{key} is {otherwise or 'unset'}: {self.keys.why_unknown(key)}")
+            return otherwise
+        return text
+
+    def _is_on(self, key: str) -> bool:
+        return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
+
+    def _clip(self) -> tuple[float, float] | None:
+        old = self.asked.script == "rloo" and self.at[:2] < FIRST_NEW_RLOO
+        low = self.keys.number("cliprange" if old else "epsilon")
+        high = None if old else self.keys.number("epsilon_high")
+        return None if low is None else (low, low if high is None else high)
+
+    def _surroundings(self) -> Surroundings:
+        return self._around_rloo() if self.asked.script == "rloo" else self._around_grpo()
+
+    def _around_rloo(self) -> Surroundings:
+        key = "normalize_advantages" if self.at[:2] >= FIRST_NEW_RLOO else "normalize_advantage"
+        divided = self._is_on(key)
+        return Surroundings(
+            advantage_divided_by="batch_std" if divided else "nothing",
+            divided_because=key if divided else "",
+            ratio="sequence",
+            clip=self._clip(),
+            notes=tuple(self._notes()),
+            unread=tuple(self.unread),
+        )
+
+    def _around_grpo(self) -> Surroundings:
+        scale = self._scale()
+        if scale is None:
+            self.unread.append(f"scale_rewards is group: {self.keys.why_unknown('scale_rewards')}")
+        divided: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
+            "none": "nothing",
+            "batch": "batch_std",
+        }
+        named = self._loss_type()
+        level = self._read("importance_sampling_level", "token")
+        clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+        padded = named == "luspo" and self.at < (1, 10)
+        return Surroundings(
+            advantage_divided_by=divided.get(scale or "", "group_std"),
+            divided_because=f"scale_rewards {scale or 'group'}",
+            own_rollout_in_mean=True,
+            loss_mode=_LOSS_MODES.get(named, ""),
+            ratio="sequence_mean" if level == "sequence" or named == "vespo" else "token",
+            clip=self._clip() if clips else None,
+            correction=self._correction(),
+            length_weighted=named in ("grpo", "sapo"),
+            kl_loss_factor=None if padded else 1.0,
+            aggregation_because=f"loss_type {named}",
+            entropy=float(self.keys.number("entropy_coef") or 0.0)
+            if "entropy_coef" in self.keys.defaults
+            else 0.0,
+            notes=tuple(self._notes()),
+            unread=tuple(self.unread),
+        )
+
+    def _loss_type(self) -> str:
+        """Return the aggregation: before 0.17.0 none could be chosen."""
+        if self.asked.fork is None and self.at < FIRST_LOSS_TYPE:
+            return "bnpo" if self.at >= FIRST_CLIP else "grpo"
+        return self._read("loss_type", "grpo")
+
+    def _correction(self) -> str:
+        key = "vllm_importance_sampling_correction"
+        if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
+            return ""
+        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
+        return _MODES.get(mode, f"{mode} against vLLM")
+
+    def _notes(self) -> Iterator[str]:
+        if self._is_on("sync_ref_model"):
+            steps, alpha = (
+                self._read(f"ref_model_{key}", "…") for key in ("sync_steps", "mixup_alpha")
+            )
+            yield (
+                f"the reference policy moves: every {steps} steps it becomes {alpha} of the policy "
+                f"and the rest of itself (sync_ref_model)"
+            )
+        if self._read("off_policy_mask_threshold", ""):
+            yield "off_policy_mask_threshold masks the policy loss, not the KL"
+        if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:
+            yield "top_entropy_quantile masks tokens of the policy loss, not of the KL"
+        if self._read("reward_clip_range", "") and self.asked.script == "rloo":
+            yield "reward_clip_range clips the task reward, before the KL is taken off"
+
+    def _rules(self) -> Iterator[Rule]:
+        source = f"TRL {self.version}, trl/trainer/{self.asked.script}_trainer.py"
+        if self.asked.fork is not None:
+            text = f"{self.asked.fork.title} computes its own loss: the KL is k3 of each token"
+            yield Rule(text, self.asked.fork.source)
+        elif self.asked.script == "rloo":
+            where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
+            yield Rule(
+                "the KL is k1, summed over the response and subtracted from the reward before the "
+                "leave-one-out baseline",
+                f"{source}: {where}",
+            )
+        else:
+            yield Rule("the KL is k3 of each token, in the loss", f"{source}: _compute_loss")
+            if self.at >= FIRST_CORRECTED:
+                default = self.keys.defaults["use_bias_correction_kl"]
+                yield Rule(
+                    "with use_bias_correction_kl it is multiplied by the importance ratio and its "
+                    f"gradient; unless given that is {default}, before 1.10.0 False, since then "
+                    "True",
+                    f"{source}: _compute_loss",
+                )
+        default = self.keys.defaults.get(self._name("beta"), "")
+        if not self.keys.has(self._name("beta")):
+            yield Rule(
+                f"{self._name('beta')} is {default} unless given",
+                f"TRL {self.version}, trl/trainer/{self.asked.script}_config.py"
+                if self.asked.fork is None
+                else self.asked.fork.source,
+            )
+
+    def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
+        """Yield the change of k3 in the loss to the token's reverse KL, where the release can."""
+        if not loss.active or self.asked.fork is not None or self.at < FIRST_CORRECTED:
+            return
+        as_flag = bool(self.asked.grammar == "argparse" and self.asked.entry != "recipe")
+        written = "--use_bias_correction_kl True" if as_flag else "use_bias_correction_kl=True"
+        edit = self.keys.edit("use_bias_correction_kl", "True", written)
+        if edit is not None:
+            yield LaunchChange("k3 times the importance ratio in the loss", (edit,))

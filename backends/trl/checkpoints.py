@@ -1,0 +1,20 @@
+"""Find the policies that a run saved: checkpoints/checkpoint-<train step>.
+
+Each is a Hugging Face directory with its tokenizer, and holds all that resuming needs. What TRL
+saves again in checkpoints/ itself when training ends is not looked at.
+"""
+
+from pathlib import Path
+
+from backends.trl.launch.orch_trl import is_whole, saved
+from orchestrator.records import Checkpoint
+
+
+def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
+    """Return the complete checkpoints, oldest first."""
+    return [Checkpoint(step, path) for step, path in saved(checkpoints_dir) if is_whole(path)]
+
+
+def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
+    """Return the folder of every checkpoint, complete or not."""
+    return [path for _, path in saved(checkpoints_dir)]

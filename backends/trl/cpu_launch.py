@@ -1,0 +1,51 @@
+"""A launch of TRL on a machine without a GPU. Nothing is stood in for: TRL needs none."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from backends.trl.options import SCRIPTS
+from backends.trl.translate import CONFIG, PROGRAM
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+CHANGES = {"use_cpu": "true", "gradient_checkpointing": "false"}
+WHY = {
+    "accelerate": "one process, without a GPU to give it",
+    "use_cpu": "there is no GPU",
+    "gradient_checkpointing": "it trades time for a GPU's memory, and changes no number",
+}
+
+
+def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:  # noqa: ARG001  # the protocol's
+    """Return the launch as it runs on a CPU; None for several processes, which share a batch."""
+    script = next(name for name in SCRIPTS if name in plan.argv)
+    if "--multi_gpu" in plan.argv:
+        return None
+    at = next(i for i, word in enumerate(plan.argv) if word.endswith(PROGRAM))
+    name = CONFIG.format(script)
+    before = plan.files[name]
+    after = before
+    for key, value in CHANGES.items():
+        after = re.sub(rf"^{key}: \w+$", f"{key}: {value}", after, flags=re.MULTILINE)
+    here = plan.model_copy(
+        update={"argv": ("python3", *plan.argv[at:]), "files": {**plan.files, name: after}}
+    )
+    changed = tuple(
+        Deviation("argument", key, old, CHANGES[key], WHY[key])
+        for key in CHANGES
+        if (old := _value(before, key)) != CHANGES[key]
+    )
+    found = [each for each in differences(plan, here, _words, WHY) if each.name != name]
+    return CpuLaunch(here, (*found, *changed))
+
+
+def _value(text: str, key: str) -> str | None:
+    match = re.search(rf"^{key}: (\w+)$", text, flags=re.MULTILINE)
+    return match[1] if match else None
+
+
+def _words(argv: Sequence[str]) -> Mapping[str, str]:
+    """Return what starts the program, and its own arguments, by name."""
+    at = next(i for i, word in enumerate(argv) if word.endswith(PROGRAM))
+    started = {"accelerate": " ".join(argv[:at])} if argv[0] == "accelerate" else {}
+    return {**started, PROGRAM: " ".join(argv[at + 1 :])}

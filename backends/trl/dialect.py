@@ -1,0 +1,37 @@
+"""The differences between TRL 1.16.0 and 1.9.2 and the embedded trainer in what a cell means.
+
+Sources: trainer/grpo_trainer.py (_compute_loss, _generate_and_score_completions), trainer/
+rloo_trainer.py (the same). The KL in the reward is summed over the response, inside the group's
+leave-one-out baseline, which is plain; k3 has no clamp.
+"""
+
+from functools import cache
+
+from backends.trl.manifest import LONGER_PROMPTS, MANIFEST, SHUFFLED, TOKENS_OF_BATCH
+from orchestrator.kl.library_semantics import Dialect, Semantics
+
+STD_EPSILON = 1e-4
+
+_DIALECT = Dialect(
+    std_epsilon=STD_EPSILON,
+    ratio_level="sequence_if_kl_reward",
+    decay_of="matrices",
+    warmup_from_zero=True,
+    precision=("bf16", "bf16", "fp32"),
+)
+_OMITS = (
+    f"batch.num_minibatches: {SHUFFLED}",
+    f"loss.aggregation token_mean with several minibatches: {TOKENS_OF_BATCH}",
+    f"data.max_prompt_tokens: {LONGER_PROMPTS}",
+)
+
+
+@cache
+def semantics(version: str | None) -> Semantics:
+    """Return the semantics of a release; None: the newest.
+
+    Raise UnsupportedSetting for any other. What orch sends means the same in both releases: their
+    defaults differ.
+    """
+    MANIFEST.release(version)
+    return Semantics(_DIALECT, _OMITS)

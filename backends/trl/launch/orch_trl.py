@@ -1,0 +1,151 @@
+"""Run a script of TRL as it is, with a log of every train step, and from its newest checkpoint.
+
+    python3 orch_trl.py grpo|rloo --config FILE --metrics FILE [--chat]
+
+The script, its trainer, its loss and its parser are the library's. Added are a callback that writes
+each train step's metrics with all digits; the checkpoint that a killed run goes on from, which TRL
+1.9.2 cannot be told and 1.16.0 wants by name; and the reference policy of a resumed run that renews
+it. This file lies in a launch's folder, where orch is not installed; it needs Python 3.10.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+NEEDED = ("config.json", "tokenizer_config.json", "trainer_state.json")
+STATES = ("optimizer.pt", "scheduler.pt")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_NAME = re.compile(r"checkpoint-([0-9]+)")
+
+
+def saved(folder: "str | os.PathLike[str]") -> "list[tuple[int, Path]]":
+    """Return the checkpoints in a folder, whole or not: train step and path, oldest first."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = ((_NAME.fullmatch(entry.name), entry.path) for entry in entries)
+    return sorted((int(match[1]), Path(path)) for match, path in found if match)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has its policy, its tokenizer and all that resuming needs."""
+    try:
+        for name in NEEDED:
+            json.loads((checkpoint / name).read_bytes())
+        shards = {WEIGHTS}
+        if (checkpoint / INDEX).exists():
+            shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
+        randomness = list(checkpoint.glob("rng_state*.pth"))
+        states = [*(checkpoint / name for name in STATES), *randomness]
+        return (
+            bool(shards and randomness)
+            and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
+            and all(zipfile.is_zipfile(state) for state in states)
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _is_whole_tensors(path: Path) -> bool:
+    """Return True if a safetensors file is as long as its header says."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if length > size:
+            return False
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return bool(ends) and size == 8 + length + max(ends)
+
+
+def newest(folder: "str | os.PathLike[str]") -> "Path | None":
+    """Return the newest whole checkpoint in a folder, or None."""
+    return next((path for _, path in reversed(saved(folder)) if is_whole(path)), None)
+
+
+def main(argv: "list[str]") -> None:
+    own = argparse.ArgumentParser()
+    own.add_argument("script", choices=("grpo", "rloo"))
+    own.add_argument("--metrics", required=True)
+    own.add_argument("--chat", action="store_true")
+    mine, rest = own.parse_known_args(argv)
+    module = importlib.import_module(f"trl.scripts.{mine.script}")
+    parsed = module.make_parser().parse_args_and_config(rest, fail_with_unknown_args=True)
+    training = next(each for each in parsed if hasattr(each, "output_dir"))
+    training.resume_from_checkpoint = (
+        None  # the script's own; `_install` hands the checkpoint to the trainer
+    )
+    _install(mine.script, mine.metrics, newest(training.output_dir), mine.chat)
+    module.main(*parsed)
+
+
+def _install(script: str, metrics: str, checkpoint: "Path | None", chat: bool) -> None:
+    """Make the script's trainer log its steps and go on from a checkpoint."""
+    trl: Any = importlib.import_module("trl")
+    callback: Any = importlib.import_module("transformers").TrainerCallback
+    name = {"grpo": "GRPOTrainer", "rloo": "RLOOTrainer"}[script]
+    library: Any = getattr(trl, name)
+    methods: dict[str, Any] = {}
+    begin_batches: Any = None
+    write_batch: Any = None
+    if rollouts := os.environ.get("ORCH_ROLLOUT_DUMP"):
+        dump = importlib.import_module("orch_trl_dump")
+        methods, begin_batches, write_batch = dump.recorded(library, rollouts)
+
+    class StepLog(callback):  # type: ignore[misc]  # a class of the launch's environment
+        """A line of JSON for each train step."""
+
+        def __init__(self, trainer: Any) -> None:
+            self.trainer = trainer
+
+        def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+            if state.global_step and args.sync_ref_model:
+                # the policy is the checkpoint's by now, saved when it became the reference policy
+                sync = importlib.import_module("trl.trainer.callbacks").SyncRefModelCallback
+                model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+                sync.sync_target_model(model, self.trainer.ref_model, 1.0)
+
+        def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+            if not state.is_world_process_zero or "learning_rate" not in (logs or {}):
+                return
+            values = {key: value for key, value in logs.items() if isinstance(value, (int, float))}
+            line = {
+                "step": state.global_step,
+                "time": time.time(),
+                "script": script,
+                "values": values,
+            }
+            with open(metrics, "a", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(json.dumps(line) + "\n")
+            if write_batch is not None:
+                write_batch(self.trainer, state.global_step, values)
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        if chat:
+            rows = kwargs["train_dataset"]
+            kwargs["train_dataset"] = rows.map(
+                lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]}
+            )
+        if begin_batches is not None:
+            begin_batches(self)
+        library.__init__(self, *args, **kwargs)
+        self.add_callback(StepLog(self))
+
+    def train(self: Any, *_: Any, **__: Any) -> Any:
+        return library.train(self, resume_from_checkpoint=checkpoint and str(checkpoint))
+
+    made = type(name, (library,), {"__init__": begin, "train": train, **methods})
+    made.__module__ = library.__module__
+    setattr(trl, name, made)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,131 @@
+"""Writes TRL's rollout batches as files: see orchestrator/library/rollout_dump.py.
+
+orch_trl.py mixes `recorded` into the trainer of a launch that was asked for its rollouts. Nothing
+is computed: what the library's own functions received and returned is kept. One process only.
+"""
+
+from typing import Any
+
+from orch_rollout_dump import (  # type: ignore[import-not-found]  # shipped beside this file
+    SMALL_POLICY,
+    RolloutBatch,
+    weights_path,
+    write,
+)
+
+INDEX = "orch_index"
+"""A tensor in the library's batch that tells which rollouts an update has, once shuffled."""
+
+
+def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
+    """Return methods for a subclass of the library's trainer, and what to call with each log."""
+    import torch
+
+    def begin(self: Any) -> None:
+        self.orch_batch = {"updates": [], "logs": [], "texts": []}
+        self.orch_phase = ""
+
+    def rewards(
+        self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Any:
+        found = library._calculate_rewards(  # noqa: SLF001  # the library's
+            self, inputs, prompts, completions, completion_ids_list
+        )
+        self.orch_batch["rewards"] = found[:, 0].tolist()
+        self.orch_batch["texts"] = [
+            each if isinstance(each, str) else each[-1]["content"] for each in completions
+        ]
+        return found
+
+    def score(self: Any, inputs: Any) -> Any:
+        begin(self)
+        self.orch_phase = "score"
+        output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001
+        self.orch_phase = ""
+        self.orch_batch["output"] = dict(output)
+        return {**output, INDEX: torch.arange(len(output["completion_ids"]))}
+
+    def log_probabilities(self: Any, model: Any, *given: Any, **named: Any) -> Any:
+        found = library._get_per_token_logps_and_entropies(  # noqa: SLF001
+            self, model, *given, **named
+        )
+        if self.orch_phase == "score":
+            whose = "reference" if model is self.ref_model else "policy"
+            self.orch_batch[whose] = found[0].detach().clone()
+        elif self.orch_phase == "loss" and len(self.orch_batch["updates"]) == 1:
+            parts = self.orch_batch.setdefault("first", [])
+            parts.append((self.orch_indices, found[0].detach().clone()))
+        return found
+
+    def loss(self: Any, model: Any, inputs: Any) -> Any:
+        updates = self.orch_batch["updates"]
+        if len(updates) == len(self.orch_batch["logs"]):
+            updates.append([])
+        self.orch_indices = inputs[INDEX].tolist()
+        updates[-1] += self.orch_indices
+        self.orch_phase = "loss"
+        value = library._compute_loss(self, model, inputs)  # noqa: SLF001
+        self.orch_phase = ""
+        return value
+
+    def on_log(self: Any, step: int, values: dict[str, Any]) -> None:
+        """Write the batch if `step` is its last train step."""
+        made = self.orch_batch
+        made["logs"].append(values)
+        accumulated = self.args.gradient_accumulation_steps
+        if len(made["logs"]) < self.args.steps_per_generation // accumulated:
+            return
+        model = self.accelerator.unwrap_model(self.model)
+        if sum(each.numel() for each in model.parameters()) <= SMALL_POLICY:
+            path = weights_path(folder, step)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save({k: v.detach().clone() for k, v in model.state_dict().items()}, path)
+        write(folder, _batch(self, step, made))
+
+    methods = {
+        "_calculate_rewards": rewards,
+        "_generate_and_score_completions": score,
+        "_get_per_token_logps_and_entropies": log_probabilities,
+        "_compute_loss": loss,
+    }
+    return methods, begin, on_log
+
+
+def _batch(trainer: Any, step: int, made: dict[str, Any]) -> Any:
+    output = made["output"]
+    lengths = output["completion_mask"].sum(1).int().tolist()
+    count = len(lengths)
+
+    def values(rows: Any) -> Any:
+        return None if rows is None else [row[:n].tolist() for row, n in zip(rows, lengths)]  # noqa: B905
+
+    policy = values(made.get("policy"))
+    if policy is None and len(made["updates"]) == 1:
+        policy = [[] for _ in range(count)]
+        for indices, rows in made["first"]:
+            for index, row in zip(indices, rows):  # noqa: B905
+                policy[index] = row[: lengths[index]].tolist()
+    logs = made["logs"]
+    observed = {
+        name: sum(each[name] for each in logs) / len(logs) for name in ("loss", "grad_norm")
+    }
+    observed["learning_rate"] = logs[-1]["learning_rate"]
+    observed["reward"] = sum(made["rewards"]) / count
+    return RolloutBatch(
+        step=step,
+        prompts=[
+            row[mask.bool()].tolist()
+            for row, mask in zip(output["prompt_ids"], output["prompt_mask"])  # noqa: B905
+        ],
+        responses=[row[:n].tolist() for row, n in zip(output["completion_ids"], lengths)],  # noqa: B905
+        rewards=made["rewards"],
+        groups=[str(i // trainer.num_generations) for i in range(count)],
+        texts=made["texts"],
+        temperature=trainer.temperature,
+        logp_policy=policy,
+        logp_reference=values(made.get("reference")),
+        advantages=[[a] * n for a, n in zip(output["advantages"].tolist(), lengths)],  # noqa: B905
+        updates=made["updates"],
+        observed=observed,
+        reported=logs[0],
+    )

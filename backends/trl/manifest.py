@@ -1,0 +1,553 @@
+"""One table: how each field of a cell reaches TRL 1.16.0 and 1.9.2.
+
+A KL in the reward is trained by the script `rloo`, every other cell by `grpo`. Keys are options of
+the scripts. `needs.json`, which orch writes next to a launch, holds what no option can say. Names
+in capitals are no options: SCRIPT is the script of the command, CHAT and PROCESSES are arguments of
+`orch_trl.py` and of accelerate.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backends.trl.options import VERSIONS, Script, release_table
+from orchestrator.library.manifest import (
+    ABSENT,
+    TEXT,
+    Account,
+    Constant,
+    Manifest,
+    Meaning,
+    Number,
+    Row,
+    Values,
+    equal,
+    named,
+    same,
+)
+from orchestrator.settings import Settings
+
+NEEDS, PROMPTS = "needs.json", "data/train.jsonl"
+SCRIPT, CHAT, PROCESSES = "SCRIPT", "CHAT", "PROCESSES"
+REWARD = "orch_reward.task_reward"
+NO_CLIP = float("inf")
+IN_REWARD, NOT_IN_REWARD = ("reward",), (None, "loss")
+LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo"}
+BY_SEQUENCES, BY_LENGTH = "luspo", "dr_grpo"
+"""Loss types that sum the tokens of a sequence: the first averages sequences, the second divides by
+`max_completion_length` too. 1.9.2's luspo is another: it weighs the mean over tokens and padding by
+the length of each response, unless there is one ratio a response."""
+
+NAME = "what people call it"
+TOKENS_OF_BATCH = (
+    "every minibatch is divided by the mean tokens of the batch's minibatches, not by its own"
+)
+SHUFFLED = "the rollouts of a batch are shuffled: those of one group fall into several minibatches"
+WEIGHTED = (
+    "`reward_weights` multiplies the reward by G / (G - 1), which makes the group mean the "
+    "leave-one-out baseline"
+)
+SEQUENCE_RATIO = (
+    "one importance ratio a response, the product of its tokens', clipped as one; the same as "
+    "ratios of tokens while every batch is used once"
+)
+RESET = (
+    "the policy replaces the reference policy (`ref_model_mixup_alpha` 1); TRL saves no reference "
+    "policy, so orch_trl.py gives a resumed run that of its checkpoint, and checkpoints are saved "
+    "at such steps only"
+)
+BY_DEFAULT = "always sent: False by default up to 1.9.2, True since 1.10.0: another objective"
+BETA_BY_DEFAULT = (
+    "always sent: by default 0.0 of grpo and 0.05 of rloo. 0 loads no reference policy, so nothing "
+    "of the drift from it is measured"
+)
+LONGER_PROMPTS = "no release since 0.2x cuts prompts: a longer one is trained on whole"
+
+
+def script_of(settings: Settings) -> Script:
+    """Return the script that trains a cell."""
+    return "rloo" if settings.kl.placement == "reward" else "grpo"
+
+
+def _needed(launch: Values, part: str, name: str) -> Any:
+    """Return a value of needs.json, or ABSENT for a launch without that file."""
+    needs: Any = launch.get(NEEDS)
+    return ABSENT if needs is None else needs[part].get(name, ABSENT)
+
+
+def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("datasets",)) -> Row:
+    return Row(
+        f"data.{name}",
+        carried_by=NEEDS,
+        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
+        read=lambda launch: _needed(launch, "prompts", name),
+        account=("exact", note),
+        shows=shows,
+    )
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def _is_rloo(launch: Values) -> bool:
+    return launch.get(SCRIPT) == "rloo"
+
+
+def _no_kl(launch: Values) -> bool:
+    """Return True if a launch asks for no KL: beta 0, and no choice of an estimator."""
+    return launch["beta"] == 0 and not _is_rloo(launch) and "use_bias_correction_kl" not in launch
+
+
+def _placement(launch: Values) -> str | None:
+    if _is_rloo(launch):
+        return "reward"
+    return None if _no_kl(launch) else "loss"
+
+
+def _weight(group_size: Any) -> list[float]:
+    return [group_size / (group_size - 1)]
+
+
+def _weighted_estimator(launch: Values) -> object:
+    weights = launch.get("reward_weights")
+    if weights is None or launch.get("scale_rewards") != "none":
+        return ABSENT
+    if not equal(weights, _weight(launch["num_generations"])):
+        raise KeyError(weights)
+    return "rloo"
+
+
+def _plain_estimator(launch: Values) -> object:
+    if launch.get("reward_weights") is not None:
+        return ABSENT
+    return {"group": "grpo", "none": "dr_grpo"}[str(launch["scale_rewards"])]
+
+
+def _aggregation(launch: Values) -> str:
+    names = {theirs: ours for ours, theirs in LOSS_TYPES.items()}
+    names |= dict.fromkeys((BY_SEQUENCES, BY_LENGTH), "constant")
+    return names[str(launch["loss_type"])]
+
+
+def _constant_tokens(launch: Values) -> object:
+    if _is_rloo(launch) or launch["loss_type"] == BY_SEQUENCES:
+        return 1
+    return launch["max_completion_length"] if launch["loss_type"] == BY_LENGTH else None
+
+
+def _constant_loss_type(settings: Settings) -> str:
+    """Return the loss type; rules.py refuses what neither is, and luspo before 1.16.0."""
+    longest = settings.rollout.max_response_tokens
+    return BY_LENGTH if settings.loss.constant_tokens == longest else BY_SEQUENCES
+
+
+def _side_of_clip(launch: Values, key: str) -> object:
+    return ABSENT if launch["epsilon"] == NO_CLIP else launch[key]
+
+
+def _minibatches(launch: Any) -> int:
+    return int(launch["steps_per_generation"]) // int(launch["gradient_accumulation_steps"])
+
+
+def _num_prompts(launch: Any) -> int:
+    rollouts = launch["per_device_train_batch_size"] * launch["steps_per_generation"]
+    return int(rollouts * launch[PROCESSES] // launch["num_generations"])
+
+
+def _reset(launch: Values) -> object:
+    if not launch["sync_ref_model"]:
+        return ABSENT
+    if launch["ref_model_mixup_alpha"] != 1.0:
+        raise KeyError(launch["ref_model_mixup_alpha"])
+    return launch["ref_model_sync_steps"]
+
+
+def _checkpoint_format(launch: Values) -> object:
+    asked = _needed(launch, "asked", "precision.checkpoint")
+    return None if asked is ABSENT else asked
+
+
+def _differs(when: bool, note: str, exact: str = "") -> Account:
+    return ("approximated", note) if when else ("exact", exact)
+
+
+def _many(settings: Settings) -> bool:
+    return settings.batch.num_minibatches > 1
+
+
+# ------------------------------------------------------------------------------------ the table
+
+_NO_REWARD_ELSEWHERE = (
+    "A KL in the reward is trained by RLOOTrainer, which has advantage.estimator=rloo, "
+    "loss.aggregation=constant and loss.constant_tokens=1 only."
+)
+_ESTIMATOR_ADVICE = (
+    "In the loss TRL has k3 and rho_k3 (the nearest with the gradient of the reverse KL); in the "
+    "reward it has k1."
+)
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
+
+MODEL_AND_DATA = (
+    Row(
+        "model.name",
+        carried_by=NEEDS,
+        read=lambda launch: _needed(launch, "asked", "model.name"),
+        account=("exact", NAME),
+    ),
+    Row(
+        "model.path",
+        "model_name_or_path",
+        carried_by=NEEDS,
+        read=lambda launch: _needed(launch, "asked", "model.path"),
+        account=("exact", "a policy that ships with orch is linked beside the launch as `model`"),
+    ),
+    Row(
+        "model.chat_template",
+        carried_by="--chat of orch_trl.py, which makes each prompt a user's message",
+        offer=(Meaning("default", True), Meaning("none", False)),
+        read=lambda launch: "default" if launch[CHAT] else "none",
+        account=("exact", "without it the tokenizer's beginning of a text precedes the prompt"),
+    ),
+    _prompts("name", NAME, shows=()),
+    _prompts("path", "the prompt file, made by `orch data prepare`"),
+    _prompts("split", "applied when the prompt file is made"),
+    _prompts("num_prompts", "a pass leaves out what makes no whole rollout batch"),
+    _prompts("instruction", "already part of each prompt of the file"),
+    Row(
+        "data.reward",
+        carried_by=NEEDS,
+        offer=same("math_boxed", "countdown", "exact"),
+        read=lambda launch: _needed(launch, "prompts", "reward"),
+        account=("exact", "a rule of orch_reward.py, which `reward_funcs` names"),
+        shows=("reward_funcs",),
+    ),
+    Row(
+        "data.max_prompt_tokens",
+        carried_by=NEEDS,
+        offer=Number(least=1, whole=True),
+        read=lambda launch: _needed(launch, "prompts", "max_prompt_tokens"),
+        account=("approximated", LONGER_PROMPTS),
+    ),
+)
+OBJECTIVE = (
+    Row(
+        "advantage.estimator",
+        "normalize_advantages",
+        offer=(Meaning("rloo", False),),
+        when={"kl.placement": IN_REWARD},
+        advice=_NO_REWARD_ELSEWHERE,
+    ),
+    Row(
+        "advantage.estimator",
+        "reward_weights",
+        offer=same("rloo"),
+        when={"kl.placement": NOT_IN_REWARD},
+        write=lambda s: _weight(s.rollout.group_size),
+        adds=lambda _: {"scale_rewards": "none"},
+        read=_weighted_estimator,
+        account=("exact", WEIGHTED),
+        shows=("reward_weights", "scale_rewards"),
+        advice="TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo.",
+    ),
+    Row(
+        "advantage.estimator",
+        "scale_rewards",
+        offer=named({"grpo": "group", "dr_grpo": "none"}),
+        when={"kl.placement": NOT_IN_REWARD},
+        read=_plain_estimator,
+        account=("exact", "grpo adds 1e-4 to the unbiased standard deviation"),
+        advice="TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo.",
+    ),
+    Row(
+        "loss.aggregation",
+        carried_by="RLOOTrainer has one loss: a sum over a response's tokens, a mean of responses",
+        offer=same("constant"),
+        when={"kl.placement": IN_REWARD},
+        read=lambda _: "constant",
+        account=lambda s: _differs(_many(s), SEQUENCE_RATIO),
+        advice=_NO_REWARD_ELSEWHERE,
+    ),
+    Row(
+        "loss.aggregation",
+        "loss_type",
+        offer=named(LOSS_TYPES),
+        when={"kl.placement": NOT_IN_REWARD},
+        read=_aggregation,
+        account=lambda s: _differs(
+            _many(s) and s.loss.aggregation == "token_mean", TOKENS_OF_BATCH
+        ),
+    ),
+    Row(
+        "loss.aggregation",
+        "loss_type",
+        offer=(Meaning("constant", BY_LENGTH),),
+        when={"kl.placement": NOT_IN_REWARD},
+        write=_constant_loss_type,
+        read=_aggregation,
+    ),
+    Row(
+        "loss.constant_tokens",
+        carried_by="the loss type: luspo divides by 1, dr_grpo by max_completion_length",
+        offer=Number(least=1, whole=True, null=True),
+        read=_constant_tokens,
+    ),
+    Row(
+        "loss.clip",
+        "epsilon",
+        offer=(Meaning(None, NO_CLIP),),
+        adds=lambda _: {"epsilon_high": NO_CLIP},
+        read=lambda launch: None if launch["epsilon"] == NO_CLIP else ABSENT,
+    ),
+    Row(
+        "loss.clip.low",
+        "epsilon",
+        offer=Number(),
+        read=lambda launch: _side_of_clip(launch, "epsilon"),
+    ),
+    Row(
+        "loss.clip.high",
+        "epsilon_high",
+        offer=Number(),
+        read=lambda launch: _side_of_clip(launch, "epsilon_high"),
+    ),
+    Row(
+        "loss.clip.dual",
+        "delta",
+        offer=Number(null=True, off=ABSENT),
+        when={"kl.placement": NOT_IN_REWARD},
+        read=lambda launch: ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None,
+        account=lambda s: (
+            "exact",
+            "a bound on the ratio, which is dual clip where it is above 1 + loss.clip.high"
+            if s.loss.clip and s.loss.clip.dual
+            else "",
+        ),
+    ),
+    Row(
+        "loss.clip.dual",
+        carried_by="RLOOTrainer has no dual clip",
+        offer=same(None),
+        when={"kl.placement": IN_REWARD},
+        read=lambda launch: ABSENT if launch["epsilon"] == NO_CLIP else None,
+        advice="RLOOTrainer has no dual clip: leave loss.clip.dual out.",
+    ),
+)
+KL = (
+    Row(
+        "kl.estimator",
+        carried_by="beta 0, which loads no reference policy",
+        offer=same("none"),
+        when={"kl.placement": (None,)},
+        read=lambda launch: "none" if _no_kl(launch) else ABSENT,
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.estimator",
+        "use_bias_correction_kl",
+        offer=named({"k3": False, "rho_k3": True}),
+        when={"kl.placement": ("loss",)},
+        adds=lambda _: {"importance_sampling_level": "token"},
+        account=(
+            "exact",
+            BY_DEFAULT,
+        ),
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.estimator",
+        carried_by="RLOOTrainer's only estimator, summed over the response before the baseline",
+        offer=same("k1"),
+        when={"kl.placement": IN_REWARD},
+        read=lambda _: "k1",
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.placement",
+        carried_by="the script: rloo puts the KL into the reward, grpo into the loss",
+        offer=same(None, "loss", "reward"),
+        read=_placement,
+        advice="No trainer of TRL has a KL in both places; the nearest are kl.placement=loss and "
+        "kl.placement=reward.",
+    ),
+    Row(
+        "kl.beta",
+        "beta",
+        offer=Number(least=0),
+        account=(
+            "exact",
+            BETA_BY_DEFAULT,
+        ),
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        "sync_ref_model",
+        offer=(Meaning(None, False),),
+        read=lambda launch: None if not launch["sync_ref_model"] else ABSENT,
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        "ref_model_sync_steps",
+        offer=Number(least=1, whole=True),
+        adds=lambda _: {"sync_ref_model": True, "ref_model_mixup_alpha": 1.0},
+        read=_reset,
+        account=("extension", RESET),
+        shows=("ref_model_sync_steps", "sync_ref_model", "ref_model_mixup_alpha"),
+    ),
+)
+ROLLOUT_AND_BATCH = (
+    Row("rollout.group_size", "num_generations", offer=Number(least=2, whole=True)),
+    Row("rollout.max_response_tokens", "max_completion_length", offer=Number(least=1, whole=True)),
+    Row(
+        "rollout.temperature",
+        "temperature",
+        offer=Number(),
+        account=("exact", "log-probabilities are at this temperature"),
+    ),
+    Row(
+        "rollout.top_p",
+        "top_p",
+        offer=Number(),
+        account=(
+            "exact",
+            "truncates sampling only; log-probabilities are of the whole distribution",
+        ),
+    ),
+    Row(
+        "batch.num_prompts",
+        "per_device_train_batch_size",
+        carried_by="the numbers of rollouts that a process takes at once and in turn",
+        offer=Number(least=1, whole=True),
+        read=_num_prompts,
+        account=("exact", "counted in rollouts: prompts x group size, over processes and turns"),
+        shows=_BATCH,
+    ),
+    Row(
+        "batch.num_minibatches",
+        "steps_per_generation",
+        carried_by="steps_per_generation over gradient_accumulation_steps",
+        offer=Number(least=1, whole=True),
+        read=_minibatches,
+        account=lambda s: _differs(
+            _many(s), SHUFFLED, "steps_per_generation over gradient_accumulation_steps"
+        ),
+        shows=_BATCH[1:],
+    ),
+)
+OPTIMIZER = (
+    Row("optimizer.learning_rate", "learning_rate", offer=Number()),
+    Row(
+        "optimizer.weight_decay",
+        "weight_decay",
+        offer=Number(least=0),
+        account=lambda s: _differs(
+            s.optimizer.weight_decay > 0, "biases and norm weights are left out"
+        ),
+    ),
+    Row("optimizer.beta1", "adam_beta1", offer=Number()),
+    Row("optimizer.beta2", "adam_beta2", offer=Number()),
+    Row("optimizer.epsilon", "adam_epsilon", offer=Number()),
+    Row(
+        "optimizer.max_grad_norm",
+        "max_grad_norm",
+        offer=Number(null=True, off=0.0),
+        account=("exact", "0 turns it off"),
+    ),
+    Row(
+        "optimizer.schedule",
+        "lr_scheduler_type",
+        offer=named({"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}),
+    ),
+    Row(
+        "optimizer.num_warmup_steps",
+        "warmup_steps",
+        offer=Number(least=0, whole=True),
+        account=lambda s: _differs(
+            s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
+        ),
+    ),
+)
+RUN = (
+    Row("num_train_steps", "max_steps", offer=Number(least=1, whole=True)),
+    Row(
+        "backend.name",
+        carried_by="the program that is launched",
+        offer=same("trl"),
+        read=lambda _: "trl",
+    ),
+    Row(
+        "backend.version",
+        carried_by=NEEDS,
+        offer=same(None, *VERSIONS),
+        read=lambda launch: _needed(launch, "asked", "backend.version"),
+        account=("exact", f"see {NEEDS}"),
+    ),
+    Row(
+        "max_staleness_steps",
+        carried_by="sampling and training take turns",
+        offer=same(0),
+        read=lambda _: 0,
+        advice="TRL's asynchronous trainer is experimental and has no KL to a reference policy: "
+        "set max_staleness_steps=0.",
+    ),
+    Row("seed", "seed", offer=Number(least=0, whole=True)),
+)
+PRECISION = (
+    Row(
+        "precision.training",
+        "bf16",
+        offer=(
+            Meaning(None, ABSENT, note="TRL's own: bf16 by autocast; weights and AdamW are fp32"),
+            Meaning("bf16", True, note="by autocast; weights and AdamW are fp32"),
+            Meaning("fp32", False),
+        ),
+        advice="The launch loads fp32 weights and may pass in bf16: set precision.training=fp32.",
+    ),
+    Row(
+        "precision.rollout",
+        carried_by="the policy itself, which samples by the trainer's own forward pass",
+        offer=(
+            Meaning(
+                None, ABSENT, note="in the trainer's format: bf16 unless precision.training is fp32"
+            ),
+        ),
+        read=lambda _: None,
+        advice="The policy itself samples: leave it out, and set precision.training.",
+    ),
+    Row(
+        "precision.checkpoint",
+        carried_by="the policy's own weights, which the launch loads in fp32",
+        offer=(
+            Meaning(None, ABSENT, note="TRL's own: the fp32 weights, not rounded"),
+            Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
+        ),
+        read=_checkpoint_format,
+        advice="It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
+    ),
+)
+_GRPO: Mapping[str, tuple[object, ...]] = {"kl.placement": NOT_IN_REWARD}
+CONSTANTS = (
+    Constant("reward_funcs", [REWARD]),
+    Constant("num_iterations", 1, accepts=(1,)),
+    Constant("use_vllm", False),
+    Constant("top_k", 0, accepts=(0,)),
+    Constant("repetition_penalty", 1.0, accepts=(1.0,)),
+    Constant("shuffle_dataset", True),
+    Constant("mask_truncated_completions", False, accepts=(False,)),
+    Constant("importance_sampling_level", "token", when=_GRPO),
+    Constant("optim", "adamw_torch"),
+    Constant("dtype", "float32"),
+    Constant("report_to", "none"),
+    Constant("logging_strategy", "steps"),
+    Constant("logging_steps", 1),
+    Constant("save_strategy", "steps"),
+    Constant("disable_tqdm", True),
+)
+
+MANIFEST = Manifest(
+    library="trl",
+    versions=VERSIONS,
+    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN, *PRECISION),
+    constants=CONSTANTS,
+    tables={version: release_table(version) for version in VERSIONS},
+    version_advice="orch has read and run these releases; one before and one since 1.10.0, which "
+    f"changed the default objective. Set backend.version={VERSIONS[0]}.",
+)

@@ -1,0 +1,115 @@
+"""The options of TRL's scripts, release by release, as the library's own dataclasses have them.
+
+`trl grpo` and `trl rloo` take flat names, on the command line or in a YAML file: those of their
+ScriptArguments, GRPOConfig or RLOOConfig, ModelConfig and DatasetMixtureConfig. options.json holds
+them as `<script>.<name>` for the releases that orch drives; history.json those of GRPOConfig and
+RLOOConfig alone, which are TRL's own, for every release since GRPOTrainer's first.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from orchestrator.library import release_facts
+from orchestrator.library.manifest import ReleaseTable, Values
+from orchestrator.library.release_facts import Option, Options
+
+Script = Literal["grpo", "rloo"]
+SCRIPTS: tuple[Script, ...] = get_args(Script)
+
+NEWEST, BEFORE_BIAS_CORRECTION = "1.16.0", "1.9.2"
+"""1.10.0 turned `use_bias_correction_kl` on by default; nothing else of a script says so."""
+VERSIONS = (NEWEST, BEFORE_BIAS_CORRECTION)
+
+
+@cache
+def _releases() -> Mapping[str, Options]:
+    return release_facts.load(Path(__file__).with_name("options.json"))
+
+
+@cache
+def options(script: Script, version: str) -> Options:
+    """Return the options of one script of a release."""
+    named = (each.partition(".") for each in _releases()[version])
+    return {
+        name: _releases()[version][f"{owner}.{name}"] for owner, _, name in named if owner == script
+    }
+
+
+@cache
+def defaults(script: Script, version: str) -> Values:
+    """Return the value that each option has in a launch that leaves it out."""
+    return {name: option.default for name, option in options(script, version).items()}
+
+
+@cache
+def script_table(script: Script, version: str) -> ReleaseTable:
+    """Return the options that one script of a release accepts."""
+    return release_facts.table(f"{version} ({script})", options(script, version))
+
+
+@cache
+def release_table(version: str) -> ReleaseTable:
+    """Return the options that some script of a release accepts; those of `grpo` come first."""
+    both = {**options("rloo", version), **options("grpo", version)}
+    return release_facts.table(version, both)
+
+
+HISTORY = Path(__file__).with_name("history.json")
+_OLDER = """
+adafactor dispatch_batches evaluation_strategy fp16_backend fp16_opt_level group_by_length
+half_precision_backend include_inputs_for_metrics include_tokens_per_second jit_mode_eval
+logging_dir mp_parameters no_cuda overwrite_output_dir past_index per_gpu_eval_batch_size
+per_gpu_train_batch_size push_to_hub_model_id push_to_hub_organization push_to_hub_token ray_scope
+save_safetensors split_batches torchdynamo tp_size tpu_metrics_debug tpu_num_cores torch_dtype
+use_ipex use_legacy_prediction_loop use_mps_device warmup_ratio
+"""
+OLDER_ARGUMENTS = frozenset(_OLDER.split())
+"""Options of TrainingArguments in transformers 4.46 and 4.51, and of ModelConfig, that the releases
+which orch drives have no more."""
+_REDECLARED = """
+bf16 gradient_accumulation_steps gradient_checkpointing learning_rate logging_steps
+lr_scheduler_kwargs per_device_train_batch_size push_to_hub remove_unused_columns run_name
+torch_empty_cache_steps trust_remote_code use_liger_kernel
+"""
+REDECLARED = frozenset(_REDECLARED.split())
+"""Options that TRL's classes have of their own in some releases, and that others inherit from
+transformers' TrainingArguments: they tell no release."""
+
+
+@cache
+def _history() -> Mapping[str, Options]:
+    return release_facts.load(HISTORY)
+
+
+@cache
+def own_options(script: Script) -> Mapping[str, Options]:
+    """Return what GRPOConfig or RLOOConfig had in each release that has the class, oldest first."""
+    releases = {
+        version: {
+            key.partition(".")[2]: option
+            for key, option in options_.items()
+            if key.startswith(f"{script}.")
+        }
+        for version, options_ in _history().items()
+    }
+    return {version: options_ for version, options_ in releases.items() if options_}
+
+
+@cache
+def inherited(script: Script) -> Options:
+    """Return the options that a script inherits: those of transformers and of the script."""
+    own = {key for options_ in own_options(script).values() for key in options_} - REDECLARED
+    every = {
+        key: option for version in VERSIONS for key, option in options(script, version).items()
+    }
+    return {key: option for key, option in every.items() if key not in own}
+
+
+@cache
+def class_table(script: Script, version: str) -> ReleaseTable:
+    """Return the options of a script in any release."""
+    held = {**inherited(script), **own_options(script)[version]}
+    older = {key: Option("str") for key in OLDER_ARGUMENTS}
+    return release_facts.table(version, {**older, **held})

@@ -1,0 +1,118 @@
+"""Read a launch back: the settings that its script and its YAML file ask for."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from backends.trl.manifest import CHAT, MANIFEST, NEEDS, PROCESSES, SCRIPT
+from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
+from backends.trl.translate import PROGRAM
+from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.settings import Settings
+
+
+def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+    """Return the settings of a launch. Raise SpecError with every fault of it."""
+    faults: list[Fault] = []
+    script = next((name for name in SCRIPTS if name in argv), None)
+    if script is None or not any(PurePath(word).name == PROGRAM for word in argv):
+        raise SpecError("TRL launch", [Fault(f"the launch does not run {PROGRAM} grpo or rloo")])
+    needs = _needs(files, faults)
+    given = _config(argv, files, faults)
+    version = needs["asked"].get("backend.version") or VERSIONS[0]
+    if version not in VERSIONS:
+        faults.append(Fault(f"{NEEDS} names TRL {version}; orch knows {', '.join(VERSIONS)}"))
+    else:
+        faults += _wrong_options(script, version, given)
+    if faults:
+        raise SpecError("TRL launch", faults)
+    launch = {
+        **given,
+        NEEDS: needs,
+        SCRIPT: script,
+        CHAT: "--chat" in argv,
+        PROCESSES: _processes(argv),
+    }
+    faults += _other_training(launch, version)
+    try:
+        settings = MANIFEST.read(launch, version)
+    except SpecError as error:
+        faults += error.faults
+    except (ArithmeticError, TypeError, KeyError) as error:
+        faults.append(Fault(f"the options make no cell: {type(error).__name__}: {error}"))
+    if faults:
+        raise SpecError("TRL launch", faults)
+    try:
+        return Settings.model_validate(settings)
+    except ValidationError as error:
+        told = [
+            Fault(
+                f"the options make no cell: {e['msg']} at {'.'.join(map(str, e['loc']))}, "
+                f"got {e['input']!r}"
+            )
+            for e in error.errors()
+        ]
+        raise SpecError("TRL launch", told) from error
+
+
+def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
+    try:
+        plain = json.loads(files[NEEDS])
+        prompts, asked = plain["prompts"], plain["asked"]
+        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
+            raise TypeError
+    except (KeyError, ValueError, TypeError):
+        told = f"{NEEDS} does not say which prompts and which reward the launch is for"
+        faults.append(Fault(told))
+        return {"prompts": {}, "asked": {}}
+    return {"prompts": prompts, "asked": asked}
+
+
+def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) -> dict[str, Any]:
+    """Return the options in the file that `--config` names."""
+    try:
+        name = PurePath(argv[list(argv).index("--config") + 1]).name
+        plain = yaml.safe_load(files[name])
+    except (ValueError, IndexError, KeyError, yaml.YAMLError) as error:
+        faults.append(Fault(f"--config names no file of the launch that is YAML ({error})"))
+        return {}
+    if not isinstance(plain, dict):
+        faults.append(Fault(f"{name} is no table of options"))
+        return {}
+    return plain
+
+
+def _processes(argv: Sequence[str]) -> int:
+    words = list(argv)
+    return int(words[words.index("--num_processes") + 1]) if "--num_processes" in words else 1
+
+
+def _wrong_options(script: Script, version: str, given: Mapping[str, object]) -> Iterator[Fault]:
+    """Yield a fault for each option that the script lacks or whose value it does not take."""
+    table = script_table(script, version)
+    for key, value in given.items():
+        if not table.has(key):
+            hint = did_you_mean(key, table.keys)
+            yield Fault(f"{script} of TRL {version} has no option {key}{hint}", f"$.{key}")
+        elif why := table.objection(key, value):
+            yield Fault(why, f"$.{key}")
+
+
+def _other_training(launch: Mapping[str, Any], version: str) -> Iterator[Fault]:
+    """Yield a fault for each option with which TRL trains on what no cell has."""
+    of_script = defaults(launch[SCRIPT], version)
+    for constant in MANIFEST.constants:
+        value = launch.get(constant.key, of_script.get(constant.key))
+        if constant.accepts and constant.key in of_script and value not in constant.accepts:
+            taken = ", ".join(map(str, constant.accepts))
+            yield Fault(f"{constant.key} is {value}: a cell has {taken}", f"$.{constant.key}")
+    if launch.get("steps_per_generation", 1) % launch.get("gradient_accumulation_steps", 1):
+        yield Fault(
+            "steps_per_generation is no multiple of gradient_accumulation_steps: train steps "
+            "would cross rollout batches",
+            "$.steps_per_generation",
+        )

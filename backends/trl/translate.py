@@ -1,0 +1,241 @@
+"""Translate a cell to a launch of TRL's script `grpo` or `rloo`, through orch_trl.py."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+
+from backends.trl import rules
+from backends.trl.manifest import (
+    CHAT,
+    MANIFEST,
+    NEEDS,
+    PROCESSES,
+    PROMPTS,
+    SCRIPT,
+    script_of,
+)
+from backends.trl.options import script_table
+from backends.trl.rules import ProcessShares, rank_layout
+from orchestrator import scoring
+from orchestrator.data import recipe
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import rollout_dump
+from orchestrator.library.manifest import ManifestError, Values
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
+from orchestrator.settings import Cadence, Data, Settings
+
+PROMPTS_FORMAT = "labelled"
+PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
+DUMP = "orch_trl_dump.py"
+CONFIG = "{}.yaml"
+MODEL_LINK = "model"
+"""Where a launch finds a policy that ships with orch, beside its plan."""
+
+Options = dict[str, object]
+_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+"""What YAML takes for the end of a line, or refuses, and JSON leaves as it is."""
+
+
+def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+    """Return the launch of a cell. Raise UnsupportedSetting for what the release cannot run."""
+    settings = cell.settings
+    version, script = MANIFEST.version_of(settings), script_of(settings)
+    carried = MANIFEST.carry(settings)
+    layout = rank_layout(settings, cell.resources)
+    rules.check(settings, version)
+    needed, needed_text = needs(settings, version)
+    options = {
+        **MANIFEST.assignments(settings, carried),
+        **_files(settings, place),
+        **_machine(settings, layout),
+        **_output(cell, place),
+    }
+    table = script_table(script, version)
+    for key, value in options.items():
+        if why := table.objection(key, value):
+            raise ManifestError(f"trl: {why}")
+    chat = settings.model.chat_template == "default"
+    launch: Values = {
+        **options,
+        NEEDS: needed,
+        SCRIPT: script,
+        CHAT: chat,
+        PROCESSES: layout.processes,
+    }
+    return LaunchPlan(
+        cell_id=cell.id,
+        backend="trl",
+        version=version,
+        argv=_argv(script, place, layout, chat=chat),
+        files={
+            CONFIG.format(script): as_yaml(options),
+            NEEDS: needed_text,
+            **shipped(cell.cadence.dump_rollouts),
+            **scoring.files(settings.data.reward),
+            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+        },
+        env={
+            "HF_DATASETS_CACHE": str(place.attempt_dir / "datasets"),
+            **_dump(cell.cadence, place, layout),
+        },
+        ledger=MANIFEST.ledger(settings, launch, carried) + _of_cadence(cell.cadence, settings),
+    )
+
+
+def _argv(
+    script: str, place: AttemptPaths, layout: ProcessShares, *, chat: bool
+) -> tuple[str, ...]:
+    program = str(place.plan_dir / PROGRAM)
+    start = ["python3", program]
+    if not layout.on_cpu:
+        start = ["accelerate", "launch", "--num_processes", str(layout.processes)]
+        start += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        start += ["--multi_gpu"] * (layout.processes > 1)
+        start.append(program)
+    config = str(place.plan_dir / CONFIG.format(script))
+    metrics = str(place.attempt_dir / METRICS)
+    return (*start, script, "--config", config, "--metrics", metrics, *["--chat"] * chat)
+
+
+def model_path(path: str) -> str:
+    """Return the model path that TRL gets: for a policy that ships with orch, the link beside the
+    plan.
+
+    The launcher makes that link, and starts the program in the folder of the plan.
+    """
+    return MODEL_LINK if ":" in path else path
+
+
+def _files(settings: Settings, place: AttemptPaths) -> Options:
+    prompts = str(place.plan_dir / PROMPTS)
+    return {
+        "model_name_or_path": model_path(settings.model.path),
+        "datasets": [{"path": "json", "data_files": prompts, "split": "train"}],
+    }
+
+
+def _machine(settings: Settings, layout: ProcessShares) -> Options:
+    return {
+        "use_cpu": layout.on_cpu,
+        "gradient_checkpointing": not layout.on_cpu,
+        "per_device_train_batch_size": layout.per_device,
+        "gradient_accumulation_steps": layout.accumulation,
+        "steps_per_generation": layout.accumulation * settings.batch.num_minibatches,
+    }
+
+
+def _output(cell: Cell, place: AttemptPaths) -> Options:
+    return {
+        "output_dir": str(place.checkpoints_dir),
+        "save_steps": save_steps(cell.cadence, cell.settings),
+    }
+
+
+def save_steps(cadence: Cadence, settings: Settings) -> int:
+    """Return the train steps between checkpoints: whole rollout batches, and whole periods of the
+    reference policy. The last train step is always saved."""
+    every = cadence.checkpoint_every_steps
+    if every is None:
+        return settings.num_train_steps
+    unit = math.lcm(settings.batch.num_minibatches, settings.kl.reset_reference_every_steps or 1)
+    return max(1, round(every / unit)) * unit
+
+
+def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
+    """Return the data of a launch that no option carries, and the text of needs.json."""
+    asked: tuple[tuple[str, object], ...] = (
+        ("backend.version", settings.backend.version),
+        ("model.name", settings.model.name),
+        ("model.path", settings.model.path),
+    )
+    if settings.precision.checkpoint is not None:
+        asked += (("precision.checkpoint", settings.precision.checkpoint),)
+    return _needs(settings.data, asked, version)
+
+
+@lru_cache(maxsize=1024)
+def _needs(
+    data: Data, asked: tuple[tuple[str, object], ...], version: str
+) -> tuple[Mapping[str, object], str]:
+    """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
+    plain = {
+        "library": f"trl=={version}",
+        "prompts": {"file": PROMPTS, **data.model_dump()},
+        "asked": dict(asked),
+    }
+    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]:
+    """Return the entries of the cadence."""
+    every = cadence.checkpoint_every_steps
+    saved = save_steps(cadence, settings)
+    rounded = every is not None and every != saved
+    return (
+        LedgerEntry(
+            field="cadence.checkpoint_every_steps",
+            status="approximated" if rounded else "exact",
+            key="save_steps",
+            value=str(saved),
+            note="rounded to whole rollout batches and periods of the reference policy"
+            if rounded
+            else "the last train step is saved in any case",
+        ),
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(cadence.evaluate_every_steps),
+            note="nothing is evaluated while it trains: policies are judged by their checkpoints",
+        ),
+    )
+
+
+@cache
+def shipped(dumps: bool) -> Mapping[str, str]:
+    """Return the programs of orch that a launch takes with it: name -> text."""
+    folder = Path(__file__).parent / "launch"
+    names = (PROGRAM, REWARD_FILE, *([DUMP] if dumps else []))
+    texts = {name: (folder / name).read_text("utf-8") for name in names}
+    return texts | ({f"{rollout_dump.MODULE}.py": rollout_dump.source()} if dumps else {})
+
+
+def _dump(cadence: Cadence, place: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:
+    """Return the variable that asks orch_trl.py for the rollouts, if a cell asks.
+
+    Raise UnsupportedSetting for several processes, of which each has a part of a batch.
+    """
+    if not cadence.dump_rollouts:
+        return {}
+    if layout.processes > 1:
+        raise UnsupportedSetting(
+            "trl",
+            "cadence.dump_rollouts",
+            True,
+            (False,),
+            "Of several processes none has a whole batch: set resources.gpus_per_node to 0 or 1.",
+        )
+    return {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
+
+
+def as_yaml(options: Values) -> str:
+    """Return options as YAML, one a line. Floats keep every digit."""
+    return "".join(f"{key}: {_scalar(value)}\n" for key, value in sorted(options.items()))
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, float):
+        if math.isinf(value):
+            return ".inf" if value > 0 else "-.inf"
+        digits, exponent, power = repr(value).partition("e")
+        # YAML 1.1 takes a number for one only with a point in it
+        return digits + (".0" if exponent and "." not in digits else "") + exponent + power
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {_scalar(v)}" for k, v in value.items()) + "}"
+    text = json.dumps(value, ensure_ascii=False)
+    return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,0 +1,122 @@
+"""The options that TRL's own classes GRPOConfig and RLOOConfig have had, release by release.
+
+python -m tests.backends.trl.history FOLDER     writes backends/trl/history.json anew, and what
+                                                each release's own loss measures, defaults.json
+
+FOLDER holds the files trl/trainer/*.py of each release, as `pip download --no-deps trl==V` gives
+them, under the release's number. They are read, not imported: each wants another transformers.
+"""
+
+import ast
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backends.trl.options import HISTORY, SCRIPTS, own_options
+from orchestrator.library.release_facts import Option, dump
+from orchestrator.library.releases import numbers
+from orchestrator.probes import defaults
+from orchestrator.probes.protocol import ProbeTarget
+from orchestrator.probes.runner import Sources
+
+CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}
+
+
+def _kind(annotation: str) -> str:
+    """Return `Optional[float]` for `float | None`, and the plain type where there is one."""
+    inner = annotation.removesuffix(" | None")
+    return f"Optional[{inner}]" if inner != annotation else annotation
+
+
+def _default(node: ast.expr | None) -> object:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "field":
+        node = next((each.value for each in node.keywords if each.arg == "default"), None)
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _fields(name: str, classes: Mapping[str, ast.ClassDef]) -> dict[str, Option]:
+    if name not in classes:
+        return {}
+    node, fields = classes[name], dict[str, Option]()
+    for base in node.bases:
+        fields |= _fields(ast.unparse(base).rpartition(".")[2], classes)
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            kind = ast.unparse(each.annotation)
+            if not kind.startswith("ClassVar"):
+                fields[each.target.id] = Option(_kind(kind), _default(each.value))
+    return fields
+
+
+def of_release(folder: Path) -> dict[str, Option]:
+    """Return the options of one release, as `grpo.beta`."""
+    files = (folder / "trl" / "trainer").glob("*.py")
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(files)]
+    classes = {n.name: n for tree in trees for n in tree.body if isinstance(n, ast.ClassDef)}
+    return {
+        f"{script}.{key}": option
+        for script in SCRIPTS
+        for key, option in _fields(CLASSES[script], classes).items()
+    }
+
+
+DECIDING = ("beta", "use_bias_correction_kl", "importance_sampling_level", "loss_type")
+FIRST_MEASURED = (0, 15)
+"""0.14.0 generates inside its loss."""
+
+
+def measured(package: Path, version: str) -> dict[str, Any]:
+    """Return what a release's own loss makes of a launch with the release's defaults."""
+    given = {key: option.default for key, option in own_options("grpo")[version].items()}
+    where = ProbeTarget(Path(sys.executable), package)
+    answers = defaults.measured_defaults("trl", version, where, given)
+    return {"defaults": {key: given.get(key) for key in DECIDING}, **answers}
+
+
+def _sources(package: Path, used: Mapping[str, str]) -> dict[str, str]:
+    """Return the hashes of the same definitions in another release."""
+    sources = Sources(package)
+    for each in used:
+        sources.uses(*each.split(":"))
+    return {key: each["sha256"] for key, each in sources.used.items()}
+
+
+def _loss(folder: Path, version: str) -> object:
+    """Return what a measurement depends on: the text of the loss, and the defaults."""
+    text = (folder / version / "trl/trainer/grpo_trainer.py").read_text(encoding="utf-8")
+    loss = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name in ("compute_loss", "_compute_loss")
+    ]
+    given = own_options("grpo")[version]
+    return loss, [(key, given[key].default) for key in DECIDING if key in given]
+
+
+def main(folder: Path) -> None:
+    releases = sorted((each for each in folder.iterdir() if (each / "trl").is_dir()), key=_order)
+    HISTORY.write_text(dump({each.name: of_release(each) for each in releases}), encoding="utf-8")
+    kept: dict[str, Any] = {}
+    before: object = None
+    for version in (each.name for each in releases if _order(each) >= FIRST_MEASURED):
+        loss = _loss(folder, version)
+        package = folder / version / "trl"
+        if loss == before and kept:  # only comments differ: the numbers are those of the last one
+            last = kept[list(kept)[-1]]
+            kept[version] = {**last, "sources": _sources(package, last["sources"])}
+        else:
+            kept[version] = measured(package, version)
+        before = loss
+    defaults.write("trl", kept)
+
+
+def _order(folder: Path) -> tuple[int, ...]:
+    return numbers(folder.name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

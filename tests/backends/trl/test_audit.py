@@ -1,0 +1,141 @@
+"""Launches of TRL as people write them, release by release."""
+
+import pytest
+
+from backends.trl.options import SCRIPTS, VERSIONS, options, own_options
+from orchestrator.audit import AuditFinding, UnreadableScript, audit
+
+TRL = "trl grpo --model_name_or_path org/m --dataset_name org/d --reward_funcs accuracy_reward"
+IMPORT = "from trl import GRPOConfig, RLOOConfig\n"
+
+
+def only(text: str, name: str = "launch.sh", release: str = "") -> AuditFinding:
+    found = audit(text, name, versions={"trl": f"{release} given"} if release else {})
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "verdict"),
+    [
+        (f"{TRL} --beta 0.04", "1.9.2", "token_forward_kl"),
+        (f"{TRL} --beta 0.04", "1.10.0", "token_reverse_kl"),
+        (f"{TRL} --beta 0.04 --use_bias_correction_kl false", "1.16.0", "token_forward_kl"),
+        (f"{TRL} --beta 0.04 --importance_sampling_level sequence", "1.10.0", "undetermined"),
+        (TRL, "0.18.2", "token_forward_kl"),
+        (TRL, "0.19.0", "no_kl"),
+        (TRL.replace("grpo", "rloo"), "1.9.2", "unbiased_reverse_kl"),
+        ("torchrun src/open_r1/grpo_jsonl.py --num_generations 8", "", "token_forward_kl"),
+        ("accelerate launch x/grpo.py --num_generations 8 --beta 0", "", "no_kl"),
+        (
+            "accelerate launch x/grpo.py --config gone.yaml --beta 0.04",
+            "0.15.2",
+            "token_forward_kl",
+        ),
+    ],
+)
+def test_commands(text: str, release: str, verdict: str) -> None:
+    assert only(text, release=release).term_verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (f"{IMPORT}GRPOConfig(beta=0.04, max_prompt_length=512)", "token_forward_kl"),
+        (f"{IMPORT}GRPOConfig(beta=0.04, entropy_coef=0.1)", "undetermined"),
+        (f"{IMPORT}GRPOConfig(beta=0.04)  # trl==1.12.0", "token_reverse_kl"),
+        (f"{IMPORT}a = GRPOConfig(max_prompt_length=9)\na.beta = 0.0", "no_kl"),
+        (f"{IMPORT}a = GRPOConfig(vllm_device='auto')\nif x:\n    a.beta = 0.0", "undetermined"),
+        (f"{IMPORT}C = {{'b': 0.1}}\nGRPOConfig(beta=C['b'], vllm_device='a')", "token_forward_kl"),
+        (
+            f"{IMPORT}class C:\n  b: float = field(default=1)\nGRPOConfig(beta=C.b, vllm_device=1)",
+            "token_forward_kl",
+        ),
+        (
+            f"{IMPORT}import os\nb = float(os.environ.get('B', '0'))\nGRPOConfig(beta=b)",
+            "no_kl",
+        ),
+        (f"{IMPORT}GRPOConfig(beta=beta())", "undetermined"),
+        (f"{IMPORT}GRPOConfig(**settings)", "undetermined"),
+        (f"{IMPORT}RLOOConfig(kl_coef=0.1, rloo_k=4)", "unbiased_reverse_kl"),
+        ("import unsloth\n" + IMPORT + "GRPOConfig(num_generations=4)", "token_forward_kl"),
+        ("import verifiers as vf\na = vf.grpo_defaults(run_name='x')", "token_forward_kl"),
+        (
+            "import verifiers as vf\na = vf.grpo_defaults(run_name='x')\na.micro_batch_size = 8",
+            "undetermined",
+        ),
+    ],
+)
+def test_python(text: str, verdict: str) -> None:
+    assert only(text, "train.py").term_verdict == verdict
+
+
+def test_recipes() -> None:
+    flat = "model_name_or_path: m\nnum_generations: 8\nbeta: 0.01\nvllm_device: auto\n"
+    assert only(flat, "config_demo.yaml").term_verdict == "token_forward_kl"
+    hydra = "trainer:\n  _target_: trl.GRPOConfig\n  beta: 0.01\n  vllm_device: auto\n"
+    assert only(hydra, "grpo.yaml").kl_in_loss.beta == 0.01
+    command = "accelerate launch src/open_r1/grpo.py --config recipes/c.yaml --beta 0"
+    found = audit(command, "run.sh", files={"recipes/c.yaml": flat})
+    assert [each.verdict for each in found] == ["no_kl"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from mine import GRPOConfig\nGRPOConfig(beta=0.1)", "train.py"),
+        ("class GRPOConfig: ...\nGRPOConfig(beta=0.1)", "train.py"),
+        ("swift rlhf --rlhf_type grpo --num_generations 8 --beta 0.1", "run.sh"),
+        ("python -m verl.trainer.main --num_generations 8 --beta 0.1", "run.sh"),
+        ("python grpo.py --lr 1e-5", "run.sh"),
+        ("model: m\nbeta: 0.1\nlearning_rate: 1", "dpo.yaml"),
+    ],
+)
+def test_what_is_not_trls(text: str, name: str) -> None:
+    try:
+        libraries = [each.library for each in audit(text, name)]
+    except UnreadableScript:
+        libraries = []
+    assert "trl" not in libraries
+
+
+def test_the_regime_and_what_surrounds_the_kl() -> None:
+    found = only(
+        f"{TRL} --beta 0.04 --steps_per_generation 8 --gradient_accumulation_steps 2 --use_vllm "
+        "--loss_type grpo --entropy_coef 0.01 --sync_ref_model",
+        release="1.16.0",
+    )
+    assert found.regime.on_policy is False
+    assert "4 updates" in found.regime.why
+    words = " ".join(each.text for each in found.effects)
+    for expected in (
+        "standard deviation of its group (scale_rewards group)",
+        "sequence-level importance masks against vLLM",
+        "1 / its length",
+        "entropy bonus",
+        "every 512 steps it becomes 0.6 of the policy",
+        "the clip [0.8, 1.2]",
+    ):
+        assert expected in words, expected
+    for release, on_policy in (("0.18.0", False), ("", None), ("0.24.0", True)):
+        assert only(f"{IMPORT}RLOOConfig(rloo_k=4)", "x.py", release).regime.on_policy is on_policy
+
+
+def test_keys_are_held_against_their_release() -> None:
+    found = only(f"{TRL} --beta 0.04 --num_generation 8 --vllm_device auto", release="1.16.0")
+    texts = {each.key: each.text for each in found.key_findings}
+    assert "did you mean --num_generations?" in texts["num_generation"]
+    assert "another release has it" in texts["vllm_device"]
+
+
+def test_the_history_is_what_the_releases_themselves_say() -> None:
+    for version in VERSIONS:
+        for script in SCRIPTS:
+            imported, read = options(script, version), own_options(script)[version]
+            assert {k: o.default for k, o in read.items()} == {k: imported[k].default for k in read}
+
+
+def test_a_change_that_the_release_offers() -> None:
+    found = only(f"{TRL} --beta 0.04", release="1.9.2")
+    assert [e.text for c in found.changes for e in c.edits] == ["--use_bias_correction_kl True"]
+    assert not only(f"{TRL} --beta 0.04", release="0.18.0").changes

@@ -1,0 +1,218 @@
+"""What TRL's dialect predicts, and what TRL does: rollouts of real runs, replayed.
+
+TRL itself trains a few steps and writes its rollouts. The embedded trainer's advantages and
+objective, in the dialect of the release, then go over the same tokens from the same policy.
+"""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from backends.micro.objective import Experience, objective, penalty, shaped_advantages
+from backends.trl import BACKEND
+from orchestrator import plugins
+from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.library.rollout_dump import RolloutBatch, read
+from orchestrator.records import AttemptPaths, Cell
+from orchestrator.settings import Kl, Loss, Model
+from tests.backends.environments import cpu_python
+from tests.backends.shipped import write
+from tests.backends.trl.cells import cell
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
+
+K1 = Kl(estimator="k1", placement="reward", beta=0.2)
+K3 = Kl(estimator="k3", placement="loss", beta=0.2)
+RHO = Kl(estimator="rho_k3", placement="loss", beta=0.2)
+LENGTHS = Loss(aggregation="constant", constant_tokens=6)
+CELLS = {
+    "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
+    "rho_k3, two minibatches": ("1.16.0", RHO, {"minibatches": 2}),
+    "k3, grpo, token mean": ("1.16.0", K3, {"advantage": "grpo", "loss": Loss()}),
+    "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
+    "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
+    "1.9.2, rho_k3, dr_grpo": ("1.9.2", RHO, {"advantage": "dr_grpo", "loss": LENGTHS}),
+}
+FP32 = 2e-4
+"""Relative: sums of fp32 in another order, over a few updates."""
+
+
+class Trained(NamedTuple):
+    """A real run, and the cell that it was."""
+
+    cell: Cell
+    batches: Sequence[RolloutBatch]
+    folder: Path
+
+
+def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
+    """Train a cell with the library, in its own environment. Return the attempt's folder."""
+    place = AttemptPaths(
+        folder / "plan", folder / "attempts" / str(attempt), folder / "checkpoints"
+    )
+    plan = BACKEND.translate(made, place)
+    for each in (place.plan_dir / "data", place.attempt_dir):
+        each.mkdir(parents=True, exist_ok=True)
+    write(plan, place.plan_dir)
+    shipped = plugins.shipped_prompts("micro:sort", 64)
+    assert shipped is not None
+    rows = [json.dumps({"prompt": q, "label": a}) for q, a in shipped.train]
+    (place.plan_dir / "data" / "train.jsonl").write_text("\n".join(rows) + "\n")
+    policy = plugins.shipped_policy(made.settings.model.path)
+    if policy is not None:
+        (place.plan_dir / "model").symlink_to(policy)
+    done = subprocess.run(
+        [cpu_python("trl", str(made.settings.backend.version)), *plan.argv[1:]],
+        cwd=place.plan_dir,
+        env={**os.environ, **plan.env, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place.attempt_dir
+
+
+@cache
+def trained(name: str, folder: Path) -> Trained:
+    """Train a cell with the library for two rollout batches, and keep its rollouts."""
+    version, kl, changes = CELLS[name]
+    made = cell(kl, version=version, steps=2 * changes.get("minibatches", 1), **changes)  # type: ignore[arg-type]
+    cadence = made.cadence.model_copy(update={"dump_rollouts": True})
+    dump = launched(made.model_copy(update={"cadence": cadence}), folder) / "rollouts"
+    return Trained(made, list(read([dump])), dump)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("replayed ü")
+
+
+def padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:
+    """[N, T], zeros at the end."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def log_probabilities(model: Any, batch: RolloutBatch, which: Sequence[int]) -> torch.Tensor:
+    """[n, T] of the responses' tokens; 0 where there is none."""
+    longest = max(map(len, batch.responses))
+    found = []
+    for index in which:
+        prompt, response = batch.prompts[index], batch.responses[index]
+        logits = model(torch.tensor([[*prompt, *response]])).logits[0] / batch.temperature
+        picked = logits[len(prompt) - 1 : -1].log_softmax(-1)
+        own = picked.gather(1, torch.tensor(response)[:, None])[:, 0]
+        found.append(torch.cat([own, own.new_zeros(longest - len(response))]))
+    return torch.stack(found)
+
+
+def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
+    """The worst relative difference of each quantity between the library and the dialect."""
+    from transformers import AutoModelForCausalLM
+
+    settings, worst = run.cell.settings, dict[str, float]()
+
+    def compare(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
+        worst[name] = max(worst.get(name, 0.0), gap)
+
+    policy = AutoModelForCausalLM.from_pretrained(plugins.shipped_policy(settings.model.path))
+    policy.train()
+    reference = copy.deepcopy(policy).eval()
+    adam = torch.optim.AdamW(
+        policy.parameters(), lr=settings.optimizer.learning_rate, weight_decay=0
+    )
+    size = settings.rollout.group_size
+    for batch in run.batches:
+        count = len(batch.responses)
+        mask = padded([[1.0] * len(row) for row in batch.responses])
+        with torch.no_grad():
+            old = log_probabilities(policy, batch, range(count))
+            fixed = log_probabilities(reference, batch, range(count))
+        if batch.logp_policy is not None:
+            compare("log-probabilities", old, padded(batch.logp_policy))
+        if batch.logp_reference is not None:
+            compare("reference", fixed, padded(batch.logp_reference))
+        grouped = [x.view(-1, size, x.shape[-1]) for x in (old, fixed, mask)]
+        lost = penalty(settings.kl, grouped[0], grouped[1], grouped[2], dialect)
+        rewards = torch.tensor(batch.rewards).view(-1, size)
+        gains = shaped_advantages(
+            settings.advantage.estimator, rewards, settings.kl.beta, lost, dialect
+        ).reshape(count, -1)
+        assert batch.advantages is not None
+        compare("advantages", gains[:, 0], padded(batch.advantages)[:, 0])
+        norms = []
+        for which in batch.updates or []:
+            rows = torch.tensor(which)
+            part = [x[rows][:, None] for x in (mask, old, fixed, gains)]
+            none = torch.zeros(len(which), 1)
+            made = Experience(part[0], part[0], part[0], part[1], part[2], none, none, part[3])
+            logp = log_probabilities(policy, batch, which)[:, None]
+            value = objective(settings.loss, settings.kl, logp, made, dialect).loss
+            adam.zero_grad()
+            value.backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0))
+            adam.step()
+        compare(
+            "gradient norm", torch.stack(norms).mean(), torch.tensor(batch.observed["grad_norm"])
+        )
+        saved = torch.load(run.folder / f"weights-{batch.step}.pt")
+        state = policy.state_dict()
+        for name, weights in saved.items():
+            compare("weights", state[name], weights)
+    return worst
+
+
+def test_a_renewed_reference_policy_survives_a_resume(home: Path) -> None:
+    """TRL saves no reference policy. Prompts are messages here, through the chat template."""
+    folder, policy = home / "renewed", home / "policy"
+    shipped = plugins.shipped_policy("micro:elder")
+    assert shipped is not None
+    shutil.copytree(shipped, policy)
+    file = policy / "tokenizer_config.json"
+    template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+    renewed = K3.model_copy(update={"reset_reference_every_steps": 2})
+    made = cell(renewed, every=2, model=Model(name="elder", path=str(policy)))
+    first = list(BACKEND.read_metrics(launched(made, folder)))
+    terms = [point.values["train/kl_term"] for point in first]
+    assert terms[0] == terms[2] == 0, "the policy has just become its reference"
+    assert min(terms[1], terms[3]) > 0
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-4")
+    second = list(BACKEND.read_metrics(launched(made, folder, attempt=2)))
+    assert [point.step for point in second] == [3, 4]
+    for before, after in zip(first[2:], second, strict=True):
+        same = ("train/kl_term", "train/grad_norm", "train/reward_mean", "train/entropy")
+        assert [before.values[x] for x in same] == [after.values[x] for x in same]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_dialect_predicts_what_the_library_does(name: str, home: Path) -> None:
+    run = trained(name, home / str(list(CELLS).index(name)))
+    assert len(run.batches) == 2
+    worst = replay(run, BACKEND.semantics(run.cell.settings.backend.version).dialect)
+    assert {"advantages", "gradient norm", "weights"} <= worst.keys()
+    print(name, worst)
+    assert max(worst.values()) <= FP32, worst
+
+
+def test_a_wrong_dialect_is_caught(home: Path) -> None:
+    """Ratios of tokens where RLOOTrainer has one a response; another epsilon than 1e-4."""
+    name = "k1.reward, two minibatches"
+    run = trained(name, home / str(list(CELLS).index(name)))
+    told = BACKEND.semantics(None).dialect
+    tokens = replay(run, told.model_copy(update={"ratio_level": "token"}))
+    assert tokens["weights"] > 5 * FP32, tokens
+    other = "k3, grpo, token mean"
+    divided = replay(trained(other, home / str(list(CELLS).index(other))), PLAIN)
+    assert divided["advantages"] > FP32 / 4, divided
