@@ -6,7 +6,6 @@ from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
 from backends.openrlhf.flags import VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from backends.openrlhf.marks import MARKS
-from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 
 
@@ -26,12 +25,6 @@ class OpenRLHF(LibraryBackend):
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the audit's reading of a launch; None if it does not start OpenRLHF."""
-        from backends.openrlhf.audit import audit
-
-        return audit(launch)
 
 
 BACKEND = OpenRLHF()

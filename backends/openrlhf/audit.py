@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
@@ -25,11 +26,20 @@ from orchestrator.library.launches import (
     InLoss,
     InReward,
     Launch,
+    LaunchChange,
     LaunchReading,
     Rule,
+    Surroundings,
+    TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
+from orchestrator.library.releases import (
+    Releases,
+    load_releases,
+    merged_table,
+    nearest,
+    numbers,
+)
 
 FLAT = {
     "coefficient": "init_kl_coef",
@@ -40,6 +50,20 @@ FLAT = {
     "advantage": "advantage_estimator",
     "group": "n_samples_per_prompt",
     "target": "kl_target",
+    "rollouts": "rollout_batch_size",
+    "batch": "train_batch_size",
+    "epochs": "max_epochs",
+    "async": "async_train",
+    "partial": "partial_rollout",
+    "mode": "policy_loss_type",
+    "no_std": "no_advantage_std_norm",
+    "entropy": "entropy_loss_coef",
+    "clip": "eps_clip",
+    "aggregation": "loss_agg_mode",
+    "correction": "enable_vllm_is_correction",
+    "correction_kind": "vllm_is_correction_type",
+    "lambd": "lambd",
+    "gamma": "gamma",
 }
 DOTTED = {
     "coefficient": "algo.kl.init_coef",
@@ -50,6 +74,20 @@ DOTTED = {
     "advantage": "algo.advantage.estimator",
     "group": "rollout.n_samples_per_prompt",
     "target": "algo.kl.target",
+    "rollouts": "rollout.batch_size",
+    "batch": "train.batch_size",
+    "epochs": "train.max_epochs",
+    "async": "train.async_enable",
+    "partial": "train.partial_rollout_enable",
+    "mode": "actor.policy_loss_type",
+    "no_std": "algo.advantage.no_std_norm",
+    "entropy": "actor.entropy_coef",
+    "clip": "actor.eps_clip",
+    "aggregation": "actor.loss_agg_mode",
+    "correction": "algo.advantage.is_correction_enable",
+    "correction_kind": "algo.advantage.is_correction_type",
+    "lambd": "algo.advantage.lambd",
+    "gamma": "algo.advantage.gamma",
 }
 DEFAULTS = {
     "coefficient": "0.01",
@@ -59,11 +97,36 @@ DEFAULTS = {
     "unbiased": "false",
     "advantage": "gae",
     "group": "1",
+    "rollouts": "1024",
+    "batch": "128",
+    "epochs": "1",
+    "async": "false",
+    "partial": "false",
+    "mode": "ppo",
+    "no_std": "false",
+    "entropy": "0",
+    "clip": "0.2",
+    "aggregation": "token-mean",
+    "correction": "false",
+    "correction_kind": "tis",
 }
-SWITCHES = ("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3", "algo.kl.unbiased_gradient")
+SWITCHES = (
+    *("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3", "algo.kl.unbiased_gradient"),
+    *(
+        names[key]
+        for names in (FLAT, DOTTED)
+        for key in ("async", "partial", "no_std", "correction")
+    ),
+)
 """Flags without a value."""
+LEVEL, LEVEL_MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
+GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+"""Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
 FIRST_DOTTED, FIRST_LOSS, FIRST_ESTIMATOR = "0.10.2", "0.6.0", "0.6.4"
+FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
+"""Before them, the policy loss, and the KL in the loss, averages each response's tokens first."""
+FIRST_RLOO_PLAIN, FIRST_CLAMP, FIRST_DR_GRPO, FIRST_NO_STD_FLAG = "0.8.5", "0.8.6", "0.6.4", "0.6.4"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
@@ -100,20 +163,20 @@ def _completed(
     flags: dict[str, list[Given]], table: ReleaseTable
 ) -> tuple[dict[str, list[Given]], list[Rule]]:
     """Return the flags by their full names, and a rule for each one that was abbreviated."""
-    found: dict[str, list[Given]] = {}
+    given: dict[str, list[Given]] = {}
     rules = []
     for name, values in flags.items():
         full = (name,) if name in releases().keys else completed(name, table.keys)
         if len(full) == 1 and full[0] != name:
             text = f"--{name} is an abbreviation: argparse takes it for --{full[0]}"
             rules.append(Rule(text, "Python's argparse: allow_abbrev"))
-        found.setdefault(full[0] if len(full) == 1 else name, []).extend(values)
-    return found, rules
+        given.setdefault(full[0] if len(full) == 1 else name, []).extend(values)
+    return given, rules
 
 
 def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
     """Return the flags and their release's table, or the table of all releases if it has none."""
-    own = own_tables().get(version)
+    own = own_tables().get(version) or releases().table(version)
     return HeldKeys(
         flags,
         "argparse",
@@ -144,12 +207,12 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
     """Return each flag with the word after it as its value, unless that word is a flag."""
-    found: dict[str, list[Given]] = {}
+    flags: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
         if match is None:
             continue
-        name = match[1] if "." in match[1] else match[1].replace("-", "_")
+        name = match[1]
         value: str | None = match[2]
         lines, why = word.lines, word.why
         following = words[i + 1] if i + 1 < len(words) else None
@@ -158,26 +221,28 @@ def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
             lines, why = (*lines, *following.lines), following.why
         mark = "=" if match[2] is not None else ""
         given = Given(unquoted(value or "true"), tuple(dict.fromkeys(lines)), why, mark)
-        found.setdefault(name, []).append(given)
-    return found
+        flags.setdefault(name, []).append(given)
+    return flags
 
 
 def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
     pinned = launch.versions.get("openrlhf")
-    told = releases()
+    known_releases = releases()
     if pinned is not None:
         version, _, why = pinned.partition(" ")
-        return told.versions[nearest(told.versions, version)], f"{version}: {why}"
+        return known_releases.versions[
+            nearest(known_releases.versions, version)
+        ], f"{version}: {why}"
     if "algo.kl.unbiased_gradient" in keys.given:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
-    fitting, _ = told.accepting(keys.given)
+    fitting, _ = known_releases.accepting(keys.given)
     at = fitting[-1]
-    gone = told.excluding(keys.given, at)
+    gone = known_releases.excluding(keys.given, at)
     if dotted:
-        return told.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
+        return known_releases.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
     if gone:
-        return told.versions[at], f"the newest release that has --{gone[0]}"
-    return told.versions[at], "the newest release that fits its flags"
+        return known_releases.versions[at], f"the newest release that has --{gone[0]}"
+    return known_releases.versions[at], "the newest release that fits its flags"
 
 
 class _Judge:
@@ -201,7 +266,7 @@ class _Judge:
         on = None if beta is None else beta > 0
         reward, loss = InReward(False), InLoss(False)
         if on is not False and in_loss:
-            loss = InLoss(on, estimator, beta, straight and estimator != "k2")
+            loss = InLoss(on, estimator, beta, straight, weighted=straight)
         elif on is not False:
             reward = InReward(on, estimator, beta)
         return LaunchReading(
@@ -218,10 +283,128 @@ class _Judge:
             contradictions=tuple(self._doubled()),
             settings=tuple(keys.settings),
             rules=tuple(self._rules(in_loss, straight)),
-            change=tuple(self._change(beta, estimator)),
+            changes=tuple(self._changes(beta, estimator, bool(loss.active))),
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
+            regime=self._regime(),
+            surroundings=self._surroundings(),
         )
+
+    def _regime(self) -> TrainingRegime:
+        """Return the regime: on-policy if each batch of rollouts serves one train step."""
+        keys, names = self.keys, self.names
+        for name in ("async", "partial"):
+            on = keys.switch(names[name])
+            if on:
+                why = f"--{names[name]} samples while the policy is updated"
+                return TrainingRegime(False, why)
+            if on is None:
+                return TrainingRegime(None, keys.why_unknown(names[name]))
+        sizes = {
+            name: keys.number(names[name]) for name in ("rollouts", "group", "batch", "epochs")
+        }
+        unread = [f"--{names[name]}" for name, size in sizes.items() if not size]
+        rollouts, group, batch, epochs = sizes.values()
+        if not rollouts or not group or not batch or not epochs:
+            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+        steps = max(rollouts * group // batch, 1) * epochs
+        if steps == 1:
+            return TrainingRegime(True, "one train step for each batch of rollouts")
+        return TrainingRegime(
+            False,
+            f"{steps:g} train steps for each batch of rollouts (--{names['rollouts']} {rollouts:g} "
+            f"× --{names['group']} {group:g}, --{names['batch']} {batch:g}, --{names['epochs']} "
+            f"{epochs:g})",
+        )
+
+    def _surroundings(self) -> Surroundings:
+        """Return what stands around the KL.
+
+        The group's baseline, and the division by its deviation, come before the KL is subtracted.
+        Whitening over the batch comes after it.
+        """
+        keys, names, old = self.keys, self.names, numbers(self.version)
+        advantage = keys.text(names["advantage"]) or ""
+        whitened = advantage in ("gae", "reinforce", "reinforce_baseline") or (
+            advantage == "rloo" and old < numbers(FIRST_RLOO_PLAIN)
+        )
+        no_std = keys.switch(names["no_std"])
+        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        unread = []
+        if advantage == "group_norm":
+            divided = "group_std"
+        elif whitened and not no_std:
+            divided = "batch_std"
+        elif advantage not in (*GROUPED, "gae", "reinforce", "flash_reinforce"):
+            divided = None
+            unread.append(
+                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
+                "in orch's table of OpenRLHF's"
+            )
+        gspo = keys.text(names["mode"]) == "gspo"
+        averaged = old < numbers(FIRST_TOKEN_MEAN) or gspo
+        averaged = averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        kl_averaged = old < numbers(FIRST_KL_TOKEN_MEAN)
+        kl_averaged = kl_averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        correction = self._correction()
+        ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
+        ratio: Literal["token", "sequence_mean", "none"] = "sequence_mean" if gspo else "token"
+        if ahead and not correction:
+            ratio = "none"
+        clip = keys.number(names["clip"])
+        return Surroundings(
+            advantage_divided_by=divided,
+            division_includes_kl=divided != "group_std",
+            divided_because=f"--{names['advantage']} {advantage}",
+            own_rollout_in_mean=advantage in ("reinforce_baseline", "group_norm", "dr_grpo"),
+            baseline_includes_kl=advantage not in GROUPED,
+            loss_mode="GSPO" if gspo else "",
+            ratio=ratio,
+            clip=(clip, clip) if clip is not None else None,
+            correction=correction,
+            length_weighted=averaged,
+            kl_loss_factor=1.0 if averaged == kl_averaged else None,
+            aggregation_because="openrlhf/models/loss.py: PolicyLoss",
+            entropy=keys.number(names["entropy"]) or 0.0,
+            discount=self._discount(advantage),
+            controller=f"--{names['target']}" if keys.has(names["target"]) else "",
+            clamps=("the KL is held within ±10 a token, without gradient beyond",)
+            if old >= numbers(FIRST_CLAMP)
+            else (),
+            unread=tuple(unread),
+        )
+
+    def _discount(self, advantage: str) -> str:
+        """Return λ and γ where they are not 1. Only GAE reads them; λ was 0.95 in 0.4."""
+        if advantage != "gae":
+            return ""
+        readings = []
+        first = 0.95 if numbers(self.version) < (0, 5) else 1.0
+        for name, default in (("lambd", first), ("gamma", 1.0)):
+            key = self.names[name]
+            value = self.keys.number(key) if self.keys.has(key) else default
+            if value is not None and value != 1:
+                readings.append(f"--{key} {value:g}")
+        return ", ".join(readings)
+
+    def _correction(self) -> str:
+        """Return the weights against the rollout engine in words; empty without them."""
+        keys, names = self.keys, self.names
+        if keys.has(LEVEL):
+            level = keys.text(LEVEL)
+            if level in ("token", "seq"):
+                mode = keys.text(LEVEL_MODE) if keys.has(LEVEL_MODE) else "mask"
+                kind = "masked" if mode == "mask" else "truncated"
+                return f"{level}-level {kind} importance sampling"
+            return ""
+        if not keys.switch(names["correction"]):
+            return ""
+        named = keys.text(names["correction_kind"]) or "of a kind that is not known"
+        return {
+            "tis": "token-level truncated importance sampling",
+            "icepop": "token-level IcePop's masks",
+            "seq-mask-tis": "token-level truncated importance sampling with masked responses",
+        }.get(named, f"importance sampling ({named})")
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
@@ -264,8 +447,8 @@ class _Judge:
         actor = "openrlhf/trainer/ray/ppo_actor.py: training_step"
         moved = f"--{names['in_loss']} moves the KL from the reward to the loss"
         always = "the KL is subtracted from the reward of each token, whether or not a flag says so"
-        told = (moved, actor) if in_loss else (always, "openrlhf/models/utils.py: compute_reward")
-        yield self._rule(*told)
+        rule = (moved, actor) if in_loss else (always, "openrlhf/models/utils.py: compute_reward")
+        yield self._rule(*rule)
         yield self._rule(
             f"--{names['coefficient']} is 0.01 unless given; at 0 there is no reference model",
             "openrlhf/cli/train_ppo_ray.py" if not in_loss else maker,
@@ -280,14 +463,31 @@ class _Judge:
     def _rule(self, text: str, source: str) -> Rule:
         return Rule(text, f"OpenRLHF {self.version}, {source}")
 
-    def _change(self, beta: float | None, estimator: str | None) -> Iterator[Edit]:
+    def _changes(
+        self, beta: float | None, estimator: str | None, in_loss: bool
+    ) -> Iterator[LaunchChange]:
+        """Yield the changes to a term that is not criticised, the smallest first."""
         keys, names = self.keys, self.names
-        for name in ("in_loss", "old_k3", "unbiased"):
-            if keys.has(names[name]):
-                yield Edit(names[name], None, keys.lines(names[name]))
-        if estimator != "k1" and not keys.has(names["old_k3"]):
-            flag = names["estimator"]
-            yield Edit(flag, f"--{flag} k1", keys.lines(flag)[:1])
-        if not beta:
-            flag = names["coefficient"]
-            yield Edit(flag, f"--{flag} 0.01", keys.lines(flag)[:1])
+        older = tuple(self._removed("old_k3"))
+        kind = names["estimator"]
+        named = numbers(self.version) >= numbers(FIRST_ESTIMATOR)
+        to_k1 = Edit(kind, f"--{kind} k1", keys.lines(kind)[:1])
+        to_k2 = Edit(kind, f"--{kind} k2", keys.lines(kind)[:1])
+        weight = names["coefficient"]
+        on = () if beta else (Edit(weight, f"--{weight} 0.01", keys.lines(weight)[:1]),)
+        if in_loss:
+            if numbers(self.version) >= numbers(NEWEST):
+                flag = names["unbiased"]
+                added = (Edit(flag, f"--{flag}"),)
+                yield LaunchChange("the reverse KL of each token, with its importance ratio", added)
+            if named:
+                yield LaunchChange("k2 in the loss", (*older, to_k2))
+        needed = (to_k1,) if estimator != "k1" and named else ()
+        yield LaunchChange(
+            "k1 in the reward", (*self._removed("in_loss", "unbiased"), *older, *needed, *on)
+        )
+
+    def _removed(self, *flags: str) -> Iterator[Edit]:
+        for flag in flags:
+            if self.keys.has(self.names[flag]):
+                yield Edit(self.names[flag], None, self.keys.lines(self.names[flag]))

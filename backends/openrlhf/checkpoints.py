@@ -7,12 +7,12 @@ checkpoints/global_step-x<m>/_actor               DeepSpeed's state, for resumin
 """
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.library.checkpoints import is_complete
 from orchestrator.records import Checkpoint
 
 _STEPS, _BATCHES, _FINAL = (
@@ -23,7 +23,6 @@ _STEPS, _BATCHES, _FINAL = (
 STEPS_DIR = "global_step-x{}"
 """Directory whose `global_step<n>` are n rollout batches of so many train steps each."""
 FINAL_DIR = "step-{}"
-MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def steps_per_batch(name: str) -> int | None:
@@ -40,8 +39,8 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 
     Of two with one step, return the last of the run.
     """
-    found = {step: path for step, path in _saved(checkpoints_dir) if is_whole(path)}
-    return [Checkpoint(step, found[step]) for step in sorted(found)]
+    complete = {step: path for step, path in _saved(checkpoints_dir) if is_complete(path)}
+    return [Checkpoint(step, complete[step]) for step in sorted(complete)]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
@@ -67,31 +66,3 @@ def _directories(root: Path) -> list[tuple[str, Path]]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         return sorted((entry.name, Path(entry)) for entry in entries if entry.is_dir())
     return []
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Return True if a checkpoint has its configuration, its tokenizer and all its weights.
-
-    The library writes the tokenizer last.
-    """
-    try:
-        for name in ("config.json", "tokenizer_config.json"):
-            json.loads((checkpoint / name).read_bytes())
-        shards = {MODEL}
-        if (checkpoint / INDEX).exists():
-            shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
-        return bool(shards) and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _is_whole_tensors(path: Path) -> bool:
-    """Return True if a safetensors file is as long as its header says."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if length > size:
-            return False
-        header = json.loads(file.read(length))
-    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    return bool(ends) and size == 8 + length + max(ends)

@@ -33,6 +33,7 @@ _NEWEST = Dialect(
     decay_of="matrices",
     warmup_from_zero=True,
     staleness="up_to",
+    precision=("bf16", "bf16", "bf16"),
 )
 _FLAT = _NEWEST.model_copy(
     update={

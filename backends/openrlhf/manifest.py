@@ -5,7 +5,7 @@ holds what no flag can say.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
@@ -89,13 +89,37 @@ def _needed(launch: Values, part: str, name: str) -> Any:
     return ABSENT if needs is None else needs[part].get(name, ABSENT)
 
 
-def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("data.prompt_dataset",)) -> Row:
+def num_copies(settings: Settings) -> int:
+    """Return how often the prompt file is named so that it has at least num_rows."""
+    return math.ceil(num_rows(settings) / (settings.data.num_prompts or 1))
+
+
+def _path_account(settings: Settings) -> Account:
+    copies, rows = num_copies(settings), num_rows(settings)
+    if copies == 1 and rows == settings.data.num_prompts:
+        return "exact", "one shuffle over the prompt file, which `orch data prepare` makes"
+    if copies == 1:
+        return "approximated", f"only the first {rows} prompts of the file are used (max_samples)"
+    return (
+        "approximated",
+        (
+            f"prompts are drawn from {copies} copies of the file, shuffled together and cut by "
+            "max_samples: a prompt may come twice in a batch, and in no batch of a pass"
+        ),
+    )
+
+
+def _prompts(
+    name: str,
+    account: Account | Callable[[Settings], Account] = ("exact", ""),
+    shows: tuple[str, ...] = ("data.prompt_dataset",),
+) -> Row:
     return Row(
         f"data.{name}",
         carried_by=NEEDS,
         offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
         read=lambda launch: _needed(launch, "prompts", name),
-        account=("exact", note),
+        account=account,
         shows=shows,
     )
 
@@ -111,9 +135,14 @@ def _number(launch: Any, flag: str) -> float:
     return float(launch[flag])
 
 
-def _pair(launch: Any, flag: str) -> tuple[float, float]:
-    first, second = launch[flag]
-    return first, second
+def _item(flag: str, at: int, absent: object = None) -> Callable[[Values], object]:
+    """Return a reader of one of a flag's two numbers; ABSENT where they are the pair `absent`."""
+
+    def read(launch: Any) -> object:
+        first, second = launch[flag]
+        return ABSENT if (first, second) == absent else (first, second)[at]
+
+    return read
 
 
 def _minibatches(launch: Any) -> int:
@@ -133,11 +162,6 @@ def _train_steps(launch: Any) -> int:
 
 def _clip(launch: Any) -> Any:
     return launch["actor.eps_clip_low_high"]
-
-
-def _side_of_clip(launch: Any, side: int) -> object:
-    pair = _clip(launch)
-    return ABSENT if pair == NO_CLIP else pair[side]
 
 
 def _no_kl(launch: Any) -> bool:
@@ -166,9 +190,23 @@ def _unbiased_estimator(launch: Any) -> object:
     asked = _needed(launch, "asked", "kl.estimator")
     name = f"{value}+" if asked is ABSENT else asked
     if UNBIASED.get(name) != value:
-        told = f"{NEEDS} asks for {name}, the flags for the value of {value}"
-        raise SpecError("OpenRLHF launch", [Fault(told)])
+        sentence = f"{NEEDS} asks for {name}, the flags for the value of {value}"
+        raise SpecError("OpenRLHF launch", [Fault(sentence)])
     return name
+
+
+def _asked_of(launch: Values, name: str) -> object:
+    """Return a field that needs.json names only where a cell sets it."""
+    asked = _needed(launch, "asked", name)
+    return None if asked is ABSENT else asked
+
+
+def _trained_in(launch: Any) -> object:
+    """Return the format of the flag. bf16 is its default, which a cell may leave unset."""
+    given = launch["ds.param_dtype"]
+    if given != "bf16":
+        raise KeyError(given)
+    return _asked_of(launch, "precision.training")
 
 
 # ------------------------------------------------------------------------ accounts and advice
@@ -205,6 +243,14 @@ def _reward_advice(estimator: str) -> str:
     return f"It weighs no reward by a ratio; the nearest is kl.estimator={plain}."
 
 
+def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:
+    """Return the meanings of a number format of which the library has bf16 only."""
+    return (
+        Meaning(None, "bf16", note=f"OpenRLHF's own: bf16 {note}"),
+        Meaning("bf16", "bf16", note=note),
+    )
+
+
 def _differs(when: bool, note: str, exact: str = "") -> Account:
     return ("approximated", note) if when else ("exact", exact)
 
@@ -238,17 +284,11 @@ MODEL_AND_DATA = (
             ),
         ),
     ),
-    _prompts("name", NAME, shows=()),
-    _prompts(
-        "path",
-        "the prompt file, made by `orch data prepare`, is named as often as it takes, and "
-        "max_samples cuts the sum; one shuffle over all of it, so a prompt may come twice in a "
-        "batch",
-        shows=("data.prompt_dataset", "data.max_samples"),
-    ),
-    _prompts("split", "applied when the prompt file is made"),
-    _prompts("num_prompts", "a shorter file would end training early, without a word"),
-    _prompts("instruction", "already part of each prompt of the file"),
+    _prompts("name", ("exact", NAME), shows=()),
+    _prompts("path", _path_account, shows=("data.prompt_dataset", "data.max_samples")),
+    _prompts("split", ("exact", "applied when the prompt file is made")),
+    _prompts("num_prompts", ("exact", "a shorter file would end training early, without a word")),
+    _prompts("instruction", ("exact", "already part of each prompt of the file")),
     Row(
         "data.reward",
         carried_by=NEEDS,
@@ -320,19 +360,15 @@ OBJECTIVE = (
         offer=(Meaning(None, NO_CLIP),),
         read=lambda launch: None if _clip(launch) == NO_CLIP else ABSENT,
     ),
-    Row(
-        "loss.clip.low",
-        _CLIP,
-        offer=Number(),
-        write=lambda s: s.loss.clip and (s.loss.clip.low, s.loss.clip.high),
-        read=lambda launch: _side_of_clip(launch, 0),
-    ),
-    Row(
-        "loss.clip.high",
-        _CLIP,
-        offer=Number(),
-        write=lambda s: s.loss.clip and (s.loss.clip.low, s.loss.clip.high),
-        read=lambda launch: _side_of_clip(launch, 1),
+    *(
+        Row(
+            f"loss.clip.{side}",
+            _CLIP,
+            offer=Number(),
+            write=lambda s: s.loss.clip and (s.loss.clip.low, s.loss.clip.high),
+            read=_item(_CLIP, at, absent=NO_CLIP),
+        )
+        for at, side in enumerate(("low", "high"))
     ),
     Row(
         "loss.clip.dual",
@@ -444,19 +480,15 @@ OPTIMIZER = (
             s.optimizer.weight_decay > 0, "biases and norm weights are left out"
         ),
     ),
-    Row(
-        "optimizer.beta1",
-        _BETAS,
-        offer=Number(),
-        write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
-        read=lambda launch: _pair(launch, _BETAS)[0],
-    ),
-    Row(
-        "optimizer.beta2",
-        _BETAS,
-        offer=Number(),
-        write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
-        read=lambda launch: _pair(launch, _BETAS)[1],
+    *(
+        Row(
+            f"optimizer.beta{at + 1}",
+            _BETAS,
+            offer=Number(),
+            write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
+            read=_item(_BETAS, at),
+        )
+        for at in (0, 1)
     ),
     Row("optimizer.epsilon", "actor.adam.eps", offer=Number(), since=NEWEST),
     Row(
@@ -551,6 +583,38 @@ RUN = (
 )
 
 
+_ENGINES = (
+    "Its engines are built in bfloat16 and refuse weights of another type (vllm_worker_wrap). Set "
+    "{}=bf16."
+)
+PRECISION = (
+    Row(
+        "precision.training",
+        "ds.param_dtype",
+        offer=_asked_as_bf16(
+            "of the passes and of the gradients; DeepSpeed's AdamW keeps the weights in fp32"
+        ),
+        read=_trained_in,
+        advice=_ENGINES.format("precision.training"),
+    ),
+    Row(
+        "precision.rollout",
+        carried_by="the library's engines, which it builds in bfloat16",
+        offer=_asked_as_bf16("it builds its engines in bfloat16"),
+        read=lambda launch: _asked_of(launch, "precision.rollout"),
+        advice=_ENGINES.format("precision.rollout"),
+    ),
+    Row(
+        "precision.checkpoint",
+        carried_by="DeepSpeed's consolidated 16-bit weights",
+        offer=_asked_as_bf16("it saves DeepSpeed's consolidated 16-bit weights"),
+        read=lambda launch: _asked_of(launch, "precision.checkpoint"),
+        advice="It saves DeepSpeed's consolidated 16-bit weights, and has no flag for others. Set "
+        "precision.checkpoint=bf16.",
+    ),
+)
+
+
 def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
     """Return the flags on the command line, as the release spells them, and their value."""
     row = carried.row
@@ -568,7 +632,7 @@ def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
 MANIFEST = Manifest(
     library="openrlhf",
     versions=VERSIONS,
-    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN),
+    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN, *PRECISION),
     tables={version: release_table(version) for version in VERSIONS},
     show=_show,
     version_advice="orch knows the flags of these releases only; they were all renamed at 0.10.2. "

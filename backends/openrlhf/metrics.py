@@ -53,17 +53,17 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         if steps is None:
             continue
         files = sorted(directory.glob("events.out.tfevents.*"))
-        seen = Seen()
-        points = (point for file in files for point in _of_events(file, steps, seen, kept))
+        names_seen = Seen()
+        points = (point for file in files for point in _of_events(file, steps, names_seen, kept))
         first = next(points, None)
-        if first is None and not seen.whole:
-            yield from _of_stdout(attempt_dir / "stdout", steps, seen, kept)
-            seen.check(attempt_dir / "stdout", REWARD)
+        if first is None and not names_seen.whole:
+            yield from _of_stdout(attempt_dir / "stdout", steps, names_seen, kept)
+            names_seen.check(attempt_dir / "stdout", REWARD)
             continue
         if first is not None:
             yield first
             yield from points
-        seen.check(directory, LAST, REWARD)
+        names_seen.check(directory, LAST, REWARD)
 
 
 def has_reference(attempt_dir: Path) -> bool:
@@ -98,7 +98,7 @@ class Seen:
                 raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole, name)
 
 
-def _of_events(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[MetricPoint]:
+def _of_events(path: Path, steps: int, names_seen: Seen, kept: Names) -> Iterator[MetricPoint]:
     """Yield one point per step, when the step is complete."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
@@ -106,15 +106,15 @@ def _of_events(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[Metr
         if prefix == "eval":
             continue
         if scalar.step != at:
-            seen.whole.update(values)
+            names_seen.whole.update(values)
             at, values = scalar.step, {}
         values[name if prefix == "train" else scalar.tag] = scalar.value
         if prefix == "train" and name == LAST:
-            seen.whole.update(values)
+            names_seen.whole.update(values)
             yield MetricPoint(at * steps, scalar.time, canonical(values, steps, kept))
 
 
-def _of_stdout(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[MetricPoint]:
+def _of_stdout(path: Path, steps: int, names_seen: Seen, kept: Names) -> Iterator[MetricPoint]:
     if not path.exists():
         return
     year = time.localtime(path.stat().st_mtime).tm_year
@@ -124,7 +124,7 @@ def _of_stdout(path: Path, steps: int, seen: Seen, kept: Names) -> Iterator[Metr
             if match is None or not line.endswith("\n"):
                 continue
             values = {name: float(value) for name, value in _VALUE.findall(match[2])}
-            seen.whole.update(values)
+            names_seen.whole.update(values)
             yield MetricPoint(
                 int(match[1]) * steps, _moment(line, year), canonical(values, steps, kept)
             )

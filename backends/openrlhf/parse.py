@@ -44,8 +44,8 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         ]
         raise SpecError(MODULE, faults) from error
     except (ArithmeticError, TypeError) as error:
-        told = f"the flags make no cell: {type(error).__name__}: {error}"
-        raise SpecError(MODULE, [Fault(told)]) from error
+        sentence = f"the flags make no cell: {type(error).__name__}: {error}"
+        raise SpecError(MODULE, [Fault(sentence)]) from error
 
 
 def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:

@@ -31,11 +31,13 @@ def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     flat = _flat(version)
     flag = "--kl_estimator" if flat else "--algo.kl.estimator"
     known = ("k1", "k2", "k3")
-    found = [(place, name, (flag, name)) for place in ("reward", "loss") for name in known]
+    known_names: list[tuple[str, str, tuple[str, ...]]] = [
+        (place, name, (flag, name)) for place in ("reward", "loss") for name in known
+    ]
     if not flat:
         more = "--algo.kl.unbiased_gradient"
-        found += [("loss", f"{name} {more}", (flag, name, more)) for name in known]  # type: ignore[misc]
-    return found  # type: ignore[return-value]
+        known_names += [("loss", f"{name} {more}", (flag, name, more)) for name in known]
+    return known_names
 
 
 def natives(_version: str) -> dict[str, Any]:
@@ -125,19 +127,19 @@ class OpenRlhf:
 
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
         """The namespace that the library's own parser makes of a launch, checked by it."""
-        seen: list[Any] = []
+        calls: list[Any] = []
         own_argv, sys.argv = sys.argv, [CLI, *_arguments(argv)]
         if (self.sources.folder / "utils/config.py").exists():
             for name in ("openrlhf", "openrlhf.utils"):
                 sys.modules.setdefault(name, types.ModuleType(name))
             sys.modules["openrlhf.utils.config"] = self.sources.load("utils/config.py")
         try:
-            self.sources.load(CLI, as_main=True, train=seen.append)
+            self.sources.load(CLI, as_main=True, train=calls.append)
         except SystemExit as error:
             raise ValueError("the library's parser refuses this launch") from error
         finally:
             sys.argv = own_argv
-        return Arguments(seen[0])
+        return Arguments(calls[0])
 
     def kl(self, config: "Arguments", place: str, batch: Mapping[str, Any]) -> Any:
         """[N, T], as make_experience (`reward`) or training_step (`loss`) asks for it."""
@@ -164,16 +166,16 @@ class OpenRlhf:
             mm_train_inputs=None,
             response_length=batch["mask"].sum(-1),
         )
-        seen: list[Any] = []
+        rewards: list[Any] = []
         own = self.utils.compute_reward
 
         def watched(*given: Any, **named: Any) -> Any:
-            seen.append(own(*given, **named))
-            return seen[-1]
+            rewards.append(own(*given, **named))
+            return rewards[-1]
 
         self.maker.__dict__["compute_reward"] = watched
         (made,) = maker.compute_advantages_and_returns(maker.make_experience([experience]))
-        return seen[0], made.advantages
+        return rewards[0], made.advantages
 
     def _maker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
         """RemoteExperienceMaker whose groups of models answer with the batch."""

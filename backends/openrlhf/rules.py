@@ -3,12 +3,11 @@
 Its parser accepts most of it. What it would do instead is in README.md.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from backends.openrlhf.flags import FLAT, NEWEST
-from backends.openrlhf.manifest import PLAIN_ESTIMATORS, STRAIGHT_THROUGH, WEIGHTED, num_rows
+from backends.openrlhf.manifest import PLAIN_ESTIMATORS, STRAIGHT_THROUGH, WEIGHTED, num_copies
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import Resources, Settings
@@ -158,11 +157,6 @@ def _prompts(settings: Settings) -> Iterator[UnsupportedSetting]:
             f"a split passed at most {MOST_COPIES} times",
             f"num_train_steps needs {copies} passes; take more prompts or fewer train steps.",
         )
-
-
-def num_copies(settings: Settings) -> int:
-    """Return how often the prompt file is named so that it has at least num_rows."""
-    return math.ceil(num_rows(settings) / (settings.data.num_prompts or 1))
 
 
 def _words(settings: Settings, place: AttemptPaths) -> Iterator[UnsupportedSetting]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from backends.openrlhf import rules
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
 from backends.openrlhf.flags import argv
-from backends.openrlhf.manifest import MANIFEST, NEEDS, PROMPTS, UNBIASED
+from backends.openrlhf.manifest import MANIFEST, NEEDS, PROMPTS, UNBIASED, num_copies
 from backends.openrlhf.rules import RankLayout, rank_layout
 from orchestrator import scoring
 from orchestrator.data import recipe
@@ -69,7 +69,7 @@ def _carried(settings: Settings) -> tuple[Carried, ...]:
 
 
 def _files(settings: Settings, place: AttemptPaths) -> Options:
-    prompts = [str(place.plan_dir / PROMPTS)] * rules.num_copies(settings)
+    prompts = [str(place.plan_dir / PROMPTS)] * num_copies(settings)
     return {
         "data.prompt_dataset": ",".join(prompts),
         "data.input_key": COLUMNS["prompt"],
@@ -92,7 +92,6 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
         "vllm.num_engines": layout.num_engines,
         "vllm.tensor_parallel_size": 1,
         "ds.zero_stage": 3,
-        "ds.param_dtype": "bf16",
         "ds.packing_samples": True,
         "actor.gradient_checkpointing_enable": True,
         "train.colocate_all": synchronous,
@@ -132,6 +131,9 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
     )
     if settings.kl.estimator in UNBIASED:
         asked += (("kl.estimator", settings.kl.estimator),)
+    asked += tuple(
+        (f"precision.{name}", value) for name, value in settings.precision if value is not None
+    )
     return _needs(settings.data, asked, version)
 
 

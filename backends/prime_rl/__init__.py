@@ -4,7 +4,6 @@ from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.marks import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
-from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 
 
@@ -27,12 +26,6 @@ class PrimeRl(LibraryBackend):
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     checkpoint_companions = staticmethod(checkpoints.companions)
-
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the audit's reading of a launch, or None if it does not start Prime-RL."""
-        from backends.prime_rl.audit import audit
-
-        return audit(launch)
 
 
 BACKEND = PrimeRl()

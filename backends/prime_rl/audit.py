@@ -6,28 +6,44 @@ policy in the loss that carries a gradient. `kl_tau` weighs the distance to the 
 """
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from backends.prime_rl import marks
+from backends.prime_rl.releases import keys as release_keys
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
     AuditVerdict,
     CommandWord,
     Edit,
     Given,
+    HeldKeys,
     Inactive,
     InLoss,
     InReward,
     Launch,
+    LaunchChange,
     LaunchReading,
     Rule,
+    Surroundings,
+    TrainingRegime,
 )
+from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import Releases, load_releases, nearest
 
 OLD = 1
 """Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
+LAST_LEVEL = 5
+"""Index of 0.5.0, the last with max_async_level; since, sampling is one step ahead."""
+LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
+STEPS_NAMES = ("optim.step_per_rollout",)
+TABLES = {5: "0.5.0", 8: "0.8.0"}
+"""Index of a release -> the release, where its own classes' keys are kept (keys/)."""
+_IGNORING: Mapping[str, tuple[str, ...]] = {"0.5.0": ("trainer.loss.",)}
+"""Sections whose class refuses no unknown key: it drops them."""
 FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
 """Indices of 0.3.0 (teacher_tau), 0.5.0 (kl_tau 1e-3 by default) and 0.5.0 (last teacher_tau)."""
 TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
@@ -59,6 +75,8 @@ _TRAINER_HEADS = re.compile(
     r"|weight_broadcast|weights"
 )
 """First parts of the trainer's own keys, 0.2.0 to 0.8.0."""
+_OF_OTHERS = {"args", "taskset", "agent", "extra_env_kwargs", "sampling_args", "kwargs"}
+"""Sections whose keys are an environment's own."""
 _SOURCE = re.compile(r"train\.(?:source|env)\.\d+\.")
 """A source of rollouts. From 0.7.0 on it may be trained on in a way of its own."""
 _LAST_SFT_LOSS, _FIRST_PATHS = 5, 6
@@ -93,7 +111,73 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys.add_documents(documents)
     for key, given in _flags(rest):
         keys.add(key, given)
-    return _Judge(keys, entry, *_release(launch, keys), launch).reading()
+    if not launch.words and _is_orchestrator(keys.given):
+        _add_trainers_half(keys, launch)
+    at, because, spread = _release(launch, keys)
+    reading = _Judge(keys, entry, at, because, spread, launch).reading()
+    return replace(reading, held=_held(keys, launch, at))
+
+
+def _add_trainers_half(keys: Keys, launch: Launch) -> None:
+    """Add the trainer's file beside an orchestrator's, as a whole configuration names its keys."""
+    for name in ("trainer.toml", "train.toml"):
+        try:
+            todo: list[tuple[str, object]] = [("trainer", tomllib.loads(launch.beside[name]))]
+        except (KeyError, tomllib.TOMLDecodeError, RecursionError):
+            continue
+        while todo:
+            key, value = todo.pop()
+            if isinstance(value, dict):
+                todo += [(f"{key}.{part.replace('-', '_')}", each) for part, each in value.items()]
+            else:
+                shown = str(value).lower() if isinstance(value, bool) else str(value)
+                keys.add(key, Given(shown))
+        keys.assumes.append(f"{name} beside it is the trainer's half of the same run")
+        return
+
+
+def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
+    """Return the keys and their release's table, or None where no table applies."""
+    version = TABLES.get(at)
+    if version is None or (_is_sft(keys.given) and not launch.words):
+        return None
+    section = ""
+    if not launch.words:
+        is_trainer, is_half = _is_trainer(keys.given), _is_orchestrator(keys.given)
+        section = "trainer." if is_trainer else "orchestrator." if is_half else ""
+    in_files = frozenset(key for document in launch.documents for key in document.values)
+    whole = section != "orchestrator."  # the trainer's half has a class of its own
+    return HeldKeys(
+        {k: v for k, v in keys.given.items() if whole or not k.startswith("trainer.")},
+        "pydantic",
+        _table(version, section),
+        f"Prime-RL {version}",
+        exact=True,
+        others=tuple(_table(each, section) for each in TABLES.values()),
+        in_files=in_files,
+        own=frozenset(key for key in keys.given if key.startswith("toml_files")),
+        ignoring=tuple(each.removeprefix(section) for each in _IGNORING.get(version, ())),
+    )
+
+
+@cache
+def _table(version: str, section: str) -> ReleaseTable:
+    """Return the keys that a release's classes have, of one program if `section` names it.
+
+    A key of a union (`loss<default>.kl_tau`) has its name without the branch.
+    """
+    keys, kinds, added = set(), {}, set()
+    for spelled, (kind, _) in release_keys("rl", version).items():
+        key = re.sub(r"<[^>]*>", "", spelled)
+        if not key.startswith(section):
+            continue
+        key = key.removeprefix(section)
+        keys.add(key)
+        if "dict" in kind or "list" in kind or "tuple" in kind or kind in ("Any", "object"):
+            added.add(f"{key}.")
+        elif kind in ("bool", "int", "float"):
+            kinds[key] = kind
+    return ReleaseTable(version, frozenset(keys), {}, tuple(sorted(added)), kinds)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -162,25 +246,27 @@ def _flags(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    told = releases()
+    known_releases = releases()
     pinned = launch.versions.get("prime_rl") or launch.versions.get("prime-rl")
     if pinned is not None:
         version, _, why = pinned.partition(" ")
-        at = nearest(told.versions, version)
+        at = nearest(known_releases.versions, version)
         return at, f"{version}: {why}", [at]
     parts: dict[str, list[Given]] = {}
     for key in keys.given:
         for part in key.split("."):
+            if part in _OF_OTHERS:
+                break
             if not part.isdigit():
                 parts[part.replace("-", "_")] = [Given("", mark="")]
     if any(key.startswith("environment.") for key in keys.given) and "name_model" not in keys.given:
         return 2, "its [environment] is that of July to October 2025", [2]
     if "kl_coef" in keys.given or "name_model" in keys.given:
         return 0, "its top-level keys are those of April 2025", [0]
-    fitting, _ = told.accepting(parts)
+    fitting, _ = known_releases.accepting(parts)
     at = fitting[-1]
-    gone = told.excluding(parts, at)
-    if gone and at < len(told.versions) - 1:
+    gone = known_releases.excluding(parts, at)
+    if gone and at < len(known_releases.versions) - 1:
         return at, f"the newest release that has {gone[0]}", fitting
     return at, "the newest release that fits its keys", fitting
 
@@ -213,6 +299,10 @@ class _Judge:
                 return name
         return None
 
+    def _is_whole(self) -> bool:
+        """Return True if an orchestrator's file came with the trainer's."""
+        return any(key.startswith("trainer.") for key in self.keys.given)
+
     def reading(self) -> LaunchReading:
         keys = self.keys
         in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
@@ -223,7 +313,7 @@ class _Judge:
             self._rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
-        elif _is_orchestrator(keys.given) and not self.launch.words:
+        elif _is_orchestrator(keys.given) and not self.launch.words and not self._is_whole():
             self._half()
         else:
             in_loss, rollout = self._tau()
@@ -265,12 +355,51 @@ class _Judge:
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
-            change=() if decided else tuple(self._change(in_loss)),
+            changes=() if decided else tuple(self._changes(in_loss)),
             change_note=note,
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
             no_gradient=dead,
             decided=decided,
+            regime=self._regime(),
+            surroundings=self._surroundings(),
+        )
+
+    def _regime(self) -> TrainingRegime:
+        """Return the regime. Every release samples ahead of the trainer unless told not to."""
+        keys = self.keys
+        if self.at <= OLD:
+            key = self._find(*STEPS_NAMES)
+            steps = keys.number(key) if key else None
+            if steps == 1:
+                return TrainingRegime(
+                    None, "the inference server's async_level is not in this file"
+                )
+            why = f"{key or STEPS_NAMES[0]} {steps:g}" if steps else "its servers sample ahead"
+            return TrainingRegime(False, f"several train steps for each batch of rollouts ({why})")
+        if self.at > LAST_LEVEL:
+            return TrainingRegime(False, "it samples one step ahead of the trainer")
+        key = self._find(*LEVEL_NAMES)
+        level = keys.number(key) if key else 1
+        if level is None:
+            return TrainingRegime(None, keys.why_unknown(key or LEVEL_NAMES[0]))
+        if level == 0:
+            return TrainingRegime(True, f"{key} 0: sampling waits for the trainer")
+        given = key or f"{LEVEL_NAMES[0]}, its default,"
+        return TrainingRegime(False, f"rollouts lag by up to {level:g} steps ({given} {level:g})")
+
+    def _surroundings(self) -> Surroundings:
+        """Return what stands around teacher_tau: the loss masks and weighs both terms alike."""
+        if self.at <= OLD:
+            return Surroundings()
+        scale = self._find("trainer.loss.adv_tau", "loss.adv_tau")
+        tau = self.keys.number(scale) if scale else 1.0
+        unread = (self.keys.why_unknown(scale),) if scale and not tau else ()
+        return Surroundings(
+            own_rollout_in_mean=True,
+            kl_loss_factor=1 / tau if tau else None,
+            aggregation_because=f"{scale} {tau:g}" if scale and tau else "",
+            unread=unread,
         )
 
     def _path(self) -> tuple[AuditVerdict, str] | None:
@@ -349,6 +478,9 @@ class _Judge:
                 "no release with [environment] has a KL (October 2025 and before)",
                 "trainer/rl/loss.py",
             )
+            return
+        if self.keys.has("model"):
+            self.unknown.append("the service of hosted training, which it is for, sets the loss")
             return
         self.unknown.append(
             "this is the orchestrator's half of a run; a KL can only be in the trainer's file, "
@@ -429,7 +561,7 @@ class _Judge:
                 "nothing keeps it near its own start",
                 "entrypoints/rl.py",
             )
-        return InLoss(beta != 0, "k1", beta, True), tau
+        return InLoss(beta != 0, "k1", beta, straight_through=True, weighted=True), tau
 
     def _inactive(self, dead: str, *, decided: bool) -> Iterator[Inactive]:
         if decided:
@@ -442,10 +574,15 @@ class _Judge:
             for key in ("trainer.loss.teacher_tau", TEACHER):
                 yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
 
-    def _change(self, in_loss: InLoss) -> Iterator[Edit]:
+    def _changes(self, in_loss: InLoss) -> Iterator[LaunchChange]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
-            yield Edit("trainer.loss.teacher_tau", "teacher_tau = 0.001")
-            yield Edit("trainer.loss.kl_tau", "kl_tau = 0.0")
+            yield LaunchChange(
+                "the reverse KL of each token",
+                (
+                    Edit("trainer.loss.teacher_tau", "teacher_tau = 0.001"),
+                    Edit("trainer.loss.kl_tau", "kl_tau = 0.0"),
+                ),
+            )
 
     def _rule(self, text: str, source: str) -> None:
         self.rules.append(Rule(text, f"Prime-RL {self.version}, {source}"))

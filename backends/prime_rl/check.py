@@ -8,14 +8,21 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from backends.prime_rl.releases import CURRENT, OLD, keys
+from backends.prime_rl.manifest import MANIFEST
+from backends.prime_rl.releases import CURRENT, OLD, VERSIONS, keys
 from orchestrator.errors import Fault, did_you_mean
 
 Tree = Mapping[str, Any]
-LOSS_KWARGS = frozenset(
-    {"estimator", "placement", "beta", "clip_low", "clip_high", "clip_dual", "advantage_scale"}
-)
-ENVIRONMENT_ARGS = frozenset({"path", "split", "reward", "instruction", "num_prompts"})
+
+
+def _below(table: str) -> frozenset[str]:
+    """Return the keys of a table that some launch of orch may have."""
+    keys_sent = (key for version in VERSIONS for key in MANIFEST.keys(version))
+    return frozenset(key.removeprefix(table) for key in keys_sent if key.startswith(table))
+
+
+LOSS_KWARGS = _below("trainer.loss.kwargs.")
+ENVIRONMENT_ARGS = _below("orchestrator.env.args.")
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
 """The model that 0.5.0 trains if a configuration names none."""
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -48,9 +55,9 @@ def faults(tree: Tree, kind: str = "rl", version: str | None = None) -> list[Fau
     `version`: the release; None: the one that the configuration is written for.
     """
     version = version or release_of(tree)
-    found = list(_walk(tree, "", "$", Schema(kind, version)))
-    if kind == "inference" or found:
-        return found
+    wrong = list(_walk(tree, "", "$", Schema(kind, version)))
+    if kind == "inference" or wrong:
+        return wrong
     return list(_traps(tree) if version == OLD else _traps_of_current(tree))
 
 
@@ -64,20 +71,20 @@ class Schema(NamedTuple):
 @cache
 def _children(schema: Schema) -> Mapping[str, frozenset[str]]:
     """Return the names in each table, by the table's prefix."""
-    inside: dict[str, set[str]] = {}
+    children: dict[str, set[str]] = {}
     for key in keys(*schema):
         parts = key.split(".")
         for depth, part in enumerate(parts):
-            inside.setdefault("".join(f"{p}." for p in parts[:depth]), set()).add(part)
-    return {table: frozenset(names) for table, names in inside.items()}
+            children.setdefault("".join(f"{p}." for p in parts[:depth]), set()).add(part)
+    return {table: frozenset(names) for table, names in children.items()}
 
 
 def _walk(tree: Tree, prefix: str, path: str, schema: Schema) -> Iterator[Fault]:
     tables = _children(schema)
     for name, value in tree.items():
-        here, key = f"{path}.{name}", prefix + name
+        field, key = f"{path}.{name}", prefix + name
         if key in keys(*schema):
-            yield from _typed(keys(*schema)[key][0], value, here)
+            yield from _typed(keys(*schema)[key][0], value, field)
             continue
         if value == [] and any(table.startswith((f"{key}.", f"{key}<")) for table in tables):
             continue  # no table of this list
@@ -87,10 +94,10 @@ def _walk(tree: Tree, prefix: str, path: str, schema: Schema) -> Iterator[Fault]
             why = (
                 "has no such branch" if name in known else f"is no key of Prime-RL {schema.version}"
             )
-            yield Fault(f"'{name}' {why}{did_you_mean(name, known - {name})}", here)
+            yield Fault(f"'{name}' {why}{did_you_mean(name, known - {name})}", field)
             continue
         for each in value if isinstance(value, list) else [value]:
-            yield from _walk(each, inner, here, schema)
+            yield from _walk(each, inner, field, schema)
 
 
 def _table(key: str, value: object, tables: Mapping[str, object]) -> str | None:

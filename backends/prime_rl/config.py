@@ -1,178 +1,217 @@
-"""Translate a cell to Prime-RL 0.5.0's configuration: nested tables of the library's keys."""
+"""Write a cell as Prime-RL's configuration: the manifest's keys, and those of machines and paths.
+
+Keys are dotted, and become nested tables in the order of ORDER. [inference] is the server's own
+file if the server runs on a second node.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from backends.prime_rl.launch import SERVER_HOST
-from backends.prime_rl.manifest import ADVANTAGES, HOOKS, NO_CLIP_NORM, schedule_type
+from backends.prime_rl.manifest import sequence_tokens
+from backends.prime_rl.releases import CURRENT
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Settings
 
 Table = dict[str, object]
+RL, INFERENCE, REFERENCE = "rl.toml", "inference.toml", "reference.toml"
+PORT, REFERENCE_PORT, ENGINE_PORT = 8000, 8001, 8100
+"""The ports of the router or server, of the reference policy's server, and of the engine behind a
+router."""
+_LISTS = ("orchestrator.env", "orchestrator.train.source")
+"""Tables that are the one entry of a list."""
+_SERVED = "inference."
+ORDER = (
+    "output_dir",
+    "max_steps",
+    "max_async_level",
+    "seq_len",
+    "model",
+    "ckpt",
+    "weight_broadcast",
+    "trainer.model",
+    "trainer.tokenizer",
+    "trainer.optim.type",
+    "trainer.optim",
+    "trainer.scheduler.type",
+    "trainer.scheduler.warmup_steps",
+    "trainer.scheduler",
+    "trainer.loss.type",
+    "trainer.loss.import_path",
+    "trainer.loss.kwargs.estimator",
+    "trainer.loss.kwargs.placement",
+    "trainer.loss.kwargs.beta",
+    "trainer.loss.kwargs.clip_low",
+    "trainer.loss.kwargs.clip_high",
+    "trainer.loss.kwargs.clip_dual",
+    "trainer.loss",
+    "trainer",
+    "orchestrator.batch_size",
+    "orchestrator.rollouts_per_example",
+    "orchestrator.group_size",
+    "orchestrator.max_off_policy_steps",
+    "orchestrator.strict_async_level",
+    "orchestrator.algo",
+    "orchestrator.renderer",
+    "orchestrator.pre_batch_filters",
+    "orchestrator.post_batch_filters",
+    "orchestrator.file_monitor",
+    "orchestrator.sampling.temperature",
+    "orchestrator.sampling",
+    "orchestrator.buffer",
+    "orchestrator.advantage.type",
+    "orchestrator.advantage",
+    "orchestrator.env.id",
+    "orchestrator.env.name",
+    "orchestrator.env.args.path",
+    "orchestrator.env.args.split",
+    "orchestrator.env.args.reward",
+    "orchestrator.env.args.instruction",
+    "orchestrator.env",
+    "orchestrator.train.sampling.temperature",
+    "orchestrator.train.sampling",
+    "orchestrator.train.source.name",
+    "orchestrator.train.source.legacy.id",
+    "orchestrator.train.source.legacy.args.path",
+    "orchestrator.train.source.legacy.args.split",
+    "orchestrator.train.source.legacy.args.reward",
+    "orchestrator.train.source.legacy.args.instruction",
+    "orchestrator",
+    "deployment",
+    "inference.seed",
+    "inference.server",
+    "inference.parallel",
+    "inference.model.name",
+    "inference.model.max_model_len",
+    "inference.model",
+    "inference",
+)
+"""The order of keys in a file, which people compare. A table stands for its keys not named here."""
 
-ENVIRONMENT, LAUNCHER = "orch_prime_rl_environment", "orch_prime_rl_launch"
-ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
+
+def all_keys(
+    cell: Cell, place: AttemptPaths, version: str, keys: Mapping[str, object]
+) -> dict[str, object]:
+    """Return all keys of a launch, in ORDER. `keys`: what the manifest sends for the cell."""
+    everything = {**keys, **dict(_surroundings(cell, place, version))}
+    return {key: everything[key] for key in sorted(everything, key=_position)}
 
 
-def rl(cell: Cell, place: AttemptPaths) -> Table:
-    """Return rl.toml: all programs on one node, or those of the training node of two."""
-    settings = cell.settings
-    steps = {"interval": cell.cadence.checkpoint_every_steps}
-    return {
-        "output_dir": str(place.checkpoints_dir),
-        "max_steps": settings.num_train_steps,
-        "max_async_level": settings.max_staleness_steps,
-        "seq_len": sequence_tokens(settings),
-        "model": {"name": settings.model.path},
-        "ckpt": {key: value for key, value in steps.items() if value is not None},
-        "weight_broadcast": {"type": "filesystem"},
-        "trainer": {
-            "model": {"ac": {"freq": 1}},
-            # left out it is that of its default model: the name is copied before ours is set
-            "tokenizer": {"name": settings.model.path},
-            "optim": optimizer(settings),
-            "scheduler": schedule(settings),
-            "loss": loss(settings),
-        },
-        "orchestrator": _orchestrator(settings) | _remote(cell),
-        **_deployment(cell),
+def files(cell: Cell, version: str, ordered: Mapping[str, object]) -> dict[str, Table]:
+    """Return the TOML files of a launch, by name. `ordered`: its keys."""
+    if cell.resources.num_nodes == 1:
+        return {RL: nested(ordered)}
+    tables = {
+        RL: nested({k: v for k, v in ordered.items() if not k.startswith(_SERVED)}),
+        INFERENCE: nested(
+            {k.removeprefix(_SERVED): v for k, v in ordered.items() if k.startswith(_SERVED)}
+        ),
     }
+    if _has_reference(cell, version):
+        tables[REFERENCE] = _reference(cell, ordered)
+    return tables
 
 
-def sequence_tokens(settings: Settings) -> int:
-    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+def nested(keys: Mapping[str, object]) -> Table:
+    """Return dotted keys as nested tables, in their order."""
+    tables: Table = {}
+    by_name: dict[str, Table] = {"": tables}
+    for key, value in keys.items():
+        section, _, leaf = key.rpartition(".")
+        table = by_name.get(section)
+        if table is None:
+            table = _table_of(section, by_name)
+        if value == {}:
+            table.setdefault(leaf, value)
+        else:
+            table[leaf] = value
+    return tables
 
 
-def optimizer(settings: Settings) -> Table:
-    """Return the optimizer's table. It is the same in every release."""
-    chosen = settings.optimizer
-    norm = NO_CLIP_NORM if chosen.max_grad_norm is None else chosen.max_grad_norm
-    return {
-        "type": "adamw",
-        "lr": chosen.learning_rate,
-        "weight_decay": chosen.weight_decay,
-        "betas1": chosen.beta1,
-        "betas2": chosen.beta2,
-        "max_norm": norm,
-    }
+def _table_of(name: str, by_name: dict[str, Table]) -> Table:
+    """Return the table of a dotted name, made with those around it if it is new."""
+    if name in by_name:
+        return by_name[name]
+    around, _, leaf = name.rpartition(".")
+    table: Table = {}
+    held = _table_of(around, by_name).setdefault(leaf, [table] if name in _LISTS else table)
+    if not isinstance(held, dict | list):
+        raise TypeError(f"{name} is a value and a table")
+    by_name[name] = held[0] if isinstance(held, list) else held
+    return by_name[name]
 
 
-def schedule(settings: Settings) -> Table:
-    """Return the schedule's table.
-
-    The library's `linear` is warm-up, plateau, decay. Without decay it is orch's `constant` with a
-    warm-up.
-    """
-    kind, warmup = schedule_type(settings), settings.optimizer.num_warmup_steps
-    if kind == "cosine":
-        return {"type": "cosine", "warmup_steps": warmup, "min_lr": 0.0}
-    if kind == "constant":
-        return {"type": "constant"}
-    decays = settings.optimizer.schedule == "linear"
-    decay = settings.num_train_steps - warmup if decays else 0
-    return {"type": "linear", "warmup_steps": warmup, "decay_steps": decay, "min_lr": 0.0}
+@lru_cache(maxsize=1024)
+def _position(key: str) -> int:
+    """Return the place of a key: its own, or that of the nearest table around it."""
+    while key not in ORDER:
+        key = key.rpartition(".")[0]
+    return ORDER.index(key)
 
 
-def loss(settings: Settings, **more: object) -> Table:
-    """Return the loss table, which always names orch's loss.
-
-    The library's default loss clips no ratio and pulls towards the rollout policy (kl_tau 1e-3).
-    """
-    kwargs: Table = {}
-    if settings.kl.placement is not None:
-        kwargs = {
-            "estimator": settings.kl.estimator,
-            "placement": settings.kl.placement,
-            "beta": settings.kl.beta,
-        }
-    if (clip := settings.loss.clip) is not None:
-        kwargs |= {"clip_low": clip.low, "clip_high": clip.high}
-        if clip.dual is not None:
-            kwargs["clip_dual"] = clip.dual
-    return {"type": "custom", "import_path": f"{HOOKS}.loss", "kwargs": kwargs | more}
+def _has_reference(cell: Cell, version: str) -> bool:
+    return version != CURRENT and cell.settings.kl.estimator != "none"
 
 
-def _orchestrator(settings: Settings) -> Table:
-    advantage = ADVANTAGES[settings.advantage.estimator]
-    hook = {"type": "custom", "import_path": f"{HOOKS}.{advantage}"}
-    return {
-        "batch_size": settings.batch.num_prompts * settings.rollout.group_size,
-        "rollouts_per_example": settings.rollout.group_size,
-        "max_off_policy_steps": settings.max_staleness_steps,
-        "strict_async_level": False,
-        "sampling": {
-            "temperature": settings.rollout.temperature,
-            "max_tokens": settings.rollout.max_response_tokens,
-        },
-        "buffer": {"seed": settings.seed},
-        "advantage": hook if advantage else {"type": "default"},
-        "env": [{"id": ENVIRONMENT_ID, "name": "train", "args": environment(settings)}],
-    }
-
-
-def environment(settings: Settings) -> Table:
-    """Return the arguments of orch's environment."""
-    data = settings.data
-    arguments: Table = {
-        "path": data.path,
-        "split": data.split,
-        "reward": data.reward,
-        "instruction": data.instruction,
-    }
-    if data.num_prompts is not None:
-        arguments["num_prompts"] = data.num_prompts
-    return arguments
-
-
-def _deployment(cell: Cell) -> Table:
-    """Return the number of GPUs for each program.
-
-    One GPU is left for the reference policy even without a KL, so that staleness is comparable.
-    """
-    gpus = cell.resources.gpus_per_node
-    split: Table = {"type": "single_node", "gpus_per_node": gpus}
+def _surroundings(cell: Cell, place: AttemptPaths, version: str) -> Iterator[tuple[str, object]]:
+    """Yield the keys that change no result: paths, cadence, GPUs, addresses."""
+    yield "output_dir", str(place.checkpoints_dir)
+    every = cell.cadence.checkpoint_every_steps
+    # an empty table, too, is what asks for checkpoints
+    yield ("ckpt", {}) if every is None else ("ckpt.interval", every)
+    if cell.settings.kl.placement is None and cell.settings.loss.clip is None:
+        yield "trainer.loss.kwargs", {}
+    yield from _gpus(cell, version)
+    yield "inference.server.port", PORT
     if cell.resources.num_nodes == 2:
-        return {"deployment": split | {"num_train_gpus": gpus, "num_infer_gpus": 0}}
-    served = (gpus - 1) // 2
-    split |= {"num_train_gpus": gpus - 1 - served, "num_infer_gpus": served}
-    if cell.settings.kl.estimator != "none":
-        split["num_teacher_gpus"] = 1
-    return {"deployment": split, "inference": server(cell, port=8000, gpus=served)}
+        yield from _addresses(cell, version)
 
 
-def _remote(cell: Cell) -> Table:
-    """Return the addresses of the second node's servers; an empty table on one node."""
-    if cell.resources.num_nodes == 1:
-        return {}
-    remote: Table = {
-        "client": {
-            "base_url": [f"http://{SERVER_HOST}:8000/v1"],
-            "dp_rank_count": cell.resources.gpus_per_node - 1,
-        }
-    }
-    if cell.settings.kl.estimator != "none":
-        remote["teacher_model"] = {
-            "model": {"name": cell.settings.model.path},
-            "client": {"base_url": [f"http://{SERVER_HOST}:8001/v1"]},
-        }
-    return remote
+def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
+    """Yield the number of GPUs for each program.
+
+    0.5.0 leaves one for the reference policy even without a KL, so that staleness is comparable.
+    """
+    gpus, alone = cell.resources.gpus_per_node, cell.resources.num_nodes == 1
+    free = gpus if version == CURRENT else gpus - 1
+    served = free // 2 if alone else 0
+    yield "deployment.type", "single_node"
+    yield "deployment.gpus_per_node", gpus
+    yield "deployment.num_train_gpus", free - served if alone else gpus
+    yield "deployment.num_infer_gpus", served
+    if alone and _has_reference(cell, version):
+        yield "deployment.num_teacher_gpus", 1
+    yield "inference.parallel.dp", served if alone else free
 
 
-def servers(cell: Cell) -> dict[str, Table]:
-    """Return inference.toml and reference.toml of the second node, by name; none on one node."""
-    if cell.resources.num_nodes == 1:
-        return {}
-    name = {"name": cell.settings.model.path}
-    found = {"inference.toml": server(cell, port=8000, gpus=cell.resources.gpus_per_node - 1)}
-    if cell.settings.kl.estimator != "none":
-        found["reference.toml"] = server(cell, port=8001, gpus=1)
-    for each in found.values():
-        each["model"] = name | {"max_model_len": sequence_tokens(cell.settings)}
-    return found
+def _addresses(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
+    """Yield the addresses of the second node's servers, and what they serve."""
+    server, name = f"http://{SERVER_HOST}", cell.settings.model.path
+    yield "inference.model.name", name
+    if version == CURRENT:
+        yield "inference.backend_port", ENGINE_PORT
+        yield "orchestrator.model.client.base_url", [f"{server}:{PORT}/v1"]
+        yield "orchestrator.model.client.admin_base_url", [f"{server}:{ENGINE_PORT}/v1"]
+        return
+    yield "orchestrator.client.base_url", [f"{server}:{PORT}/v1"]
+    yield "orchestrator.client.dp_rank_count", cell.resources.gpus_per_node - 1
+    if _has_reference(cell, version):
+        yield "orchestrator.teacher_model.model.name", name
+        yield "orchestrator.teacher_model.client.base_url", [f"{server}:{REFERENCE_PORT}/v1"]
 
 
-def server(cell: Cell, *, port: int, gpus: int) -> Table:
+def _reference(cell: Cell, keys: Mapping[str, object]) -> Table:
+    """Return reference.toml of the second node: the server of the reference policy.
+
+    Its number format is that of the rollout policy's server, as the library copies it on one node.
+    """
+    settings, dtype = cell.settings, f"{_SERVED}model.dtype"
+    model: Table = {"name": settings.model.path, "max_model_len": sequence_tokens(settings)}
+    if dtype in keys:
+        model["dtype"] = keys[dtype]
     return {
-        "seed": cell.settings.seed,
-        "server": {"port": port},
-        "parallel": {"dp": gpus},
-        "model": {"max_model_len": sequence_tokens(cell.settings)},
+        "seed": settings.seed,
+        "server": {"port": REFERENCE_PORT},
+        "parallel": {"dp": 1},
+        "model": model,
         "weight_broadcast": {"type": "filesystem"},
     }

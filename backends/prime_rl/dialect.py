@@ -19,6 +19,7 @@ _DIALECT = Dialect(
     constant_is_tokens=True,
     warmup_from_zero=True,
     staleness="up_to",
+    precision=("bf16", "model", "bf16"),
 )
 """One train step a batch: the current policy is the one before the batch's updates."""
 

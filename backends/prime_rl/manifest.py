@@ -6,7 +6,7 @@ has no key for. Fields that go through hooks.py or environment.py have the statu
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS, keys
 from orchestrator.library.manifest import (
@@ -14,6 +14,7 @@ from orchestrator.library.manifest import (
     TEXT,
     Account,
     Carried,
+    Constant,
     Manifest,
     Meaning,
     Number,
@@ -116,7 +117,11 @@ _TOKENIZER = (
     "trainer.tokenizer.name as well: without it the trainer saves its default model's tokenizer"
 )
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
-_RECORD, _LABEL = "orch.json", "what people call it"
+RECORD, _LABEL = "orch.json", "what people call it"
+_RESPONSE = {
+    OLD: "orchestrator.sampling.max_tokens",
+    CURRENT: "orchestrator.train.sampling.max_completion_tokens",
+}
 _HAS_OLD = f"Set backend.version={OLD}, which has it"
 
 
@@ -132,6 +137,7 @@ class NotEmbedded:
 
 _EMBEDDED = "Embedded policies and skills exist for backend=micro only."
 _KWARGS, _ADVANTAGE = "trainer.loss.kwargs", "orchestrator.advantage"
+_SCHEDULER, _SCALE = "trainer.scheduler", f"{_KWARGS}.advantage_scale"
 _ARGS = {OLD: "orchestrator.env.args", CURRENT: "orchestrator.train.source.legacy.args"}
 
 
@@ -176,6 +182,11 @@ def _lag(settings: Settings) -> Account:
     return ("exact", _DROPPED) if settings.max_staleness_steps == 0 else ("approximated", LAG)
 
 
+def sequence_tokens(settings: Settings) -> int:
+    """Return the tokens of prompt and response together, which is what the library limits."""
+    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+
+
 def schedule_type(settings: Settings) -> str:
     """Return the library's schedule.
 
@@ -186,10 +197,58 @@ def schedule_type(settings: Settings) -> str:
     return "linear" if warms_up else optimizer.schedule
 
 
+def _schedule_keys(settings: Settings) -> Values:
+    """Return the keys of the schedule's own table, which its constant schedule does not have."""
+    kind, optimizer = schedule_type(settings), settings.optimizer
+    if kind == "constant":
+        return {}
+    if kind == "cosine":
+        return {f"{_SCHEDULER}.min_lr": 0.0}
+    steps = settings.num_train_steps - optimizer.num_warmup_steps
+    decays = optimizer.schedule == "linear"
+    return {f"{_SCHEDULER}.decay_steps": steps if decays else 0, f"{_SCHEDULER}.min_lr": 0.0}
+
+
 def _read_schedule(launch: Values) -> object:
-    kind = launch["trainer.scheduler.type"]
-    plateau = kind == "linear" and launch.get("trainer.scheduler.decay_steps") == 0
+    kind = launch[f"{_SCHEDULER}.type"]
+    plateau = kind == "linear" and launch.get(f"{_SCHEDULER}.decay_steps") == 0
     return "constant" if plateau else kind
+
+
+def _read_warmup(launch: Values) -> object:
+    """Return the warm-up; a table that leaves it out has 10 steps, a constant schedule none."""
+    plain = 0 if launch[f"{_SCHEDULER}.type"] == "constant" else 10
+    return launch.get(f"{_SCHEDULER}.warmup_steps", plain)
+
+
+def _read_prompt_tokens(launch: Values) -> object:
+    response = launch.get(_RESPONSE[OLD], launch.get(_RESPONSE[CURRENT]))
+    return int(launch["seq_len"]) - int(response)  # type: ignore[call-overload]  # a launch's numbers
+
+
+def _read_scaled(launch: Values) -> object:
+    """Return rloo for the scale that makes a leave-one-out baseline of the group's mean."""
+    size = int(launch["orchestrator.group_size"])  # type: ignore[call-overload]  # a launch's number
+    scale = launch.get(_SCALE, 1.0)
+    if scale not in (1.0, size / max(size - 1, 1)):
+        raise KeyError(scale)
+    return "dr_grpo" if scale == 1.0 else "rloo"
+
+
+def _record(name: str, otherwise: object = None) -> Callable[[Values], object]:
+    """Return a reader of orch.json."""
+
+    def read(launch: Values) -> object:
+        record = launch.get(RECORD)
+        return record.get(name, otherwise) if isinstance(record, Mapping) else otherwise
+
+    return read
+
+
+def _read_clip(launch: Values) -> object:
+    """Return None for no clip at all. A clip's own bounds have rows of their own."""
+    bounds = (f"{_KWARGS}.clip_{name}" for name in ("low", "high", "dual"))
+    return ABSENT if any(key in launch for key in bounds) else None
 
 
 def _read_prompts(launch: Values) -> object:
@@ -201,7 +260,7 @@ def _read_prompts(launch: Values) -> object:
 def _scale(settings: Settings) -> Values:
     size = settings.rollout.group_size
     scale = size / (size - 1) if settings.advantage.estimator == "rloo" else ABSENT
-    return {f"{_KWARGS}.advantage_scale": scale}
+    return {_SCALE: scale}
 
 
 def _placements(*values: str) -> tuple[Meaning, ...]:
@@ -247,7 +306,9 @@ ROWS: tuple[Row, ...] = (
         "data.max_prompt_tokens",
         "seq_len",
         _COUNT,
-        write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
+        write=sequence_tokens,
+        adds=lambda s: {"inference.model.max_model_len": sequence_tokens(s)},
+        read=_read_prompt_tokens,
         account=("approximated", _PROMPT),
     ),
     Row(
@@ -268,10 +329,11 @@ ROWS: tuple[Row, ...] = (
         "advantage.estimator",
         "orchestrator.algo.type",
         (
-            Meaning("dr_grpo", "grpo", "exact", _MEAN),
+            Meaning("dr_grpo", "grpo", "exact", _MEAN, also={_SCALE: ABSENT}),
             Meaning("rloo", "grpo", "extension", _RLOO_OF_CURRENT),
         ),
         adds=_scale,
+        read=_read_scaled,
         advice="Its advantages are named in its own code, with no hook: the reward minus the group "
         f"mean, which our loss scales for rloo. Set advantage.estimator=dr_grpo. {_HAS_OLD} as a "
         "hook.",
@@ -284,7 +346,8 @@ ROWS: tuple[Row, ...] = (
                 Meaning("token_mean", ABSENT, status, tokens),
                 Meaning("constant", ABSENT, "approximated", constant),
             ),
-            carried_by=_RECORD,
+            carried_by=RECORD,
+            read=_record("loss_aggregation", "token_mean"),
             advice="Its trainer divides the sum over tokens by the number of tokens. Set "
             "loss.aggregation=token_mean, or train with verl.",
             since=since,
@@ -295,13 +358,15 @@ ROWS: tuple[Row, ...] = (
     Row(
         "loss.constant_tokens",
         offer=Number(least=1, null=True, whole=True),
-        carried_by=_RECORD,
+        carried_by=RECORD,
+        read=_record("loss_constant_tokens"),
         account=_constant_tokens,
     ),
     Row(
         "loss.clip",
         offer=(Meaning(None, ABSENT, "extension", f"no clip; {_OURS}"),),
         carried_by="its absence",
+        read=_read_clip,
         shows=(_KWARGS,),
     ),
     Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, account=("extension", _OURS)),
@@ -390,8 +455,8 @@ ROWS: tuple[Row, ...] = (
     ),
     *_moved(
         "rollout.max_response_tokens",
-        "orchestrator.sampling.max_tokens",
-        "orchestrator.train.sampling.max_completion_tokens",
+        _RESPONSE[OLD],
+        _RESPONSE[CURRENT],
         _COUNT,
     ),
     Row(
@@ -450,28 +515,44 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "optimizer.schedule",
-        "trainer.scheduler.type",
+        f"{_SCHEDULER}.type",
         (*same("constant", "cosine"), *same("linear", status="approximated", note=LINEAR)),
         write=schedule_type,
+        adds=_schedule_keys,
         read=_read_schedule,
     ),
     Row(
         "optimizer.num_warmup_steps",
-        "trainer.scheduler.warmup_steps",
+        f"{_SCHEDULER}.warmup_steps",
         Number(0, whole=True),
         write=lambda s: (
             ABSENT
             if s.optimizer.schedule == "constant" and not s.optimizer.num_warmup_steps
             else s.optimizer.num_warmup_steps
         ),
-        read=lambda launch: launch.get("trainer.scheduler.warmup_steps", 0),
+        read=_read_warmup,
         account=_warmup,
     ),
     Row("num_train_steps", "max_steps", _COUNT),
-    Row("backend.name", carried_by="the launch itself"),
-    Row("backend.version", offer=same(None, *VERSIONS), carried_by="the launch itself"),
+    Row("backend.name", offer=same(NAME), carried_by="the launch itself", read=lambda _: NAME),
+    *(
+        Row(
+            "backend.version",
+            offer=same(None, *VERSIONS),
+            carried_by=RECORD,
+            read=_record("backend_version", unsaid),
+            since=since,
+            until=until,
+        )
+        for unsaid, since, until in ((None, "", CURRENT), (CURRENT, CURRENT, ""))
+    ),
     Row(
-        "max_staleness_steps", "max_async_level", Number(0, whole=True), account=_lag, until=CURRENT
+        "max_staleness_steps",
+        "max_async_level",
+        Number(0, whole=True),
+        adds=lambda s: {"orchestrator.max_off_policy_steps": s.max_staleness_steps},
+        account=_lag,
+        until=CURRENT,
     ),
     Row(
         "max_staleness_steps",
@@ -485,6 +566,7 @@ ROWS: tuple[Row, ...] = (
         "seed",
         "orchestrator.buffer.seed",
         Number(0, whole=True),
+        adds=lambda s: {"inference.seed": s.seed},
         account=("approximated", _SEED),
         until=CURRENT,
     ),
@@ -496,6 +578,95 @@ ROWS: tuple[Row, ...] = (
         since=CURRENT,
     ),
 )
+
+
+# Number formats: trainer/model.py (MixedPrecisionPolicy), trainer/ckpt.py, configs/inference.py.
+
+SERVED_IN: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_PASSES = "of the passes (FSDP); weights and AdamW are fp32"
+_ROUNDED = (
+    "the weights that reach the server were rounded to bf16 on the way; the reference policy's "
+    "server has the same format"
+)
+PRECISION: tuple[Row, ...] = (
+    Row(
+        "precision.training",
+        offer=(
+            Meaning(None, ABSENT, note=f"its own: bf16 {_PASSES}"),
+            Meaning("bf16", ABSENT, note=_PASSES),
+        ),
+        carried_by=RECORD,
+        read=_record("precision_training"),
+        advice="Its trainer's FSDP policy is bfloat16 in its own code. Set "
+        "precision.training=bf16, or train with verl.",
+    ),
+    Row(
+        "precision.rollout",
+        "inference.model.dtype",
+        (
+            Meaning(
+                None,
+                ABSENT,
+                note="its own: `auto`, which is bf16 for a model in bf16 and fp16 for one in fp32",
+                spellings=("auto",),
+            ),
+            Meaning("bf16", SERVED_IN["bf16"], note="of the reference policy's server, too"),
+            Meaning("fp16", SERVED_IN["fp16"], "approximated", _ROUNDED),
+            Meaning("fp32", SERVED_IN["fp32"], "approximated", _ROUNDED),
+        ),
+    ),
+    Row(
+        "precision.checkpoint",
+        offer=(
+            Meaning(None, ABSENT, note="its own: every weight is rounded to bf16"),
+            Meaning("bf16", ABSENT, note="every weight is rounded to it"),
+        ),
+        carried_by=RECORD,
+        read=_record("precision_checkpoint"),
+        advice="Its trainer gathers weights in bfloat16 to save them. Set "
+        "precision.checkpoint=bf16.",
+    ),
+)
+
+
+ENVIRONMENT, LAUNCHER = "orch_prime_rl_environment", "orch_prime_rl_launch"
+ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
+CONSTANTS = (
+    Constant("weight_broadcast.type", "filesystem"),
+    Constant("trainer.model.ac.freq", 1),
+    Constant("trainer.optim.type", "adamw"),
+    # its own loss clips no ratio and pulls towards the rollout policy (kl_tau 1e-3)
+    Constant("trainer.loss.type", "custom"),
+    Constant("trainer.loss.import_path", f"{HOOKS}.loss"),
+    Constant("trainer.file_monitor.filename", "logs/trainer.jsonl", since=CURRENT),
+    Constant("orchestrator.strict_async_level", False, until=CURRENT),
+    Constant("orchestrator.env.id", ENVIRONMENT_ID, until=CURRENT),
+    Constant("orchestrator.env.name", "train", until=CURRENT),
+    # its default refuses models it does not know; this one applies their chat template
+    Constant("orchestrator.renderer.name", "default", since=CURRENT),
+    # its defaults leave out rollouts without an advantage, and their tokens of the mean
+    Constant("orchestrator.pre_batch_filters", [], since=CURRENT),
+    Constant("orchestrator.post_batch_filters", [], since=CURRENT),
+    Constant("orchestrator.file_monitor.filename", "../logs/orchestrator.jsonl", since=CURRENT),
+    Constant("orchestrator.train.source.name", "train", since=CURRENT),
+    Constant("orchestrator.train.source.legacy.id", ENVIRONMENT_ID, since=CURRENT),
+    Constant("inference.weight_broadcast.type", "filesystem"),
+)
+"""Keys that every launch sends and no field asks for. Without them it would not be the cell."""
+
+_READ = (
+    "trainer.optim<adamw>.weight_decay",
+    "trainer.optim<adamw>.betas1",
+    "trainer.optim<adamw>.betas2",
+    "trainer.optim<adamw>.max_norm",
+    "trainer.scheduler<constant>.type",
+    "orchestrator.advantage<default>.type",
+    "orchestrator.max_off_policy_steps",
+    "orchestrator.rollouts_per_example",
+    "orchestrator.group_size",
+    "inference.seed",
+)
+"""Keys over whose defaults a launch is read; of a union, those of the default branch."""
 
 
 def table_of(version: str) -> ReleaseTable:
@@ -512,21 +683,25 @@ def table_of(version: str) -> ReleaseTable:
         before = words.get(plain, set())
         words[plain] = None if closed is None or before is None else {*before, *closed}
     values = {key: frozenset(each) for key, each in words.items() if each is not None}
-    return ReleaseTable(version, frozenset(named), values, tuple(added))
+    known = keys("rl", version)
+    defaults = {re.sub(r"<[^>]*>", "", key): known[key][1] for key in _READ if key in known}
+    return ReleaseTable(version, frozenset(named), values, tuple(added), defaults=defaults)
 
 
 def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
     """Return the key and the cell's own value. Notes say how the library counts the value."""
     row = carried.row
-    return (row.shows or (row.key,))[0], str(carried.value)
+    key = "" if carried.meaning.theirs is ABSENT else row.key
+    return (row.shows or (key,))[0], str(carried.value)
 
 
 MANIFEST = Manifest(
     NAME,
     (CURRENT, OLD),
-    ROWS,
+    (*ROWS, *PRECISION),
     {version: table_of(version) for version in VERSIONS},
     default=OLD,
+    constants=CONSTANTS,
     show=_shown,
     version_advice="0.5.0 is the last release with a configurable async level and reference "
     "log-probabilities in the RL loss; 0.8.0 has one fixed overlap and rejects a teacher beside "

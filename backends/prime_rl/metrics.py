@@ -79,8 +79,8 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         if len({step for step, _, _ in rows}) > 1 and not known_rows:
             strange[path] = {key for _, _, row in rows for key in row}
     for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
-        if found := _LAG.search(fields):
-            values.setdefault(step, {})["rollout/staleness_max"] = float(found[1])
+        if match := _LAG.search(fields):
+            values.setdefault(step, {})["rollout/staleness_max"] = float(match[1])
             times.setdefault(step, start + seconds)
     for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
@@ -105,7 +105,7 @@ def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:
 
 
 def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, float]:
-    found = {}
+    named = {}
     for key, value in row.items():
         short = key
         if key.startswith(_AGGREGATE):
@@ -113,8 +113,8 @@ def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, fl
         elif key.startswith(("train/", "eval/")):
             continue
         if short in known and isinstance(value, int | float) and not isinstance(value, bool):
-            found[known[short]] = float(value)
-    return found
+            named[known[short]] = float(value)
+    return named
 
 
 def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
@@ -137,19 +137,19 @@ def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
         first = now if first is None else first
         days += now < last - DAY // 2
         last = now
-        if found := _LINE.search(plain):
-            yield int(found[4]) + 1 - first_step, days * DAY + now - first, found[5]
+        if match := _LINE.search(plain):
+            yield int(match[4]) + 1 - first_step, days * DAY + now - first, match[5]
 
 
 def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:
     """Return the numbers of `Reward: 0.5 | LR: 1.00e-06` by their canonical names."""
-    found = {}
+    named = {}
     for part in text.split(" | "):
         label, _, value = part.strip().partition(": ")
         number = _NUMBER.match(value)
         if label in known and number is not None:
-            found[known[label]] = float(number[0])
-    return found
+            named[known[label]] = float(number[0])
+    return named
 
 
 def _started(attempt_dir: Path) -> float:

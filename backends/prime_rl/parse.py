@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from backends.prime_rl.check import ENVIRONMENT_ARGS, faults, release_of
-from backends.prime_rl.config import ENVIRONMENT_ID
-from backends.prime_rl.manifest import ADVANTAGES, HOOKS, NO_CLIP_NORM
-from backends.prime_rl.releases import CURRENT, NAME
-from backends.prime_rl.translate import RECORD, RL
+from backends.prime_rl.config import INFERENCE, RL
+from backends.prime_rl.manifest import ADVANTAGES, ENVIRONMENT_ID, HOOKS, MANIFEST, RECORD
+from backends.prime_rl.releases import CURRENT, OLD
+from backends.prime_rl.translate import sent
 from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.library.manifest import Values
 from orchestrator.settings import Settings
 
 Tree = Mapping[str, Any]
@@ -29,18 +30,15 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     try:
         tree: Tree = tomllib.loads(text)
         record = json.loads(files.get(RECORD, "{}"))
-        server = tomllib.loads(files.get("inference.toml", ""))
+        server = tomllib.loads(files.get(INFERENCE, ""))
     except ValueError as error:
         raise SpecError(name, [Fault(f"cannot be read: {error}")]) from None
-    found = faults(tree)
-    if not found and release_of(tree) == CURRENT:
-        tree = as_before(tree, server)
-        record = {"backend_version": CURRENT} | record
-    found = found or _missing(tree) or _foreign(tree)
-    if found:
-        raise SpecError(name, found)
+    version = release_of(tree)
+    launch = sent({RL: tree, INFERENCE: server}) | {RECORD: record}
+    if wrong := faults(tree) or _missing(launch, version) or _foreign(tree, launch, version):
+        raise SpecError(name, wrong)
     try:
-        return Settings.model_validate(_settings(tree, record))
+        return Settings.model_validate(_named(MANIFEST.read(launch, version)))
     except ValidationError as error:
         raise SpecError(
             name,
@@ -48,161 +46,112 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         ) from None
 
 
-_NEEDED = (
-    "max_steps",
-    "max_async_level",
-    "seq_len",
-    "model.name",
-    "trainer.optim.lr",
-    "orchestrator.batch_size",
-    "orchestrator.rollouts_per_example",
-    "orchestrator.sampling.max_tokens",
-    "orchestrator.buffer.seed",
-    "orchestrator.env",
-)
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    OLD: (
+        "max_steps",
+        "max_async_level",
+        "seq_len",
+        "model.name",
+        "trainer.optim.lr",
+        "orchestrator.batch_size",
+        "orchestrator.rollouts_per_example",
+        "orchestrator.sampling.max_tokens",
+        "orchestrator.buffer.seed",
+        "orchestrator.env.id",
+    ),
+    CURRENT: (
+        "max_steps",
+        "seq_len",
+        "model.name",
+        "trainer.optim.lr",
+        "orchestrator.batch_size",
+        "orchestrator.train.sampling.max_completion_tokens",
+        "orchestrator.train.source.legacy.id",
+    ),
+}
+"""Keys whose default fits no cell."""
 
 
-def as_before(tree: Tree, server: Tree) -> Tree:
-    """Return a configuration of 0.8.0 in the tables of 0.5.0: the same settings under other names.
-
-    `server`: the second node's inference.toml, if any; it has the seed.
-    """
-    orchestrator = tree.get("orchestrator", {})
-    sampling = orchestrator.get("train", {}).get("sampling", {})
-    sources = orchestrator.get("train", {}).get("source", [])
-    seed = tree.get("inference", server).get("seed", 0)
-    size = orchestrator.get("group_size", 1)
-    scale = tree.get("trainer", {}).get("loss", {}).get("kwargs", {}).get("advantage_scale", 1.0)
-    hook = {1.0: None, size / max(size - 1, 1): "leave_one_out"}.get(scale, "rescaled")
-    return {
-        **tree,
-        "max_async_level": orchestrator.get("max_off_policy_steps", 8),
-        "orchestrator": {
-            "batch_size": orchestrator.get("batch_size"),
-            "rollouts_per_example": size,
-            "sampling": {"max_tokens": sampling.get("max_completion_tokens")}
-            | {k: sampling[k] for k in ("temperature",) if k in sampling},
-            "buffer": {"seed": seed},
-            "advantage": {"import_path": f"{HOOKS}.{hook}"} if hook else {},
-            "env": [source.get("legacy", {}) for source in sources] or None,
-        },
-    }
+def _missing(launch: Values, version: str) -> list[Fault]:
+    """Return a fault for each needed key that is absent."""
+    return [
+        Fault("is not set, and its default is no cell's", f"$.{key}")
+        for key in _NEEDED[version]
+        if key not in launch
+    ]
 
 
-def _missing(tree: Tree) -> list[Fault]:
-    """Return a fault for each needed key that is absent. The library's default fits no cell."""
-    found = []
-    for key in _NEEDED:
-        at: Any = tree
-        for part in key.split("."):
-            at = at.get(part) if isinstance(at, Mapping) else None
-        if at is None:
-            found.append(Fault("is not set, and its default is no cell's", f"$.{key}"))
-    return found
+_SOURCES = {
+    OLD: ("orchestrator.env", "orchestrator.env"),
+    CURRENT: ("orchestrator.train.source", "orchestrator.train.source.legacy"),
+}
+"""The list of environments of a release, and the table of it that names one."""
 
 
-def _foreign(tree: Tree) -> list[Fault]:
+def _foreign(tree: Tree, launch: Values, version: str) -> list[Fault]:
     """Return a fault for each setting that names code which is not orch's, or that no cell has.
 
     The effect of foreign code cannot be read from the launch.
     """
-    found, orchestrator = [], tree["orchestrator"]
-    loss, advantage = tree["trainer"]["loss"], orchestrator.get("advantage", {})
-    known = {f"{HOOKS}.{name}" for name in ADVANTAGES.values() if name} | {None}
-    if loss["import_path"] != f"{HOOKS}.loss":
-        found.append(Fault(f"'{loss['import_path']}' is not our loss", "$.trainer.loss"))
-    if advantage.get("import_path") not in known:
-        found.append(Fault("is not our advantage function", "$.orchestrator.advantage"))
-    if advantage.get("length_shaping_alpha") is not None:
-        found.append(Fault("length shaping is no setting of a cell", "$.orchestrator.advantage"))
-    environments = orchestrator["env"]
-    if len(environments) != 1 or environments[0].get("id") != ENVIRONMENT_ID:
-        found.append(Fault(f"must be the one environment '{ENVIRONMENT_ID}'", "$.orchestrator.env"))
-    found += [
+    wrong: list[Fault] = []
+    loss = launch.get("trainer.loss.import_path")
+    if loss != f"{HOOKS}.loss":
+        wrong.append(Fault(f"'{loss}' is not our loss", "$.trainer.loss"))
+    advantage, own = "orchestrator.advantage", {f"{HOOKS}.{x}" for x in ADVANTAGES.values() if x}
+    if launch.get(f"{advantage}.import_path") not in {*own, None}:
+        wrong.append(Fault("is not our advantage function", f"$.{advantage}"))
+    if f"{advantage}.length_shaping_alpha" in launch:
+        wrong.append(Fault("length shaping is no setting of a cell", f"$.{advantage}"))
+    sources, table = _SOURCES[version]
+    if _length(tree, sources) != 1 or launch.get(f"{table}.id") != ENVIRONMENT_ID:
+        wrong.append(Fault(f"must be the one environment '{ENVIRONMENT_ID}'", f"$.{sources}"))
+    arguments = f"{table}.args."
+    given = {key.removeprefix(arguments) for key in launch if key.startswith(arguments)}
+    wrong += [
         Fault(
             f"'{name}' is no argument of it{did_you_mean(name, ENVIRONMENT_ARGS)}",
-            f"$.orchestrator.env.args.{name}",
+            f"$.{arguments}{name}",
         )
-        for name in environments[0].get("args", {}).keys() - ENVIRONMENT_ARGS
+        for name in sorted(given - ENVIRONMENT_ARGS)
     ]
-    if tree["trainer"]["optim"].get("type", "adamw") != "adamw":
-        found.append(Fault("must be adamw", "$.trainer.optim.type"))
-    if orchestrator["batch_size"] % orchestrator["rollouts_per_example"]:
-        found.append(
-            Fault("must be a multiple of rollouts_per_example", "$.orchestrator.batch_size")
-        )
-    return found
+    if launch.get("trainer.optim.type", "adamw") != "adamw":
+        wrong.append(Fault("must be adamw", "$.trainer.optim.type"))
+    return wrong + _numbers(launch, version)
 
 
-def _settings(tree: Tree, record: Tree) -> dict[str, Any]:
-    orchestrator, kwargs = tree["orchestrator"], tree["trainer"]["loss"].get("kwargs", {})
-    sampling, group = orchestrator["sampling"], orchestrator["rollouts_per_example"]
-    arguments = dict(orchestrator["env"][0].get("args", {}))
-    hook = orchestrator.get("advantage", {}).get("import_path", "").rpartition(".")[2]
-    names = {function: name for name, function in ADVANTAGES.items()}
-    clip = {
-        ours: kwargs[f"clip_{ours}"] for ours in ("low", "high", "dual") if f"clip_{ours}" in kwargs
-    }
-    return {
-        "model": {"name": _name(tree["model"]["name"]), "path": tree["model"]["name"]},
-        "data": arguments
-        | {
-            "name": _name(arguments.get("path", "")),
-            "max_prompt_tokens": tree["seq_len"] - sampling["max_tokens"],
-        },
-        "advantage": {"estimator": names[hook]},
-        "loss": {
-            "aggregation": record.get("loss_aggregation", "token_mean"),
-            "constant_tokens": record.get("loss_constant_tokens"),
-            "clip": clip or None,
-        },
-        "kl": {k: kwargs[k] for k in ("estimator", "placement", "beta") if k in kwargs}
-        or {"estimator": "none"},
-        "rollout": {
-            "group_size": group,
-            "max_response_tokens": sampling["max_tokens"],
-            "temperature": sampling.get("temperature", 1.0),
-        },
-        "batch": {"num_prompts": orchestrator["batch_size"] // group},
-        "optimizer": _optimizer(tree["trainer"], tree["max_steps"]),
-        "num_train_steps": tree["max_steps"],
-        "backend": {"name": NAME, "version": record.get("backend_version")},
-        "max_staleness_steps": tree["max_async_level"],
-        "seed": orchestrator["buffer"]["seed"],
-    }
+def _length(tree: Tree, key: str) -> int:
+    at: Any = tree
+    for part in key.split("."):
+        at = at.get(part, ()) if isinstance(at, Mapping) else ()
+    return len(at)
 
 
-def _optimizer(trainer: Tree, steps: int) -> dict[str, Any]:
-    """Return the optimizer's settings.
-
-    An absent key has the library's default, which may not be orch's.
-    """
-    optim, scheduler = trainer["optim"], trainer.get("scheduler", {"type": "constant"})
-    norm, schedule = optim.get("max_norm", 1.0), scheduler["type"]
-    warmup = scheduler.get("warmup_steps", 0 if schedule == "constant" else 10)
-    if schedule == "linear" and scheduler.get("decay_steps", 10) == 0:
-        schedule = "constant"
-    elif schedule == "linear" and scheduler.get("decay_steps", 10) != steps - warmup:
-        raise SpecError(
-            RL,
-            [
+def _numbers(launch: Any, version: str) -> list[Fault]:
+    """Return a fault for each pair of numbers that makes no cell."""
+    wrong = []
+    size = "rollouts_per_example" if version == OLD else "group_size"
+    if launch["orchestrator.batch_size"] % launch.get(f"orchestrator.{size}", 1):
+        wrong.append(Fault(f"must be a multiple of {size}", "$.orchestrator.batch_size"))
+    if launch.get("trainer.scheduler.type") == "linear":
+        warmup = launch.get("trainer.scheduler.warmup_steps", 10)
+        decay, steps = launch.get("trainer.scheduler.decay_steps", 10), launch["max_steps"]
+        if decay not in (0, steps - warmup):
+            wrong.append(
                 Fault(
                     "a plateau between warm-up and decay is no schedule of a cell; decay_steps "
-                    "must be "
-                    f"0 or {steps - warmup}",
+                    f"must be 0 or {steps - warmup}",
                     "$.trainer.scheduler.decay_steps",
                 )
-            ],
-        )
-    return {
-        "learning_rate": optim["lr"],
-        "weight_decay": optim.get("weight_decay", 0.01),
-        "beta1": optim.get("betas1", 0.9),
-        "beta2": optim.get("betas2", 0.999),
-        "max_grad_norm": None if norm == NO_CLIP_NORM else norm,
-        "schedule": schedule,
-        "num_warmup_steps": warmup,
-    }
+            )
+    return wrong
+
+
+def _named(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with display names of model and data, made of their paths."""
+    sections = {section: dict(plain.get(section, {})) for section in ("model", "data")}
+    for section in sections.values():
+        section["name"] = _name(str(section.get("path", "")))
+    return plain | sections
 
 
 def _name(path: str) -> str:

@@ -65,18 +65,18 @@ def natives(version: str) -> dict[str, Any]:
     losses = {"kl_tau": f"kl_tau = {BETA}" + ("\nteacher_tau = 0.0" if old(version) else "")}
     if old(version):
         losses["teacher_tau"] = f"kl_tau = 0.0\nteacher_tau = {BETA}"
-    found: dict[str, Any] = {}
+    losses_by_name: dict[str, Any] = {}
     for label, loss in losses.items():
         pair, four = (
             {"argv": [], "files": {"rl.toml": _toml(version, loss, size)}} for size in (2, 4)
         )
-        found[label] = {**pair, "beta": BETA, "groups_of_four": four}
+        losses_by_name[label] = {**pair, "beta": BETA, "groups_of_four": four}
     if not old(version):
         pair, four = (
             {"argv": ["distil"], "files": {"rl.toml": _toml(version, "", size)}} for size in (2, 4)
         )
-        found["ref_kl (algo opd)"] = {**pair, "beta": 1.0, "groups_of_four": four}
-    return found
+        losses_by_name["ref_kl (algo opd)"] = {**pair, "beta": 1.0, "groups_of_four": four}
+    return losses_by_name
 
 
 def silent(version: str) -> dict[str, Any]:
@@ -140,23 +140,25 @@ class PrimeRlFunctions:
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
         """rl.toml's loss, advantage and group size, over the library's defaults."""
-        told = tomllib.loads(files["rl.toml"])
+        tree = tomllib.loads(files["rl.toml"])
         if f"{HOOKS}.py" in files:
             module = sys.modules[HOOKS] = ModuleType(HOOKS)
             exec(compile(files[f"{HOOKS}.py"], HOOKS, "exec"), module.__dict__)  # noqa: S102  (our own file, as a launch ships it)
-        loss = told.get("trainer", {}).get("loss", {})
+        loss = tree.get("trainer", {}).get("loss", {})
         if loss.get("type", "default") == "custom":
-            made: Any = Custom(import_path=loss["import_path"], kwargs=loss.get("kwargs", {}))
+            loss_config: Any = Custom(
+                import_path=loss["import_path"], kwargs=loss.get("kwargs", {})
+            )
         else:
-            made = Default(**{**LOSS_DEFAULTS, **loss})
-        orchestrator = told.get("orchestrator", {})
+            loss_config = Default(**{**LOSS_DEFAULTS, **loss})
+        orchestrator = tree.get("orchestrator", {})
         advantage = orchestrator.get("advantage", {"type": "default"})
         shaping = advantage.get("length_shaping_alpha")
         return SimpleNamespace(
-            loss=made,
+            loss=loss_config,
             distil="distil" in argv,
             reference="teacher_model" in orchestrator
-            or "num_teacher_gpus" in told.get("deployment", {}),
+            or "num_teacher_gpus" in tree.get("deployment", {}),
             group_size=orchestrator.get("rollouts_per_example", orchestrator.get("group_size", 1)),
             advantage=Custom(
                 import_path=advantage["import_path"], kwargs=advantage.get("kwargs", {})
@@ -185,9 +187,9 @@ class PrimeRlFunctions:
             flat = self.credit.compute_advantages(rewards, lengths.tolist(), size, config.advantage)
         else:
             flat = self._scored(rewards, size)
-        told = torch.zeros_like(mask)
-        told[torch.arange(len(mask)), lengths - 1] = batch["rewards"]
-        return told, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
+        task_rewards = torch.zeros_like(mask)
+        task_rewards[torch.arange(len(mask)), lengths - 1] = batch["rewards"]
+        return task_rewards, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
 
     def _scored(self, rewards: Sequence[float], size: int) -> list[float]:
         """GRPOAlgorithm.score_group of each group."""

@@ -2,40 +2,52 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 Tree = Mapping[str, object]
+_PLAIN = frozenset({str, int, float, bool, list})
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dumps(tree: Tree) -> str:
     """Return a tree as a TOML document. Raise TypeError for a value that TOML cannot express."""
-    return "\n".join(_table(tree, ())).lstrip("\n") + "\n"
+    lines: list[str] = []
+    _add_table(lines, tree, "")
+    return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _table(table: Tree, path: tuple[str, ...]) -> Iterator[str]:
-    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and not _is_tables(v)}
-    if path and (plain or not table):
-        yield f"\n[{'.'.join(path)}]"
-    for key, value in plain.items():
-        yield f"{_key(key)} = {_value(value)}"
-    for key, value in table.items():
-        inner = (*path, _key(key))
+def _add_table(lines: list[str], table: Tree, path: str) -> None:
+    """Add a table's plain keys to the lines, then its tables. `path`: its dotted name."""
+    inner = {name: value for name, value in table.items() if _is_table(value) or _is_tables(value)}
+    if path and (len(inner) < len(table) or not table):
+        lines.append(f"\n[{path}]")
+    lines += [
+        f"{_key(name)} = {_value(value)}" for name, value in table.items() if name not in inner
+    ]
+    for name, value in inner.items():
+        dotted = f"{path}.{_key(name)}" if path else _key(name)
         if isinstance(value, Mapping):
-            yield from _table(value, inner)
-        elif isinstance(value, Sequence) and _is_tables(value):
+            _add_table(lines, value, dotted)
+        elif isinstance(value, Sequence):
             for each in value:
-                yield f"\n[[{'.'.join(inner)}]]"
+                lines.append(f"\n[[{dotted}]]")
                 flat = {k: v for k, v in each.items() if not isinstance(v, Mapping)}
-                yield from (f"{_key(k)} = {_value(v)}" for k, v in flat.items())
-                for name in each.keys() - flat.keys():
-                    yield from _table(each[name], (*inner, _key(name)))
+                lines += [f"{_key(k)} = {_value(v)}" for k, v in flat.items()]
+                for key in each.keys() - flat.keys():
+                    _add_table(lines, each[key], f"{dotted}.{_key(key)}")
+
+
+def _is_table(value: object) -> bool:
+    """Return True for a mapping. Most values are plain, and asking an abstract class is slow."""
+    return type(value) not in _PLAIN and isinstance(value, Mapping)
 
 
 def _is_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    return isinstance(value, list) and bool(value) and _is_table(value[0])
 
 
+@lru_cache(maxsize=1024)
 def _key(key: str) -> str:
     return key if _BARE.fullmatch(key) else _text(key)
 

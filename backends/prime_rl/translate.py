@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from backends.prime_rl import config, current, limits, toml
-from backends.prime_rl.manifest import HOOKS, MANIFEST
-from backends.prime_rl.releases import CURRENT, NAME, VERSIONS
+from backends.prime_rl import config, limits, toml
+from backends.prime_rl.config import INFERENCE, RL
+from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
+from backends.prime_rl.releases import NAME, VERSIONS
 from orchestrator import scoring
 from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
@@ -15,7 +16,7 @@ from orchestrator.library.manifest import Carried
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence
 
-RL, RECORD, PROMPTS_FORMAT = "rl.toml", "orch.json", "questions"
+PROMPTS_FORMAT = "questions"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -23,28 +24,32 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     carried = _carried(cell)
     limits.check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
-    release = current if version == CURRENT else config
-    tables = {RL: release.rl(cell, place), **release.servers(cell)}
+    assigned = MANIFEST.assignments(cell.settings, carried)
+    keys = config.all_keys(cell, place, version, assigned)
+    record = _record(cell)
     return LaunchPlan(
         cell_id=cell.id,
         backend=NAME,
         version=version,
         argv=(
             "python",
-            str(place.plan_dir / f"{config.LAUNCHER}.py"),
+            str(place.plan_dir / f"{LAUNCHER}.py"),
             str(place.attempt_dir),
             "rl",
             "@",
             str(place.plan_dir / RL),
         ),
         files={
-            **{name: toml.dumps(table) for name, table in tables.items()},
+            **{
+                name: toml.dumps(table) for name, table in config.files(cell, version, keys).items()
+            },
             **sources(),
-            RECORD: _record(cell),
+            RECORD: json.dumps(record) + "\n",
             **scoring.files(cell.settings.data.reward),
             **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
-        ledger=MANIFEST.ledger(cell.settings, sent(tables), carried) + _of_cadence(cell.cadence),
+        ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
+        + _of_cadence(cell.cadence),
         bring_up="ranks",
     )
 
@@ -59,13 +64,13 @@ def _carried(cell: Cell) -> tuple[Carried, ...]:
         ) from None
 
 
-def sent(tables: Mapping[str, config.Table]) -> dict[str, object]:
+def sent(tables: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
     """Return every key of a launch's TOML files, dotted, with its value.
 
     The server's own file is the table [inference]. A table in a list has the key of the list.
     """
     keys = dict(_leaves(tables[RL], ""))
-    for key, value in _leaves(tables.get("inference.toml", {}), "inference."):
+    for key, value in _leaves(tables.get(INFERENCE, {}), "inference."):
         keys.setdefault(key, value)
     return keys
 
@@ -105,24 +110,21 @@ def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
 @cache
 def sources() -> dict[str, str]:
     """Return the modules shipped with a plan, by the names that Prime-RL imports."""
-    here = Path(__file__).parent
-    names = {"hooks": HOOKS, "environment": config.ENVIRONMENT, "launch": config.LAUNCHER}
+    folder = Path(__file__).parent
+    names = {"hooks": HOOKS, "environment": ENVIRONMENT, "launch": LAUNCHER}
     return {
-        f"{target}.py": (here / f"{name}.py").read_text(encoding="utf-8")
+        f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
         for name, target in names.items()
     }
 
 
-def _record(cell: Cell) -> str:
+def _record(cell: Cell) -> dict[str, object]:
     """Return the settings that Prime-RL has no key for, so that a launch can be read back."""
-    loss = cell.settings.loss
-    return (
-        json.dumps(
-            {
-                "backend_version": cell.settings.backend.version,
-                "loss_aggregation": loss.aggregation,
-                "loss_constant_tokens": loss.constant_tokens,
-            }
-        )
-        + "\n"
-    )
+    loss, precision = cell.settings.loss, cell.settings.precision
+    record: dict[str, object] = {
+        "backend_version": cell.settings.backend.version,
+        "loss_aggregation": loss.aggregation,
+        "loss_constant_tokens": loss.constant_tokens,
+    }
+    keyless = {"training": precision.training, "checkpoint": precision.checkpoint}
+    return record | {f"precision_{name}": value for name, value in keyless.items() if value}

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from backends.skyrl import checkpoints, dialect, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST, VERSIONS
 from backends.skyrl.marks import MARKS
-from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.protocol import LibraryBackend
 
 
@@ -18,6 +17,7 @@ class SkyRL(LibraryBackend):
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = MARKS
+    dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
@@ -25,12 +25,6 @@ class SkyRL(LibraryBackend):
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what SkyRL makes of a launch; see Backend."""
-        from backends.skyrl.audit import audit
-
-        return audit(launch)
 
 
 BACKEND = SkyRL()

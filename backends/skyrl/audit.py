@@ -7,25 +7,36 @@ KL in the loss, as k3 with 0.001, is on by default in all of them.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
-from backends.skyrl.manifest import ALGORITHM, KL_TYPE, MANIFEST, NEWEST, tables
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
+from backends.skyrl.manifest import (
+    ALGORITHM,
+    ASYNCHRONOUS,
+    KL_TYPE,
+    MANIFEST,
+    NEWEST,
+    tables,
+)
+from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override, unquoted
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     CommandWord,
-    Edit,
+    Given,
     HeldKeys,
     Inactive,
     InLoss,
     InReward,
     Launch,
+    LaunchChange,
     LaunchReading,
     Rule,
+    Surroundings,
+    TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import merged_table, numbers
@@ -35,7 +46,50 @@ TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef
 OLD_K3, OLD_ABS = f"{ALGORITHM}.use_kl_estimator_k3", f"{ALGORITHM}.use_abs_kl"
 ADVANTAGE, GROUP = f"{ALGORITHM}.advantage_estimator", "generator.n_samples_per_prompt"
 CONTROL = f"{ALGORITHM}.kl_ctrl"
+BATCH, MINIBATCH = "trainer.train_batch_size", "trainer.policy_mini_batch_size"
+EPOCHS, ASYNC = "trainer.update_epochs_per_batch", "trainer.fully_async.enabled"
+STALENESS = "trainer.fully_async.max_staleness_steps"
+BY_DEVIATION, WHITENED = f"{ALGORITHM}.grpo_norm_by_std", f"{ALGORITHM}.advantage_batch_normalize"
+LOSS_MODE, REDUCTION = f"{ALGORITHM}.policy_loss_type", f"{ALGORITHM}.loss_reduction"
+CLIP_LOW, CLIP_HIGH = f"{ALGORITHM}.eps_clip_low", f"{ALGORITHM}.eps_clip_high"
+ENTROPY, USE_ENTROPY = f"{ALGORITHM}.entropy_loss_coef", f"{ALGORITHM}.use_entropy_loss"
+USE_TIS, TIS = f"{ALGORITHM}.use_tis", f"{ALGORITHM}.off_policy_correction.tis_ratio_type"
+_FLAG = re.compile(r"^(--[a-z]+\.[\w.]+)=(.*)$", re.DOTALL)
+"""A key with dashes, which OmegaConf.from_cli takes for another key."""
+LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
+    "regular": ("", "token"),
+    "dual_clip": ("", "token"),
+    "gspo": ("GSPO", "sequence_mean"),
+    "sapo": ("SAPO", "token"),
+    "cispo": ("CISPO", "token"),
+    "clip_cov": ("Clip-Cov", "token"),
+    "kl_cov": ("KL-Cov", "token"),
+    "dppo": ("DPPO", "token"),
+    "rollout_is": ("rollout_is", "token"),
+    "importance_sampling": ("importance_sampling", "token"),
+    "cross_entropy": ("cross_entropy", "none"),
+}
+"""policy_loss_type -> its name, and the ratio that multiplies the advantage."""
+TO_SAMPLER = ("rollout_is", "dppo", "importance_sampling")
+"""Losses whose ratio is to the rollout engine's policy, also when that lags."""
+_ASYNC = re.compile(r"async")
+"""Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
 DEFAULTS = {
+    BATCH: "1024",
+    MINIBATCH: "256",
+    EPOCHS: "1",
+    ASYNC: "false",
+    STALENESS: "4",
+    BY_DEVIATION: "true",
+    WHITENED: "false",
+    LOSS_MODE: "regular",
+    REDUCTION: "token_mean",
+    CLIP_LOW: "0.2",
+    CLIP_HIGH: "0.2",
+    USE_ENTROPY: "false",
+    ENTROPY: "0.01",
+    USE_TIS: "false",
+    TIS: "null",
     USE_REWARD: "false",
     USE_LOSS: "true",
     TYPE: "k3",
@@ -90,9 +144,11 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys = Keys(DEFAULTS)
     keys.add_documents(launch.documents)
     for word in rest:
-        found = split_override(word)
-        if found is not None:
-            keys.add(*found)
+        override = split_override(word)
+        if override is not None:
+            keys.add(*override)
+        elif (flag := _FLAG.match(word.text)) is not None:
+            keys.add(flag[1], Given(unquoted(flag[2]), word.lines, word.why))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
@@ -186,8 +242,8 @@ class _Judge:
     def reading(self) -> LaunchReading:
         keys = self.keys
         in_reward, in_loss = keys.switch(USE_REWARD), keys.switch(USE_LOSS)
-        for key, found in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
-            if found is None:
+        for key, value in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
+            if value is None:
                 self.unknown.append(keys.why_unknown(key))
         reward, loss = InReward(in_reward), InLoss(in_loss)
         if in_reward or in_loss:
@@ -207,8 +263,8 @@ class _Judge:
                 )
             )
         dead = self._dead() if loss.active else ""
-        told = self._distilled(reward, loss)
-        if told is not None:
+        distilled = self._distilled(reward, loss)
+        if distilled is not None:
             reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         return LaunchReading(
@@ -224,12 +280,111 @@ class _Judge:
             inactive=tuple(self._inactive(reward, loss, dead)),
             contradictions=tuple(self.contradictions),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules(reward, loss) if told is None else self._teaches()),
-            change=() if told else tuple(self._change(reward, loss)),
+            rules=tuple(self._rules(reward, loss) if distilled is None else self._teaches()),
+            changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             unknown=tuple(self.unknown),
             no_gradient=dead,
-            decided=told,
+            decided=distilled,
+            regime=self._regime(),
+            surroundings=None if distilled else self._surroundings(),
+        )
+
+    def _samples_ahead(self) -> bool:
+        """Return True if rollouts are sampled while the policy is updated."""
+        keys = self.keys
+        own = keys.has(ASYNCHRONOUS) and keys.switch(ASYNCHRONOUS)
+        return bool(_ASYNC.search(self.entry or "") or own or keys.switch(ASYNC))
+
+    def _regime(self) -> TrainingRegime:
+        """Return the regime: on-policy if each batch of rollouts serves one train step."""
+        keys = self.keys
+        if self._samples_ahead():
+            if _ASYNC.search(self.entry or "") and "fully" not in (self.entry or ""):
+                return TrainingRegime(False, f"{self.entry} samples one step ahead")
+            lag = keys.text(STALENESS) or "…"
+            if lag != "0":
+                why = f"rollouts lag by up to {shown(lag)} steps ({STALENESS})"
+                return TrainingRegime(False, why)
+        elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
+            why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
+            return TrainingRegime(None, why)
+        batch, minibatch, epochs = (keys.number(key) for key in (BATCH, MINIBATCH, EPOCHS))
+        if not batch or not minibatch or not epochs:
+            unread = [key for key in (BATCH, MINIBATCH, EPOCHS) if not keys.number(key)]
+            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+        steps = max(batch // minibatch, 1) * epochs
+        if steps == 1:
+            return TrainingRegime(True, "one train step for each batch of rollouts")
+        return TrainingRegime(
+            False,
+            f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
+            f"{minibatch:g}, {EPOCHS} {epochs:g})",
+        )
+
+    def _controller(self) -> str:
+        """Return what moves the β of a KL in the reward; the loss has none."""
+        key = f"{CONTROL}.type"
+        in_reward = self.keys.has(key) and self.keys.switch(USE_REWARD)
+        return f"{key} adaptive" if in_reward and self.keys.text(key) == "adaptive" else ""
+
+    def _surroundings(self) -> Surroundings:
+        """Return what stands around the KL. The KL in the loss is a mean of means of responses."""
+        keys, unread = self.keys, []
+
+        def read(key: str) -> str:
+            text = keys.text(key)
+            if text is None:
+                unread.append(f"{key} is {DEFAULTS[key]}: {keys.why_unknown(key)}")
+            return (DEFAULTS[key] if text is None else text).lower()
+
+        advantage = keys.text(ADVANTAGE) or ""
+        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        because = f"{ADVANTAGE} {advantage}"
+        if advantage == "grpo":
+            by_deviation = read(BY_DEVIATION)
+            divided = "nothing" if by_deviation in ("false", "0", "no") else "group_std"
+            because += f", {BY_DEVIATION} {by_deviation}"
+        elif advantage in ("reinforce++", "gae"):
+            divided = "batch_std"
+        elif advantage != "rloo":
+            divided = None
+            unread.append(
+                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
+                "in orch's table of SkyRL's"
+            )
+        if divided == "nothing" and read(WHITENED) == "true":
+            divided, because = "batch_std", f"{WHITENED} true"
+        mode, reduction = read(LOSS_MODE), read(REDUCTION)
+        name, ratio = LOSS_MODES.get(mode, (mode, None))
+        if ratio is None:
+            unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
+        tis = read(TIS)
+        tis = "token" if tis in ("null", "none", "") and read(USE_TIS) == "true" else tis
+        correction = ""
+        if tis not in ("null", "none", ""):
+            correction = f"{tis}-level truncated importance sampling"
+        if self._samples_ahead() and ratio == "token" and not correction and mode not in TO_SAMPLER:
+            ratio = "none"
+        entropy = keys.number(ENTROPY) if read(USE_ENTROPY) == "true" else 0.0
+        low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
+        return Surroundings(
+            advantage_divided_by=divided,
+            divided_because=because,
+            own_rollout_in_mean=advantage == "grpo",
+            loss_mode=name,
+            ratio=ratio,
+            clip=(low, high) if low is not None and high is not None else None,
+            correction=correction,
+            length_weighted=reduction == "sequence_mean",
+            kl_loss_factor=1.0 if reduction == "sequence_mean" else None,
+            aggregation_because=f"{REDUCTION} {reduction}; the KL's is the mean of each response",
+            entropy=entropy or 0.0,
+            controller=self._controller(),
+            clamps=("k3 is held within ±10 a token, without gradient beyond",)
+            if keys.text(TYPE) == "k3"
+            else (),
+            unread=tuple(unread),
         )
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
@@ -347,15 +502,33 @@ class _Judge:
         name = "skyrl-train 0.1-0.4" if self.old else f"skyrl {self.version}"
         return Rule(text, f"{name}, {source}")
 
-    def _change(self, reward: InReward, loss: InLoss) -> Iterator[Edit]:
-        beta = reward.beta or loss.beta or 0.001
-        wanted = [
+    def _changes(self, reward: InReward, loss: InLoss) -> Iterator[LaunchChange]:
+        """Yield the changes to a term that is not criticised, the smallest first."""
+        beta = f"{reward.beta or loss.beta or 0.001:g}"
+        also = (
+            "the task reward is not divided by the group's standard deviation any more: its "
+            "gradient changes in size, so choose the learning rate anew"
+        )
+        if loss.active and not reward.active:
+            yield self._changed("k2 in the loss", (TYPE, "k2"))
+        rewarded = (
             (USE_REWARD, "true"),
             (USE_LOSS, "false"),
             (TYPE, "k1"),
-            (COEFFICIENT, f"{beta:g}"),
-        ]
-        for key, value in wanted:
-            edit = self.keys.edit(key, value, f"{key}={value}")
-            if edit is not None:
-                yield edit
+            (COEFFICIENT, beta),
+        )
+        yield self._changed("k1 in the reward", *rewarded)
+        yield self._changed(
+            "k1 in the reward, not rescaled", *rewarded, (BY_DEVIATION, "false"), also=also
+        )
+        yield self._changed(
+            "k2 in the loss",
+            (USE_REWARD, "false"),
+            (USE_LOSS, "true"),
+            (TYPE, "k2"),
+            (COEFFICIENT, beta),
+        )
+
+    def _changed(self, words: str, *wanted: tuple[str, str], also: str = "") -> LaunchChange:
+        edits = (self.keys.edit(key, value, f"{key}={value}") for key, value in wanted)
+        return LaunchChange(words, tuple(each for each in edits if each is not None), also)

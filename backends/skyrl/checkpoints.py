@@ -8,16 +8,15 @@ be read with nothing else at hand.
 """
 
 import contextlib
-import json
 import os
 import re
 from pathlib import Path
 
+from orchestrator.library.checkpoints import is_complete
 from orchestrator.records import Checkpoint
 
 _STEP = "global_step_"
 _UPDATES = re.compile(r".*-x(\d+)")
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def exports_of(checkpoints_dir: Path, updates: int) -> Path:
@@ -38,7 +37,7 @@ def updates_of(folder: Path) -> int | None:
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return whole exports, oldest first, by train steps."""
-    return sorted(each for each in _exports(checkpoints_dir) if is_whole(each.path))
+    return sorted(each for each in _exports(checkpoints_dir) if is_complete(each.path))
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
@@ -60,28 +59,3 @@ def _exports(checkpoints_dir: Path) -> list[Checkpoint]:
 def _steps(exports: Path) -> list[tuple[int, Path]]:
     names = [(entry.name.removeprefix(_STEP), Path(entry)) for entry in os.scandir(exports)]
     return [(int(step), path / "policy") for step, path in names if step.isdecimal()]
-
-
-def is_whole(export: Path) -> bool:
-    """Return whether an export has a configuration, a tokenizer and all its weights, none cut."""
-    try:
-        json.loads((export / "config.json").read_bytes())
-        json.loads((export / "tokenizer_config.json").read_bytes())
-        shards = {_SINGLE}
-        if (export / _INDEX).exists():
-            shards = set(json.loads((export / _INDEX).read_bytes())["weight_map"].values())
-        return all(_is_whole_file(export / shard) for shard in shards)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _is_whole_file(path: Path) -> bool:
-    """Return whether a safetensors file is as long as its header says."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        size = os.fstat(file.fileno()).st_size
-        if length > size:
-            return False
-        header = json.loads(file.read(length))
-    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    return bool(ends) and size == 8 + length + max(ends)

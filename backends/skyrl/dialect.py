@@ -24,6 +24,7 @@ _NEWER = Dialect(
     ratio_bound=LARGEST_LOG_RATIO,
     warmup_from_zero=True,
     staleness="up_to",
+    precision=("bf16", "bf16", "fp32"),
 )
 """Asynchronously through the loss that orch_skyrl.py registers, whose ratio is to the sampler."""
 _OLDER = _NEWER.model_copy(update={"ratio_to": "batch_start"})

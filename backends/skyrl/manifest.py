@@ -5,13 +5,14 @@ every launch runs. `needs.json`, which orch writes beside a launch, holds what n
 options.json holds the keys, types, defaults and closed lists of each release.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePath
 from re import sub
 from typing import Any
 
+from backends.skyrl.overrides import written
 from orchestrator.library import release_facts
 from orchestrator.library.manifest import (
     ABSENT,
@@ -197,11 +198,14 @@ def _minibatches(launch: Any) -> int:
     return int(launch[BATCH]) // int(launch[MINIBATCH])
 
 
-def _beta(launch: Any, which: int) -> object:
-    pair = launch[BETAS]
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise KeyError(str(pair))
-    return pair[which]
+def _beta(at: int) -> Callable[[Values], object]:
+    def read(launch: Values) -> object:
+        pair = launch[BETAS]
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise KeyError(str(pair))
+        return pair[at]
+
+    return read
 
 
 # ------------------------------------------------------------------------------------- writing
@@ -508,21 +512,16 @@ ROLLOUT_AND_BATCH = (
 OPTIMIZATION = (
     Row("optimizer.learning_rate", f"{OPTIMIZER}.lr", offer=Number()),
     Row("optimizer.weight_decay", f"{OPTIMIZER}.weight_decay", offer=Number()),
-    Row(
-        "optimizer.beta1",
-        BETAS,
-        offer=Number(),
-        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
-        read=lambda launch: _beta(launch, 0),
-        account=("exact", "the first number of the pair"),
-    ),
-    Row(
-        "optimizer.beta2",
-        BETAS,
-        offer=Number(),
-        write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
-        read=lambda launch: _beta(launch, 1),
-        account=("exact", "the second number of the pair"),
+    *(
+        Row(
+            f"optimizer.beta{at + 1}",
+            BETAS,
+            offer=Number(),
+            write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
+            read=_beta(at),
+            account=("exact", f"the {place} number of the pair"),
+        )
+        for at, place in enumerate(("first", "second"))
     ),
     Row(
         "optimizer.epsilon",
@@ -633,22 +632,63 @@ RUN = (
 )
 
 
+_PASSES = "of the passes (FSDP and autocast); weights and AdamW are fp32"
+PRECISION = (
+    Row(
+        "precision.training",
+        carried_by="torch.autocast(torch.bfloat16) in the library's workers",
+        offer=(
+            Meaning(None, ABSENT, note=f"SkyRL's own: bf16 {_PASSES}"),
+            Meaning("bf16", ABSENT, note=_PASSES),
+        ),
+        read=lambda launch: _asked(launch, "training"),
+        advice="Its workers wrap every pass in torch.autocast(torch.bfloat16), which no key turns "
+        "off. Set precision.training=bf16, or train with verl.",
+    ),
+    Row(
+        "precision.rollout",
+        f"{ENGINE}.model_dtype",
+        offer=(
+            Meaning(None, ABSENT, note="SkyRL's own: bf16"),
+            *named({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}),
+        ),
+    ),
+    Row(
+        "precision.checkpoint",
+        carried_by="the library's export of its fp32 weights",
+        offer=(
+            Meaning(None, ABSENT, note="SkyRL's own: the fp32 weights, not rounded"),
+            Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
+        ),
+        read=lambda launch: _asked(launch, "checkpoint"),
+        advice="It exports its fp32 weights as they are. Set precision.checkpoint=fp32.",
+    ),
+)
+
+
+def _asked(launch: Values, name: str) -> object:
+    asked = _needed(launch, "precision", name)
+    return None if asked is ABSENT else asked
+
+
 def _steps(launch: Any, *keys: str) -> object:
     batches = next((launch[key] for key in keys if launch.get(key)), None)
     return ABSENT if batches is None else batches * _minibatches(launch)
 
 
 def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return all keys that carry a field, and the field's own value."""
-    keys = ", ".join(key for key, value in carried.sent.items() if value is not ABSENT)
+    """Return all keys that carry a field, and their values as the launch spells them."""
+    sent = {key: value for key, value in carried.sent.items() if value is not ABSENT}
+    if sent:
+        return ", ".join(sent), ", ".join(map(written, sent.values()))
     in_file = NEEDS if carried.row.field.startswith("data.") else ""
-    return keys or in_file, str(carried.value)
+    return in_file, str(carried.value)
 
 
 MANIFEST = Manifest(
     library="skyrl",
     versions=VERSIONS,
-    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZATION, *RUN),
+    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZATION, *RUN, *PRECISION),
     tables=tables(),
     extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},
     show=_show,

@@ -53,26 +53,26 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     Raises LogFault after them, for a log without the names that we know.
     """
     folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
-    found = False
-    seen: dict[int, set[str]] = {}
+    any_point = False
+    names_by_step: dict[int, set[str]] = {}
     for folder in folders:
         for path in sorted(folder.glob("events.out.tfevents.*")):
-            for point in _points(scalars(path), updates_of(folder) or 1, seen):
-                found = True
+            for point in _points(scalars(path), updates_of(folder) or 1, names_by_step):
+                any_point = True
                 yield point
-    if not found and not seen:
+    if not any_point and not names_by_step:
         updates = next(iter(map(updates_of, folders)), None) or 1
-        yield from _printed(attempt_dir / "stdout", updates, seen)
-        _check(attempt_dir / "stdout", seen)
+        yield from _printed(attempt_dir / "stdout", updates, names_by_step)
+        _check(attempt_dir / "stdout", names_by_step)
     elif folders:
-        seen.pop(max(seen), None)  # it may just be being written
-        _check(folders[0], seen)
+        names_by_step.pop(max(names_by_step), None)  # it may just be being written
+        _check(folders[0], names_by_step)
 
 
-def _check(path: Path, seen: Mapping[int, set[str]]) -> None:
+def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
     """Raises LogFault where steps have none of the names we know, or no reward. At step 0 there
     are evaluations only."""
-    held = {name for step, names in seen.items() if step > 0 for name in names}
+    held = {name for step, names in names_by_step.items() if step > 0 for name in names}
     if held and not held & NAMES.keys():
         raise LogFault.of_names(path, "SkyRL", VERSIONS, held)
     if held and REWARD not in held:
@@ -89,11 +89,11 @@ def canonical(key: str) -> str | None:
 
 
 def _points(
-    scalars: Iterable[Scalar], updates: int, seen: dict[int, set[str]]
+    scalars: Iterable[Scalar], updates: int, names_by_step: dict[int, set[str]]
 ) -> Iterator[MetricPoint]:
     for step, group in groupby(scalars, key=lambda scalar: scalar.step):
         members = list(group)
-        seen.setdefault(step, set()).update(scalar.tag for scalar in members)
+        names_by_step.setdefault(step, set()).update(scalar.tag for scalar in members)
         values = _named({scalar.tag: scalar.value for scalar in members})
         if values:
             yield MetricPoint(step * updates, members[0].time, values)
@@ -117,7 +117,7 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _printed(path: Path, updates: int, seen: dict[int, set[str]]) -> Iterator[MetricPoint]:
+def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> Iterator[MetricPoint]:
     """Reports of its console logger: `Step N: ` and a dictionary over lines, four decimals."""
     if not path.exists():
         return
@@ -130,7 +130,7 @@ def _printed(path: Path, updates: int, seen: dict[int, set[str]]) -> Iterator[Me
             report = _report(lines)
             if report is None:
                 return
-            seen.setdefault(int(head[2]), set()).update(map(str, report))
+            names_by_step.setdefault(int(head[2]), set()).update(map(str, report))
             values = _named(report)
             if values:
                 yield MetricPoint(int(head[2]) * updates, _time(head[1]), values)
@@ -152,5 +152,5 @@ def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
 
 def _time(head: str) -> float:
     """Unix seconds of a line's beginning, or 0 where it has none."""
-    found = _TIME.search(head)
-    return datetime.fromisoformat(found[0]).timestamp() if found else 0.0
+    match = _TIME.search(head)
+    return datetime.fromisoformat(match[0]).timestamp() if match else 0.0

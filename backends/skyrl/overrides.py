@@ -20,10 +20,11 @@ _WORD_OF = {True: "true", False: "false", None: "null"}
 
 def write(key: str, value: object) -> str:
     """Return one override. Text that YAML could take for something else is quoted."""
-    return f"{key}={_written(value)}"
+    return f"{key}={written(value)}"
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
+    """Return the text of a value in an override."""
     if isinstance(value, str):
         text = _INTERPOLATION.sub(lambda m: m[1] * 2 + r"\${", value)
         if _BARE.fullmatch(text) and text.lower() not in _WORDS:
@@ -41,18 +42,18 @@ def _written(value: object) -> str:
 
 def _quoted(item: object) -> str:
     """An element of a list: bare text may end where YAML's list does, so text is quoted."""
-    written = _written(item)
-    return json.dumps(written) if isinstance(item, str) and written[:1] != '"' else written
+    text = written(item)
+    return json.dumps(text) if isinstance(item, str) and text[:1] != '"' else text
 
 
 def read(arguments: Iterable[str]) -> dict[str, object]:
     """Return key -> value of each override; the last of a key counts, as in SkyRL."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals:
-            found[key] = _value(text)
-    return found
+            values[key] = _value(text)
+    return values
 
 
 def _value(text: str) -> object:

@@ -7,16 +7,25 @@ from pathlib import Path
 
 from backends.skyrl import rules
 from backends.skyrl.checkpoints import exports_of, state_of
-from backends.skyrl.manifest import ENGINE, EVAL_SAMPLING, FIXED, MANIFEST, NEEDS, PLACEMENT
+from backends.skyrl.manifest import (
+    ENGINE,
+    EVAL_SAMPLING,
+    FIXED,
+    MANIFEST,
+    NEEDS,
+    PLACEMENT,
+    counts_steps,
+)
 from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.rules import GpuLayout, gpu_layout, micro_batch, sequences_per_gpu
 from orchestrator import scoring
 from orchestrator.data import recipe
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.library import rollout_dump
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Settings
 
-ENTRY, REWARD = "orch_skyrl.py", "reward.py"
+ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
 PROMPTS_FORMAT = "chat"
 PYTHON = "python"
 """Of SkyRL's environment, first on PATH where the launch runs."""
@@ -30,7 +39,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     rules.check(settings, version)
     layout = gpu_layout(cell.resources, asynchronous=settings.max_staleness_steps > 0)
     sequences = sequences_per_gpu(settings, layout)
-    needed, needed_text = needs(settings.data, settings.model.name, settings.backend.version)
+    needed, needed_text = needs(settings)
     overrides = {
         **_paths(place, settings),
         **dict(_machines(layout)),
@@ -55,22 +64,44 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             REWARD: _text(REWARD),
             **scoring.files(settings.data.reward),
             **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **(_dump_files() if cell.cadence.dump_rollouts else {}),
         },
-        env={"TENSORBOARD_DIR": str(tensorboard_of(place.attempt_dir, updates))},
-        ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried),
+        env={
+            "TENSORBOARD_DIR": str(tensorboard_of(place.attempt_dir, updates)),
+            **(_dump_variables(place) if cell.cadence.dump_rollouts else {}),
+        },
+        ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
+        + _of_cadence(settings, version, overrides),
         bring_up="ray",
     )
 
 
+def needs(settings: Settings) -> tuple[Mapping[str, object], str]:
+    """Return what no key carries, as data and as the text of needs.json: what `data/train.parquet`
+    is to be made of, names, and number formats that the library has without a key."""
+    asked = tuple(
+        (name, value)
+        for name, value in (
+            ("training", settings.precision.training),
+            ("checkpoint", settings.precision.checkpoint),
+        )
+        if value is not None
+    )
+    return _needs(settings.data, settings.model.name, settings.backend.version, asked)
+
+
 @lru_cache(maxsize=1024)
-def needs(data: Data, model_name: str, version: str | None) -> tuple[Mapping[str, object], str]:
-    """Return what `data/train.parquet` beside it is to be made of and names that no flag carries:
-    as data, and as the text of needs.json. Cells of a grid share it."""
-    plain = {
+def _needs(
+    data: Data, model_name: str, version: str | None, precision: tuple[tuple[str, str], ...]
+) -> tuple[Mapping[str, object], str]:
+    """Return the data and the text of `needs`. Cached: cells of a grid share them."""
+    plain: dict[str, object] = {
         "data": data.model_dump(),
         "model": {"name": model_name},
         "backend": {"version": version},
     }
+    if precision:
+        plain["precision"] = dict(precision)
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -112,6 +143,41 @@ def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object
     yield "trainer.ckpt_interval", save
     yield "trainer.hf_save_interval", save
     yield "trainer.eval_interval", -(-(cadence.evaluate_every_steps or steps) // updates)
+
+
+def _of_cadence(
+    settings: Settings, version: str, overrides: Mapping[str, object]
+) -> tuple[LedgerEntry, ...]:
+    """Return the ledger entry of checkpoints that no cadence asked for, if there are some.
+
+    A launch of a release that counts no steps passes over its prompts once.
+    """
+    batch, known = settings.batch, settings.data.num_prompts
+    if known is None or not counts_steps(version):
+        return ()
+    steps = known // batch.num_prompts * batch.num_minibatches
+    if steps >= settings.num_train_steps:
+        return ()
+    key = "trainer.hf_save_interval"
+    return (
+        LedgerEntry(
+            field="cadence.checkpoint_every_steps",
+            status="approximated",
+            key=key,
+            value=str(overrides[key]),
+            note=f"SkyRL also saves and exports at the end of each pass over the prompts, every "
+            f"{steps} train steps: leave disk for {settings.num_train_steps // steps} exports more",
+        ),
+    )
+
+
+def _dump_files() -> dict[str, str]:
+    """Return what writes a launch's rollouts."""
+    return {DUMP: _text(DUMP), f"{rollout_dump.MODULE}.py": rollout_dump.source()}
+
+
+def _dump_variables(place: AttemptPaths) -> dict[str, str]:
+    return {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
 
 
 @cache

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from backends.verl import checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
 from backends.verl.marks import MARKS
-from orchestrator.library.launches import Launch, LaunchReading
+from orchestrator.library.cpu_launch import CpuLaunch
 from orchestrator.library.protocol import LibraryBackend
+from orchestrator.records import LaunchPlan
 
 
 class VerlBackend(LibraryBackend):
@@ -19,6 +20,8 @@ class VerlBackend(LibraryBackend):
     release_marks = MARKS
     estimator_names: Mapping[str, str] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
+    dumps_rollouts = True
+
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
@@ -27,11 +30,11 @@ class VerlBackend(LibraryBackend):
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
 
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what verl makes of anybody's launch; the tables of old releases load here."""
-        from backends.verl.audit import audit
+    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
+        """Return the plan with the overrides of anybody's launch that it lacks."""
+        from backends.verl.cpu_launch import adopt
 
-        return audit(launch)
+        return adopt(plan, argv)
 
 
 BACKEND = VerlBackend()

@@ -5,21 +5,27 @@ core_algos.py, workers/actor/dp_actor.py, workers/utils/losses.py, recipe/*. key
 folder lists the configuration keys of each release.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from backends.verl import easyr1
 from backends.verl.manifest import (
     ACTOR,
+    ADDED,
     ADVANTAGE,
     BATCH,
+    BY_DEVIATION,
+    CORRECTION,
     LOSS_BETA,
     LOSS_TYPE,
     MANIFEST,
     MINIBATCH,
+    MODE,
     NEWEST,
     PENALTY,
     REWARD_BETA,
@@ -29,18 +35,25 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.marks import BEFORE_SWITCH
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
+from orchestrator.library.launch_keys import (
+    LONGEST_ENTRY,
+    Keys,
+    as_number,
+    hydra_overrides,
+    shown,
+)
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
-    Edit,
     HeldKeys,
     Inactive,
     InLoss,
     InReward,
     Launch,
+    LaunchChange,
     LaunchReading,
     Rule,
+    Surroundings,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
@@ -49,12 +62,64 @@ from orchestrator.library.releases import Releases, load_releases, merged_table,
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
-PPO_EPOCHS = f"{ACTOR}.ppo_epochs"
+LAMBDA, GAMMA = "algorithm.lam", "algorithm.gamma"
+CONTROLLER = "algorithm.kl_ctrl.type"
+PPO_EPOCHS, DYNAMIC = f"{ACTOR}.ppo_epochs", f"{ACTOR}.use_dynamic_bsz"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
-_READ = (*KL_KEYS, ADVANTAGE, GROUP, BATCH, MINIBATCH, PPO_EPOCHS)
+LOSS_MODE, AGGREGATION = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"
+CLIP_LOW, CLIP_HIGH, ENTROPY = (
+    f"{ACTOR}.clip_ratio_low",
+    f"{ACTOR}.clip_ratio_high",
+    f"{ACTOR}.entropy_coeff",
+)
+WEIGHTS, THRESHOLD = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_is_threshold"
+REJECTION, BYPASS = f"{CORRECTION}.rollout_rs", f"{CORRECTION}.bypass_mode"
+_READ = (
+    *KL_KEYS,
+    *(ADVANTAGE, GROUP, BATCH, MINIBATCH, PPO_EPOCHS, BY_DEVIATION, LOSS_MODE, AGGREGATION),
+    *(CLIP_LOW, CLIP_HIGH, ENTROPY, WEIGHTS, THRESHOLD, REJECTION, BYPASS, MODE),
+)
 DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
-"""The same in every release that has the key."""
+"""The same in every release that has the key (composed by Hydra), but for OLD_ENTROPY."""
+OLD_ENTROPY = "0.001"
+"""entropy_coeff in the releases before 0.4.0."""
+DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
+    "grpo": "group_std",
+    "grpo_vectorized": "group_std",
+    "grpo_passk": "group_std",
+    "gae": "batch_std",
+    "reinforce_plus_plus": "batch_std",
+    "reinforce_plus_plus_baseline": "batch_std",
+    "rloo": "nothing",
+    "rloo_vectorized": "nothing",
+    "remax": "nothing",
+    "opo": "nothing",
+    "gpg": "nothing",
+}
+"""What core_algos.py divides the advantage by, the KL in the reward included."""
+OWN_IN_MEAN = ("grpo", "grpo_vectorized", "gpg", "reinforce_plus_plus_baseline")
+LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
+    "vanilla": ("", "token"),
+    "gspo": ("GSPO", "sequence_mean"),
+    "geo_mean": ("GMPO", "sequence_mean"),
+    "sapo": ("SAPO", "token"),
+    "cispo": ("CISPO", "token"),
+    "clip_cov": ("Clip-Cov", "token"),
+    "kl_cov": ("KL-Cov", "token"),
+    "dppo_tv": ("DPPO", "token"),
+    "dppo_kl": ("DPPO", "token"),
+    "gpg": ("GPG", "none"),
+    "dro": ("DRO", "none"),
+}
+"""policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
+_CAP = f"{ACTOR}.tis_imp_ratio_cap"
+"""The cap of importance weights between 0.5.0 and 0.6.0."""
+_OLD_WEIGHTS = "algorithm.rollout_is"
+"""The weights of 0.6.0, off without a threshold."""
+_ROLLOUT_LOGPROBS = "async_training.use_rollout_log_probs"
+_BY_LENGTH = ("gspo", "geo_mean", "sapo")
+"""Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
 ESTIMATORS = {
     str(name): str(estimator)
     for name, estimator in MANIFEST.meanings(PENALTY, NEWEST).items()
@@ -62,9 +127,15 @@ ESTIMATORS = {
 }
 """verl's name of an estimator -> orch's, the same since 0.1; with `+` it is straight-through."""
 FIRST_WITH_SWITCH = 3
-"""Index of 0.4.1: before 0.4.0, use_kl_loss alone says whether the reward has the KL."""
-FIRST_STRAIGHT = 7
+"""Index of 0.4.0: before it, use_kl_loss alone says whether the reward has the KL."""
+FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
+"""Indices of 0.3.0 (a minibatch beyond the batch is refused), 0.6.1 (rollout_correction), 0.7.1
+(workers/utils/losses.py) and 0.9.0 (the V1 trainer with its modes)."""
+FIRST_STRAIGHT = 10
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
+MEGATRON = "ppo_megatron_trainer"
+_LAST_MEGATRON = 11
+"""Index of 0.9.0, the last release whose configuration for Megatron keys.json has."""
 PINNED = "pinned "
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, "actor_rollout_ref.ref", "critic")),
@@ -145,7 +216,39 @@ STOCK = frozenset(
 
 @cache
 def releases() -> Releases:
-    return load_releases(Path(__file__).with_name("keys.json"))
+    """Return the keys of each release, those of its configuration for Megatron among them."""
+    plain, megatron = _configurations()
+    spans = dict(plain.keys)
+    for key, (first, last) in megatron.keys.items():
+        start, end = spans.get(key, (first, last))
+        spans[key] = (min(first, start), max(last, end))
+    return Releases(plain.versions, spans)
+
+
+@cache
+def _configurations() -> tuple[Releases, Releases]:
+    """Return the keys of ppo_trainer and of ppo_megatron_trainer, as Hydra composes each release's.
+
+    keys.json has the latter's where they differ; null: it has no such key.
+    """
+    path = Path(__file__).with_name("keys.json")
+    plain = load_releases(path)
+    differing = json.loads(path.read_text(encoding="utf-8"))["megatron"]
+    spans = {**plain.keys, **{k: tuple(v) for k, v in differing.items() if v}}
+    left = {k: v for k, v in spans.items() if k not in differing or differing[k] is not None}
+    return plain, Releases(plain.versions, left)
+
+
+@cache
+def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
+    """Return the keys of a release's own configuration, or None where orch does not have them."""
+    if not megatron and version in TABLES:
+        own: ReleaseTable | None = TABLES[version]
+    elif megatron and version in releases().versions[_LAST_MEGATRON + 1 :]:
+        own = None
+    else:
+        own = _configurations()[megatron].table(version)
+    return None if own is None else replace(own, added=(*own.added, *ADDED, *OPEN))
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -161,10 +264,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     keys = Keys(DEFAULTS)
     keys.add_documents(launch.documents)
-    for word in rest:
-        found = split_override(word)
-        if found is not None:
-            keys.add(*found)
+    for key, given in hydra_overrides(rest):
+        keys.add(key, given)
     at, because, spread = _release(launch, keys)
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
@@ -172,8 +273,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = launch.open_end
     config = config_name(rest)
     if config and config not in STOCK and not launch.documents:
-        told = shown(config) or "that a variable names"
-        keys.opaque = f"it comes from the configuration '{told}', which is not here"
+        name = shown(config) or "that a variable names"
+        keys.opaque = f"it comes from the configuration '{name}', which is not here"
     else:
         foreign = [m for m in launch.missing if m.rpartition("/")[2] not in STOCK]
         if foreign and not launch.words:
@@ -186,17 +287,17 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
     """Return the keys and their release's table, or the table of all releases if it does not
     apply.
     """
-    own = TABLES.get(reading.version)
-    # Recipes and Megatron have configurations of their own, with further keys.
-    plain = reading.entry_point == "verl.trainer.main_ppo" and config in (None, "ppo_trainer")
+    plain = reading.entry_point == "verl.trainer.main_ppo"
+    stock = plain and config in (None, "ppo_trainer", MEGATRON)
+    # Recipes have configurations of their own, with further keys.
+    own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
-    exact = own is not None and plain
     return HeldKeys(
         keys.given,
         "hydra",
-        replace(own, added=(*own.added, *OPEN)) if own is not None and exact else _all_keys(),
-        f"verl {reading.version}" if exact else "verl",
-        exact=exact,
+        own or _all_keys(),
+        f"verl {reading.version}" if own else "verl",
+        exact=own is not None,
         others=(*TABLES.values(), _all_keys()),
         defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
         in_files=in_files,
@@ -209,6 +310,12 @@ def _all_keys() -> ReleaseTable:
     """Return the table of every key that some release has."""
     merged = merged_table(TABLES.values(), releases().keys)
     return replace(merged, added=(*merged.added, *OPEN))
+
+
+def _alone(advantage: str, group: int | None) -> Iterator[str]:
+    """Yield a note on an estimator of groups that gets groups of one rollout."""
+    if group == 1 and advantage in (*OWN_IN_MEAN, "rloo", "rloo_vectorized"):
+        yield f"{ADVANTAGE} {advantage} with {GROUP} 1: a group of one rollout has no baseline"
 
 
 def is_entry_point(text: str) -> bool:
@@ -253,15 +360,15 @@ def _configures(launch: Launch) -> bool:
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     """Return the index of the assumed release, the reason, and all releases that fit as well."""
-    told = releases()
+    known_releases = releases()
     pinned = launch.versions.get("verl")
     if pinned is not None:
         version, _, why = pinned.partition(" ")
-        at = nearest(told.versions, version)
+        at = nearest(known_releases.versions, version)
         given = keys.last(USE_REWARD)
         if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
             return at, f"{PINNED}{version}: {why}", [at]
-    fitting, _ = told.accepting(keys.given)
+    fitting, _ = known_releases.accepting(keys.given)
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
     elif (
@@ -278,8 +385,8 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         if older and older != fitting:
             return older[-1], launch.versions[BEFORE_SWITCH], older
     at = fitting[-1]
-    gone = told.excluding(keys.given, at)
-    if at == len(told.versions) - 1:
+    gone = known_releases.excluding(keys.given, at)
+    if at == len(known_releases.versions) - 1:
         return at, "the newest release that fits its keys", fitting
     reason = f"the newest release that has {gone[0]}" if gone else "the release that fits its keys"
     return at, reason, fitting
@@ -332,21 +439,39 @@ class _Judge:
             contradictions=tuple(self.contradictions),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
-            change=tuple(self._change(in_reward, in_loss)),
+            changes=tuple(self._changes(in_reward, in_loss)),
             change_note=self._note(),
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
             regime=self._regime(),
+            surroundings=self._surroundings(group, in_reward),
         )
+
+    def _samples_ahead(self) -> str:
+        """Return what makes rollouts lag behind the policy, or an empty text."""
+        if self.entry and _STALE.search(self.entry):
+            return f"{self.entry} samples with an older policy"
+        mode = self.keys.text(MODE) if self.at >= FIRST_V1 else "sync"
+        if mode is not None and "async" in mode:
+            return f"{MODE} {mode} samples with an older policy"
+        return ""
 
     def _regime(self) -> TrainingRegime:
         """Return the training regime: on-policy if each batch of rollouts serves one train step."""
-        if self.entry and _STALE.search(self.entry):
-            return TrainingRegime(False, f"{self.entry} samples with an older policy")
+        if ahead := self._samples_ahead():
+            return TrainingRegime(False, ahead)
+        if self.at >= FIRST_V1 and self.keys.text(MODE) is None:
+            return TrainingRegime(None, f"{MODE} cannot be read here")
         batch, minibatch, epochs = (self.keys.number(key) for key in (BATCH, MINIBATCH, PPO_EPOCHS))
         if not batch or not minibatch or not epochs:
             unread = [key for key in (BATCH, MINIBATCH, PPO_EPOCHS) if not self.keys.number(key)]
             return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+        if batch < minibatch and self.at >= FIRST_SIZED and not self._is_dynamic():
+            return TrainingRegime(
+                None,
+                f"{MINIBATCH} {minibatch:g} is more than {BATCH} {batch:g}, which verl refuses: a "
+                "fork that takes it counts otherwise",
+            )
         steps = max(batch // minibatch, 1) * epochs
         if steps == 1:
             return TrainingRegime(True, "one train step for each batch of rollouts")
@@ -355,6 +480,10 @@ class _Judge:
             f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
             f"{minibatch:g}, {PPO_EPOCHS} {epochs:g})",
         )
+
+    def _is_dynamic(self) -> bool:
+        """Return True if the sizes of batches are not checked (workers/config/actor.py)."""
+        return self.keys.has(DYNAMIC) and self.keys.switch(DYNAMIC) is not False
 
     def _assumed(self) -> Iterator[str]:
         if self.entry is not None and not is_entry_point(self.entry):
@@ -370,7 +499,7 @@ class _Judge:
         on = keys.switch(USE_LOSS)
         where = (
             "verl/workers/utils/losses.py: ppo_loss"
-            if self.at >= 5
+            if self.at >= FIRST_LOSSES
             else ("verl/workers/actor/dp_actor.py: update_policy")
         )
         self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
@@ -496,15 +625,169 @@ class _Judge:
                 yield from keys.inert(LOSS_BETA, why)
             yield from keys.inert(LOSS_TYPE, why)
 
-    def _change(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Edit]:
-        beta = in_reward.beta or in_loss.beta or 0.001
-        wanted = [(USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, f"{beta:g}")]
+    def _surroundings(self, group: int | None, in_reward: InReward) -> Surroundings:
+        """Return what stands around the KL in the loss of this release."""
+        keys, unread = self.keys, []
+
+        def read(key: str, since: int, before: str) -> str | None:
+            """Return a value; `before`, in the releases before `since`. Note what is unknown."""
+            if self.at < since and not keys.has(key):
+                return before
+            text = keys.text(key)
+            if text is None:
+                unread.append(f"{key} is {DEFAULTS[key]}: {keys.why_unknown(key)}")
+                return DEFAULTS[key]
+            return text
+
+        advantage = keys.text(ADVANTAGE) or ""
+        divided = DIVIDED_BY.get(advantage)
+        if divided is None:
+            unread.append(
+                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
+                "in orch's table of verl's"
+            )
+        because = f"{ADVANTAGE} {advantage}"
+        if divided == "group_std":
+            by_deviation = read(BY_DEVIATION, FIRST_WITH_SWITCH, "True") or ""
+            because += f", {BY_DEVIATION} {by_deviation}"
+            if group == 1 or by_deviation.lower() in ("false", "0", "no", "off"):
+                divided = "nothing"
+            elif group is None:
+                unread.append(f"{GROUP} is above 1: {keys.why_unknown(GROUP)}")
+        mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla") or "vanilla"
+        aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean") or ""
+        entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY) or "")
+        correction, bypass = self._correction(read)
+        name, ratio = LOSS_MODES.get(mode, (mode, None))
+        if mode == "bypass_mode":
+            name, ratio = "", "token"
+        elif ratio is None:
+            unread.append(f"the loss mode '{shown(mode)}' has PPO's ratio: orch does not know it")
+        ahead = self._samples_ahead()
+        if ahead and ratio == "token" and not correction:
+            ratio = self._ratio_to_sampler(bypass, unread)
+        by_length = mode in _BY_LENGTH
+        low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
+        differs = by_length and aggregation != "seq-mean-token-mean"
+        return Surroundings(
+            advantage_divided_by=divided,
+            divided_because=because,
+            own_rollout_in_mean=advantage in OWN_IN_MEAN,
+            loss_mode=name,
+            ratio=ratio,
+            clip=(low, high) if low is not None and high is not None else None,
+            correction=correction,
+            length_weighted=aggregation == "seq-mean-token-mean" or by_length,
+            kl_loss_factor=None if differs else 1.0,
+            aggregation_because=f"{LOSS_MODE} {mode}, {AGGREGATION} {aggregation}"
+            if by_length
+            else f"{AGGREGATION} {aggregation}",
+            entropy=entropy or 0.0,
+            discount=self._discount(advantage),
+            controller=self._controller() if in_reward.active else "",
+            clamps=self._clamps(),
+            notes=(*self._rejects(read), *_alone(advantage, group)),
+            unread=tuple(unread),
+        )
+
+    def _correction(self, read: Callable[[str, int, str], str | None]) -> tuple[str, bool | None]:
+        """Return the weights against the rollout engine in words, and whether it is bypassed."""
+        keys = self.keys
+        if cap := keys.number(_CAP) if keys.has(_CAP) else None:
+            return f"token-level truncated importance sampling (at most {cap:g})", False
+        if self.at == FIRST_CORRECTION - 1 and keys.has(_OLD_WEIGHTS):
+            cap = keys.number(f"{_OLD_WEIGHTS}_threshold")
+            level = keys.text(f"{_OLD_WEIGHTS}_level") if keys.has(f"{_OLD_WEIGHTS}_level") else ""
+            kind = f"{level or 'token'}-level truncated importance sampling (at most {cap})"
+            return kind if keys.switch(_OLD_WEIGHTS) and cap else "", False
+        if self.at < FIRST_CORRECTION:
+            return "", False
+        weights = (read(WEIGHTS, FIRST_CORRECTION, "null") or "").lower()
+        bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
+        if weights in ("", "null", "none", "false"):
+            return "", bypass
+        bound = read(THRESHOLD, FIRST_CORRECTION, "2.0") or ""
+        kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
+        level = "sequence" if weights == "sequence" else "token"
+        limit = f"within {bound.replace('_', ' to ')}" if "_" in bound else f"at most {bound}"
+        return f"{level}-level {kind} ({limit})", bypass
+
+    def _rejects(self, read: Callable[[str, int, str], str | None]) -> tuple[str, ...]:
+        """Return a note on rejection sampling, which takes responses out of the KL as well."""
+        if self.at < FIRST_CORRECTION:
+            return ()
+        kind = (read(REJECTION, FIRST_CORRECTION, "null") or "").lower()
+        if kind in ("", "null", "none"):
+            return ()
+        return (f"{REJECTION} {kind} takes tokens out of the task's loss and out of the KL alike",)
+
+    def _ratio_to_sampler(
+        self, bypass: bool | None, unread: list[str]
+    ) -> Literal["token", "none"] | None:
+        """Return the ratio to the policy that sampled ahead, without importance weights.
+
+        The trainer computes the old log-probabilities anew, unless the rollout engine's are used.
+        """
+        if bypass is not None:
+            return "token" if bypass else "none"
+        given = self.keys.switch(_ROLLOUT_LOGPROBS) if self.keys.has(_ROLLOUT_LOGPROBS) else None
+        if given is not None:
+            return "token" if given else "none"
+        if self.entry is None or not _STALE.search(self.entry):
+            return "none"
+        if "fully_async" in self.entry:
+            return "token"
+        unread.append(
+            f"{self.entry} computes the old log-probabilities anew, as verl's recipe does"
+        )
+        return "none"
+
+    def _discount(self, advantage: str) -> str:
+        """Return λ and γ where they are not 1, for the advantages that read them."""
+        read = {"gae": (LAMBDA, GAMMA), "reinforce_plus_plus": (GAMMA,)}.get(advantage, ())
+        given = [(key, self.keys.number(key)) for key in read if self.keys.has(key)]
+        return ", ".join(f"{key} {value:g}" for key, value in given if value not in (None, 1))
+
+    def _controller(self) -> str:
+        """Return what moves the β of a KL in the reward; the loss has none."""
+        kind = self.keys.text(CONTROLLER) if self.keys.has(CONTROLLER) else "fixed"
+        return f"{CONTROLLER} {kind}" if kind == "adaptive" else ""
+
+    def _clamps(self) -> tuple[str, ...]:
+        names = {(self.keys.text(key) or "").removesuffix("+") for key in (PENALTY, LOSS_TYPE)}
+        if not names & {"low_var_kl", "k3"}:
+            return ()
+        return ("k3 is held within ±10: where log π/π_ref is below -2.6 its gradient is zero",)
+
+    def _changes(self, in_reward: InReward, in_loss: InLoss) -> Iterator[LaunchChange]:
+        """Yield the changes to a term that is not criticised, the smallest first."""
+        estimator = (LOSS_TYPE, "mse")
+        steady = (BY_DEVIATION, "False")
+        also = (
+            "the task reward is not divided by the group's standard deviation any more: its "
+            "gradient changes in size, so choose the learning rate anew"
+        )
+        if in_loss.active and not in_reward.active:
+            yield self._changed("k2 in the loss", estimator)
+        if in_reward.active and in_loss.active:
+            yield self._changed("k1 in the reward alone", (USE_LOSS, "False"), (PENALTY, "kl"))
+            if self.at >= FIRST_WITH_SWITCH:
+                yield self._changed("k2 in the loss alone", (USE_REWARD, "False"), estimator)
+        beta = f"{in_reward.beta or in_loss.beta or 0.001:g}"
+        rewarded = [(USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, beta)]
         if self.at >= FIRST_WITH_SWITCH:
-            wanted.insert(0, (USE_REWARD, "True"))
-        for key, value in wanted:
-            edit = self.keys.edit(key, value, f"{key}={value}")
-            if edit is not None:
-                yield edit
+            rewarded.insert(0, (USE_REWARD, "True"))
+        yield self._changed("k1 in the reward", *rewarded)
+        if self.at >= FIRST_WITH_SWITCH:
+            yield self._changed("k1 in the reward, not rescaled", *rewarded, steady, also=also)
+        moved = [(USE_LOSS, "True"), estimator, (LOSS_BETA, beta)]
+        if self.at >= FIRST_WITH_SWITCH:
+            moved.insert(0, (USE_REWARD, "False"))
+        yield self._changed("k2 in the loss", *moved)
+
+    def _changed(self, words: str, *wanted: tuple[str, str], also: str = "") -> LaunchChange:
+        edits = (self.keys.edit(key, value, f"{key}={value}") for key, value in wanted)
+        return LaunchChange(words, tuple(each for each in edits if each is not None), also)
 
     def _note(self) -> str:
         if self.entry and DEAD_REWARD.search(self.entry):

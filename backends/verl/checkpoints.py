@@ -77,9 +77,9 @@ def _is_whole(actor: Path) -> bool:
     verl's rotation (max_actor_ckpt_to_keep) removes the shards and leaves the directory.
     """
     shards = [
-        (int(found[1]), int(found[2]))
+        (int(match[1]), int(match[2]))
         for path in actor.glob("model_world_size_*_rank_*.pt")
-        if (found := _SHARD.fullmatch(path.name)) and path.stat().st_size
+        if (match := _SHARD.fullmatch(path.name)) and path.stat().st_size
     ]
     size = max((size for size, _ in shards), default=0)
     ranks = {rank for each, rank in shards if each == size}

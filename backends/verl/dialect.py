@@ -23,6 +23,7 @@ _DIALECT = Dialect(
     warmup_from_zero=True,
     schedule_per_batch=True,
     staleness="up_to",
+    precision=("bf16", "bf16", "bf16"),
 )
 """Of both releases: an asynchronous launch of ours sets bypass_mode, so that ratios are to the
 sampler in both."""

@@ -6,17 +6,32 @@ coefficient. `use_kl_loss` selects the place, `disable_kl` switches the KL off i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
-from orchestrator.library.launches import Edit, InLoss, InReward, Launch, LaunchReading, Rule
+from orchestrator.library.launches import (
+    InLoss,
+    InReward,
+    Launch,
+    LaunchChange,
+    LaunchReading,
+    Rule,
+    Surroundings,
+    TrainingRegime,
+)
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
 ADVANTAGE, GROUP = "algorithm.adv_estimator", "worker.rollout.n"
 OLD_USE, OLD_COEFFICIENT = "worker.actor.use_kl_loss", "worker.actor.kl_loss_coef"
 OLD_TYPE = "worker.actor.kl_loss_type"
-OWN = {
+BATCH, MINIBATCH = "data.rollout_batch_size", "worker.actor.global_batch_size"
+EPOCHS, AVERAGE = "worker.actor.ppo_epochs", "worker.actor.loss_avg_mode"
+LOSS_TYPE = "worker.actor.loss_type"
+_SIZES = {BATCH: "512", EPOCHS: "1", AVERAGE: "token", LOSS_TYPE: "default"}
+OWN = _SIZES | {
+    MINIBATCH: "256",
     DISABLE: "false",
     USE_LOSS: "false",
     PENALTY: "kl",
@@ -25,9 +40,16 @@ OWN = {
     GROUP: "1",
 }
 """The dataclass's own defaults."""
-STOCK = OWN | {USE_LOSS: "true", PENALTY: "low_var_kl", COEFFICIENT: "0.01", GROUP: "5"}
+STOCK = OWN | {
+    USE_LOSS: "true",
+    PENALTY: "low_var_kl",
+    COEFFICIENT: "0.01",
+    GROUP: "5",
+    MINIBATCH: "128",
+}
 """Those of examples/config.yaml, on which nearly every launch builds."""
-OLD = {
+OLD = _SIZES | {
+    MINIBATCH: "128",
     OLD_USE: "true",
     OLD_TYPE: "low_var_kl",
     OLD_COEFFICIENT: "0.001",
@@ -37,6 +59,14 @@ OLD = {
     GROUP: "5",
 }
 """February and March 2025: examples/grpo_example.yaml and the dataclass of the actor."""
+DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
+    "grpo": "group_std",
+    "gae": "batch_std",
+    "reinforce_plus_plus": "batch_std",
+    "rloo": "nothing",
+    "remax": "nothing",
+}
+"""What core_algos.py divides the advantage by, the KL in the reward included."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
@@ -66,9 +96,9 @@ def reading(launch: Launch) -> LaunchReading:
     keys = Keys(_defaults(config, launch))
     keys.add_documents(launch.documents)
     for word in rest:
-        found = split_override(word)
-        if found is not None:
-            keys.add(*found)
+        override = split_override(word)
+        if override is not None:
+            keys.add(*override)
     _unseen(keys, config, launch)
     return _judged(keys, entry)
 
@@ -134,9 +164,43 @@ def _judged(keys: Keys, entry: str | None) -> LaunchReading:
         contradictions=tuple(keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))),
         settings=tuple(keys.settings),
         rules=tuple(_rules()),
-        change=tuple(_change(keys, old)),
+        changes=tuple(_changes(keys, kind, old, bool(loss.active))),
         assumes=tuple(keys.assumes),
         unknown=tuple(unknown),
+        regime=_regime(keys),
+        surroundings=_surroundings(keys),
+    )
+
+
+def _regime(keys: Keys) -> TrainingRegime:
+    batch, minibatch, epochs = (keys.number(key) for key in (BATCH, MINIBATCH, EPOCHS))
+    if not batch or not minibatch or not epochs:
+        return TrainingRegime(None, f"{BATCH}, {MINIBATCH} or {EPOCHS} cannot be read here")
+    steps = max(batch // minibatch, 1) * epochs
+    if steps == 1:
+        return TrainingRegime(True, "one train step for each batch of rollouts")
+    return TrainingRegime(
+        False,
+        f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
+        f"{minibatch:g}, {EPOCHS} {epochs:g})",
+    )
+
+
+def _surroundings(keys: Keys) -> Surroundings:
+    advantage, average, kind = (keys.text(key) for key in (ADVANTAGE, AVERAGE, LOSS_TYPE))
+    divided = DIVIDED_BY.get(advantage or "")
+    unread = []
+    if divided is None:
+        unread.append(f"the advantage estimator '{advantage or '…'}' does not rescale the KL")
+    if kind != "default":
+        unread.append(f"{LOSS_TYPE} {kind or '…'} has PPO's ratio: orch does not know it")
+    return Surroundings(
+        advantage_divided_by=divided,
+        divided_because=f"{ADVANTAGE} {advantage}",
+        own_rollout_in_mean=advantage == "grpo",
+        length_weighted=average == "seq",
+        aggregation_because=f"{AVERAGE} {average}",
+        unread=tuple(unread),
     )
 
 
@@ -152,10 +216,16 @@ def _rules() -> Iterator[Rule]:
     )
 
 
-def _change(keys: Keys, old: bool) -> Iterator[Edit]:
-    wanted = [(PENALTY, "kl")]
-    wanted.insert(0, (OLD_USE if old else USE_LOSS, "false"))
-    for key, value in wanted:
-        edit = keys.edit(key, value, f"{key}={value}")
-        if edit is not None:
-            yield edit
+def _changes(keys: Keys, kind: str, old: bool, in_loss: bool) -> Iterator[LaunchChange]:
+    """Yield the changes to a term that is not criticised, the smallest first."""
+    use = OLD_USE if old else USE_LOSS
+    if in_loss:
+        yield _changed(keys, "k2 in the loss", (kind, "mse"))
+    yield _changed(keys, "k1 in the reward", (use, "false"), (PENALTY, "kl"))
+    weight = (OLD_TYPE, "mse") if old else (PENALTY, "mse")
+    yield _changed(keys, "k2 in the loss", (use, "true"), weight)
+
+
+def _changed(keys: Keys, words: str, *wanted: tuple[str, str]) -> LaunchChange:
+    edits = (keys.edit(key, value, f"{key}={value}") for key, value in wanted)
+    return LaunchChange(words, tuple(each for each in edits if each is not None))

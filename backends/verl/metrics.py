@@ -102,32 +102,32 @@ def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
 
 def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:
     """Return the metrics that have a canonical name."""
-    found = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
+    named = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
     for name in ("rollout/staleness_mean", "rollout/staleness_max"):
-        if name in found:
-            found[name] *= scale.updates
-    tokens = found.get("rollout/response_tokens")
-    if scale.constant_tokens is not None and "train/entropy" in found:
-        entropy = found.pop("train/entropy")
+        if name in named:
+            named[name] *= scale.updates
+    tokens = named.get("rollout/response_tokens")
+    if scale.constant_tokens is not None and "train/entropy" in named:
+        entropy = named.pop("train/entropy")
         if tokens:
-            found["train/entropy"] = entropy * scale.constant_tokens / tokens
+            named["train/entropy"] = entropy * scale.constant_tokens / tokens
     beta = values.get("actor/reward_kl_penalty_coeff", 0.0)
-    if scale.k1_in_reward and beta and "train/shaped_reward_mean" in found:
-        penalty = found["train/reward_mean"] - found["train/shaped_reward_mean"]
-        found["train/kl_reference"] = penalty / beta
+    if scale.k1_in_reward and beta and "train/shaped_reward_mean" in named:
+        penalty = named["train/reward_mean"] - named["train/shaped_reward_mean"]
+        named["train/kl_reference"] = penalty / beta
     for name, value in values.items():
         if match := _VALIDATION.fullmatch(name):
-            found[f"eval/{match[1].replace('/', '_')}/{match[2]}"] = value
-    return found
+            named[f"eval/{match[1].replace('/', '_')}/{match[2]}"] = value
+    return named
 
 
 def _scale(text: str) -> LogScale:
     """Read the scale from a file's name, or from the console's line that names the file."""
-    found = _TAGGED.search(text)
-    if found is None:
+    tags = _TAGGED.search(text)
+    if tags is None:
         return LogScale()
-    constant = int(found[2]) if found[2] else None
-    return LogScale(int(found[1]), constant, found[3] is not None)
+    constant = int(tags[2]) if tags[2] else None
+    return LogScale(int(tags[1]), constant, tags[3] is not None)
 
 
 def _jsonl(text: str) -> Iterator[LogLine]:
@@ -142,14 +142,14 @@ def _jsonl(text: str) -> Iterator[LogLine]:
 
 def _console(text: str) -> Iterator[LogLine]:
     for line in text.splitlines():
-        if found := _CONSOLE.search(_COLOUR.sub("", line)):
-            pairs = (pair.rpartition(":") for pair in found[2].split(" - "))
-            yield LogLine(int(found[1]), _numbers((key, value) for key, _, value in pairs))
+        if match := _CONSOLE.search(_COLOUR.sub("", line)):
+            pairs = (pair.rpartition(":") for pair in match[2].split(" - "))
+            yield LogLine(int(match[1]), _numbers((key, value) for key, _, value in pairs))
 
 
 def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
     """Return the finite numbers. The JSONL has null for a number that was not finite."""
-    found = {}
+    numbers = {}
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
         try:
@@ -157,8 +157,8 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
         except (TypeError, ValueError):
             continue
         if abs(number) < float("inf"):
-            found[key] = number
-    return found
+            numbers[key] = number
+    return numbers
 
 
 def _times(lines: list[LogLine], written: float) -> list[float]:

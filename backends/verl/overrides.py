@@ -66,9 +66,9 @@ def _written(value: object) -> str:
 def _text(text: str) -> str:
     if _BARE.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    text = _INTERPOLATION.sub(lambda found: found[1] * 2 + "\\${", text)
-    text = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + '\\"', text)
-    return '"' + _AT_END.sub(lambda found: found[1] * 2, text) + '"'
+    text = _INTERPOLATION.sub(lambda match: match[1] * 2 + "\\${", text)
+    text = _BEFORE_QUOTE.sub(lambda match: match[1] * 2 + '\\"', text)
+    return '"' + _AT_END.sub(lambda match: match[1] * 2, text) + '"'
 
 
 def _read(value: object) -> object:
@@ -78,5 +78,5 @@ def _read(value: object) -> object:
         return [_read(item) for item in value]
     text = getattr(value, "text", value)
     if isinstance(text, str):
-        return _ESCAPED_INTERPOLATION.sub(lambda found: found[1][: len(found[1]) // 2] + "${", text)
+        return _ESCAPED_INTERPOLATION.sub(lambda match: match[1][: len(match[1]) // 2] + "${", text)
     return value

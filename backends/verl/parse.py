@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from backends.verl import checks
-from backends.verl.manifest import DATA, MANIFEST, MODEL, NEWEST, PROJECT, TABLES, VERSIONS
+from backends.verl.manifest import ASKED, DATA, MANIFEST, MODEL, NEWEST, PROJECT, TABLES, VERSIONS
 from backends.verl.overrides import read
 from backends.verl.translate import MAIN
 from orchestrator.errors import Fault, SpecError
@@ -26,13 +26,15 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     rule. A launch without a seed has seed 0. Raise SpecError with every fault.
     """
     given, faults = _given(argv)
-    data = _data(files, faults)
+    data, asked = _object(DATA, files, faults), _object(ASKED, files, faults)
     version = _version(given, faults) or NEWEST
     values = {**TABLES[version].defaults, **given}
     faults += checks.faults(checks.LaunchValues(given, values, version, data.get("num_prompts")))
     if faults:
         raise SpecError(SOURCE, faults)
-    plain = MANIFEST.read(given | ({DATA: data} if data else {}), version)
+    plain = MANIFEST.read(
+        given | {name: held for name, held in ((DATA, data), (ASKED, asked)) if held}, version
+    )
     try:
         return Settings.model_validate(_named(plain, values))
     except ValidationError as error:
@@ -63,13 +65,14 @@ def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
     return given, faults
 
 
-def _data(files: Mapping[str, str], faults: list[Fault]) -> dict[str, object]:
-    if DATA not in files:
+def _object(name: str, files: Mapping[str, str], faults: list[Fault]) -> dict[str, object]:
+    """Return what a JSON file of the launch holds; nothing for a launch without it."""
+    if name not in files:
         return {}
     try:
-        return dict(json.loads(files[DATA]))
+        return dict(json.loads(files[name]))
     except (ValueError, TypeError) as error:
-        faults.append(Fault(f"{DATA} is not a JSON object: {error}"))
+        faults.append(Fault(f"{name} is not a JSON object: {error}"))
         return {}
 
 

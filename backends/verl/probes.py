@@ -157,8 +157,8 @@ class VerlFunctions:
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
         """A launch's overrides over verl's defaults; `module` is the text of orch_verl.py."""
         given = [a.lstrip("+").partition("=") for a in argv if "=" in a]
-        said = {key: _value(value) for key, _, value in given}
-        return {**DEFAULTS, **said, "module": files.get("extension/orch_verl.py")}
+        values = {key: _value(value) for key, _, value in given}
+        return {**DEFAULTS, **values, "module": files.get("extension/orch_verl.py")}
 
     def _of(self, config: Mapping[str, Any]) -> tuple[ModuleType, ModuleType, ModuleType]:
         text = config["module"]
@@ -177,7 +177,7 @@ class VerlFunctions:
         if place == "reward":
             name = config["algorithm.kl_penalty"]
             return core.kl_penalty(batch["logp"], batch["ref"], kl_penalty=name)
-        seen = {
+        tensors = {
             "response_mask": batch["mask"],
             "old_log_probs": batch["old"],
             "dp_size": 1,
@@ -189,7 +189,7 @@ class VerlFunctions:
         losses.ppo_loss(
             _actor({**config, f"{ACTOR}.use_kl_loss": False}),
             {"log_probs": batch["logp"]},
-            PaddedBatch(seen),
+            PaddedBatch(tensors),
         )
         name = config[f"{ACTOR}.kl_loss_type"]
         return losses.kl_penalty(logprob=batch["logp"], ref_logprob=batch["ref"], kl_penalty=name)
@@ -237,7 +237,7 @@ class VerlFunctions:
         """ppo_loss of one micro-batch that is the whole minibatch."""
         _, losses, _ = self._of(config)
         mask = batch["mask"]
-        seen = PaddedBatch(
+        tensors = PaddedBatch(
             {
                 "response_mask": mask,
                 "old_log_probs": batch["old"],
@@ -248,7 +248,7 @@ class VerlFunctions:
                 "global_batch_size": len(mask),
             }
         )
-        value, _ = losses.ppo_loss(_actor(config), {"log_probs": batch["logp"]}, seen)
+        value, _ = losses.ppo_loss(_actor(config), {"log_probs": batch["logp"]}, tensors)
         return value
 
 

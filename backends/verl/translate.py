@@ -11,6 +11,7 @@ from backends.verl.manifest import (
     ADVANTAGE,
     AGGREGATION,
     AHEAD,
+    ASKED,
     BATCH,
     BETAS,
     BY_DEVIATION,
@@ -35,14 +36,17 @@ from backends.verl.manifest import (
     PARTS,
     PENALTY,
     PROJECT,
+    REFERENCE_IN,
     REWARD,
     REWARD_BETA,
     ROLLOUT,
     RULE,
+    SAMPLED_IN,
     SEEDS,
     STEPS,
     STRATEGY,
     TABLES,
+    TRAINED_IN,
     USE_LOSS,
     USE_REWARD,
     WARMUP,
@@ -51,6 +55,8 @@ from backends.verl.manifest import (
 from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.data import recipe
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import rollout_dump
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Settings
 
@@ -59,6 +65,11 @@ SCORER = "reward.py"
 PROMPTS_FORMAT = "chat"
 MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
+ROLLOUT_MODULE = "orch_verl_rollouts"
+ROLLOUT_HOOK = f"extension/{ROLLOUT_MODULE}.py"
+DUMPING = ("0.9.1",)
+"""Releases whose trainer is the new one (V1), which rollout_hook.py can wrap."""
+CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 TOKENS_PER_GPU = 16384
 """Tokens of a micro-batch, unless a single sequence may be longer."""
 
@@ -138,8 +149,12 @@ ORDER = (
     STRATEGY,
     f"{CORRECTION}.bypass_mode",
     f"{ACTOR}.calculate_entropy",
+    TRAINED_IN,
+    REFERENCE_IN,
+    SAMPLED_IN,
     RULE,
     f"{WORKER_ENV}.VERL_FILE_LOGGER_PATH",
+    f"{WORKER_ENV}.ORCH_ROLLOUT_DUMP",
     f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES",
     f"{WORKER_ENV}.PYTHONPATH",
 )
@@ -152,13 +167,21 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     carried = MANIFEST.carry(settings)
     rules.check(cell)
     version = MANIFEST.version_of(settings)
-    env = environment(settings, place)
+    env = environment(cell, place)
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, place)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
     files |= scoring.files(settings.data.reward) | recipe.plan_file(settings.data, PROMPTS_FORMAT)
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
+    held: dict[str, object] = {DATA: settings.data.model_dump()}
+    if (checkpoint := settings.precision.checkpoint) is not None:
+        held[ASKED] = {"precision.checkpoint": checkpoint}
+        files[ASKED] = json.dumps(held[ASKED]) + "\n"
+    if cell.cadence.dump_rollouts:
+        _refuse_dump(version)
+        files[ROLLOUT_HOOK] = _text("rollout_hook.py")
+        files[f"extension/{rollout_dump.MODULE}.py"] = rollout_dump.source()
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -167,18 +190,38 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         files=files,
         env=env,
         bring_up="ray",
-        ledger=MANIFEST.ledger(settings, arguments | {DATA: settings.data.model_dump()}, carried),
+        ray_cpus=_claimed_cpus(cell, version),
+        ledger=MANIFEST.ledger(settings, arguments | held, carried),
     )
 
 
+def _claimed_cpus(cell: Cell, version: str) -> int | None:
+    """Return the CPUs that verl's actors claim; None for a release that was not looked at.
+
+    verl 0.9.1: each GPU's bundle has three (ResourcePoolManager.max_colocate_count). TransferQueue
+    has a controller and eight storage units (transfer_queue.yaml), one each. One more is needed to
+    place the actors that hold none.
+    """
+    if version not in DUMPING:
+        return None
+    gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
+    return CPUS_PER_GPU * gpus + QUEUE_ACTORS + 1
+
+
 def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
-    """Return Hydra's overrides, with a `+` before keys that the release's configuration lacks."""
-    keys = TABLES[version].keys
+    """Return Hydra's overrides, in ORDER."""
     return [
-        write(key if key in keys or key.startswith("hydra.") else f"+{key}", arguments[key])
-        for key in ORDER
-        if key in arguments
+        write(spelled, arguments[key]) for key, spelled in _spelled(version) if key in arguments
     ]
+
+
+@cache
+def _spelled(version: str) -> tuple[tuple[str, str], ...]:
+    """Return each key of ORDER, and with a `+` if the release's configuration lacks it."""
+    keys = TABLES[version].keys
+    return tuple(
+        (key, key if key in keys or key.startswith("hydra.") else f"+{key}") for key in ORDER
+    )
 
 
 def needs_extension(settings: Settings) -> bool:
@@ -188,13 +231,29 @@ def needs_extension(settings: Settings) -> bool:
     )
 
 
-def environment(settings: Settings, place: AttemptPaths) -> dict[str, str]:
+def environment(cell: Cell, place: AttemptPaths) -> dict[str, str]:
     """Return the environment variables of the driver and of all Ray workers."""
-    env = {"VERL_FILE_LOGGER_PATH": str(place.attempt_dir / metrics_file(settings))}
-    if needs_extension(settings):
-        env["VERL_USE_EXTERNAL_MODULES"] = MODULE
+    env = {"VERL_FILE_LOGGER_PATH": str(place.attempt_dir / metrics_file(cell.settings))}
+    modules = [MODULE] if needs_extension(cell.settings) else []
+    if cell.cadence.dump_rollouts:
+        modules.append(ROLLOUT_MODULE)
+        env[rollout_dump.VARIABLE] = str(place.attempt_dir / rollout_dump.FOLDER)
+    if modules:
+        env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
         env["PYTHONPATH"] = str((place.plan_dir / EXTENSION).parent)
     return env
+
+
+def _refuse_dump(version: str) -> None:
+    if version not in DUMPING:
+        raise UnsupportedSetting(
+            "verl",
+            "cadence.dump_rollouts",
+            True,
+            (False,),
+            f"The hook is written for the trainer of verl {', '.join(DUMPING)}, and {version} has "
+            "another.",
+        )
 
 
 def metrics_file(settings: Settings) -> str:
@@ -214,22 +273,23 @@ def metrics_file(settings: Settings) -> str:
 
 def _surroundings(cell: Cell, place: AttemptPaths) -> dict[str, object]:
     """Return the arguments that do not change the result: paths, GPUs, memory, cadence, names."""
-    settings, cadence, data = cell.settings, cell.cadence, place.plan_dir / "data"
+    settings, cadence = cell.settings, cell.cadence
+    plan, attempt, checkpoints = map(str, place)
     updates = settings.batch.num_minibatches
     total = settings.num_train_steps // updates
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
     return {
-        "data.train_files": str(data / "train.parquet"),
-        "data.val_files": str(data / "validation.parquet"),
-        f"{REWARD}.path": str(place.plan_dir / SCORER),
+        "data.train_files": f"{plan}/data/train.parquet",
+        "data.val_files": f"{plan}/data/validation.parquet",
+        f"{REWARD}.path": f"{plan}/{SCORER}",
         f"{REWARD}.name": "compute_score",
         f"{ACTOR}.ppo_max_token_len_per_gpu": max(TOKENS_PER_GPU, longest),
         "trainer.save_freq": _frequency(cadence.checkpoint_every_steps, updates, total),
         "trainer.test_freq": _frequency(cadence.evaluate_every_steps, updates, total),
         "trainer.experiment_name": cell.id,
         "trainer.logger": ["console", "file"],
-        "trainer.default_local_dir": str(place.checkpoints_dir / f"x{updates}"),
-        "hydra.run.dir": str(place.attempt_dir / "hydra"),
+        "trainer.default_local_dir": f"{checkpoints}/x{updates}",
+        "hydra.run.dir": f"{attempt}/hydra",
         **_gpus(cell),
     }
 

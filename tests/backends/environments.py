@@ -27,17 +27,27 @@ def contract_python(library: str, version: str) -> Path:
     return attempt(lambda: create(lock, root(), remake=True)).python
 
 
+def cpu_python(library: str, version: str) -> Path:
+    """The Python of the environment in which a release trains without a GPU, from its lock.
+
+    It is installed if it is missing; the cache is by the lock's digest.
+    """
+    lock = lock_of(library, version, "cpu")
+    return attempt(lambda: create(lock, root())).python
+
+
 def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = ()) -> Path:
     """The Python of an environment without a lock: it holds `no_deps` (a library, without what it
     pulls in) and `needs` (with what they pull in)."""
-    wanted = "\n".join([*no_deps, "--", *needs, sys.version])
-    home = root() / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:10]}"
+    contents = "\n".join([*no_deps, "--", *needs, sys.version])
+    home = root() / f"{name}-{hashlib.sha256(contents.encode()).hexdigest()[:10]}"
     steps = [InstallStep(no_deps, any_python=True), InstallStep(needs, with_dependencies=True)]
 
     def make() -> Path:
-        with exclusive(home):
+        with exclusive(home) as held:
             if not (home / "ready").exists():
-                install(home, Path(sys.executable), [step for step in steps if step.requirements])
+                wanted = [step for step in steps if step.requirements]
+                install(home, Path(sys.executable), wanted, held)
                 (home / "ready").write_text("")
         return home / "bin" / "python"
 

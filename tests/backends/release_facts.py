@@ -11,19 +11,22 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.library.release_facts import Option, Options, dump
-from tests.backends.environments import contract_python
+from tests.backends.environments import contract_python, cpu_python
 
 HERE = Path(__file__).parent
 SCRIPTS = {
     "openrlhf": HERE / "openrlhf" / "describe.py",
     "skyrl": HERE / "skyrl" / "ask" / "describe.py",
+    "trl": HERE / "trl" / "describe.py",
 }
 
 
 def options_of(library: str, version: str) -> Options:
-    """Return the keys that a release says it has, from its contract environment."""
+    """Return the keys that a release says it has, in its contract environment. TRL's inherit those
+    of transformers, so they are asked where it trains."""
+    python = cpu_python if library == "trl" else contract_python
     done = subprocess.run(
-        [contract_python(library, version), SCRIPTS[library]],
+        [python(library, version), SCRIPTS[library]],
         capture_output=True,
         text=True,
         check=False,

@@ -22,6 +22,6 @@ def reward_func(
 ) -> dict[str, object]:
     """`queries`: prompt and response as one text, behind the token that some tokenizers begin a
     text with. Each argument has one element."""
-    _, found, response = queries[0].partition(prompts[0])
-    reward = REWARD(response if found else queries[0], labels[0])
+    _, prompt, response = queries[0].partition(prompts[0])
+    reward = REWARD(response if prompt else queries[0], labels[0])
     return {"rewards": reward, "scores": reward, "extra_logs": {}}

@@ -17,6 +17,7 @@ no name of this module there, so annotations stay text.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -134,6 +135,28 @@ def repeated(rows: Any, count: int, seed: int) -> Any:
     return concatenate_datasets(passes).select(range(count))
 
 
+def number_last_export(trainer: Any) -> None:
+    """Give the last export the number of the last step. The asynchronous trainer counts one step
+    more before it saves for the last time, and may have exported that policy already."""
+    save = trainer.save_models
+
+    def save_models() -> None:
+        last = trainer.total_training_steps
+        if trainer.global_step <= last:
+            save()
+            return
+        counted = trainer.global_step
+        trainer.global_step = last
+        try:
+            exports = Path(trainer.cfg.trainer.export_path)
+            if not (exports / f"global_step_{last}" / "policy" / "tokenizer_config.json").exists():
+                save()
+        finally:
+            trainer.global_step = counted
+
+    trainer.save_models = save_models
+
+
 def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: str) -> None:
     """The training run, in a task of its own so that it need not be on the head node."""
     from skyrl.train.entrypoints.main_base import BasePPOExp  # type: ignore[import-not-found]
@@ -155,12 +178,18 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
 
         def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
             if options["asynchronous"] != "true":
-                return super().get_trainer(*args, **kwargs)
-            from skyrl.train.fully_async_trainer import (  # type: ignore[import-not-found]
-                FullyAsyncRayPPOTrainer,
-            )
+                trainer = super().get_trainer(*args, **kwargs)
+            else:
+                from skyrl.train.fully_async_trainer import (  # type: ignore[import-not-found]
+                    FullyAsyncRayPPOTrainer,
+                )
 
-            return FullyAsyncRayPPOTrainer(*args, **kwargs)
+                trainer = FullyAsyncRayPPOTrainer(*args, **kwargs)
+                number_last_export(trainer)
+            if rollouts := options.get("rollouts"):
+                sys.path.append(str(folder))
+                importlib.import_module("orch_skyrl_dump").record(trainer, Path(rollouts))
+            return trainer
 
     Experiment(config).run()
 
@@ -181,6 +210,7 @@ def main() -> None:
         # SkyRL's validator refuses both; its reward and its loss read one flag each.
         config.trainer.algorithm.use_kl_loss = True
     initialize_ray(config)
+    options["rollouts"] = os.environ.get("ORCH_ROLLOUT_DUMP", "")  # a folder, if they are asked for
     folder = Path(__file__).resolve().parent
     tensorboard = str(Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve())
     ray.get(ray.remote(num_cpus=1)(train).remote(config, options, folder, tensorboard))

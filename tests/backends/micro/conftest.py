@@ -28,7 +28,7 @@ def _embedded(
     estimator: Any = "none", placement: Any = None, beta: float = 0.0, /, **changed: Any
 ) -> Settings:
     plain: dict[str, Any] = {
-        "model": Model(name="amber", path="micro:amber", chat_template="none"),
+        "model": Model(name="elder", path="micro:elder", chat_template="none"),
         "data": Data(name="sort", path="micro:sort", reward="exact", max_prompt_tokens=8),
         "advantage": Advantage(estimator="rloo"),
         "loss": Loss(),
@@ -67,7 +67,7 @@ def _lines(place: AttemptPaths) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Callable[..., Settings]:
-    """(estimator, placement, beta, **changed) -> settings that train `amber` on sorting: four
+    """(estimator, placement, beta, **changed) -> settings that train `elder` on sorting: four
     train steps of 4 prompts with 5 rollouts each."""
     return _embedded
 

@@ -8,7 +8,7 @@ from backends.micro import BACKEND, disk
 from backends.micro.shipped import POLICIES
 from orchestrator.identity import flatten
 from orchestrator.records import Cell
-from orchestrator.testing.backend_contract import BackendContract
+from orchestrator.testing.backend_contract import UNKNOWN_ESTIMATOR, BackendContract
 from tests.backends.specs import translated
 
 
@@ -23,6 +23,16 @@ class TestMicro(BackendContract):
         settings = [cell.settings.model_dump() for cell in self.cells()[:50]]
         return {f"settings.{name}" for each in settings for name, _ in flatten(each)}
 
+    def test_an_unknown_estimator_is_refused(self) -> None:
+        """Check a name in no table. The trainer has every entry of the table: test_train.py."""
+        for cell in self._one_of_each("kl.placement"):
+            kl = cell.settings.kl.model_copy(
+                update={"placement": cell.settings.kl.placement or "loss"}
+            )
+            settings = cell.settings.model_copy(update={"kl": kl})
+            placed = cell.model_copy(update={"settings": settings})
+            self._is_refused("kl.estimator", UNKNOWN_ESTIMATOR, placed)
+
     def write_log(self, attempt_dir: Path) -> Path:
         with disk.Journal(attempt_dir) as journal:
             for step in (1, 2, 3):
@@ -34,7 +44,7 @@ class TestMicro(BackendContract):
         (attempt_dir / disk.METRICS).write_text(json.dumps(row) + "\n")
 
     def write_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
-        (policy,) = [path for path in POLICIES.iterdir() if path.name == "amber"]
+        (policy,) = [path for path in POLICIES.iterdir() if path.name == "elder"]
         folder = disk.step_dir(checkpoints_dir, step)
         folder.mkdir(parents=True)
         for path in policy.iterdir():

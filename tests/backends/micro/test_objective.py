@@ -15,6 +15,7 @@ from backends.micro.objective import (
     objective,
     penalty,
     policy_loss,
+    shaped_advantages,
 )
 from orchestrator.estimators import TABLE, names
 from orchestrator.kl.estimators import token_kl
@@ -100,6 +101,19 @@ def test_the_gradient_is_the_finite_difference_of_the_loss(estimator: str) -> No
             fall = objective(loss, kl, logp - step, batch).loss
             slope = (rise - fall).item() / 2e-5
             assert gradient[tuple(index)].item() == pytest.approx(slope, abs=1e-8)
+
+
+def test_a_kl_charged_to_some_tokens_is_centred_at_each_position() -> None:
+    reward = torch.tensor([[1.0, 0.0, 0.0]])
+    lost = torch.tensor([[[1.0, 2.0, 4.0], [0.5, 0.25, 0.0], [3.0, 0.0, 0.0]]])
+    to_go = torch.tensor([[[7.0, 6.0, 4.0], [0.75, 0.25, 0.0], [3.0, 0.0, 0.0]]])
+    for credit, charged in (("to_go", to_go), ("later", to_go - lost), ("token", lost)):
+        shaped = reward[..., None] - 0.1 * charged
+        for estimator in ("reinforce", "rloo", "grpo"):
+            got = shaped_advantages(estimator, reward, 0.1, lost, credit=credit)  # type: ignore[arg-type]
+            for t in range(3):
+                expected = advantages(estimator, shaped[..., t])  # type: ignore[arg-type]
+                torch.testing.assert_close(got[..., t], expected)
 
 
 def gradient_of(estimator: str, **where: Any) -> Tensor:

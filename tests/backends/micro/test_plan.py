@@ -159,7 +159,7 @@ def test_the_papers_recipes_at_micro_scale(cell_of: Callable[..., Cell]) -> None
     assert (sync.num_train_steps, four.num_train_steps) == (100, 100)
     assert (sync.batch.num_prompts, four.batch.num_prompts) == (16, 64)
     assert sync.optimizer.learning_rate == 1e-3
-    assert (sync.model.path, sync.data.path) == ("micro:amber", "micro:sort")
+    assert (sync.model.path, sync.data.path) == ("micro:elder", "micro:sort")
     asynchronous = paper(
         1,
         350,
@@ -171,7 +171,7 @@ def test_the_papers_recipes_at_micro_scale(cell_of: Callable[..., Cell]) -> None
     )
     small = rehearsed(asynchronous, cell_of)
     assert (small.num_train_steps, small.batch.num_prompts) == (140, 5)
-    assert (small.model.path, small.data.path) == ("micro:cedar", "micro:reverse")
+    assert (small.model.path, small.data.path) == ("micro:hazel", "micro:reverse")
     assert small.loss.constant_tokens == small.rollout.max_response_tokens == 7
     assert small.max_staleness_steps == 10
     assert rehearsed(paper(1, 150), cell_of).num_train_steps == 60

@@ -70,9 +70,9 @@ def test_answers_follow_the_strategies_of_the_mixture() -> None:
 
 def test_pretraining_is_deterministic_and_learns() -> None:
     one_quiet_core()
-    recipe = pretrain.RECIPES["amber"].model_copy(update={"num_steps": 12})
+    recipe = pretrain.RECIPES["elder"].model_copy(update={"num_steps": 12})
     one, two = pretrain.pretrain(recipe), pretrain.pretrain(recipe)
     assert torch.equal(one, two)
-    measured = pretrain.measure("amber", recipe, one)
-    untrained = pretrain.measure("amber", recipe, pretrain.initial(0))
+    measured = pretrain.measure("elder", recipe, one)
+    untrained = pretrain.measure("elder", recipe, pretrain.initial(0))
     assert sum(map(sum, measured.chances.values())) > 2 * sum(map(sum, untrained.chances.values()))

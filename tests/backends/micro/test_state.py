@@ -163,7 +163,7 @@ def test_what_a_killed_writer_left_is_swept(
 
 
 def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
-    state = State.fresh(torch.arange(48_048.0))
+    state = State.fresh(torch.arange(49_728.0))
     path = tmp_path / "x.safetensors"
     save_state(state, path, "one")
     assert torch.equal(load_state(path, "one", CPU).policy, state.policy)

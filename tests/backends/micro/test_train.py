@@ -3,7 +3,7 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,13 +12,24 @@ import torch
 from torch import Tensor
 
 from backends.micro import BACKEND, huggingface, train
-from backends.micro.experience import collect, rewards
+from backends.micro.experience import Trainee, collect, rewards
+from backends.micro.objective import Experience, kl_loss
 from backends.micro.policy import NUM_PARAMETERS, one_quiet_core
 from backends.micro.state import State
-from orchestrator.estimators import names
+from orchestrator.estimators import EstimatorEntry, entry, names, register, unregister
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Advantage, Batch, Clip, Data, Loss, Optimizer, Placement, Settings
+from orchestrator.settings import (
+    Advantage,
+    Batch,
+    Clip,
+    Data,
+    Kl,
+    Loss,
+    Optimizer,
+    Placement,
+    Settings,
+)
 
 Make = Callable[..., Settings]
 Train = Callable[..., Any]
@@ -44,6 +55,45 @@ def test_every_estimator_trains_at_every_placement(
         last = lines(place)[-1]["values"]
         assert math.isfinite(last["train/kl_term"])
         assert ("train/shaped_reward_mean" in last) == (placement != "loss")
+
+
+@pytest.fixture
+def registered() -> Iterator[tuple[str, str]]:
+    """Two estimators of another package: k3 under another name, and the fourth power."""
+    k3 = entry("k3")
+    mine = (
+        EstimatorEntry("twin", "k3's", k3.value, k3.slope, is_reverse_kl=False, source="a test"),
+        EstimatorEntry(
+            "k4",
+            "(log r)^4",
+            lambda x: x**4,
+            lambda x: 4 * x**3,
+            is_reverse_kl=False,
+            source="a test",
+        ),
+    )
+    for each in mine:
+        register(each)
+    yield "twin", "k4"
+    for each in mine:
+        unregister(each.name)
+
+
+def test_an_estimator_of_another_package_is_trained_with_its_own_gradient(
+    registered: tuple[str, str], embedded: Make, trained: Train
+) -> None:
+    twin, k4 = registered
+    for placement in get_args(Placement):
+        policies = [
+            final_policy(trained(embedded(name, placement, 0.5, num_train_steps=3))[1])
+            for name in ("k3", twin, k4)
+        ]
+        assert torch.equal(policies[0], policies[1]), "equal functions, equal weights"
+        assert not torch.equal(policies[0], policies[2])
+    x = torch.linspace(-0.7, 0.9, 8, dtype=torch.float64, requires_grad=True)
+    kl = Kl(estimator=k4, placement="loss", beta=0.5)
+    (gradient,) = torch.autograd.grad(kl_loss(kl, x, torch.zeros(8), torch.zeros(8)).sum(), x)
+    assert torch.allclose(gradient, 4 * x.detach() ** 3)
 
 
 @pytest.mark.parametrize("estimator", ["rloo", "grpo", "dr_grpo", "reinforce"])
@@ -121,6 +171,11 @@ def test_staleness_is_the_lag_of_the_rollout_policy(
     assert lags(2, 3) == [0, 1, 2, 3, 3, 4, 3, 4]
 
 
+def batch_of(settings: Settings, state: State) -> tuple[Experience, int]:
+    collected = collect([Trainee(settings, "sort", state)])
+    return collected.experiences[0], collected.versions[0]
+
+
 def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> None:
     one_quiet_core()
     settings = embedded(max_staleness_steps=2)
@@ -128,10 +183,10 @@ def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> N
     state = State.fresh(base)
     state.step, state.earlier = 5, [base + 0.01, base + 0.02]  # after steps 3 and 4
     state.policy = base + 0.03
-    stale, version = collect(settings, "sort", state)
+    stale, version = batch_of(settings, state)
     assert version == 3
     state.policy = base + 0.01
-    fresh, version = collect(settings.model_copy(update={"max_staleness_steps": 0}), "sort", state)
+    fresh, version = batch_of(settings.model_copy(update={"max_staleness_steps": 0}), state)
     assert version == 5
     assert torch.equal(stale.tokens, fresh.tokens)
     assert torch.equal(stale.logp_old, fresh.logp_old)
@@ -237,7 +292,7 @@ def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:
         settings = embedded(seed=seed)
         state = State.fresh(train.base_policy(settings))
         state.step = step
-        found: list[int] = collect(settings, "sort", state)[0].prompts.flatten().tolist()
+        found: list[int] = batch_of(settings, state)[0].prompts.flatten().tolist()
         return found
 
     assert tokens(2**70, 3) == tokens(2**70, 3)

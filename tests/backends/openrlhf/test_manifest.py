@@ -1,6 +1,5 @@
 """The table of fields: nothing outside of it is launched, and each release has what it sends."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library.release_facts import load
+from orchestrator.library.releases import load_releases
 from orchestrator.settings import Kl
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
 
@@ -58,12 +58,10 @@ def test_what_two_releases_carry_differently() -> None:
 
 
 def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:
-    """keys.json has the names of 19 releases, for audits; options.json all facts of two."""
-    spans = json.loads((FOLDER / "keys.json").read_text(encoding="utf-8"))
+    """keys.json has the flags of every release, for audits; options.json all facts of two."""
+    spans = load_releases(FOLDER / "keys.json")
     for version, options in load(FOLDER / "options.json").items():
-        at = spans["versions"].index(version)
-        always = {name for name in options if name not in spans["keys"]}
-        named = {name for name, (first, last) in spans["keys"].items() if first <= at <= last}
-        assert named <= set(options), version
-        assert set(options) - named == always
+        table = spans.table(version)
+        assert table is not None
+        assert table.keys == set(options), version
     assert len(set(FLAT_NAMES.values())) == len([x for x in FLAT_NAMES.values() if x]) + 1

@@ -372,3 +372,20 @@ def test_a_thousand_cells_are_cheap() -> None:
             continue
         done += 1
     assert (time.process_time() - started) / done < 0.003
+
+
+@pytest.mark.parametrize(
+    ("num_prompts", "status", "said"),
+    [
+        (1280, "exact", "one shuffle"),
+        (2000, "approximated", "only the first 1280 prompts"),
+        (1000, "approximated", "2 copies"),
+    ],
+)
+def test_prompts_drawn_from_shuffled_copies_are_not_the_data_set(
+    num_prompts: int, status: str, said: str
+) -> None:
+    plan = plan_of(data={"num_prompts": num_prompts}, batch={"num_prompts": 256}, num_train_steps=5)
+    told = entry(plan, "data.path")
+    assert told.status == status
+    assert said in told.note

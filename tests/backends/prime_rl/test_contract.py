@@ -1,10 +1,11 @@
 """Prime-RL keeps the contract of a backend."""
 
 import json
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from backends.prime_rl import BACKEND
+from backends.prime_rl import BACKEND, toml
 from backends.prime_rl.manifest import MANIFEST
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
@@ -24,9 +25,8 @@ class TestPrimeRl(BackendContract):
 
     def emitted(self, plan: LaunchPlan) -> Mapping[str, Sequence[str]]:
         """With the server's file as the table [inference], which it is on one node."""
-        server = plan.files.get("inference.toml", "")
-        named = [f"inference.{line}" for line in server.splitlines() if line.startswith("seed")]
-        files = {**plan.files, "server.toml": "\n".join(named)}
+        server = tomllib.loads(plan.files.get("inference.toml", ""))
+        files = {**plan.files, "server.toml": toml.dumps({"inference": server})}
         return super().emitted(plan.model_copy(update={"files": files}))
 
     def write_log(self, attempt_dir: Path) -> Path:

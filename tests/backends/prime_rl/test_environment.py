@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backends.prime_rl import BACKEND, environment
-from backends.prime_rl.config import ENVIRONMENT
+from backends.prime_rl.manifest import ENVIRONMENT
 from orchestrator import scoring
 from orchestrator.records import AttemptPaths, Cell
 from tests.backends.environments import library_python

@@ -160,7 +160,11 @@ def test_staleness_zero_is_exact(changed: Any, place: AttemptPaths) -> None:
         ("max_steps = 350", "max_steps = 350 350", "cannot be read"),
         ("batch_size = 512", "batch_size = 513", "multiple of"),
         ("reward = ", "rewrd = ", "did you mean 'reward'"),
-        ('estimator = "k1"', 'estimator = "k9"', "'k1'"),
+        (
+            'estimator = "k1"',
+            'estimator = "k9"',
+            "no kl.estimator for 'k9' (it knows: k1,",
+        ),
         ('type = "constant"', 'type = "linear"\ndecay_steps = 3\nwarmup_steps = 2', "plateau"),
         ('type = "adamw"', 'type = "muon"', "adamw"),
     ],

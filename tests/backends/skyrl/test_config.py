@@ -226,6 +226,7 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
             "trainer.algorithm.max_seq_len",
             "trainer.algorithm.clip_ratio_c",
             "trainer.fully_async.max_staleness_steps",
+            "generator.inference_engine.model_dtype",  # sent for a cell that names a precision
         ):
             assert key in told, key
 

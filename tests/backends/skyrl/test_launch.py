@@ -1,11 +1,14 @@
 """A plan as it lies on disk, run up to the trainer with SkyRL's own code around it."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from backends.skyrl import BACKEND
+from backends.skyrl.launch.orch_skyrl import number_last_export
 from orchestrator.records import AttemptPaths, Cell
 from tests.backends.skyrl.cells import VERSIONS, asynchronous, changed, onpolicy
 from tests.backends.skyrl.library import launch
@@ -52,3 +55,31 @@ def test_the_kl_in_both_places_reaches_the_trainer(version: str, tmp_path: Path)
     seen = launched(changed(cell, kl=both, model=plain), tmp_path)
     assert seen["algorithm"] == [True, True]
     assert "message['content']" in seen["template"]
+
+
+def test_the_last_export_of_an_asynchronous_run_has_the_number_of_its_last_step(
+    tmp_path: Path,
+) -> None:
+    """The trainer's own end: it has counted one step more, and saves once again."""
+
+    class Trainer:
+        cfg = SimpleNamespace(trainer=SimpleNamespace(export_path=str(tmp_path)))
+        total_training_steps = 5
+        global_step = 0
+
+        def save_models(self) -> None:
+            export = tmp_path / f"global_step_{self.global_step}" / "policy"
+            export.mkdir(parents=True)
+            (export / "tokenizer_config.json").write_text("{}")
+
+    def end(trainer: Trainer, *steps: int) -> list[str]:
+        for trainer.global_step in steps:
+            trainer.save_models()
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    trainer = Trainer()
+    number_last_export(trainer)
+    assert end(trainer, 2, 6) == ["global_step_2", "global_step_5"]
+    assert trainer.global_step == 6, "what resumes counts on"
+    shutil.rmtree(tmp_path / "global_step_2")
+    assert end(trainer, 6) == ["global_step_5"], "it is there already"

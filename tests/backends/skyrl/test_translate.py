@@ -126,7 +126,7 @@ def test_what_is_refused_names_its_field() -> None:
     assert refused(changed(cell, optimizer=epsilon)) == "optimizer.epsilon"
     few = whole.data.model_copy(update={"num_prompts": 255})
     assert refused(changed(cell, data=few)) == "batch.num_prompts"
-    embedded = whole.model.model_copy(update={"path": "micro:amber"})
+    embedded = whole.model.model_copy(update={"path": "micro:elder"})
     assert refused(changed(cell, model=embedded)) == "model.path"
     minibatches = whole.batch.model_copy(update={"num_minibatches": 2})
     assert refused(changed(cell, batch=minibatches, max_staleness_steps=1)) == (
@@ -141,6 +141,19 @@ def test_a_cell_without_cadence_shows_itself_at_its_end() -> None:
     told = read(plan(onpolicy().model_copy(update={"cadence": Cadence()})).argv)
     for key in ("ckpt_interval", "hf_save_interval", "eval_interval"):
         assert told[f"trainer.{key}"] == 250
+
+
+def test_checkpoints_at_the_end_of_a_pass_are_told() -> None:
+    """SkyRL saves there whatever its intervals say (trainer.py: is_epoch_end)."""
+    cell = onpolicy("0.4.0")
+    [entry] = [e for e in plan(cell).ledger if e.field == "cadence.checkpoint_every_steps"]
+    assert (entry.status, entry.key) == ("approximated", "trainer.hf_save_interval")
+    prompts, batch = cell.settings.data.num_prompts, cell.settings.batch.num_prompts
+    assert prompts is not None
+    assert f"every {prompts // batch} train steps" in entry.note
+    few = changed(cell, num_train_steps=prompts // batch)
+    for other in (few, onpolicy("0.2.0")):
+        assert not [e for e in plan(other).ledger if e.field.startswith("cadence.")]
 
 
 def test_micro_batches_divide_a_gpus_minibatch_and_hold_few_tokens() -> None:
@@ -204,3 +217,12 @@ def test_a_launch_somebody_else_wrote_is_read(tmp_path: Path) -> None:
     assert (asked.batch.num_prompts, asked.batch.num_minibatches) == (1024, 4)
     assert asked.num_train_steps == 80
     assert asked.model.name == "Qwen2.5-1.5B-Instruct"
+
+
+def test_a_cell_that_asks_for_its_rollouts_gets_what_writes_them() -> None:
+    cell = onpolicy()
+    asked = cell.model_copy(update={"cadence": Cadence(dump_rollouts=True)})
+    more = plan(asked)
+    assert set(more.files) - set(plan(cell).files) == {"orch_skyrl_dump.py", "orch_rollout_dump.py"}
+    assert more.env["ORCH_ROLLOUT_DUMP"] == str(PLACE.attempt_dir / "rollouts")
+    assert more.argv == plan(cell.model_copy(update={"cadence": Cadence()})).argv

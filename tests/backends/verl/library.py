@@ -25,9 +25,10 @@ def answer(overrides, keys):
         composed = compose("ppo_trainer", overrides=overrides)
         found = {}
         for key in keys:
-            raw = OmegaConf.select(composed, key) if not OmegaConf.is_missing(
-                OmegaConf.select(composed, key.rpartition(".")[0]), key.rpartition(".")[2]
-            ) else "???"
+            home, _, leaf = key.rpartition(".")
+            parent = OmegaConf.select(composed, home)
+            missing = parent is not None and OmegaConf.is_missing(parent, leaf)
+            raw = "???" if missing else OmegaConf.select(composed, key)
             found[key] = OmegaConf.to_container(raw) if OmegaConf.is_config(raw) else raw
         return {"values": found}
     except Exception as error:

@@ -26,6 +26,9 @@ FULLEST = {
     "loss": {"aggregation": "constant", "constant_tokens": 4096, "clip": None},
     "model.chat_template": "none",
     "seed": 7,
+    "precision.training": "fp32",
+    "precision.rollout": "fp16",
+    "precision.checkpoint": "bf16",
 }
 
 

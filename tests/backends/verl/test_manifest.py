@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from backends.verl import extension
+from backends.verl.audit import releases
+from backends.verl.audit import table as release_table
 from backends.verl.manifest import (
     ADVANTAGE,
     DATA,
@@ -91,3 +93,18 @@ def test_releases_differ_in_staleness_and_seeding() -> None:
         "max_staleness_steps",
         "seed",
     }
+
+
+def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:
+    """keys.json was composed by Hydra from each tag, options.json from the installed releases."""
+    for version, table in TABLES.items():
+        named = releases().table(version)
+        assert named is not None
+        assert table.keys <= named.keys, version
+    switch, mode = "algorithm.use_kl_in_reward", "trainer.v1.trainer_mode"
+    for version, keys in (("0.3.0", set()), ("0.4.0", {switch}), ("0.9.0", {switch, mode})):
+        own = release_table(version)
+        assert own is not None
+        assert {switch, mode} & own.keys == keys, version
+    assert release_table("0.7.5") is None
+    assert release_table("0.9.1", megatron=True) is None

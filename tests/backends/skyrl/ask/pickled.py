@@ -36,7 +36,7 @@ class BasePPOExp:
         return SimpleNamespace(dataframe=Rows(3))
 
     def get_trainer(self, *args, **kwargs):
-        return "its own"
+        return Trainer("its own")
 
     def run(self):
         rows = self.get_train_dataset().dataframe.count
@@ -46,6 +46,13 @@ class BasePPOExp:
             "ANSWER "
             + json.dumps([self.get_trainer(), self.tokenizer.chat_template, rows, rewards])
         )
+
+
+class Trainer(str):
+    """SkyRL's trainer, as far as it exports the policy."""
+
+    def save_models(self):
+        pass
 
 
 class Rows:
@@ -102,7 +109,7 @@ def libraries():
     stand_in("skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
     stand_in(
         "skyrl.train.fully_async_trainer",
-        FullyAsyncRayPPOTrainer=lambda *args, **kwargs: "asynchronous",
+        FullyAsyncRayPPOTrainer=lambda *args, **kwargs: Trainer("asynchronous"),
     )
     stand_in(
         "skyrl.train.config",

@@ -1,0 +1,58 @@
+"""OpenRLHF's launch on a CPU: its program, Ray, DeepSpeed and trainer, without GPUs or vLLM."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from backends.openrlhf.flags import NEWEST
+from orchestrator.library import cpu
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+MODULE = "orch_cpu_openrlhf"
+_LEFT_OUT = ("--ds.packing_samples",)
+_ADDED = ("--ds.attn_implementation", "eager", "--vllm.sync_backend", "gloo")
+_WHY = {
+    "--ds.packing_samples": "flash attention packs",
+    "--ds.attn_implementation": "flash attention needs a GPU",
+    "--vllm.sync_backend": "weights go by CUDA's IPC or NCCL else",
+}
+_PARTS = (
+    Deviation("part", "vllm", None, "transformers behind the same engine calls"),
+    Deviation("part", "flash_attn", None, "names that refuse to be called"),
+    Deviation("part", "DeepSpeed's accelerator", None, "cpu", "its own, with its own AdamW"),
+    Deviation("part", "deepspeed.comm.torch.build_shm_op", None, "gloo alone", "it is compiled"),
+    Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
+)
+
+
+def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    """Return the launch on a CPU; None for a release other than 0.11.2."""
+    if plan.version != NEWEST:
+        return None
+    changed = plan.model_copy(
+        update={
+            "argv": (*(word for word in plan.argv if word not in _LEFT_OUT), *_ADDED),
+            "files": {**plan.files, **cpu.files(Path(__file__).parent)},
+            "env": {
+                **plan.env,
+                **cpu.variables(place, MODULE),
+                **cpu.RAY,
+                "DS_ACCELERATOR": "cpu",
+            },
+            "bring_up": "program",
+        }
+    )
+    deviations = differences(plan, changed, _flags, _WHY)
+    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS))
+
+
+def _flags(argv: Sequence[str]) -> dict[str, str]:
+    """Return each flag and the words after it."""
+    flags: dict[str, str] = {}
+    last = ""
+    for word in argv:
+        if word.startswith("--"):
+            last, flags[word] = word, ""
+        elif last:
+            flags[last] = f"{flags[last]} {word}".strip()
+    return flags

@@ -1,0 +1,95 @@
+"""Prime-RL's launch on a CPU: its orchestrator, environments and trainer, without GPUs or vLLM."""
+
+import copy
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends.prime_rl import toml
+from backends.prime_rl.config import RL
+from backends.prime_rl.releases import OLD
+from orchestrator.library import cpu
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+MODULE = "orch_cpu_prime_rl"
+_PARTS = (
+    Deviation("part", "inference", "vLLM's server", "transformers behind the same HTTP interface"),
+    Deviation("part", "uv run PROGRAM", None, "PROGRAM", "the environment is made already"),
+    Deviation("part", "torchtitan.distributed.utils.clip_grad_norm_", None, "torch's own"),
+    Deviation("part", "waiting for another program", "1 s", "0.1 s", "it is a short run"),
+    Deviation("part", "prime_rl.trainer.perf", None, "no MFU", "it divides by the GPU's peak"),
+)
+
+
+def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    """Return the launch on a CPU; None for 0.8.0, and for a launch of two nodes."""
+    if plan.version != OLD or "inference.toml" in plan.files:
+        return None
+    before = tomllib.loads(plan.files[RL])
+    after = _on_cpu(before, _port(place))
+    changed = plan.model_copy(
+        update={
+            "files": {**plan.files, RL: toml.dumps(after), **cpu.files(Path(__file__).parent)},
+            "env": {
+                **plan.env,
+                **cpu.variables(place, MODULE),
+                "CUDA_VISIBLE_DEVICES": "0,1,2",
+                "HF_HUB_OFFLINE": "1",
+                "WANDB_MODE": "offline",
+            },
+        }
+    )
+    deviations = (
+        *differences(plan, changed, _by_place, {}),
+        *_of_tables(dict(_leaves(before)), dict(_leaves(after))),
+        *cpu.PARTS,
+        *_PARTS,
+    )
+    return CpuLaunch(changed, deviations)
+
+
+def _by_place(argv: Sequence[str]) -> dict[str, str]:
+    return {str(place): word for place, word in enumerate(argv)}
+
+
+def _on_cpu(tables: Mapping[str, Any], port: int) -> dict[str, Any]:
+    """Return rl.toml for a CPU: one process for each program, and attention that it has."""
+    changed = copy.deepcopy(dict(tables))
+    gpus = changed["deployment"]
+    gpus |= {"gpus_per_node": 3, "num_train_gpus": 1, "num_infer_gpus": 1}
+    changed["trainer"]["model"] |= {"attn": "sdpa", "impl": "hf"}
+    changed["inference"]["server"]["port"] = port
+    changed["inference"]["parallel"]["dp"] = 1
+    changed["orchestrator"]["client"] = {"base_url": [f"http://localhost:{port}/v1"]}
+    return changed
+
+
+_WHY = {
+    "trainer.model.attn": "flash attention needs a GPU",
+    "trainer.model.impl": "its own model classes let packed documents see each other in sdpa",
+    "inference.server.port": "one that this attempt alone uses",
+    "orchestrator.client.base_url": "the server's port",
+}
+
+
+def _of_tables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Deviation]:
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            why = _WHY.get(key, "one process of each program")
+            yield Deviation("argument", key, before.get(key), after.get(key), why)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)
+
+
+def _port(place: AttemptPaths) -> int:
+    """Return a port for the servers of this attempt: the same one each time it is asked for."""
+    return 20000 + int(hashlib.sha256(str(place.attempt_dir).encode()).hexdigest(), 16) % 10000 * 2

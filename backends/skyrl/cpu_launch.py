@@ -1,0 +1,53 @@
+"""SkyRL's launch on a CPU: its entry point, Ray, FSDP workers and generator, without GPUs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from backends.skyrl.overrides import read, write
+from orchestrator.library import cpu
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+VERSION = "0.4.0"
+MODULE = "orch_cpu_skyrl"
+_CHANGED: Mapping[str, tuple[object, str]] = {
+    "trainer.flash_attn": (False, "flash attention needs a GPU"),
+    "trainer.remove_microbatch_padding": (False, "flash attention packs sequences"),
+    "generator.inference_engine.enable_ray_prometheus_stats": (False, "they are vLLM's"),
+    "data.dataloader.num_workers": (0, "processes for a few prompts"),
+}
+_PARTS = (
+    Deviation("part", "vLLM's servers", None, "transformers behind the same HTTP interface"),
+    Deviation("part", "build_trainer_engine", "CUDA's IPC or NCCL", "a file in memory"),
+    Deviation("part", "flash_attn, vllm, vllm_router", None, "names that refuse to be called"),
+    Deviation("part", "PromptDataset", "8 processes", "this one", "for a few prompts"),
+    Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
+)
+
+
+def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    """Return the launch on a CPU; None for a release other than 0.4.0."""
+    if plan.version != VERSION:
+        return None
+    overrides = [write(key, value) for key, (value, _) in _CHANGED.items()]
+    changed = plan.model_copy(
+        update={
+            "argv": (*plan.argv, *overrides),
+            "files": {**plan.files, **cpu.files(Path(__file__).parent)},
+            "env": {
+                **plan.env,
+                **cpu.variables(place, MODULE),
+                **cpu.RAY,
+                "SKYRL_PYTHONPATH_EXPORT": "1",
+            },
+            "bring_up": "program",
+        }
+    )
+    why = {key: reason for key, (_, reason) in _CHANGED.items()}
+    deviations = differences(
+        plan,
+        changed,
+        lambda argv: {key: str(value) for key, value in read(argv).items()},
+        why,
+    )
+    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS))

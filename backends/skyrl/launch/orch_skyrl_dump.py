@@ -1,0 +1,84 @@
+"""Writes SkyRL's rollout batches as files: see orchestrator/library/rollout_dump.py.
+
+Shipped beside a launch whose cell asks for its rollouts. orch_skyrl.py calls `record` on the
+trainer that it made, in the process that has whole batches. Works with SkyRL 0.2.0 to 0.4.0.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+OBSERVED: Mapping[str, str] = {
+    "policy_loss": "policy_loss",
+    "policy_kl": "kl_loss",
+    "grad_norm": "grad_norm",
+    "policy_lr": "learning_rate",
+    "final_loss": "loss",
+}
+"""SkyRL's value of a rollout batch -> the dump's name."""
+
+
+def record(trainer: Any, folder: Path) -> None:
+    """Make a trainer write every rollout batch to `folder` once it was trained on."""
+    from orch_rollout_dump import RolloutBatch, write  # type: ignore[import-not-found]  # shipped
+
+    convert, train = trainer.convert_to_training_input, trainer.train_critic_and_policy
+    sampled: dict[str, Any] = {}
+
+    def convert_to_training_input(output: Any, uids: Any, *more: Any, **named: Any) -> Any:
+        rewards = [sum(each) if isinstance(each, list) else each for each in output["rewards"]]
+        sampled.update(rewards=[float(each) for each in rewards], uids=[str(uid) for uid in uids])
+        return convert(output, uids, *more, **named)
+
+    def train_critic_and_policy(data: Any) -> Any:
+        mask = data["response_mask"].bool()
+        advantages = _rows(data, "advantages", mask)  # training scales them for the loss
+        status = train(data)
+        rows = [
+            data["sequences"][row][data["attention_mask"][row].bool()].tolist()
+            for row in range(len(mask))
+        ]
+        lengths = mask.sum(dim=-1).tolist()
+        updates = trainer.cfg.trainer.train_batch_size // trainer.cfg.trainer.policy_mini_batch_size
+        reported = {name: float(value) for name, value in status.items() if _is_number(value)}
+        average = trainer.all_metrics.get("loss/avg_kl")
+        observed = {ours: reported[name] for name, ours in OBSERVED.items() if name in reported}
+        in_reward = trainer.cfg.trainer.algorithm.use_kl_in_reward
+        if in_reward and average is not None:
+            observed["kl_reward_per_token"] = float(average)
+        observed["reward"] = sum(sampled["rewards"]) / len(rows)
+        write(
+            folder,
+            RolloutBatch(
+                step=trainer.global_step * updates,
+                prompts=[ids[:-count] for ids, count in zip(rows, lengths, strict=True)],
+                responses=[ids[-count:] for ids, count in zip(rows, lengths, strict=True)],
+                rewards=sampled["rewards"],
+                groups=sampled["uids"],
+                mask=_rows(data, "loss_mask", mask, int),
+                temperature=float(trainer.cfg.generator.sampling_params.temperature),
+                logp_rollout=_rows(data, "rollout_logprobs", mask),
+                logp_policy=_rows(data, "action_log_probs", mask),
+                logp_reference=_rows(data, "base_action_log_probs", mask),
+                kl_reward=_rows(data, "kl", mask) if in_reward else None,
+                advantages=advantages,
+                observed=observed,
+                reported=reported,
+            ),
+        )
+        return status
+
+    trainer.convert_to_training_input = convert_to_training_input
+    trainer.train_critic_and_policy = train_critic_and_policy
+
+
+def _rows(data: Any, name: str, mask: Any, kind: type = float) -> Any:
+    """Return a field's values at each response's tokens; None if the run does not have it."""
+    values = data.get(name)
+    if values is None:
+        return None
+    return [[kind(x) for x in row[kept].tolist()] for row, kept in zip(values, mask, strict=True)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,162 @@
+"""Turn a plan of verl's into one that runs without an accelerator, and list what differs. Pure."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, TABLES
+from backends.verl.overrides import read, write
+from backends.verl.translate import MAIN
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+RELEASES = ("0.9.1",)
+"""Releases that were run so. The registries of devices and samplers are newer than 0.8.0."""
+DEVICE, ONE_PROCESS = "orch_verl_cpu", "orch_verl_one_process"
+FOLDER = "extension"
+
+_NO_ACCELERATOR = "there is no accelerator"
+_NO_FLASH = "flash-attn needs a GPU"
+_ARGUMENTS: Mapping[str, tuple[object, str]] = {
+    "trainer.device": ("cpu", _NO_ACCELERATOR),
+    "trainer.nnodes": (1, "one machine"),
+    "trainer.n_gpus_per_node": (1, "one process has the place of one GPU"),
+    f"{ROLLOUT}.n_gpus_per_node": (1, "the same"),
+    f"{ROLLOUT}.tensor_model_parallel_size": (1, "the sampler is not split"),
+    f"{ROLLOUT}.agent.num_workers": (1, "one worker hands out all prompts"),
+    "reward.num_workers": (1, "one worker computes all rewards"),
+    "data.dataloader_num_workers": (0, "a process more gains nothing for so few prompts"),
+    f"{MODEL}.override_config.attn_implementation": ("sdpa", _NO_FLASH),
+    f"{MODEL}.use_remove_padding": (False, _NO_FLASH),
+    f"{MODEL}.enable_gradient_checkpointing": (False, "the policy is small"),
+    f"{ACTOR}.fsdp_config.use_torch_compile": (False, "compiling takes longer than the run"),
+}
+"""Key -> value, reason."""
+_VARIABLES: Mapping[str, tuple[str, str]] = {
+    "VERL_PLATFORM": ("cpu", "the platform that orch_verl_cpu.py registers"),
+    "VERL_ENGINE_DEVICE": ("cuda", "verl registers its FSDP engine for GPUs and NPUs only"),
+    "OMP_NUM_THREADS": ("1", "equal sums in every run"),
+    "HF_HUB_OFFLINE": ("1", "nothing is fetched"),
+    "TORCHDYNAMO_DISABLE": ("1", "compiling takes longer than the run"),
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": ("0", "Ray hides devices from workers without a GPU"),
+}
+_PARTS = (
+    Deviation(
+        "part",
+        "rollout engine",
+        None,
+        "transformers in float32 in the place of vLLM, on the trainer's weights after each step",
+    ),
+    Deviation("part", "torch.distributed", None, "gloo in the place of NCCL"),
+    Deviation(
+        "part",
+        "torch.distributed.fsdp",
+        None,
+        "the check that refuses to broadcast CPU tensors is off; no CPU offload; no move to a GPU",
+    ),
+)
+_PART_RAY = Deviation(
+    "part",
+    "ray, transfer_queue",
+    None,
+    "in this process: actors are objects, the queue is a dictionary, one training worker",
+)
+
+
+def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    """Return the plan as it runs without an accelerator; None for a release that was not run so.
+
+    Raise UnsupportedSetting for an asynchronous cell.
+    """
+    if plan.version not in RELEASES:
+        return None
+    if "separate_async" in split(plan.argv).get(MODE, ""):
+        raise UnsupportedSetting(
+            "verl",
+            "max_staleness_steps",
+            "more than 0",
+            (0,),
+            "Its asynchronous trainer gives the sampler GPUs of its own and NCCL to send weights.",
+        )
+    modules = [*filter(None, [plan.env.get("VERL_USE_EXTERNAL_MODULES")])]
+    modules = [ONE_PROCESS, DEVICE, *modules]
+    env = {
+        **plan.env,
+        **{name: value for name, (value, _) in _VARIABLES.items()},
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
+        "PYTHONPATH": str(place.plan_dir / FOLDER),
+    }
+    wanted: dict[str, object] = {key: value for key, (value, _) in _ARGUMENTS.items()}
+    keys = TABLES[plan.version].keys
+    added = [write(key if key in keys else f"++{key}", value) for key, value in wanted.items()]
+    files = {
+        f"{FOLDER}/{DEVICE}.py": _text("device.py"),
+        f"{FOLDER}/{ONE_PROCESS}.py": _text("one_process.py"),
+    }
+    on_cpu = plan.model_copy(
+        update={
+            "argv": (*_without_twins(plan.argv, wanted), *added),
+            "env": env,
+            "files": {**plan.files, **files},
+            "bring_up": "program",
+        }
+    )
+    deviations = differences(plan, on_cpu, split, _reasons())
+    return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY))
+
+
+def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
+    """Return the plan with the overrides of a launch that it lacks, their marks kept."""
+    own, given = split(plan.argv), split(argv)
+    words = list(argv[argv.index(MAIN) + 1 :]) if MAIN in argv else []
+    added = [word for word in words if word.lstrip("+").partition("=")[0] not in own]
+    changed = [
+        Deviation("argument", key, given[key], own[key])
+        for key in given.keys() & own.keys()
+        if _value(given[key]) != _value(own[key])
+    ]
+    held = plan.model_copy(update={"argv": (*plan.argv, *added)})
+    return CpuLaunch(held, tuple(sorted(changed)))
+
+
+def _value(text: str) -> str:
+    """Return a value without its quotes, and numbers in one spelling."""
+    bare = text.strip("\"'")
+    try:
+        return repr(float(bare))
+    except ValueError:
+        return bare.lower()
+
+
+def split(argv: Sequence[str]) -> dict[str, str]:
+    """Return Hydra's overrides by key, without their marks; the last of a key counts."""
+    arguments = {}
+    for word in argv[argv.index(MAIN) + 1 :] if MAIN in argv else ():
+        key, _, value = word.lstrip("+").partition("=")
+        arguments[key] = value
+    return arguments
+
+
+def _without_twins(argv: Sequence[str], wanted: Mapping[str, object]) -> list[str]:
+    """Return argv without overrides of keys that are given again: `+key` twice is an error."""
+    start = argv.index(MAIN) + 1
+    return [*argv[:start], *(word for word in argv[start:] if read(word)[0] not in wanted)]
+
+
+@cache
+def _reasons() -> dict[str, str]:
+    tables = (_ARGUMENTS, _VARIABLES)
+    reasons = {name: why for table in tables for name, (_, why) in table.items()}
+    names = "the CPU as verl's device, the sampler, Ray and its queue in one process"
+    return reasons | {
+        "VERL_USE_EXTERNAL_MODULES": names,
+        "PYTHONPATH": "where those modules are",
+        f"{FOLDER}/{DEVICE}.py": "the CPU as verl's device, and the sampler",
+        f"{FOLDER}/{ONE_PROCESS}.py": "Ray and TransferQueue within one process",
+    }
+
+
+@cache
+def _text(name: str) -> str:
+    return Path(__file__).with_name("cpu").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,361 @@
+"""Many cells at once: the numbers of one policy under autograd, and of each cell by itself."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro import BACKEND, batched, disk, huggingface, rollout, train
+from backends.micro.batched import folded
+from backends.micro.experience import Trainee, collect
+from backends.micro.objective import in_loss, objective, state_kl
+from backends.micro.policy import one_quiet_core, weights
+from backends.micro.state import State
+from backends.micro.version import dialect_of
+from orchestrator.estimators import names
+from orchestrator.records import AttemptPaths, Cell, Outcome
+from orchestrator.settings import (
+    Advantage,
+    Batch,
+    Data,
+    Loss,
+    Optimizer,
+    Placement,
+    Rollout,
+    Settings,
+)
+
+Make = Callable[..., Settings]
+CLOSE = 2e-5
+"""Of log-probabilities: float32 of two orders of summation."""
+SAME_SLOPE = 1e-9
+"""Of gradients in float64, relative to the largest value."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_core() -> None:
+    one_quiet_core()
+
+
+class Strict:
+    """A watch for which any end is an error."""
+
+    def ended(self, number: int, result: Outcome | Exception) -> None:
+        raise AssertionError(f"cell {number}: {result!r}")
+
+    def leaving(self) -> Collection[int]:
+        return ()
+
+    def say(self, number: int, line: str) -> None:
+        pass
+
+
+class Kept:
+    """A watch that keeps what it is told."""
+
+    def __init__(self, leave: Callable[["Kept"], Collection[int]] = lambda _: ()):
+        self.results: dict[int, Outcome | Exception] = {}
+        self.said: list[tuple[int, str]] = []
+        self._leave = leave
+
+    def ended(self, number: int, result: Outcome | Exception) -> None:
+        self.results[number] = result
+
+    def leaving(self) -> Collection[int]:
+        return self._leave(self)
+
+    def say(self, number: int, line: str) -> None:
+        self.said.append((number, line))
+
+
+def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor, Tensor]:
+    """The gradient and the log-probabilities of a minibatch, of one policy under autograd."""
+    collected = collect([Trainee(settings, "sort", state, dialect_of(settings))])
+    minibatch = collected.experiences[0].minibatches(settings.batch.num_minibatches)[part]
+    flat = state.policy.clone().requires_grad_()
+    scored = rollout.score(
+        weights(flat),
+        minibatch.prompts,
+        minibatch.tokens,
+        minibatch.mask,
+        settings.rollout.temperature,
+    )
+    if collected.versions[0] == state.step:
+        minibatch = minibatch._replace(logp_old=scored.logp.detach())
+    states, kl = None, settings.kl
+    if minibatch.logps_ref is not None and in_loss(kl):
+        states = state_kl(kl.estimator, scored.logps, minibatch.logps_ref, scored.logp.shape)
+    target = objective(settings.loss, kl, scored.logp, minibatch, dialect_of(settings), states)
+    (gradient,) = torch.autograd.grad(target.loss, flat)
+    return gradient, scored.logp.detach()
+
+
+def together_of(settings: list[Settings], states: list[State], folder: Path) -> train.Together:
+    group = train.Together(Strict())
+    for number, (each, state) in enumerate(zip(settings, states, strict=True)):
+        cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
+        place = AttemptPaths(folder, folder / str(number), folder / f"{number} checkpoints")
+        journal = disk.Journal(place.attempt_dir)
+        group.members.append(train.Training(number, cell, place, state, journal, lambda _: None))
+    return group
+
+
+def state_of(settings: Settings, seed: int) -> State:
+    """A state after five train steps, of policies that have moved apart."""
+    noise = torch.Generator().manual_seed(seed)
+    base = train.base_policy(settings).double()
+
+    def near() -> Tensor:
+        return base + 0.01 * torch.randn(base.shape, generator=noise)
+
+    state = State.fresh(base)
+    state.step, state.policy, state.earlier = 6, near(), [near() for _ in range(3)]
+    return state
+
+
+LOSSES = (
+    Loss(),
+    Loss(aggregation="sequence_mean", clip=None),
+    Loss(aggregation="constant", constant_tokens=7),
+)
+
+
+@pytest.mark.parametrize("estimator", sorted(names()))
+def test_gradients_are_those_of_one_policy_under_autograd(
+    estimator: str, embedded: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every placement x aggregation x minibatches x staleness; eighteen cells of two shapes."""
+    wanted: dict[int, Tensor] = {}
+
+    def compared(self: train.Training, gradient: Tensor) -> dict[str, float]:
+        expected = wanted[self.number]
+        assert (gradient - expected).abs().max() <= SAME_SLOPE * expected.abs().max()
+        wanted[self.number] = torch.zeros(1)
+        return {}
+
+    monkeypatch.setattr(train.Training, "update", compared)
+    for minibatches, lag in ((1, 0), (1, 3), (2, 0), (2, 3)):
+        settings = [
+            embedded(
+                estimator,
+                placement,
+                0.3,
+                loss=loss,
+                seed=number,
+                batch=Batch(num_prompts=2 * minibatches, num_minibatches=minibatches),
+                max_staleness_steps=lag,
+                num_train_steps=100,
+            )
+            for number, (placement, loss) in enumerate(
+                (p, x) for p in get_args(Placement) for x in LOSSES
+            )
+        ]
+        states = [state_of(each, number) for number, each in enumerate(settings)]
+        for number, (each, state) in enumerate(zip(settings, states, strict=True)):
+            wanted[number] = plain_gradient(each, state, 0)[0]
+        group = together_of(settings, states, tmp_path / f"{minibatches} {lag}")
+        members = group.members
+        experiences = collect([member.trainee for member in members])
+        parts = [one.minibatches(minibatches)[0] for one in experiences.experiences]
+        group.train_step(experiences, parts, [6] * len(members))
+        assert all(len(gradient) == 1 for gradient in wanted.values()), "every cell was compared"
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (0.7, 0.6)])
+def test_sampling_and_scoring_are_those_of_one_policy(
+    temperature: float, top_p: float, embedded: Make
+) -> None:
+    states = [state_of(embedded(), seed) for seed in range(3)]
+    flat = torch.stack([state.policy for state in states]).float()
+    rng = np.random.default_rng(0)
+    prompts = torch.randint(3, 18, (3, 6, 8), generator=torch.Generator().manual_seed(0))
+    uniforms = torch.from_numpy(rng.random((3, 6, 5, 7), np.float32))
+    heat = torch.full((3, 1, 1, 1), temperature)
+    sampled = batched.sample(folded(flat), prompts, uniforms, heat, (top_p,) * 3)
+    tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
+    scored = batched.score(folded(flat), prompts, tokens, mask, heat)
+    torch.testing.assert_close(scored.logp, sampled.rollouts.logp, atol=CLOSE, rtol=0)
+    for cell in range(3):
+        one = rollout.sample(weights(flat[cell]), prompts[cell], uniforms[cell], temperature, top_p)
+        longest = one.tokens.shape[-1]
+        assert torch.equal(one.tokens, tokens[cell, ..., :longest])
+        assert not mask[cell, ..., longest:].any()
+        torch.testing.assert_close(
+            one.logp, sampled.rollouts.logp[cell, ..., :longest], atol=CLOSE, rtol=0
+        )
+
+
+def varied(embedded: Make) -> list[Settings]:
+    """Cells of one shape that differ in all else."""
+    return [
+        embedded(num_train_steps=14),
+        embedded("k1", "reward", 0.3, seed=1, num_train_steps=10),
+        embedded("k3", "loss", 1.0, loss=LOSSES[1], num_train_steps=14),
+        embedded(
+            "k2",
+            "reward_and_loss",
+            0.1,
+            data=Data(name="copy", path="micro:copy", reward="exact", max_prompt_tokens=8),
+            advantage=Advantage(estimator="grpo"),
+            num_train_steps=14,
+        ),
+        embedded(
+            "rho_k3",
+            "loss",
+            0.2,
+            optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.1),
+            rollout=Rollout(group_size=5, max_response_tokens=7, temperature=1.3, top_p=0.9),
+            num_train_steps=14,
+        ),
+    ]
+
+
+def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Tensor]:
+    last = BACKEND.find_checkpoints(place.checkpoints_dir)[-1]
+    return lines(place), huggingface.read(last.path)
+
+
+@pytest.mark.parametrize(("minibatches", "lag"), [(1, 0), (2, 3)])
+def test_a_curve_does_not_depend_on_the_cells_beside_it(
+    minibatches: int,
+    lag: int,
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    """Bit for bit: alone, among others, and in another place among them."""
+    batch = Batch(num_prompts=4 * minibatches, num_minibatches=minibatches)
+    cells = [
+        cell_of(
+            each.model_copy(update={"batch": batch, "max_staleness_steps": lag}),
+            evaluate_every_steps=5,
+        )
+        for each in varied(embedded)
+    ]
+    alone = []
+    for number, cell in enumerate(cells):
+        place = place_at(tmp_path / f"alone {number}")
+        assert train.run(cell, place).kind == "trained"
+        alone.append(outcome_of(place, lines))
+    for name, order in (("all", (0, 1, 2, 3, 4)), ("turned", (4, 2, 0, 1, 3)), ("two", (3, 1))):
+        places = {number: place_at(tmp_path / name / str(number)) for number in order}
+        watch = Kept()
+        train.run_together([(cells[number], places[number]) for number in order], watch)
+        assert all(isinstance(result, Outcome) for result in watch.results.values())
+        for number, place in places.items():
+            curve, policy = outcome_of(place, lines)
+            assert curve == alone[number][0]
+            assert torch.equal(policy, alone[number][1])
+
+
+def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
+    settings = [
+        embedded(num_train_steps=8),
+        embedded(num_train_steps=8, optimizer=wild),
+        embedded("k1", "reward", 0.5, num_train_steps=8),
+        embedded("k3", "loss", 0.5, num_train_steps=8),
+        embedded(num_train_steps=8, seed=5),
+        embedded(num_train_steps=8, data=Data(name="other", path="micro:other")),
+    ]
+    cells = [cell_of(each) for each in settings]
+    places = [place_at(tmp_path / f"{number} 'x' é") for number in range(len(cells))]
+    alone = place_at(tmp_path / "alone")
+    train.run(cells[0], alone)
+    slope = train.Training.slope
+
+    def failing(self: train.Training, *args: Any) -> Tensor:
+        if self.number == 3 and self.state.step == 4:
+            raise MemoryError("of this cell alone")
+        return slope(self, *args)
+
+    monkeypatch.setattr(train.Training, "slope", failing)
+
+    def leave(watch: Kept) -> Collection[int]:
+        return (4,) if len(watch.results) >= 2 else ()
+
+    places[2].checkpoints_dir.parent.mkdir(parents=True)
+    places[2].checkpoints_dir.write_text("a file where a folder should be")
+    watch = Kept(leave)
+    train.run_together(list(zip(cells, places, strict=True)), watch)
+    assert sorted(watch.results) == [0, 1, 2, 3, 5]
+    diverged, broken = watch.results[1], watch.results[3]
+    assert isinstance(diverged, Outcome)
+    assert (diverged.kind, diverged.cause) == ("collapsed", "nan")
+    assert isinstance(broken, MemoryError)
+    assert "cannot be written or read" in str(watch.results[2])
+    assert "no embedded task is called micro:other" in str(watch.results[5])
+    assert outcome_of(places[0], lines)[0] == lines(alone)
+    assert torch.equal(outcome_of(places[0], lines)[1], outcome_of(alone, lines)[1])
+    assert len(lines(places[4])) < 8, "it left on its way"
+
+
+def test_killed_together_and_resumed_in_other_company(
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [cell_of(embedded(num_train_steps=24, seed=seed)) for seed in range(3)]
+    whole = [place_at(tmp_path / f"whole {seed}") for seed in range(3)]
+    train.run_together(list(zip(cells, whole, strict=True)), Kept())
+    update, calls = train.optimizer.update, iter(range(50))
+
+    def killed(*args: Any) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        update(*args)
+
+    first = [place_at(tmp_path / str(seed)) for seed in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(train.optimizer, "update", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train.run_together(list(zip(cells, first, strict=True)), Kept())
+    second = [place_at(tmp_path / str(seed), 2) for seed in range(3)]
+    train.run_together(list(zip(cells[:2], second[:2], strict=True)), Kept())
+    train.run(cells[2], second[2])
+    for seed in range(3):
+        merged = {
+            line["step"]: line["values"]
+            for attempt in (first[seed], second[seed])
+            for line in lines(attempt)
+        }
+        assert lines(second[seed])[0]["step"] == 11, "it went on from its newest state"
+        assert merged == {line["step"]: line["values"] for line in lines(whole[seed])}
+        assert torch.equal(outcome_of(second[seed], lines)[1], outcome_of(whole[seed], lines)[1])
+
+
+def test_a_long_limit_on_responses_costs_only_the_positions_in_use(embedded: Make) -> None:
+    """Sampling ends with the last response; what was never computed counts for nothing."""
+    settings = embedded(rollout=Rollout(group_size=2, max_response_tokens=30))
+    one, other = (state_of(settings, seed) for seed in (0, 1))
+    seeds = [settings.model_copy(update={"seed": seed}) for seed in (0, 3)]
+    alone = collect([Trainee(seeds[0], "sort", one)])
+    both = collect([Trainee(seeds[0], "sort", one), Trainee(seeds[1], "sort", other)])
+    noise = torch.randn(2, *alone.experiences[0].tokens.shape, dtype=torch.float64)
+    slopes = noise * torch.stack([x.mask for x in both.experiences])
+    flat = torch.stack([one.policy, other.policy])
+    assert (alone.sampled.scored.logps[:, :, -1] == 0).all(), "never computed"
+
+    def gradient(of: Any, cells: int) -> Tensor:
+        tokens = torch.stack([x.tokens for x in of.experiences])
+        return batched.gradient(
+            folded(flat[:cells]), of.sampled.scored, tokens, slopes[:cells], 1.0
+        )[0]
+
+    assert torch.equal(gradient(alone, 1), gradient(both, 2))

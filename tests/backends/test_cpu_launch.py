@@ -1,0 +1,62 @@
+"""A launch on a CPU differs from the one asked for in what it lists, and in nothing else."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.library import cpu
+from orchestrator.records import AttemptPaths, LaunchPlan
+from tests.backends import real
+
+RELEASES = {
+    "openrlhf": ("0.11.2", "0.10.1.post2"),
+    "prime_rl": ("0.5.0", None),
+    "skyrl": ("0.4.0", "0.3.0"),
+}
+"""Library -> the release that trains on a CPU, and one that does not."""
+PLACE = AttemptPaths(Path("/r/a 'b'/plan"), Path("/r/a 'b'/attempts/1"), Path("/r/checkpoints"))
+KL = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
+
+
+def planned(library: str, version: str) -> LaunchPlan:
+    asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), KL)
+    return plugins.load(library).translate(asked, PLACE)
+
+
+@pytest.mark.parametrize("library", RELEASES)
+def test_what_differs_is_listed(library: str) -> None:
+    version, other = RELEASES[library]
+    backend, plan = plugins.load(library), planned(library, version)
+    made = backend.cpu_launch(plan, PLACE)
+    assert made is not None
+    assert made == backend.cpu_launch(plan, PLACE)
+    named = {each.name for each in made.deviations}
+    added = made.plan.files.keys() - plan.files.keys()
+    assert {f"{cpu.FOLDER}/{name}.py" for name in ("sitecustomize", "orch_cpu_device")} <= added
+    assert added <= named
+    assert {name for name in made.plan.env if made.plan.env[name] != plan.env.get(name)} <= named
+    assert {word for word in set(made.plan.argv) - set(plan.argv) if word[:2] == "--"} <= named
+    assert all(each.why or each.kind != "argument" for each in made.deviations)
+    assert set(cpu.PARTS) <= set(made.deviations)
+    if other is not None:
+        assert backend.cpu_launch(planned(library, other), PLACE) is None
+
+
+def test_prime_rl_differs_in_a_few_keys_of_its_file() -> None:
+    plan = planned("prime_rl", "0.5.0")
+    made = plugins.load("prime_rl").cpu_launch(plan, PLACE)
+    assert made is not None
+    before, after = (tomllib.loads(each.files["rl.toml"]) for each in (plan, made.plan))
+    assert after["trainer"]["model"]["attn"] == "sdpa"
+    assert after["trainer"]["loss"] == before["trainer"]["loss"]
+    assert after["trainer"]["optim"] == before["trainer"]["optim"]
+    port = after["inference"]["server"]["port"]
+    assert after["orchestrator"]["client"]["base_url"] == [f"http://localhost:{port}/v1"]
+    assert {each.name for each in made.deviations if "." in each.name} >= {
+        "trainer.model.attn",
+        "trainer.model.impl",
+        "inference.server.port",
+        "orchestrator.client.base_url",
+    }

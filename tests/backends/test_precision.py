@@ -1,0 +1,188 @@
+"""Number formats of a cell: what a library is sent for them and refuses, and what its source says.
+
+The sentences of the ledger are held to lines of the release's own source, in its environment.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import fingerprint
+from orchestrator.kl.library_semantics import PLAIN, precision_of, relevant
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import Precision
+from tests.backends.environments import contract_python
+from tests.backends.specs import translated
+
+PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl", "trl", "micro")
+OWN = {
+    "verl": ("bf16", "bf16", "bf16"),
+    "openrlhf": ("bf16", "bf16", "bf16"),
+    "skyrl": ("bf16", "bf16", "fp32"),
+    "prime_rl": ("bf16", "model", "bf16"),
+    "trl": ("bf16", "bf16", "fp32"),
+    "micro": ("fp32", "fp32", "fp32"),
+}
+"""What a release does with a cell that sets no format: training, rollout, checkpoint."""
+OFFERED = {
+    "verl": ({"bf16", "fp16", "fp32"}, {"bf16", "fp16", "fp32"}, {"bf16"}),
+    "openrlhf": ({"bf16"}, {"bf16"}, {"bf16"}),
+    "skyrl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"fp32"}),
+    "prime_rl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"bf16"}),
+    "trl": ({"bf16", "fp32"}, set(), {"fp32"}),
+    "micro": ({"fp32"}, {"fp32"}, {"fp32"}),
+}
+RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
+
+
+def cell_in(library: str, version: str, **formats: str) -> Cell:
+    """A cell of the shipped specs that the release trains, with some formats set."""
+    for cell in translated(library):
+        ref = cell.settings.backend.model_copy(update={"version": version})
+        for lag in (cell.settings.max_staleness_steps, 0, 1):
+            settings = cell.settings.model_copy(update={"backend": ref, "max_staleness_steps": lag})
+            try:
+                plugins.load(library).translate(
+                    cell.model_copy(update={"settings": settings}), PLACE
+                )
+            except UnsupportedSetting:
+                continue
+            settings = settings.model_copy(update={"precision": Precision(**formats)})  # type: ignore[arg-type]  # words
+            return cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
+    raise AssertionError(f"{library} {version} trains no cell of the shipped specs")
+
+
+def plan_of(cell: Cell) -> LaunchPlan:
+    return plugins.load(cell.settings.backend.name).translate(cell, PLACE)
+
+
+@pytest.mark.parametrize(("library", "version"), RELEASES)
+def test_each_format_is_sent_and_read_back_or_refused_with_the_nearest(
+    library: str, version: str
+) -> None:
+    usual = plan_of(cell_in(library, version))
+    for name, offered in zip(Precision.model_fields, OFFERED[library], strict=True):
+        for value in ("bf16", "fp16", "fp32"):
+            cell = cell_in(library, version, **{name: value})
+            if value not in offered:
+                with pytest.raises(UnsupportedSetting) as refused:
+                    plan_of(cell)
+                assert refused.value.field == f"precision.{name}"
+                assert set(refused.value.offered) == {None, *offered}
+                continue
+            plan = plan_of(cell)
+            assert (plan.argv, plan.files) != (usual.argv, usual.files)
+            back = plugins.load(library).parse(plan.argv, plan.files)
+            assert getattr(back.precision, name) == value
+            assert fingerprint(back) == cell.id
+            (entry,) = (each for each in plan.ledger if each.field == f"precision.{name}")
+            assert entry.status in ("exact", "approximated")
+
+
+@pytest.mark.parametrize(("library", "version"), RELEASES)
+def test_a_cell_without_formats_is_what_it_was_and_the_ledger_says_which_it_gets(
+    library: str, version: str
+) -> None:
+    cell = cell_in(library, version)
+    dialect = plugins.load(library).semantics(version).dialect
+    assert dialect.precision == OWN[library] == precision_of(cell.settings, dialect)
+    assert relevant(dialect, cell.settings).precision == PLAIN.precision, "no id depends on it"
+    plan = plan_of(cell)
+    back = plugins.load(library).parse(plan.argv, plan.files)
+    assert back.precision == Precision()
+    entries = {each.field: each for each in plan.ledger}
+    for name, own in zip(Precision.model_fields, OWN[library], strict=True):
+        said = entries[f"precision.{name}"].note
+        assert ("auto" if own == "model" else own) in said, said
+
+
+def test_a_format_of_the_cell_stands_before_the_dialects() -> None:
+    cell = cell_in("verl", "0.9.1", training="fp32")
+    dialect = plugins.load("verl").semantics(None).dialect
+    assert precision_of(cell.settings, dialect) == ("fp32", "bf16", "bf16")
+
+
+def test_verl_trains_policy_and_reference_in_one_format() -> None:
+    words = plan_of(cell_in("verl", "0.9.1", training="fp32", rollout="fp16")).argv
+    key = "fsdp_config.mixed_precision.param_dtype=fp32"
+    assert f"+actor_rollout_ref.actor.{key}" in words
+    assert f"+actor_rollout_ref.ref.{key}" in words
+    assert "actor_rollout_ref.rollout.dtype=float16" in words
+
+
+def test_the_embedded_trainer_refuses_a_dialect_in_another_format() -> None:
+    with pytest.raises(UnsupportedSetting, match="fp32 only"):
+        plugins.load("micro").semantics("1+precision=bf16/bf16/bf16")
+
+
+_FSDP = "verl/workers/engine/fsdp/transformer_impl.py"
+_MERGER = "verl/model_merger/fsdp_model_merger.py"
+_SKYRL = "skyrl/backends/skyrl_train/"
+_RLHF_ENGINE = "openrlhf/trainer/ray/vllm_engine.py"
+_RLHF_WRAP = "openrlhf/trainer/ray/vllm_worker_wrap.py"
+_RLHF_SAVE = "openrlhf/utils/deepspeed/deepspeed.py"
+SOURCES: tuple[tuple[str, str, str, str], ...] = (
+    *(
+        ("verl", version, path, text)
+        for version in ("0.9.1", "0.8.0")
+        for path, text in (
+            (_FSDP, r"mixed_precision_config\.get\(\"param_dtype\", \"bf16\"\)"),
+            (_FSDP, r"param_dtype = torch\.bfloat16"),
+            (_FSDP, r"if autocast_dtype == torch\.float32"),
+            (_FSDP, r"ShardedGradScaler"),
+            (_MERGER, r"append\(tensor\.bfloat16\(\)\)"),
+            (
+                "verl/workers/rollout/vllm_rollout/vllm_async_server.py",
+                r'"dtype": self.config.dtype',
+            ),
+        )
+    ),
+    ("verl", "0.8.0", _FSDP, r"full_tensor\(\)\.to\(torch\.bfloat16"),
+    ("verl", "0.9.1", _FSDP, r"full_tensor\(\) if isinstance\(param, DTensor\) else param,"),
+    *(
+        ("openrlhf", version, path, text)
+        for version in ("0.11.2", "0.10.1.post2")
+        for path, text in (
+            (_RLHF_ENGINE, r'"dtype": "bfloat16"'),
+            (_RLHF_WRAP, r"assert dtype == self\.model_config\.dtype"),
+            (_RLHF_SAVE, r"_consolidated_16bit_state_dict\(\)"),
+        )
+    ),
+    *(
+        ("skyrl", version, f"{_SKYRL}{path}", text)
+        for version in ("0.4.0", "0.3.0", "0.2.0")
+        for path, text in (
+            (
+                "workers/worker.py",
+                r"torch\.autocast\(dtype=torch\.bfloat16, device_type=\"cuda\"\)",
+            ),
+            ("distributed/fsdp_strategy.py", r"param_dtype = torch\.bfloat16"),
+            ("distributed/fsdp_strategy.py", r"state_dict=output_state_dict, safe_serialization"),
+            ("inference_servers/utils.py", r"dtype=ie_cfg\.model_dtype"),
+        )
+    ),
+)
+"""Library, release, file, and what stands in it: the notes of the manifests rest on these."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "version", "path", "text"), SOURCES)
+def test_the_release_does_what_the_ledger_says(
+    library: str, version: str, path: str, text: str
+) -> None:
+    home = contract_python(library, version).parents[1]
+    (source,) = home.glob(f"lib/python*/site-packages/{path}")
+    assert re.search(text, source.read_text()), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.9.1", "0.8.0"])
+def test_nothing_of_verls_fsdp_engine_reads_the_key_that_is_called_dtype(version: str) -> None:
+    home = contract_python("verl", version).parents[1]
+    (folder,) = home.glob("lib/python*/site-packages/verl/workers/engine/fsdp")
+    for source in folder.glob("*.py"):
+        assert not re.search(r"engine_config\.dtype|fsdp_config\.dtype", source.read_text())
