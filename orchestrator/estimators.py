@@ -2,7 +2,8 @@
 
 An estimator turns x = log pi_theta - log pi_ref of a sampled token (so log r = -x) into an estimate
 of the KL between the policy and the reference policy. An entry says its value, the gradient it
-takes and whose mean it is. The table gives: what `kl.estimator` of a spec may be (settings.py),
+takes and whose mean it is. An entry of the form `vocabulary` averages that over the policy's
+next-token distribution. The table gives: what `kl.estimator` of a spec may be (settings.py),
 the laboratory's configurations and candidate objectives (kl/), the lists of `orch explain` and
 `orch lab`, and what the probes look for in a library. How a library spells an estimator is that
 library's own fact and stays in its backend.
@@ -22,13 +23,20 @@ from orchestrator.errors import EnvironmentFault, did_you_mean
 Array = Any
 """numpy.ndarray, torch.Tensor or float; results are of the kind given."""
 
-GradientForm = Literal["plain", "straight_through", "ratio_attached", "ratio_detached"]
+GradientForm = Literal[
+    "plain", "straight_through", "ratio_attached", "ratio_detached", "vocabulary"
+]
 """How the gradient of an estimator in the loss arises.
 
 plain: that of its value; straight_through: that of k2, whatever its value; ratio_attached: its
 value is weighted by w = pi_theta / pi_rollout, and the gradient goes through w too;
-ratio_detached: weighted by w, without w's own gradient.
+ratio_detached: weighted by w, without w's own gradient; vocabulary: no sample of the token enters,
+its value is averaged over the policy's next-token distribution, and differentiated as that average.
 """
+
+Credit = Literal["sequence", "to_go", "later", "token"]
+"""The tokens whose KL in the reward a token's score multiplies: all of the response (the paper),
+itself and those after it, those after it, or only itself."""
 
 NONE = "none"
 """The value of `kl.estimator` that stands for no KL term. It is no entry of the table."""
@@ -62,6 +70,15 @@ class EstimatorEntry:
     """How formulas of objectives write it, `|log r|`; its name by default."""
     in_specs: bool = True
     """Whether a spec may ask for it; else only the laboratory and the probes know it."""
+    credit: Credit = "sequence"
+    """The tokens whose KL is charged to a token, where the KL is in the reward."""
+    in_reward: str = ""
+    """The plain estimator whose value the reward is charged; its own where empty."""
+    top: int | None = None
+    """With the form vocabulary: sum over the policy's so many likeliest tokens (a set held fixed);
+    None: over all."""
+    tail: bool = False
+    """Add the other tokens, lumped together as one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", self.base or self.name)
@@ -69,8 +86,18 @@ class EstimatorEntry:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither weighted nor straight-through."""
-        return self.form == "plain"
+        """Whether it is an estimate of a token by itself: no form derived from another."""
+        return self.form == "plain" and self.base == self.name
+
+    @property
+    def is_of_vocabulary(self) -> bool:
+        """Whether it needs the next-token distributions, and not the sampled token's chance."""
+        return self.form == "vocabulary"
+
+    @property
+    def is_of_a_token(self) -> bool:
+        """Whether its value is a function of the sampled token's x, charged to the response."""
+        return not self.is_of_vocabulary and self.credit == "sequence"
 
     @property
     def is_weighted(self) -> bool:
@@ -114,6 +141,37 @@ def straight_through(base: EstimatorEntry, *, source: str = "") -> EstimatorEntr
         form="straight_through",
         base=base.name,
         symbol=f"{base.symbol}+",
+    )
+
+
+def to_go(base: EstimatorEntry, *, source: str) -> EstimatorEntry:
+    """Return `<base>_to_go`: in the reward, a token is charged its own estimate and later ones."""
+    return EstimatorEntry(
+        name=f"{base.name}_to_go",
+        formula=f"{base.formula}, in the reward summed from the token on",
+        value=base.value,
+        slope=base.slope,
+        is_reverse_kl=base.is_reverse_kl,
+        source=source,
+        base=base.name,
+        symbol=f"{base.symbol} to go",
+        credit="to_go",
+    )
+
+
+def over_vocabulary(
+    name: str, base: EstimatorEntry, words: str, *, source: str, **how: Any
+) -> EstimatorEntry:
+    """Return an estimator that averages `base` over the policy's next-token distribution."""
+    return EstimatorEntry(
+        name=name,
+        formula=words,
+        value=base.value,
+        slope=base.slope,
+        is_reverse_kl=base.is_reverse_kl and how.get("top") is None,
+        source=source,
+        form="vocabulary",
+        **how,
     )
 
 
@@ -168,6 +226,21 @@ _ABS = EstimatorEntry(
     symbol="|log r|",
 )
 
+_FORWARD = EstimatorEntry(
+    name="forward",
+    formula="r log r",
+    value=lambda x: -x * elementwise("exp", -x),
+    slope=lambda x: (x - 1) * elementwise("exp", -x),
+    is_reverse_kl=False,
+    source="the mean over the policy of p/q log p/q",
+)
+"""No entry of the table: the integrand of the forward KL."""
+
+_RAO_BLACKWELL = "Amini et al. 2025, arXiv 2504.10637"
+_REVERSE = "sum over the vocabulary of q log (q/p)"
+_TO_GO = "Tang and Munos 2025, arXiv 2506.09477"
+_TOP = 4
+
 _ENTRIES: dict[str, EstimatorEntry] = {
     entry.name: entry
     for entry in (
@@ -185,6 +258,47 @@ _ENTRIES: dict[str, EstimatorEntry] = {
         straight_through(_ABS, source=_VERL),
         weighted(_K1, detached=True, source=_BLOG, in_specs=False),
         weighted(_K3, detached=True, source=_BLOG, in_specs=False),
+        to_go(_K1, source=_TO_GO),
+        over_vocabulary("full", _K1, _REVERSE, source=_RAO_BLACKWELL, descends="token_reverse_kl"),
+        over_vocabulary(
+            "full_forward",
+            _FORWARD,
+            "sum over the vocabulary of p log (p/q)",
+            source=_RAO_BLACKWELL,
+            descends="token_forward_kl",
+        ),
+        over_vocabulary(
+            "rb",
+            _K1,
+            f"{_REVERSE}, in the reward that of later tokens only",
+            source=f"{_RAO_BLACKWELL}; {_TO_GO}",
+            descends="token_reverse_kl",
+            credit="later",
+        ),
+        over_vocabulary(
+            "rb_k1",
+            _K1,
+            f"{_REVERSE}, in the reward k1 of later tokens",
+            source=f"{_RAO_BLACKWELL}; {_TO_GO}",
+            descends="token_reverse_kl",
+            credit="later",
+            in_reward="k1",
+        ),
+        over_vocabulary(
+            f"top{_TOP}",
+            _K1,
+            f"{_REVERSE}, its {_TOP} likeliest tokens only",
+            source="verl 0.9.1, distillation losses",
+            top=_TOP,
+        ),
+        over_vocabulary(
+            f"top{_TOP}_tail",
+            _K1,
+            f"{_REVERSE}, all but its {_TOP} likeliest tokens lumped into one",
+            source="the KL of a coarser distribution",
+            top=_TOP,
+            tail=True,
+        ),
     )
 }
 
@@ -223,13 +337,18 @@ def choices() -> tuple[str, ...]:
 
 def is_choice(name: str) -> bool:
     """Return whether `kl.estimator` may have this value."""
-    found = TABLE.get(name)
-    return name == NONE if found is None else found.in_specs
+    entry = TABLE.get(name)
+    return name == NONE if entry is None else entry.in_specs
 
 
 def plain_names() -> tuple[str, ...]:
     """Return the estimators that are neither weighted nor straight-through."""
     return tuple(name for name, entry in TABLE.items() if entry.is_plain)
+
+
+def vocabulary_names() -> tuple[str, ...]:
+    """Return the estimators that average over the policy's next-token distribution."""
+    return tuple(name for name, entry in TABLE.items() if entry.is_of_vocabulary)
 
 
 def entry(name: str) -> EstimatorEntry:
@@ -285,8 +404,9 @@ def register(new: EstimatorEntry) -> None:
             f"the name of a KL estimator is letters, digits and '_', with '+' at the end if it is "
             f"straight-through; got '{new.name}'"
         )
-    base = new if new.is_plain else _ENTRIES.get(new.base)
-    if base is None or not base.is_plain or new.base != base.name:
+    alone = new.is_plain or new.is_of_vocabulary
+    base = new if alone else _ENTRIES.get(new.base)
+    if base is None or not (alone or base.is_plain) or new.base != base.name:
         raise EnvironmentFault(
             f"the KL estimator '{new.name}' derives from '{new.base}', which is no plain estimator "
             f"of the table: register '{new.base}' first"

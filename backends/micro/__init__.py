@@ -1,12 +1,17 @@
 """The embedded trainer: real RL of a tiny policy on this machine, in seconds a cell."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from backends.micro import disk, plan, rehearsal, shipped, version
+from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
-from orchestrator.kl.library_semantics import Semantics
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.kl.library_semantics import Dialect, Semantics
+from orchestrator.library.protocol import LibraryBackend, SharedProcess, ShippedPrompts
+from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.metrics.names import METRICS
+from orchestrator.settings import Settings
 
 
 class Micro(LibraryBackend):
@@ -15,13 +20,14 @@ class Micro(LibraryBackend):
     name = "micro"
     title = "the embedded trainer"
     versions = (version.VERSION,)
-    capabilities = plan.CAPABILITIES
+    capabilities = MANIFEST.capabilities()
     own_evaluation = (
         *(name for name in METRICS if name.startswith("eval/")),
         *(f"eval/accuracy/{skill}" for skill in SKILLS),
     )
     tasks_dir = Path(__file__).parent / "tasks"
     policies_dir = shipped.POLICIES
+    shared_process = SharedProcess("backends.micro.train:run_together", 16, plan.shape)
     translate = staticmethod(plan.translate)
     parse = staticmethod(plan.parse)
     read_metrics = staticmethod(disk.read_metrics)
@@ -29,6 +35,25 @@ class Micro(LibraryBackend):
     begun_checkpoints = staticmethod(disk.begun_checkpoints)
     rehearse = staticmethod(rehearsal.rehearse)
     rehearse_tasks = staticmethod(rehearsal.rehearse_tasks)
+
+    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
+        """Return the problems of a skill, as text."""
+        from backends.micro import skills
+
+        rows = skills.prompts(task, count)
+        return None if rows is None else ShippedPrompts(*rows)
+
+    def replay(
+        self,
+        settings: Settings,
+        dialect: Dialect,
+        batches: Iterable[RolloutBatch],
+        policy: Path | None,
+    ) -> Iterator[BatchPrediction]:
+        """Yield what a dialect predicts of a run's rollouts; loads torch."""
+        from backends.micro.replay import replay
+
+        return replay(settings, dialect, batches, policy)
 
     def semantics(self, version_: str | None) -> Semantics:
         """Return the dialect that a version of the embedded trainer names."""

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from backends.micro.version import VERSION
 from orchestrator.errors import LogFault
+from orchestrator.library.checkpoints import TEXTS, is_complete
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import Checkpoint, MetricPoint
 
@@ -26,7 +27,7 @@ METRICS, STATE, RESUME, MODEL = (
     "resume.safetensors",
     "model.safetensors",
 )
-_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", MODEL)
+_TEXTS = (*TEXTS, "tokenizer.json")
 
 
 def step_dir(checkpoints_dir: Path, step: int) -> Path:
@@ -42,13 +43,13 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 
 def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return all checkpoints, complete or cut off, oldest first."""
-    found = []
+    checkpoints = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(checkpoints_dir):
             step = entry.name.removeprefix("step-")
             if entry.name.startswith("step-") and step.isdecimal():
-                found.append(Checkpoint(int(step), Path(entry)))
-    return sorted(found)
+                checkpoints.append(Checkpoint(int(step), Path(entry)))
+    return sorted(checkpoints)
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
@@ -58,25 +59,7 @@ def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
 
 def is_whole(checkpoint: Path) -> bool:
     """Return True if a checkpoint has all of its files and none of them is cut off."""
-    try:
-        texts = [(checkpoint / name).read_bytes() for name in _FILES if name != MODEL]
-        return all(isinstance(json.loads(x), dict) for x in texts) and _is_whole_tensors(
-            checkpoint / MODEL
-        )
-    except (OSError, ValueError):
-        return False
-
-
-def _is_whole_tensors(path: Path) -> bool:
-    """Return True if a safetensors file is as long as its header says."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        size = os.fstat(file.fileno()).st_size
-        if length > size:
-            return False
-        header = json.loads(file.read(length))
-    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    return bool(ends) and size == 8 + length + max(ends)
+    return is_complete(checkpoint, _TEXTS)
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
@@ -105,7 +88,7 @@ class Journal:
     def __init__(self, attempt_dir: Path):
         attempt_dir.mkdir(parents=True, exist_ok=True)
         path = attempt_dir / METRICS
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # torn by a kill
             os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)

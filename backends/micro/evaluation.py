@@ -7,16 +7,16 @@ of the divergence between the two next-token distributions. That divergence is e
 vocabulary (Amini et al. 2025). Only the states are sampled, with common random numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import rollout
-from backends.micro.policy import Weights, chain, forward
-from backends.micro.rollout import Rollouts
+from backends.micro import batched
+from backends.micro.batched import Activations, Folded
+from backends.micro.policy import chain
 from backends.micro.skills import (
     ANSWER_TOKENS,
     PROMPT_TOKENS,
@@ -33,18 +33,22 @@ NUM_KL_PROBLEMS = 128
 
 
 @torch.no_grad()
-def log_accuracy(policy: Weights, skill: Skill) -> Tensor:
-    """Return [NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
-    device = policy.norm.device
+def log_accuracies(policy: Folded, skill: Skill) -> Tensor:
+    """Return [C, NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
+    device, cells = policy.head.device, len(policy.head)
     prompts, answers = _exam(skill, NUM_PROBLEMS, device)
     at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
-    logps = forward(policy, torch.cat([prompts, answers[:, :-1]], 1), at).log_softmax(-1)
-    return logps.gather(-1, answers[..., None])[..., 0].sum(-1)
+    tokens = torch.cat([prompts, answers[:, :-1]], 1).expand(cells, -1, -1)
+    forward = Activations(cells, NUM_PROBLEMS, at, policy.head, keep=False)
+    logps = forward.advance(policy, tokens, slice(0, tokens.shape[2], 1)).log_softmax(-1)
+    return logps.gather(-1, answers.expand(cells, -1, -1)[..., None])[..., 0].sum(-1)
 
 
-def accuracies(policy: Weights) -> dict[Skill, float]:
-    """Return the exact expected accuracy on each skill, at temperature 1."""
-    return {skill: log_accuracy(policy, skill).exp().mean().item() for skill in SKILLS}
+def accuracies(policy: Folded) -> list[dict[Skill, float]]:
+    """Return each cell's exact expected accuracy on each skill, at temperature 1."""
+    by_skill = {skill: log_accuracies(policy, skill).exp().mean(-1).tolist() for skill in SKILLS}
+    cells = range(len(policy.head))
+    return [{skill: values[cell] for skill, values in by_skill.items()} for cell in cells]
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -60,38 +64,60 @@ def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, 
 class Divergence:
     """Both KL divergences to a reference policy, on held-out prompts of the trained skill."""
 
-    def __init__(self, reference: Weights, skill: Skill, longest: int):
-        device = reference.norm.device
-        self._prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
-        uniforms = np.random.default_rng(20260101).random((NUM_KL_PROBLEMS, 1, longest), np.float32)
-        self._uniforms = torch.from_numpy(uniforms).to(device)
-        self._reference = reference
-        self._theirs = self._sample(reference)
-        self._theirs_logps = self._logps(reference, self._theirs)
+    def __init__(self, reference: Tensor, skill: Skill, longest: int):
+        device = reference.device
+        self.reference, self.skill, self.longest = reference, skill, longest
+        self.prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
+        self.uniforms = _uniforms(longest, device)
+        theirs = batched.sample(
+            batched.folded(reference[None]),
+            self.prompts[None],
+            self.uniforms[None],
+            torch.ones(1, 1, 1, 1, device=device),
+            (1.0,),
+            keep=False,
+        )
+        self.tokens, self.mask = theirs.rollouts.tokens[0], theirs.rollouts.mask[0]
+        self.logps = theirs.scored.logps[0]
 
-    @torch.no_grad()
-    def metrics(self, policy: Weights) -> dict[str, float]:
-        """Return reverse and forward KL (nats per sequence) and the entropy (nats per token)."""
-        ours = self._sample(policy)
-        logps, reference = self._logps(policy, ours), self._logps(self._reference, ours)
-        mask = ours.mask[:, 0]
-        forward_kl = _kl(self._theirs_logps, self._logps(policy, self._theirs))
-        entropy = -(logps.exp() * logps).sum(-1)
-        return {
-            "eval/kl_reverse": ((_kl(logps, reference) * mask).sum() / NUM_KL_PROBLEMS).item(),
-            "eval/kl_forward": (
-                (forward_kl * self._theirs.mask[:, 0]).sum() / NUM_KL_PROBLEMS
-            ).item(),
-            "eval/entropy": ((entropy * mask).sum() / mask.sum()).item(),
-        }
 
-    def _sample(self, policy: Weights) -> Rollouts:
-        return rollout.sample(policy, self._prompts, self._uniforms, 1.0, 1.0)
+@torch.no_grad()
+def divergence_metrics(of_cells: Sequence[Divergence], policy: Folded) -> list[dict[str, float]]:
+    """Return each cell's reverse and forward KL (nats per sequence) and entropy (nats per token).
 
-    @staticmethod
-    @torch.no_grad()
-    def _logps(policy: Weights, responses: Rollouts) -> Tensor:
-        return rollout.score(policy, responses.prompts, responses.tokens, responses.mask).logps
+    The responses of all cells have the same longest length.
+    """
+    prompts, uniforms, tokens, mask, logps, references = (
+        torch.stack(parts)
+        for parts in zip(
+            *(
+                (one.prompts, one.uniforms, one.tokens, one.mask, one.logps, one.reference)
+                for one in of_cells
+            ),
+            strict=True,
+        )
+    )
+    plain = torch.ones(len(of_cells), 1, 1, 1, device=prompts.device)
+    ours = batched.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
+    base = batched.folded(references)
+    reference = batched.score(base, prompts, ours.rollouts.tokens, ours.rollouts.mask).logps
+    forward_kl = _kl(logps, batched.score(policy, prompts, tokens, mask).logps)
+    own, seen = ours.scored.logps, ours.rollouts.mask[:, :, 0]
+    entropy = -(own.exp() * own).sum(-1)
+    metrics = {
+        "eval/kl_reverse": (_kl(own, reference) * seen).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
+        "eval/kl_forward": (forward_kl * mask[:, :, 0]).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
+        "eval/entropy": (entropy * seen).flatten(1).sum(-1) / seen.flatten(1).sum(-1),
+    }
+    rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
+    return [dict(zip(metrics, row, strict=True)) for row in rows]
+
+
+@cache
+def _uniforms(longest: int, device: torch.device) -> Tensor:
+    """Return the random numbers of every divergence, [NUM_KL_PROBLEMS, 1, longest]."""
+    uniforms = np.random.default_rng(20260101).random((NUM_KL_PROBLEMS, 1, longest), np.float32)
+    return torch.from_numpy(uniforms).to(device)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:

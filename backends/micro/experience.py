@@ -1,54 +1,161 @@
-"""Make a rollout batch: prompts, responses, rewards, advantages.
+"""Make rollout batches: prompts, responses, rewards, advantages; of many cells at once.
 
 Every random number is a function of the cell's seed and the batch's number. So a resumed run draws
 the same numbers, and cells that differ in one setting share their random numbers.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import rollout
-from backends.micro.objective import Experience, in_reward, penalty, shaped_advantages
-from backends.micro.policy import weights
+from backends.micro import batched
+from backends.micro.batched import Sampled
+from backends.micro.objective import (
+    Experience,
+    in_reward,
+    penalty,
+    shaped_advantages,
+    state_kl,
+)
+from backends.micro.rollout import Rollouts, Scored
 from backends.micro.skills import ANSWER_TOKENS, Skill, encode, problems
 from backends.micro.state import State
+from orchestrator.estimators import NONE, entry
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Settings
 
 
-def collect(
-    settings: Settings, skill: Skill, state: State, dialect: Dialect = PLAIN
-) -> tuple[Experience, int]:
-    """Return a rollout batch for the next train steps, and the version of the rollout policy."""
-    number = state.step // settings.batch.num_minibatches
-    rng = np.random.default_rng([settings.seed, number])
+class Trainee(NamedTuple):
+    """A cell in training, as far as its rollout batches depend on it."""
+
+    settings: Settings
+    skill: Skill
+    state: State
+    dialect: Dialect = PLAIN
+
+    @property
+    def batch_number(self) -> int:
+        return self.state.step // self.settings.batch.num_minibatches
+
+    @property
+    def rollout_version(self) -> int:
+        """The train steps after which the policy is that samples the next batch."""
+        return max(0, self.state.step - lag(self.settings, self.dialect, self.batch_number))
+
+
+class Collected(NamedTuple):
+    """A rollout batch of each of C cells."""
+
+    experiences: list[Experience]
+    versions: list[int]
+    """Of the rollout policies."""
+    sampled: Sampled
+    """Of all cells."""
+
+
+def collect(cells: Sequence[Trainee]) -> Collected:
+    """Return rollout batches for the next train steps of cells of one shape."""
+    draws = [_draw(cell) for cell in cells]
+    device = cells[0].state.policy.device
+    prompts, answers, uniforms = (
+        torch.from_numpy(np.stack(parts)).to(device) for parts in zip(*draws, strict=True)
+    )
+    versions = [cell.rollout_version for cell in cells]
+    temperature = temperatures(cells)
+    samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
+    sampled = batched.sample(
+        batched.folded(torch.stack(samplers)),
+        prompts,
+        uniforms,
+        temperature,
+        [cell.settings.rollout.top_p for cell in cells],
+    )
+    rollouts = sampled.rollouts
+    reference = _scored([cell.state.reference for cell in cells], rollouts, temperature)
+    starts = sampled.scored
+    if any(map(_asks_of_the_start, cells, versions)):
+        starts = _scored([cell.state.policy for cell in cells], rollouts, temperature)
+    reward = rewards(rollouts.tokens, rollouts.mask, answers)
+    experiences = []
+    for number, (cell, version) in enumerate(zip(cells, versions, strict=True)):
+        start = starts if _asks_of_the_start(cell, version) else sampled.scored
+        of_cell = Rollouts(*(part[number] for part in rollouts))
+        ours, before, theirs = (
+            Scored(each.logp[number], each.logps[number])
+            for each in (sampled.scored, start, reference)
+        )
+        experiences.append(_experience(cell, of_cell, ours, before, theirs, reward[number]))
+    return Collected(experiences, versions, sampled)
+
+
+def temperatures(cells: Sequence[Trainee]) -> Tensor:
+    """Return the rollout temperatures, [C, 1, 1, 1]."""
+    values = [cell.settings.rollout.temperature for cell in cells]
+    return torch.tensor(values, device=cells[0].state.policy.device)[:, None, None, None]
+
+
+def _draw(cell: Trainee) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return prompts [P, S], right answers [P, 6] and uniforms [P, G, T]."""
+    settings = cell.settings
+    rng = np.random.default_rng([settings.seed, cell.batch_number])
     size, longest = settings.rollout.group_size, settings.rollout.max_response_tokens
     digits = problems(rng, settings.batch.num_prompts, held_out=False)
     uniforms = rng.random((len(digits), size, longest), np.float32)
-    prompts, answers, draws = (
-        torch.from_numpy(x).to(state.policy.device) for x in (*encode(skill, digits), uniforms)
-    )
-    version = max(0, state.step - lag(settings, dialect, number))
-    temperature = settings.rollout.temperature
-    sampled = rollout.sample(
-        weights(state.version(version)), prompts, draws, temperature, settings.rollout.top_p
-    )
-    with torch.no_grad():
-        reference = rollout.score(
-            weights(state.reference), prompts, sampled.tokens, sampled.mask, temperature
-        )
-    start = _at_the_start(settings, dialect, state, version, sampled)
-    reward = rewards(sampled.tokens, sampled.mask, answers)
-    of_reward = start if dialect.kl_reward_policy == "batch_start" else sampled.logp
-    old = start if dialect.ratio_to == "batch_start" else sampled.logp
-    lost = penalty(settings.kl, of_reward, reference.logp, sampled.mask, dialect, old)
+    return (*encode(cell.skill, digits), uniforms)
+
+
+def _scored(
+    policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor
+) -> batched.PackedScores:
+    """Return what C other policies make of the responses."""
+    policy = batched.folded(torch.stack(list(policies)))
+    return batched.score(policy, rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
+
+
+def _experience(
+    cell: Trainee,
+    rollouts: Rollouts,
+    sampled: Scored,
+    start: Scored,
+    reference: Scored,
+    reward: Tensor,
+) -> Experience:
+    """Return the rollout batch of a cell.
+
+    sampled, start, reference: what the rollout policy, the policy before the batch's first train
+    step and the reference policy make of the responses.
+    """
+    settings, dialect, kl = cell.settings, cell.dialect, cell.settings.kl
+    of_reward = start if dialect.kl_reward_policy == "batch_start" else sampled
+    old = (start if dialect.ratio_to == "batch_start" else sampled).logp
+    over_vocabulary = kl.estimator != NONE and entry(kl.estimator).is_of_vocabulary
+    if over_vocabulary and in_reward(kl) and not entry(kl.estimator).in_reward:
+        states = state_kl(kl.estimator, of_reward.logps, reference.logps, rollouts.mask.shape)
+        lost = states * rollouts.mask
+    else:
+        lost = penalty(kl, of_reward.logp, reference.logp, rollouts.mask, dialect, old)
     advantage = shaped_advantages(
-        settings.advantage.estimator, reward, settings.kl.beta, lost, dialect
+        settings.advantage.estimator,
+        reward,
+        kl.beta,
+        lost,
+        dialect,
+        entry(kl.estimator).credit if in_reward(kl) else "sequence",
     )
     return Experience(
-        prompts, sampled.tokens, sampled.mask, old, reference.logp, reward, lost.sum(-1), advantage
-    ), version
+        rollouts.prompts,
+        rollouts.tokens,
+        rollouts.mask,
+        old,
+        reference.logp,
+        reward,
+        lost.sum(-1),
+        advantage,
+        reference.logps if over_vocabulary else None,
+    )
 
 
 def lag(settings: Settings, dialect: Dialect, number: int) -> int:
@@ -64,31 +171,18 @@ def lag(settings: Settings, dialect: Dialect, number: int) -> int:
     return int(np.random.default_rng([settings.seed, number, longest]).integers(longest + 1))
 
 
-@torch.no_grad()
-def _at_the_start(
-    settings: Settings, dialect: Dialect, state: State, version: int, sampled: rollout.Rollouts
-) -> Tensor:
-    """Return [P, G, T], the log-probabilities under the policy before the batch's first train step.
-
-    If the dialect does not use them, return those of the rollout policy. On-policy, the two are
-    equal.
-    """
-    of_reward = dialect.kl_reward_policy == "batch_start" and in_reward(settings.kl)
-    of_ratio = dialect.ratio_to == "batch_start"
-    if version == state.step or not (of_reward or of_ratio):
-        return sampled.logp
-    return rollout.score(
-        weights(state.policy),
-        sampled.prompts,
-        sampled.tokens,
-        sampled.mask,
-        settings.rollout.temperature,
-    ).logp
+def _asks_of_the_start(cell: Trainee, version: int) -> bool:
+    """Return True if the dialect uses log-probabilities under the policy before the batch's first
+    train step, and they are not those of the rollout policy."""
+    of_reward = cell.dialect.kl_reward_policy == "batch_start" and in_reward(cell.settings.kl)
+    of_ratio = cell.dialect.ratio_to == "batch_start"
+    return version != cell.state.step and (of_reward or of_ratio)
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:
-    """Return [P, G]: 1 where the response [P, G, T] is exactly the answer [P, 6], else 0."""
+    """Return [..., P, G]: 1 where the response [..., P, G, T] is exactly the answer [..., P, 6],
+    else 0."""
     if tokens.shape[-1] < ANSWER_TOKENS:
         return torch.zeros_like(mask[..., 0])
-    right = (tokens[..., :ANSWER_TOKENS] == answers[:, None]).all(-1)
+    right = (tokens[..., :ANSWER_TOKENS] == answers[..., None, :]).all(-1)
     return right.to(mask.dtype)

@@ -29,18 +29,18 @@ def beta_effective(
         return None
     form, clamp, x = entry(kl.estimator), clamp_of(kl, dialect), logp - batch.logp_ref
     exchange = _reward_scale(settings.advantage.estimator, batch.reward)
-    found = []
+    betas = []
     if in_loss(kl):
         policy = _weights(settings, dialect, mask, of_kl=False)
         weights = _weights(settings, dialect, mask, of_kl=True)
         relative = torch.where(mask > 0, weights / policy.clamp_min(1e-30), 0.0)
         if not form.is_straight_through:
             relative = relative * _free(x, form.base, clamp)
-        found.append((relative * mask).sum() / mask.sum() / exchange)
+        betas.append((relative * mask).sum() / mask.sum() / exchange)
     if in_reward(kl):
         share = _kept(x, form.base, clamp, mask)
-        found.append(share if dialect.kl_reward == "inside" else share / exchange)
-    return kl.beta * torch.stack(found).mean().item()
+        betas.append(share if dialect.kl_reward == "inside" else share / exchange)
+    return kl.beta * torch.stack(betas).mean().item()
 
 
 def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
@@ -65,8 +65,8 @@ def _weights(settings: Settings, dialect: Dialect, mask: Tensor, *, of_kl: bool)
     loss = of_the_kl(settings.loss, dialect) if of_kl else settings.loss
     with torch.enable_grad():
         ones = torch.ones_like(mask).requires_grad_()
-        (found,) = torch.autograd.grad(aggregate(loss, ones, mask, dialect), ones)
-    return found
+        (weights,) = torch.autograd.grad(aggregate(loss, ones, mask, dialect), ones)
+    return weights
 
 
 def _free(x: Tensor, plain: str, clamp: Clamp) -> Tensor:

@@ -9,8 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.estimators import entry
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, token_kl
+from backends.micro.rollout import rows_of, tree
+from orchestrator.estimators import Credit, entry
+from orchestrator.kl.estimators import (
+    UNCLAMPED,
+    Clamp,
+    token_kl,
+    vocabulary_kl,
+    vocabulary_slope,
+)
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import AdvantageEstimator, Kl, Loss
 
@@ -34,10 +41,13 @@ class Experience(NamedTuple):
     """[P, G], the KL estimate in the reward, summed over a response; before beta."""
     advantage: Tensor
     """[P, G, 1], or [P, G, T] where the tokens of a response have advantages of their own."""
+    logps_ref: Tensor | None = None
+    """[P, packed positions, V], of the whole vocabulary; None where no estimator asks for it."""
 
     def minibatches(self, count: int) -> list["Experience"]:
         """Return `count` parts with equally many prompts, in order."""
-        return [Experience(*part) for part in zip(*(x.chunk(count) for x in self), strict=True)]
+        parts = ([None] * count if x is None else x.chunk(count) for x in self)
+        return [Experience(*part) for part in zip(*parts, strict=True)]
 
 
 class Objective(NamedTuple):
@@ -82,9 +92,27 @@ def penalty(
     """
     if not in_reward(kl):
         return torch.zeros_like(mask)
+    name = entry(kl.estimator).in_reward or kl.estimator
     rollout = logp if logp_rollout is None else logp_rollout
-    estimate: Tensor = token_kl(kl.estimator, logp, logp_ref, rollout, clamp=clamp_of(kl, dialect))
+    estimate: Tensor = token_kl(name, logp, logp_ref, rollout, clamp=clamp_of(kl, dialect))
     return estimate * mask
+
+
+def state_kl(estimator: str, logps: Tensor, logps_ref: Tensor, shape: torch.Size) -> Tensor:
+    """Return the KL of the state of each response token, of `shape` [P, G, T].
+
+    `logps`, `logps_ref`: [P, packed positions, V], of the whole vocabulary.
+    """
+    return rows_of(vocabulary_kl(estimator, logps, logps_ref), shape)
+
+
+def state_slope(estimator: str, logps: Tensor, logps_ref: Tensor, slope: Tensor) -> Tensor:
+    """Return the slope in `logps` of a loss with this slope [P, G, T] in `state_kl`."""
+    _, index = tree(slope.shape[1], slope.shape[2], slope.device)
+    of_rows = logps.new_zeros(logps.shape[:2])
+    of_rows.scatter_add_(1, index.expand(len(slope), -1), slope.flatten(1))
+    inner: Tensor = vocabulary_slope(estimator, logps, logps_ref)
+    return logps.exp() * inner * of_rows[..., None]
 
 
 def shaped_advantages(
@@ -93,21 +121,37 @@ def shaped_advantages(
     beta: float,
     lost: Tensor,
     dialect: Dialect = PLAIN,
+    credit: Credit = "sequence",
 ) -> Tensor:
     """Return advantages, [P, G, 1] or [P, G, T], with the KL penalty in them.
 
     `reward`: task rewards [P, G]. `lost`: the KL of each token [P, G, T], which beta multiplies.
-    Dialect.kl_reward says where the penalty enters.
+    Dialect.kl_reward says where the penalty enters. `credit`: the tokens whose KL is charged to a
+    token, as the estimator has it; then the baseline is of each position. Where it is the whole
+    sequence, the dialect says.
     """
-    if dialect.kl_reward == "inside":
+    if dialect.kl_reward == "inside" and credit == "sequence":
         shaped = reward - beta * lost.sum(-1)
         return advantages(estimator, shaped, dialect.std_epsilon)[..., None]
+    if dialect.kl_reward == "inside":
+        shaped = reward[..., None] - beta * _charged(lost, credit)
+        turned = shaped.transpose(-1, -2)
+        return advantages(estimator, turned, dialect.std_epsilon).transpose(-1, -2)
     gained = advantages(estimator, reward, dialect.std_epsilon)[..., None]
-    if dialect.kl_reward == "outside":
-        return gained - beta * lost.sum(-1, keepdim=True)
-    if dialect.kl_reward == "to_go":
-        return gained - beta * lost.flip(-1).cumsum(-1).flip(-1)
-    return gained - beta * lost
+    of_dialect: dict[str, Credit] = {"outside": "sequence", "to_go": "to_go", "token": "token"}
+    return gained - beta * _charged(
+        lost, of_dialect[dialect.kl_reward] if credit == "sequence" else credit
+    )
+
+
+def _charged(lost: Tensor, credit: Credit) -> Tensor:
+    """Return the KL that each token is charged, [P, G, T]; [P, G, 1] if all are charged alike."""
+    if credit == "sequence":
+        return lost.sum(-1, keepdim=True)
+    if credit == "token":
+        return lost
+    to_go = lost.flip(-1).cumsum(-1).flip(-1)
+    return to_go if credit == "to_go" else to_go - lost
 
 
 def advantages(
@@ -115,7 +159,7 @@ def advantages(
 ) -> Tensor:
     """Return advantages [P, G] from rewards [P, G]. Each row is a group.
 
-    grpo divides by the unbiased standard deviation plus epsilon, as verl and TRL do.
+    grpo divides by the unbiased standard deviation plus epsilon, as verl does (TRL's is 1e-4).
     """
     if estimator == "reinforce":
         return reward
@@ -129,16 +173,32 @@ def advantages(
 
 
 def objective(
-    loss: Loss, kl: Kl, logp: Tensor, batch: Experience, dialect: Dialect = PLAIN
+    loss: Loss,
+    kl: Kl,
+    logp: Tensor,
+    batch: Experience,
+    dialect: Dialect = PLAIN,
+    of_states: Tensor | None = None,
 ) -> Objective:
-    """Return the loss of a minibatch, differentiable in `logp` [P, G, T]."""
+    """Return the loss of a minibatch, differentiable in `logp` [P, G, T].
+
+    `of_states`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
+    """
+    sequence = dialect.ratio_level == "sequence_if_kl_reward" and kl.placement == "reward"
     surrogate, ratio, clipped = policy_loss(
-        loss, logp, batch.logp_old, batch.advantage, dialect.ratio_bound
+        loss,
+        logp,
+        batch.logp_old,
+        batch.advantage,
+        dialect.ratio_bound,
+        batch.mask if sequence else None,
     )
     policy = aggregate(loss, surrogate, batch.mask, dialect)
     if not in_loss(kl):
         return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
-    per_token = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect) * batch.mask
+    if of_states is None:
+        of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect)
+    per_token = of_states * batch.mask
     total = policy + kl.beta * aggregate(of_the_kl(loss, dialect), per_token, batch.mask, dialect)
     return Objective(total, policy, per_token.sum(-1).mean(), ratio, clipped)
 
@@ -160,13 +220,22 @@ def kl_loss(
 
 
 def policy_loss(
-    loss: Loss, logp: Tensor, logp_old: Tensor, advantage: Tensor, bound: float | None = None
+    loss: Loss,
+    logp: Tensor,
+    logp_old: Tensor,
+    advantage: Tensor,
+    bound: float | None = None,
+    sequence_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return per token: the surrogate to minimise, the importance ratio, True if clipped.
 
     Source: Schulman et al. 2017; dual clip for negative advantages, Ye et al. 2020. `bound`: limit
-    the log-ratio to [-bound, bound] before its exponential.
+    the log-ratio to [-bound, bound] before its exponential. `sequence_mask` [P, G, T]: the tokens
+    of a response share one ratio, the product of theirs (Ahmadian et al. 2024); its surrogate is
+    spread evenly over them.
     """
+    if sequence_mask is not None:
+        return _sequence_loss(loss, logp, logp_old, advantage, bound, sequence_mask)
     log_ratio = logp - logp_old
     ratio = (log_ratio if bound is None else log_ratio.clamp(-bound, bound)).exp()
     plain = -advantage * ratio
@@ -180,6 +249,23 @@ def policy_loss(
         over = (advantage < 0) & (surrogate > ceiling)
         surrogate, clipped = torch.where(over, ceiling, surrogate), clipped | over
     return surrogate, ratio, clipped
+
+
+def _sequence_loss(
+    loss: Loss,
+    logp: Tensor,
+    logp_old: Tensor,
+    advantage: Tensor,
+    bound: float | None,
+    mask: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return policy_loss with one ratio a response, [P, G, T]. Advantages must be [P, G, 1]."""
+    summed = ((logp - logp_old) * mask).sum(-1, keepdim=True)
+    surrogate, ratio, clipped = policy_loss(
+        loss, summed, torch.zeros_like(summed), advantage, bound
+    )
+    share = surrogate / mask.sum(-1, keepdim=True)
+    return share.expand_as(logp), ratio.expand_as(logp), clipped.expand_as(logp)
 
 
 def of_the_kl(loss: Loss, dialect: Dialect) -> Loss:

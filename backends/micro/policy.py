@@ -1,6 +1,6 @@
-"""The embedded policy: a Llama of 48,048 parameters in one flat vector.
+"""The embedded policy: a Llama of 49,728 parameters in one flat vector.
 
-Shapes: B sequences, L tokens, V vocabulary, D width, H heads, E = D / H. With a flat vector, an
+Shapes: B sequences, L tokens, V vocabulary, D width, H heads of width E. With a flat vector, an
 optimizer step, a snapshot and a checkpoint are each a few operations on one tensor. The two
 elements of a rotary pair are adjacent, as in Meta's release, so that a rotation is one complex
 product. `huggingface.py` converts to Hugging Face's order and back.
@@ -17,8 +17,9 @@ from torch import Tensor
 from backends.micro.skills import VOCABULARY
 
 NUM_TOKENS = len(VOCABULARY)
-WIDTH, NUM_LAYERS, NUM_HEADS, HIDDEN = 48, 2, 4, 96
-HEAD_WIDTH = WIDTH // NUM_HEADS
+WIDTH, NUM_LAYERS, HIDDEN = 64, 2, 80
+NUM_HEADS, HEAD_WIDTH = 1, 32
+"""No inference engine has attention for heads narrower than 32."""
 MAX_TOKENS = 64
 """Longest sequence, prompt and response."""
 ROPE_BASE, NORM_EPSILON = 10_000.0, 1e-6
@@ -44,8 +45,8 @@ class Weights(NamedTuple):
 
 _LAYER: tuple[tuple[int, ...], ...] = (
     (WIDTH,),
-    (3 * WIDTH, WIDTH),
-    (WIDTH, WIDTH),
+    (3 * NUM_HEADS * HEAD_WIDTH, WIDTH),
+    (WIDTH, NUM_HEADS * HEAD_WIDTH),
     (WIDTH,),
     (2 * HIDDEN, WIDTH),
     (WIDTH, HIDDEN),
@@ -56,9 +57,10 @@ NUM_PARAMETERS = sum(_SIZES)
 
 
 def weights(flat: Tensor) -> Weights:
-    """Return the matrices of a flat vector [NUM_PARAMETERS]. Gradients flow back to the vector."""
+    """Return the matrices of a flat vector [..., NUM_PARAMETERS]. Gradients flow back to it."""
     parts = [
-        part.view(shape) for part, shape in zip(torch.split(flat, _SIZES), _SHAPES, strict=True)
+        part.view(*flat.shape[:-1], *shape)
+        for part, shape in zip(torch.split(flat, _SIZES, dim=-1), _SHAPES, strict=True)
     ]
     count = len(_LAYER)
     layers = tuple(Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS))
@@ -124,8 +126,8 @@ def forward(policy: Weights, tokens: Tensor, at: Layout) -> Tensor:
         query, key, value = project(x, layer, at.rotation)
         if number == NUM_LAYERS - 1:  # above the last attention only the wanted rows matter
             x, query, mask = x[:, at.first :], query[:, :, at.first :], mask[at.first :]
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        x = finish(x, seen, layer)
+        attention = F.scaled_dot_product_attention(query, key, value, attn_mask=mask.to(x.dtype))
+        x = finish(x, attention, layer)
     return logits(x, policy)
 
 
@@ -139,9 +141,9 @@ def project(x: Tensor, layer: Layer, turn: Tensor) -> tuple[Tensor, Tensor, Tens
     return query, key, qkv[:, :, 2].transpose(1, 2)
 
 
-def finish(x: Tensor, seen: Tensor, layer: Layer) -> Tensor:
+def finish(x: Tensor, attention: Tensor, layer: Layer) -> Tensor:
     """Return the output of a layer: x plus the attention output [B, H, L, E] and the gated MLP."""
-    x = x + F.linear(seen.transpose(1, 2).flatten(2), layer.output)
+    x = x + F.linear(attention.transpose(1, 2).flatten(2), layer.output)
     normed = F.rms_norm(x, (WIDTH,), layer.mlp_norm, NORM_EPSILON)
     gate, up = F.linear(normed, layer.gate_up).chunk(2, -1)
     return x + F.linear(F.silu(gate) * up, layer.down)

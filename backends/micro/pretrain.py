@@ -1,4 +1,4 @@
-"""Make a base policy: `python -m backends.micro.pretrain amber`.
+"""Make a base policy: `python -m backends.micro.pretrain elder`.
 
 A base policy is pretrained on answers of mixed quality. It then solves each skill now and then, and
 RL can improve it. The recipe's mixture gives the share of each answering strategy per skill. The
@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
 from backends.micro import evaluation, huggingface, optimizer
+from backends.micro.batched import folded
 from backends.micro.policy import chain, forward, initial, one_quiet_core, weights
 from backends.micro.shipped import POLICIES, PolicyMeasurements, Recipe
 from backends.micro.skills import (
@@ -30,7 +31,7 @@ from backends.micro.skills import (
 from orchestrator.settings import Optimizer
 
 RECIPES: Mapping[str, Recipe] = {
-    "amber": Recipe(
+    "elder": Recipe(
         seed=0,
         num_steps=1600,
         noise=0.015,
@@ -41,8 +42,8 @@ RECIPES: Mapping[str, Recipe] = {
             "increment": {"increment": 0.80, "copy": 0.20},
         },
     ),
-    "birch": Recipe(
-        seed=1,
+    "fir": Recipe(
+        seed=4,
         num_steps=1600,
         noise=0.02,
         mixture={
@@ -52,7 +53,7 @@ RECIPES: Mapping[str, Recipe] = {
             "increment": {"increment": 0.70, "copy": 0.30},
         },
     ),
-    "cedar": Recipe(
+    "hazel": Recipe(
         seed=2,
         num_steps=1600,
         noise=0.01,
@@ -137,8 +138,9 @@ def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
 
 def measure(name: str, recipe: Recipe, flat: Tensor) -> PolicyMeasurements:
     """Return the exact accuracies on held-out problems, and the chance of each right answer."""
+    policy = folded(flat[None])
     chances = {
-        skill: evaluation.log_accuracy(weights(flat), skill).exp().double() for skill in SKILLS
+        skill: evaluation.log_accuracies(policy, skill)[0].exp().double() for skill in SKILLS
     }
     return PolicyMeasurements(
         name=name,

@@ -1,8 +1,9 @@
 """Scale a declared cell to the embedded trainer: ask a tiny policy the same question.
 
 Estimator, placement, beta, advantage, loss, clip, group size, minibatches, staleness, temperature
-and seed are kept. They mean what the declared library means by them (its dialect). The rules below
-scale down what only makes the cell large. A rehearsed cell takes seconds, and its policy learns.
+and seed are kept. They mean what the declared library means by them (its dialect). A precision is
+not kept: the embedded trainer computes in fp32. The rules below scale down what only makes the cell
+large. A rehearsed cell takes seconds, and its policy learns.
 """
 
 from math import ceil
@@ -13,12 +14,21 @@ from backends.micro.version import version_for
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.records import Cell, EvalTask
-from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
+from orchestrator.settings import (
+    BackendRef,
+    Batch,
+    Cadence,
+    Data,
+    Model,
+    Precision,
+    Resources,
+    Settings,
+)
 
 ROLLOUTS_PER_UPDATE = 80
 """A minibatch has about this many rollouts, whatever the group size."""
 LEARNING_RATE_FACTOR = 1000.0
-"""1e-6 for 7B parameters becomes 1e-3 for 48 thousand."""
+"""1e-6 for 7B parameters becomes 1e-3 for 50 thousand."""
 UPDATES_PER_ROLLOUT_BATCH = 0.4
 """250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
 MAX_RESPONSE_TOKENS = 7
@@ -26,8 +36,8 @@ MAX_RESPONSE_TOKENS = 7
 MAX_EVALUATIONS = 10
 """In-loop evaluations of a cell: one costs as much as five train steps."""
 
-POLICY_OF_FAMILY = {"qwen2.5": "amber", "llama": "birch", "qwen3": "cedar"}
-DEFAULT_POLICY = "amber"
+POLICY_OF_FAMILY = {"qwen2.5": "elder", "llama": "fir", "qwen3": "hazel"}
+DEFAULT_POLICY = "elder"
 EVAL_REPEATS, EVAL_ITEMS = 4, 128
 
 
@@ -95,6 +105,7 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
                 }
             ),
             "num_train_steps": steps,
+            "precision": Precision(),
         }
     )
     backend = BackendRef(name="micro", version=version_for(dialect, small))

@@ -113,12 +113,13 @@ def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]
 
 
 def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
-    """Return, for each response token [P, G, T], the value at the packed position that predicts it.
+    """Return, for each response token [..., P, G, T], the value at the packed position that
+    predicts it.
 
-    `per_row`: values [P, 1 + G (T - 1)].
+    `per_row`: values [..., P, 1 + G (T - 1)].
     """
-    _, index = tree(shape[1], shape[2], per_row.device)
-    return per_row[:, index].view(shape)
+    _, index = tree(shape[-2], shape[-1], per_row.device)
+    return per_row[..., index].view(shape)
 
 
 def _prefill(
@@ -133,8 +134,8 @@ def _prefill(
     caches = []
     for layer in policy.layers:
         query, key, value = project(x, layer, turn)
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = finish(x, seen, layer)
+        attention = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = finish(x, attention, layer)
         room = (len(prompts) * size, NUM_HEADS, PROMPT_TOKENS + longest - 1, HEAD_WIDTH)
         cache_pair = x.new_empty(room), x.new_empty(room)
         for cached, fresh in zip(cache_pair, (key, value), strict=True):
@@ -148,14 +149,14 @@ def _decode(
 ) -> Tensor:
     """Return activations [B, D] after response token number `t`. Add the token to the caches."""
     x = F.embedding(token[:, None], policy.embedding)
-    here = PROMPT_TOKENS + t
+    position = PROMPT_TOKENS + t
     for layer, (keys, values) in zip(policy.layers, caches, strict=True):
         query, key, value = project(x, layer, turn)
-        keys[:, :, here], values[:, :, here] = key[:, :, 0], value[:, :, 0]
-        seen = F.scaled_dot_product_attention(
-            query, keys[:, :, : here + 1], values[:, :, : here + 1]
+        keys[:, :, position], values[:, :, position] = key[:, :, 0], value[:, :, 0]
+        attention = F.scaled_dot_product_attention(
+            query, keys[:, :, : position + 1], values[:, :, : position + 1]
         )
-        x = finish(x, seen, layer)
+        x = finish(x, attention, layer)
     return x[:, 0]
 
 

@@ -9,7 +9,7 @@ from orchestrator.settings import Frozen
 
 POLICIES = Path(__file__).parent / "policies"
 PREFIX = "micro:"
-"""`micro:amber` names a shipped policy, `micro:sort` an embedded task."""
+"""`micro:elder` names a shipped policy, `micro:sort` an embedded task."""
 
 
 class Recipe(Frozen):
@@ -55,7 +55,7 @@ def manifest(name: str) -> PolicyMeasurements:
 
 
 def policy_of(path: str) -> str | None:
-    """Return `amber` for `micro:amber`; None for a path that names no shipped policy."""
+    """Return `elder` for `micro:elder`; None for a path that names no shipped policy."""
     name = path.removeprefix(PREFIX)
     return name if path.startswith(PREFIX) and name in names() else None
 

@@ -62,6 +62,22 @@ def held_out_problems(count: int) -> np.ndarray:
     return _digits(np.random.default_rng(20251221).permutation(_pool(True))[:count])
 
 
+def prompts(skill: str, count: int | None) -> tuple[list[tuple[str, str]], ...] | None:
+    """Return pairs of prompt and right answer as text: to train on, and held out.
+
+    They are always the same for a count (None: 2,000). Return None for an unknown skill.
+    """
+    known = next((each for each in SKILLS if each == skill), None)
+    if known is None:
+        return None
+    train = problems(np.random.default_rng(0), count or 2000, held_out=False)
+    parts = (train, held_out_problems(200))
+    return tuple(
+        [(text(known, row), "".join(map(str, answer(known, row)))) for row in part.tolist()]
+        for part in parts
+    )
+
+
 def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return token ids of prompts [N, 8] and right answers [N, 6], for problems [N, 5]."""
     count = len(digits)

@@ -15,7 +15,10 @@ from backends.micro.shipped import manifest, policy_of, skill_of
 from backends.micro.version import dialect_of
 from orchestrator.settings import Settings
 
-UNBIASED = frozenset({"k1.reward", "rho_k1.reward", "k1+.reward", "k1.both", "k3.both"})
+UNBIASED = frozenset(
+    {"k1.reward", "rho_k1.reward", "k1+.reward", "k1.both", "k3.both", "k1_to_go.reward"}
+    | {"k1_to_go.both", "full.both", "rb.both", "rb_k1.both"}
+)
 """KL terms whose expected on-policy gradient is that of the sequence-level reverse KL (paper §3;
 orchestrator/kl). In the reward only the value of a `+` form is used, which is that of the
 plain one, and on-policy the ratio of a rho form is 1."""

@@ -1,4 +1,7 @@
-"""Train one cell with RL: sample, reward, compute the loss, update, until num_train_steps.
+"""Train cells with RL: sample, reward, compute the loss, update, until num_train_steps.
+
+Cells of one shape are trained together: a rollout batch of each is sampled, scored, updated and
+evaluated in the same operations (`batched.py`). What a cell learns does not depend on the others.
 
 One rollout batch serves batch.num_minibatches train steps. Checkpoints, evaluations and resets of
 the reference policy happen between rollout batches. One that is due inside a batch happens at the
@@ -7,17 +10,30 @@ end of the batch.
 
 import sys
 import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from backends.micro import collapse, disk, evaluation, huggingface, optimizer, rollout, theory
+from backends.micro import batched, collapse, disk, evaluation, huggingface, optimizer, theory
 from backends.micro.collapse import Moment
 from backends.micro.evaluation import Divergence
-from backends.micro.experience import collect
+from backends.micro.experience import Collected, Trainee, collect, temperatures
 from backends.micro.force import beta_effective
-from backends.micro.objective import Experience, Objective, in_loss, in_reward, objective
-from backends.micro.policy import device, one_quiet_core, weights
+from backends.micro.objective import (
+    Experience,
+    Objective,
+    in_loss,
+    in_reward,
+    objective,
+    state_kl,
+    state_slope,
+)
+from backends.micro.policy import device, one_quiet_core
+from backends.micro.rollout import Scored, rows_of
 from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
 from backends.micro.version import dialect_of
@@ -33,25 +49,73 @@ class _Diverged(Exception):
     """Raised when the loss, its gradient or the updated policy is not finite."""
 
 
+class TrainingWatch(Protocol):
+    """Callbacks of `run_together`: it reports ends and log lines, and asks which cells must stop.
+
+    A number is the place of a cell in the list that `run_together` was given.
+    """
+
+    def ended(self, number: int, result: Outcome | Exception) -> None:
+        """Receive the end of a cell: its outcome, or the exception that ended its training."""
+
+    def leaving(self) -> Collection[int]:
+        """Return the cells that are to stop where they are; `ended` is not called for them."""
+        ...
+
+    def say(self, number: int, line: str) -> None:
+        """Receive a line for the log of a cell."""
+
+
+class _Alone:
+    """The watch of one cell."""
+
+    result: Outcome | Exception | None = None
+
+    def ended(self, number: int, result: Outcome | Exception) -> None:  # noqa: ARG002  (the only cell is 0)
+        self.result = result
+
+    def leaving(self) -> Collection[int]:
+        return ()
+
+    def say(self, number: int, line: str) -> None:  # noqa: ARG002  (the only cell is 0)
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+
 def run(cell: Cell, place: AttemptPaths) -> Outcome:
     """Train a cell to its end, from the newest state in place.checkpoints_dir. Return its outcome.
 
     An exception or a signal may end training at any point: the files on disk stay complete. Raise
     RunFolderError if a file cannot be written or read.
     """
+    alone = _Alone()
+    run_together([(cell, place)], alone)
+    if isinstance(alone.result, Outcome):
+        return alone.result
+    raise alone.result or RuntimeError("training ended without a result")
+
+
+def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatch) -> None:
+    """Train cells of one shape to their ends, each from its newest state.
+
+    An error of one cell, or its end, leaves the others where they are.
+    """
     one_quiet_core()
-    try:
-        disk.sweep(place.checkpoints_dir)
-        state = newest_state(place.checkpoints_dir, cell.id, device())
-        with disk.Journal(place.attempt_dir) as journal:
-            state = state or State.fresh(base_policy(cell.settings))
-            return Training(cell, place, state, journal).run()
-    except OSError as error:
-        raise RunFolderError(
-            f"{error.filename or place.checkpoints_dir} cannot be written or read: "
-            f"{error.strerror or error}. Mend that and run again: training goes on from its "
-            "newest whole state"
-        ) from error
+    with ExitStack() as journals:
+        together = Together(watch)
+        for number, (cell, place) in enumerate(cells):
+            with together.watching(number, place):
+                disk.sweep(place.checkpoints_dir)
+                state = newest_state(place.checkpoints_dir, cell.id, device())
+                journal = journals.enter_context(disk.Journal(place.attempt_dir))
+                state = state or State.fresh(base_policy(cell.settings))
+                say = _sayer(watch, number)
+                together.members.append(Training(number, cell, place, state, journal, say))
+        together.run()
+
+
+def _sayer(watch: TrainingWatch, number: int) -> Callable[[str], None]:
+    return lambda line: watch.say(number, line)
 
 
 def base_policy(settings: Settings) -> Tensor:
@@ -59,120 +123,293 @@ def base_policy(settings: Settings) -> Tensor:
     name = policy_of(settings.model.path)
     if name is None:
         raise EnvironmentFault(f"no embedded policy is called {settings.model.path}")
-    return huggingface.read(POLICIES / name).to(device())
+    return _read_policy(name).to(device())
 
 
-class Training:
-    """The training of one cell, with its current state."""
+@cache
+def _read_policy(name: str) -> Tensor:
+    return huggingface.read(POLICIES / name)
 
-    def __init__(self, cell: Cell, place: AttemptPaths, state: State, journal: disk.Journal):
-        skill = skill_of(cell.settings.data.path)
-        if skill is None:
-            raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
-        self._cell, self._settings, self._skill = cell, cell.settings, skill
-        self._dialect = dialect_of(cell.settings)
-        self._checkpoints, self._journal = place.checkpoints_dir, journal
-        self._state = state
-        self._healthy = state.step, state.policy.clone()
-        self._divergence = self._to_reference()
 
-    def run(self) -> Outcome:
-        state, steps = self._state, self._settings.num_train_steps
-        if state.step == 0:
-            self._tell(0, self._evaluate())
-        try:
-            while state.step < steps:
-                self._rollout_batch()
-        except _Diverged as what:
-            self._checkpoint(*self._healthy, resumable=False)
-            return collapse.diverged(state.step + 1, str(what))
-        self._checkpoint(steps, state.policy, resumable=True)
-        (self._checkpoints / disk.RESUME).unlink(missing_ok=True)
-        return collapse.judge(state.trace, self._settings.rollout.max_response_tokens)
+class _Watching:
+    """A context in which an error ends one cell, and not the others."""
 
-    def _rollout_batch(self) -> None:
+    def __init__(self, together: "Together", number: int, place: AttemptPaths):
+        self._together, self._number, self._place = together, number, place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        shown: Exception = error
+        if isinstance(error, OSError):
+            shown = RunFolderError(
+                f"{error.filename or self._place.checkpoints_dir} cannot be written or read: "
+                f"{error.strerror or error}. Mend that and run again: training goes on from its "
+                "newest whole state"
+            )
+            shown.__cause__ = error
+        self._together.end(self._number, shown)
+        return True
+
+
+class Together:
+    """The training of cells of one shape, in lockstep. A cell that has ended leaves."""
+
+    def __init__(self, watch: TrainingWatch):
+        self.members: list[Training] = []
+        self._watch = watch
+        self._over: set[int] = set()
+
+    def watching(self, number: int, place: AttemptPaths) -> _Watching:
+        return _Watching(self, number, place)
+
+    def end(self, number: int, result: Outcome | Exception) -> None:
+        """Let a cell leave, with its result."""
+        self._over.add(number)
+        self._watch.ended(number, result)
+
+    def run(self) -> None:
+        """Return when every cell has ended or left."""
+        self.meet_references()
+        fresh = [member for member in self.members if member.state.step == 0]
+        for member, values in self._evaluations(fresh):
+            with member.watched(self):
+                member.tell(0, values)
+        while self.members:
+            self._over.update(self._watch.leaving())
+            for member in self._present():
+                if member.state.step >= member.settings.num_train_steps:
+                    with member.watched(self):
+                        self.end(member.number, member.outcome())
+            self.members = self._present()
+            if self.members:
+                self.rollout_batch()
+
+    def _present(self) -> list["Training"]:
+        return [member for member in self.members if member.number not in self._over]
+
+    def rollout_batch(self) -> None:
         """Sample once and update num_minibatches times.
 
         Then do what became due in these train steps.
         """
-        state, count = self._state, self._settings.batch.num_minibatches
-        started, began = time.perf_counter(), state.step
-        experience, version = collect(self._settings, self._skill, state, self._dialect)
-        told = began if self._dialect.ratio_to == "batch_start" else version
-        for number, minibatch in enumerate(experience.minibatches(count), start=1):
-            values = self._train_step(minibatch, version, told)
-            values["time/step_seconds"] = time.perf_counter() - started
-            started = time.perf_counter()
-            if number == count:
-                values |= self._between_batches(began)
-            self._tell(state.step, values)
+        started = time.perf_counter()
+        count = self.members[0].settings.batch.num_minibatches
+        began = [member.state.step for member in self.members]
+        collected = collect([member.trainee for member in self.members])
+        parts = [experience.minibatches(count) for experience in collected.experiences]
+        for number in range(count):
+            minibatches = [of_cell[number] for of_cell in parts]
+            metrics = self.train_step(collected, minibatches, began)
+            seconds, started = time.perf_counter() - started, time.perf_counter()
+            for values in metrics.values():
+                values["time/step_seconds"] = seconds
+            if number + 1 < count:
+                for member in self._present():
+                    with member.watched(self):
+                        member.tell(member.state.step, metrics[member.number])
+        self._between_batches(dict(zip(self.members, began, strict=True)), metrics)
 
-    def _tell(self, step: int, values: dict[str, float]) -> None:
+    def train_step(
+        self, collected: Collected, minibatches: Sequence[Experience], began: Sequence[int]
+    ) -> dict[int, dict[str, float]]:
+        """Update every policy once. Return the metrics of the train step, by cell."""
+        policy = batched.folded(torch.stack([member.state.policy for member in self.members]))
+        tokens = torch.stack([minibatch.tokens for minibatch in minibatches])
+        temperature = temperatures([member.trainee for member in self.members])
+        settings = self.members[0].settings
+        if settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1:
+            scored = collected.sampled.scored
+        else:
+            prompts, mask = (
+                torch.stack([getattr(minibatch, part) for minibatch in minibatches])
+                for part in ("prompts", "mask")
+            )
+            scored = batched.score(policy, prompts, tokens, mask, temperature, keep=True)
+        entropy = rows_of(-(scored.logps.exp() * scored.logps).sum(-1), tokens.shape)
+        slopes = torch.zeros_like(scored.logp)
+        further: list[Tensor | None] = [None] * len(self.members)
+        for place, member in enumerate(self.members):
+            if member.number not in self._over:
+                with member.watched(self):
+                    slopes[place], further[place] = member.slope(
+                        minibatches[place],
+                        Scored(scored.logp[place], scored.logps[place]),
+                        entropy[place],
+                        began[place],
+                        collected.versions[place],
+                    )
+        gradients = batched.gradient(policy, scored, tokens, slopes, temperature, further)
+        metrics = {}
+        for place, member in enumerate(self.members):
+            if member.number not in self._over:
+                with member.watched(self):
+                    try:
+                        metrics[member.number] = member.update(gradients[place])
+                    except _Diverged as what:
+                        self.end(member.number, member.diverged(str(what)))
+        return metrics
+
+    def _between_batches(
+        self, began: dict["Training", int], metrics: dict[int, dict[str, float]]
+    ) -> None:
+        present = self._present()
+        due = [member for member in present if member.is_evaluated(began[member])]
+        for member, values in self._evaluations(due):
+            metrics[member.number] |= values
+        for member in present:
+            with member.watched(self):
+                member.settle(began[member])
+                member.tell(member.state.step, metrics[member.number])
+        self.meet_references()
+
+    def _evaluations(
+        self, members: Sequence["Training"]
+    ) -> list[tuple["Training", dict[str, float]]]:
+        """Return the exact metrics of these cells' policies."""
+        if not members:
+            return []
+        policy = batched.folded(torch.stack([member.state.policy for member in members]))
+        exact = evaluation.accuracies(policy)
+        divergences = evaluation.divergence_metrics(
+            [member.divergence for member in members if member.divergence], policy
+        )
+        return [
+            (
+                member,
+                evaluation.accuracy_metrics(accuracies, member.trainee.skill)
+                | divergence
+                | member.prediction,
+            )
+            for member, accuracies, divergence in zip(members, exact, divergences, strict=True)
+        ]
+
+    def meet_references(self) -> None:
+        """Give a divergence to each cell that lacks one; cells of one reference share it."""
+        known = [member.divergence for member in self.members if member.divergence]
+        for member in self.members:
+            if member.divergence is None:
+                reference, skill = member.state.reference, member.trainee.skill
+                member.divergence = next(
+                    (
+                        one
+                        for one in known
+                        if one.skill == skill and torch.equal(one.reference, reference)
+                    ),
+                    None,
+                ) or Divergence(reference, skill, member.settings.rollout.max_response_tokens)
+                known.append(member.divergence)
+
+
+class Training:
+    """The training of one cell: its state, its loss, its metrics and its files."""
+
+    def __init__(
+        self,
+        number: int,
+        cell: Cell,
+        place: AttemptPaths,
+        state: State,
+        journal: disk.Journal,
+        say: Callable[[str], None],
+    ):
+        skill = skill_of(cell.settings.data.path)
+        if skill is None:
+            raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
+        self.number, self.settings, self.state = number, cell.settings, state
+        self.trainee = Trainee(cell.settings, skill, state, dialect_of(cell.settings))
+        self.divergence: Divergence | None = None
+        """To the reference policy; None until one is computed."""
+        self._cell, self._place, self._journal, self._say = cell, place, journal, say
+        self._healthy = state.step, state.policy.clone()
+        optimum = theory.predicted(cell.settings)
+        self.prediction = (
+            {}
+            if optimum is None
+            else {
+                "eval/accuracy_predicted": optimum.accuracy,
+                "eval/kl_reverse_predicted": optimum.kl_reverse,
+            }
+        )
+
+    def watched(self, together: Together) -> _Watching:
+        return together.watching(self.number, self._place)
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of training that has come to its end."""
+        self._checkpoint(self.settings.num_train_steps, self.state.policy, resumable=True)
+        (self._place.checkpoints_dir / disk.RESUME).unlink(missing_ok=True)
+        return collapse.judge(self.state.trace, self.settings.rollout.max_response_tokens)
+
+    def diverged(self, what: str) -> Outcome:
+        """Return the outcome of training that cannot go on; keep the last healthy policy."""
+        self._checkpoint(*self._healthy, resumable=False)
+        return collapse.diverged(self.state.step + 1, what)
+
+    def tell(self, step: int, values: dict[str, float]) -> None:
         """Write the metrics of a train step; print a line for the log if the step was evaluated."""
         self._journal.write(step, values)
         if "eval/accuracy_in_domain" in values:
-            sys.stdout.write(
-                f"step {step}/{self._settings.num_train_steps}: accuracy "
+            self._say(
+                f"step {step}/{self.settings.num_train_steps}: accuracy "
                 f"{values['eval/accuracy_in_domain']:.3f} in domain, "
                 f"{values['eval/accuracy_out_of_domain']:.3f} out of domain, "
                 f"KL to the reference {values['eval/kl_reverse']:.3f}\n"
             )
-            sys.stdout.flush()
 
-    def _between_batches(self, began: int) -> dict[str, float]:
-        state, last = self._state, self._state.step == self._settings.num_train_steps
-        cadence, reset = self._cell.cadence, self._settings.kl.reset_reference_every_steps
-        due = _Due(began, state.step)
-        values = self._evaluate() if last or due(cadence.evaluate_every_steps) else {}
-        if due(reset):
-            state.reference = state.policy.detach().clone()
-            self._divergence = self._to_reference()
-        if due(cadence.checkpoint_every_steps) and not last:
-            self._checkpoint(state.step, state.policy, resumable=True)
-        if due(ROLLING_STEPS) and not last:
-            save_state(state, self._checkpoints / disk.RESUME, self._cell.id)
-        return values
+    def slope(
+        self, minibatch: Experience, scored: Scored, entropy: Tensor, began: int, version: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the loss's slope in the log-probabilities: of the tokens [P, G, T], and of the
+        whole vocabulary at each packed position, or None.
 
-    def _train_step(self, minibatch: Experience, version: int, told: int) -> dict[str, float]:
-        """Update the policy once. Return the metrics of the train step. Raise _Diverged.
-
-        version: the version of the policy that sampled. told: the version of the policy in the
-        denominator of the ratios.
+        scored: what the policy makes of the responses. entropy [P, G, T]: of the policy at each
+        token. began: train steps before the batch. version: of the rollout policy. The metrics are
+        kept for `update`.
         """
-        state, settings = self._state, self._settings
-        flat = state.policy.requires_grad_()
-        scored = rollout.score(
-            weights(flat),
-            minibatch.prompts,
-            minibatch.tokens,
-            minibatch.mask,
-            settings.rollout.temperature,
-        )
-        if told == state.step:  # its own log-probabilities, so the ratio is 1 exactly
-            minibatch = minibatch._replace(logp_old=scored.logp.detach())
-        target = objective(settings.loss, settings.kl, scored.logp, minibatch, self._dialect)
-        (gradient,) = torch.autograd.grad(target.loss, flat)
-        state.policy = flat.detach()
-        clipped, norm = optimizer.clip(gradient, settings.optimizer.max_grad_norm)
-        values = measured(settings, minibatch, target, scored)
-        values["train/grad_norm"] = norm.item()
-        if self._is_shown(state.step + 1):
-            force = beta_effective(settings, self._dialect, scored.logp, minibatch)
+        settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
+        old_step = began if dialect.ratio_to == "batch_start" else version
+        if old_step == self.state.step:  # its own log-probabilities, so the ratio is 1 exactly
+            minibatch = minibatch._replace(logp_old=logp)
+        leaf = logp.detach().requires_grad_()
+        states = None
+        if minibatch.logps_ref is not None and in_loss(settings.kl):
+            whole = settings.kl.estimator, scored.logps, minibatch.logps_ref
+            states = state_kl(*whole, logp.shape).requires_grad_()
+        target = objective(settings.loss, settings.kl, leaf, minibatch, dialect, states)
+        leaves = [leaf] if states is None else [leaf, states]
+        slope, *of_states = torch.autograd.grad(target.loss, leaves)
+        further = state_slope(*whole, of_states[0]) if of_states else None
+        values = measured(settings, minibatch, target, logp, entropy)
+        if self._is_shown(self.state.step + 1):
+            force = beta_effective(settings, dialect, logp, minibatch)
             values |= {} if force is None else {"train/beta_effective": force}
-        if not (torch.isfinite(target.loss) and torch.isfinite(norm)):
-            raise _Diverged("the loss or its gradient")
-        self._update(clipped, values)
-        staleness = float(state.step - 1 - version)
+        staleness = float(self.state.step - version)
         values |= {"rollout/staleness_mean": staleness, "rollout/staleness_max": staleness}
-        return values
+        self._values, self._loss = values, target.loss.detach()
+        return slope * minibatch.mask, further
 
-    def _update(self, gradient: Tensor, values: dict[str, float]) -> None:
-        state, settings = self._state, self._settings
+    def update(self, gradient: Tensor) -> dict[str, float]:
+        """Update the policy once. Return the metrics of the train step. Raise _Diverged."""
+        state, settings, values = self.state, self.settings, self._values
+        clipped, norm = optimizer.clip(gradient, settings.optimizer.max_grad_norm)
+        values["train/grad_norm"] = norm.item()
+        if not (torch.isfinite(self._loss) and torch.isfinite(norm)):
+            raise _Diverged("the loss or its gradient")
         before, step = state.policy.clone(), state.step + 1
         self._healthy = state.step, before
-        rate = optimizer.rate_of(settings, step, self._dialect)
+        rate = optimizer.rate_of(settings, step, self.trainee.dialect)
         optimizer.update(
-            state.policy, gradient, state.moments, settings.optimizer, step, rate, self._dialect
+            state.policy,
+            clipped,
+            state.moments,
+            settings.optimizer,
+            step,
+            rate,
+            self.trainee.dialect,
         )
         if not torch.isfinite(state.policy).all():
             raise _Diverged("the updated policy")
@@ -187,38 +424,38 @@ class Training:
             )
         )
         values["train/learning_rate"] = rate
+        return values
+
+    def is_evaluated(self, began: int) -> bool:
+        """Return True if an evaluation is due after the train steps since `began`."""
+        last = self.state.step == self.settings.num_train_steps
+        return last or _Due(began, self.state.step)(self._cell.cadence.evaluate_every_steps)
+
+    def settle(self, began: int) -> None:
+        """Do what else became due in the train steps since `began`."""
+        state, last = self.state, self.state.step == self.settings.num_train_steps
+        due = _Due(began, state.step)
+        if due(self.settings.kl.reset_reference_every_steps):
+            state.reference, self.divergence = state.policy.clone(), None
+        if due(self._cell.cadence.checkpoint_every_steps) and not last:
+            self._checkpoint(state.step, state.policy, resumable=True)
+        if due(ROLLING_STEPS) and not last:
+            save_state(state, self._place.checkpoints_dir / disk.RESUME, self._cell.id)
 
     def _is_shown(self, step: int) -> bool:
         """Return True for the last train step, and for a step that ends with an evaluation."""
         every = self._cell.cadence.evaluate_every_steps
-        return step == self._settings.num_train_steps or bool(every and step % every == 0)
-
-    def _evaluate(self) -> dict[str, float]:
-        """Return the exact metrics of the policy, and the closed-form prediction, if any."""
-        policy = weights(self._state.policy)
-        values = evaluation.accuracy_metrics(
-            evaluation.accuracies(policy), self._skill
-        ) | self._divergence.metrics(policy)
-        optimum = theory.predicted(self._settings)
-        if optimum is not None:
-            values["eval/accuracy_predicted"] = optimum.accuracy
-            values["eval/kl_reverse_predicted"] = optimum.kl_reverse
-        return values
-
-    def _to_reference(self) -> Divergence:
-        return Divergence(
-            weights(self._state.reference), self._skill, self._settings.rollout.max_response_tokens
-        )
+        return step == self.settings.num_train_steps or bool(every and step % every == 0)
 
     def _checkpoint(self, step: int, policy: Tensor, *, resumable: bool) -> None:
         """Write checkpoints/step-<n>, unless it exists and is complete: it would be the same."""
-        target = disk.step_dir(self._checkpoints, step)
+        target = disk.step_dir(self._place.checkpoints_dir, step)
         if disk.is_whole(target):
             return
         with disk.replacing(target) as temporary:
             huggingface.write(temporary, policy)
             if resumable:
-                save_state(self._state, temporary / disk.STATE, self._cell.id)
+                save_state(self.state, temporary / disk.STATE, self._cell.id)
 
 
 class _Due:
@@ -233,15 +470,14 @@ class _Due:
 
 @torch.no_grad()
 def measured(
-    settings: Settings, batch: Experience, target: Objective, scored: rollout.Scored
+    settings: Settings, batch: Experience, target: Objective, logp: Tensor, entropy: Tensor
 ) -> dict[str, float]:
     """Return the metrics of a minibatch under canonical names, for the policy before its update."""
     mask, tokens = batch.mask, batch.mask.sum()
-    entropy = rollout.rows_of(-(scored.logps.exp() * scored.logps).sum(-1), mask.shape)
     lengths = mask.sum(-1)
     values: dict[str, Tensor] = {
         "train/reward_mean": batch.reward.mean(),
-        "train/kl_reference": ((scored.logp - batch.logp_ref) * mask).sum(-1).mean(),
+        "train/kl_reference": ((logp - batch.logp_ref) * mask).sum(-1).mean(),
         "train/entropy": (entropy * mask).sum() / tokens,
         "train/policy_loss": target.policy_loss,
         "train/clip_fraction": (target.clipped * mask).sum() / tokens,

@@ -8,7 +8,7 @@ cell declared for the embedded trainer keeps its id.
 from functools import cache
 
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
-from orchestrator.kl.library_semantics import Dialect, parse, relevant
+from orchestrator.kl.library_semantics import PLAIN, Dialect, parse, relevant
 from orchestrator.settings import Settings
 
 VERSION = "1"
@@ -21,7 +21,7 @@ def dialect(version: str | None) -> Dialect:
 
     Raise UnsupportedSetting for an unreadable version.
     """
-    own, _, told = (version or VERSION).partition("+")
+    own, _, text = (version or VERSION).partition("+")
     if own != VERSION:
         raise UnsupportedSetting(
             "micro",
@@ -31,11 +31,20 @@ def dialect(version: str | None) -> Dialect:
             f"Set backend=micro@{VERSION}; after a + a version names what is not its own way.",
         )
     try:
-        return parse(told)
+        asked = parse(text)
     except EnvironmentFault as error:
         raise UnsupportedSetting(
             "micro", "backend.version", version, (VERSION,), f"{error}."
         ) from error
+    if asked.precision != PLAIN.precision:
+        raise UnsupportedSetting(
+            "micro",
+            "backend.version",
+            version,
+            (VERSION,),
+            "It computes in fp32 only: leave `precision` out.",
+        )
+    return asked
 
 
 def dialect_of(settings: Settings) -> Dialect:
@@ -43,7 +52,7 @@ def dialect_of(settings: Settings) -> Dialect:
     return dialect(settings.backend.version)
 
 
-def version_for(told: Dialect, settings: Settings) -> str:
+def version_for(dialect: Dialect, settings: Settings) -> str:
     """Return the version that trains these settings in a dialect."""
-    text = relevant(told, settings).text
+    text = relevant(dialect, settings).text
     return f"{VERSION}+{text}" if text else VERSION

@@ -1,5 +1,7 @@
 """Verdicts on claims: supported, contradicted, underpowered, or not testable on these runs.
 
+A claim that two things do not differ holds by construction where both are one training run.
+
 `judge` takes a claim through three steps:
 
 1. `pair_runs`: which runs are set against which. A *setting* is everything two runs share: the
@@ -10,19 +12,29 @@
    that no mean is silently taken over the seeds that happen to be finished.
 3. `weigh_evidence`: p-values. A claim names a region for the effect (above 0, within a margin).
    Its p-value is twice the smaller of two one-sided ones: for an effect outside the region, and for
-   one inside. Means over seeds are tested by Student's t on paired differences, shares of collapsed
-   runs exactly (Fisher between two shares, the binomial against a number).
+   one inside. The tests stay valid at every number of seeds, however often one has looked before
+   and whatever made one add some (sequential.py): on paired differences, or on shares of collapsed
+   runs. A claim that says `over items` is judged with the spread between items as well.
 
 p-values are corrected over all claims that can be tested (Holm); below 0.05 a claim is decided.
+A claim on `works` is counted and not tested.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.analysis.pairing import difference_over_items, mean_by_seed, runs_by_configuration
 from orchestrator.analysis.runs import MeasuredRun, predicted_metric
+from orchestrator.analysis.sequential import (
+    anytime_interval,
+    anytime_p,
+    anytime_p_between,
+    anytime_p_of_share,
+    range_of_seeds,
+    seeds_to_decide,
+)
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
@@ -30,20 +42,28 @@ from orchestrator.analysis.stats import (
     estimate,
     holm,
     one_sided_p,
-    p_fisher,
-    p_share_above,
     rate,
-    seeds_needed,
+    t_quantile,
 )
-from orchestrator.analysis.text import listed
+from orchestrator.analysis.text import counted, listed
 from orchestrator.errors import did_you_mean
-from orchestrator.spec.claims import COLLAPSE, AxisCondition, Claim, ClaimSide, Relation
+from orchestrator.records import ENDED
+from orchestrator.spec.claims import (
+    COLLAPSE,
+    WORKS,
+    AxisCondition,
+    Claim,
+    ClaimSide,
+    Relation,
+)
 from orchestrator.spec.fields import LABELS
 
-ONE_RUN = "what the claim tells apart is one cell at this scale"
+ONE_RUN = "both sides are one training run, so the difference is 0 and was not measured"
 MAX_COLLAPSE_SEEDS = 200
 """The search for a sufficient number of seeds ends here, for shares."""
-ClaimVerdict = Literal["supported", "contradicted", "underpowered", "not testable"]
+ClaimVerdict = Literal[
+    "supported", "contradicted", "holds by construction", "underpowered", "not testable"
+]
 AxisValues = tuple[tuple[str, str], ...]
 """(axis, value) of runs that differ only in their seed."""
 RunValue = Callable[[MeasuredRun], float | None]
@@ -53,6 +73,10 @@ TailProbabilities = Callable[[float], tuple[float, float]]
 
 class NotTestableError(LookupError):
     """Raised for a claim that these runs cannot decide. The message says what is missing."""
+
+
+class OneRunError(NotTestableError):
+    """Raised for a claim whose two sides are the same training runs."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +105,7 @@ def pair_runs(
     by_setting = _sides_by_setting(chosen, free)
     notes: list[str] = []
     settings: list[PairedRuns] = []
+    merged = 0
     paired: set[tuple[frozenset[str], ...]] = set()
     for (study, key), (left, right) in by_setting.items():
         if not left or (not right and len(claim.sides) == 2):
@@ -89,15 +114,22 @@ def pair_runs(
             notes.append(f"left out {setting_name(study, key, runs)}, which has no {lacks}")
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
-        if cells[0] & cells[1]:
-            if cells[0] != cells[1]:
-                raise _untestable(ONE_RUN)
-            notes.append(f"left out {setting_name(study, key, runs)}: {ONE_RUN}")
-        elif cells not in paired:  # the same runs can belong to several studies
+        if shared := cells[0] & cells[1]:
+            merged += len(shared)
+            left, right = (
+                [r for r in side if r.record.cell.id not in shared] for side in (left, right)
+            )
+            if bool(left) != bool(right):
+                raise NotTestableError(f"one side has no run of its own: of the others, {ONE_RUN}")
+        if left and cells not in paired:  # the same runs can belong to several studies
             paired.add(cells)
             settings.append(PairedRuns(study, tuple(left), tuple(right)))
+    if merged and not settings:
+        raise OneRunError(ONE_RUN)
     if not settings:
-        raise _untestable("; ".join(notes))
+        raise NotTestableError(f"no setting has runs on both sides; {'; '.join(notes)}")
+    if merged:
+        notes.append(f"left out {counted(merged, 'run')} that are on both sides")
     for where in claim.at:
         for one in where.each():
             if not any(_matches_setting(run, one) for setting in settings for run in setting.left):
@@ -118,13 +150,6 @@ def _sides_by_setting(
                 traits = tuple((t, run.traits[t]) for t in sorted(shared))
                 by_setting.setdefault((study, traits), ([], []))[index].append(run)
     return by_setting
-
-
-def _untestable(reason: str) -> NotTestableError:
-    one_run = "the same run stands on both sides"
-    return NotTestableError(
-        f"{one_run if ONE_RUN in reason else 'no setting has runs on both sides'}; {reason}"
-    )
 
 
 def _chosen(
@@ -341,13 +366,47 @@ class ClaimEvidence:
     """Left minus right over seeds, paired; None for collapse, which has shares."""
     p_for: float
     p_against: float
-    """One-sided p: `p_for` is small for an effect inside the claimed region, `p_against` for one
-    outside."""
+    """One-sided p at every look: `p_for` is small for an effect inside the claimed region,
+    `p_against` for one outside."""
+    p_once: float | None = None
+    """Two-sided p of Student's t, if this were the only look; None for shares."""
+    over_items: bool = False
+    """Whether `effect` has the spread between items too, so that p speaks of their population."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the interval of the effect that holds at every look with a chance of 95 %."""
+        return None if self.effect is None else anytime_interval(self.effect, ALPHA)
+
+    @property
+    def num_items(self) -> int:
+        """Return the number of items that the evaluation is over; 0 if items are not known."""
+        sizes = {
+            sum(len(shares) for shares in run.items.values())
+            for setting in self.contrast.settings
+            for run in setting.runs
+        }
+        return max(sizes, default=0)
 
     @property
     def p(self) -> float:
-        """Return the two-sided p-value."""
+        """Return the two-sided p-value, valid at every look."""
         return min(1.0, 2 * min(self.p_for, self.p_against))
+
+
+@dataclass(frozen=True)
+class WorkingRuns:
+    """The runs a claim on `works` is about, counted. It infers nothing about other runs."""
+
+    works: tuple[str, ...]
+    """Ids of the cells that trained to their end, did not collapse and were evaluated."""
+    failing: Mapping[str, str]
+    """Name of every other cell -> what it lacks, such as `collapsed at step 40`."""
+
+    @property
+    def n(self) -> int:
+        """Return the number of runs."""
+        return len(self.works) + len(self.failing)
 
 
 @dataclass(frozen=True)
@@ -365,6 +424,10 @@ class JudgedClaim:
     """Claims the correction is over."""
     more_seeds: int | None = None
     """Seeds that would decide an underpowered claim if effect and spread stayed as they are."""
+    more_seeds_range: tuple[int | None, int | None] | None = None
+    """The fewest and the most, by what these seeds say of effect and spread; None: beyond all."""
+    counted: WorkingRuns | None = None
+    """Of a claim on `works`, which is counted and has no evidence."""
 
     @property
     def num_seeds(self) -> int:
@@ -372,17 +435,27 @@ class JudgedClaim:
         return len(self.evidence.contrast.seeds) if self.evidence else 0
 
 
-def judge(claims: Mapping[str, Claim], runs: Sequence[MeasuredRun]) -> list[JudgedClaim]:
-    """Return every claim with its verdict, in order."""
+def judge(
+    claims: Mapping[str, Claim], runs: Sequence[MeasuredRun], *, evaluated: bool = True
+) -> list[JudgedClaim]:
+    """Return every claim with its verdict, in order. `evaluated`: the spec asks for evaluations."""
     drafts: dict[str, ClaimEvidence | NotTestableError] = {}
+    judged: dict[str, JudgedClaim] = {}
     for name, claim in claims.items():
         try:
+            if claim.left.metric == WORKS:
+                judged[name] = _counted(name, claim, runs, evaluated)
+                continue
             drafts[name] = weigh_evidence(claim, contrast(claim, runs))
+        except OneRunError as reason:
+            if claim.relation in ("~", ">=", "<="):
+                judged[name] = JudgedClaim(name, claim, "holds by construction", str(reason))
+            drafts[name] = reason
         except NotTestableError as reason:
             drafts[name] = reason
     testable = {name: draft for name, draft in drafts.items() if isinstance(draft, ClaimEvidence)}
     corrected = holm([draft.p for draft in testable.values()])
-    judged = {
+    judged |= {
         name: _judged(name, claims[name], evidence, p, len(testable))
         for (name, evidence), p in zip(testable.items(), corrected, strict=True)
     }
@@ -400,7 +473,67 @@ def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: 
         return JudgedClaim(name, claim, verdict, "", evidence, p, family)
     needed = _seeds_needed(claim, evidence, ALPHA / family)
     more = None if needed is None else max(1, needed - len(evidence.contrast.seeds))
-    return JudgedClaim(name, claim, "underpowered", "", evidence, p, family, more)
+    return JudgedClaim(
+        name,
+        claim,
+        "underpowered",
+        "",
+        evidence,
+        p,
+        family,
+        more,
+        _more_range(claim, evidence, ALPHA / family),
+    )
+
+
+def _more_range(
+    claim: Claim, evidence: ClaimEvidence, alpha: float
+) -> tuple[int | None, int | None] | None:
+    """Return the fewest and the most further seeds that would decide; None where nobody can say."""
+    effect, now = evidence.effect, len(evidence.contrast.seeds)
+    if effect is None or effect.n < 2:
+        return None
+    seeds = range_of_seeds(_distance(claim, effect), effect.sd, effect.n, alpha)
+    few, many = (None if n is None else max(1, n - now) for n in seeds)
+    return few, many
+
+
+def _distance(claim: Claim, effect: Estimate) -> float:
+    """Return how far an effect lies from the nearer end of the claimed region."""
+    return min(abs(effect.mean - bound) for bound in _region_bounds(claim.relation, claim.margin))
+
+
+def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bool) -> JudgedClaim:
+    """Judge a claim on `works`. Raise NotTestableError while a run may still change the answer."""
+    chosen = {run.record.cell.id: run for _, run in _chosen(claim, claim.left, runs)}.values()
+    working = [run for run in chosen if not _lacks(run, evaluated)]
+    failing = {run.record.cell.slug: _lacks(run, evaluated) for run in chosen}
+    counted_runs = WorkingRuns(
+        tuple(run.record.cell.id for run in working),
+        {slug: lack for slug, lack in failing.items() if lack},
+    )
+    assert isinstance(claim.right, float)  # noqa: S101  (for mypy: the grammar allows no other)
+    if len(working) >= claim.right * counted_runs.n:
+        return JudgedClaim(name, claim, "supported", counted=counted_runs)
+    waiting = [r for r in chosen if r.record.state not in ENDED or _lacks(r, evaluated) == UNSCORED]
+    if len(working) + len(waiting) >= claim.right * counted_runs.n:
+        raise NotTestableError(
+            f"{len(waiting)} of {counted_runs.n} runs are not yet trained and evaluated"
+        )
+    return JudgedClaim(name, claim, "contradicted", counted=counted_runs)
+
+
+UNSCORED = "not evaluated"
+
+
+def _lacks(run: MeasuredRun, evaluated: bool) -> str:
+    """Return what keeps a run from counting as one that works; empty if nothing does."""
+    record = run.record
+    if record.state != "succeeded":
+        return record.state.replace("_", " ")
+    if record.outcome is not None and record.outcome.kind == "collapsed":
+        return f"collapsed at step {record.outcome.step}"
+    return UNSCORED if evaluated and not run.protocols else ""
 
 
 def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
@@ -409,11 +542,33 @@ def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
         left = _collapse_rate(contrast, "left")
         right = _collapse_rate(contrast, "right") if isinstance(claim.right, ClaimSide) else None
         return ClaimEvidence(contrast, left, right, None, *_share_p(claim, left, right))
-    effect = estimate(contrast.differences)
+    effect = _judged_effect(claim, contrast)
     sides = [estimate(s[seed] for seed in contrast.seeds) for s in (contrast.left, contrast.right)]
-    p = _region_p(claim.relation, claim.margin, lambda bound: one_sided_p(effect, bound))
+    p = _region_p(claim.relation, claim.margin, lambda bound: anytime_p(effect, bound))
+    once = _region_p(claim.relation, claim.margin, lambda bound: one_sided_p(effect, bound))
     right_side = None if isinstance(claim.right, float) else sides[1]
-    return ClaimEvidence(contrast, sides[0], right_side, effect, *p)
+    return ClaimEvidence(
+        contrast, sides[0], right_side, effect, *p, min(1.0, 2 * min(once)), claim.over_items
+    )
+
+
+def _judged_effect(claim: Claim, contrast: Contrast) -> Estimate:
+    """Return the effect over seeds; for a claim over items, with the spread that they add.
+
+    Raise NotTestableError where single items are not known.
+    """
+    effect = estimate(contrast.differences)
+    if not claim.over_items or effect.n < 2:
+        return effect
+    wider = contrast.over_items
+    if wider is None or wider.half_width is None:
+        raise NotTestableError(
+            "the scores of single items are not known on both sides; evaluate them again, or leave "
+            "out `over items`"
+        )
+    # the spread between seeds that alone would give an interval of this width
+    reach = t_quantile(1 - ALPHA / 2, effect.n - 1) / math.sqrt(effect.n)
+    return replace(wider, sd=max(effect.sd, wider.half_width / reach), mean=effect.mean)
 
 
 def _region_p(relation: Relation, margin: float, tails: TailProbabilities) -> tuple[float, float]:
@@ -440,20 +595,13 @@ def _collapse_rate(contrast: Contrast, side: Literal["left", "right"]) -> Rate:
 
 def _share_p(claim: Claim, left: Rate, right: Rate | None) -> tuple[float, float]:
     if right is not None:
-        fisher = (
-            p_fisher(left.count, left.n, right.count, right.n),
-            p_fisher(right.count, right.n, left.count, left.n),
-        )
-        return _region_p(claim.relation, 0.0, lambda _: fisher)
+        between = anytime_p_between(left, right)
+        return _region_p(claim.relation, 0.0, lambda _: between)
     centre = float(claim.right) if isinstance(claim.right, float) else math.nan
 
-    def tails(bound: float) -> tuple[float, float]:
-        return (
-            p_share_above(left.count, left.n, centre + bound),
-            p_share_above(left.n - left.count, left.n, 1 - centre - bound),
-        )
-
-    return _region_p(claim.relation, claim.margin, tails)
+    return _region_p(
+        claim.relation, claim.margin, lambda bound: anytime_p_of_share(left, centre + bound)
+    )
 
 
 def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | None:
@@ -462,9 +610,7 @@ def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | 
     if evidence.effect is not None:
         if evidence.effect.n < 2:
             return now + 1
-        bounds = _region_bounds(claim.relation, claim.margin)
-        distance = min(abs(evidence.effect.mean - bound) for bound in bounds)
-        return seeds_needed(distance, evidence.effect.sd, alpha)
+        return seeds_to_decide(_distance(claim, evidence.effect), evidence.effect.sd, alpha)
     for seeds in range(now + 1, MAX_COLLAPSE_SEEDS + 1):
         grown = [
             None if rate is None else _scaled(rate, seeds / now)

@@ -69,13 +69,13 @@ def compare(
     """
     claims = _parsed_claims(spec)
     runs = measure(records, scores, items)
-    found = configurations(runs)
+    rows = configurations(runs)
     return Comparison(
         tuple(runs),
-        tuple(found),
-        tuple(judge(claims, runs)),
-        main_metric(found, IN_DOMAIN),
-        main_metric(found, OUT_OF_DOMAIN),
+        tuple(rows),
+        tuple(judge(claims, runs, evaluated=bool(spec.evaluation.tasks))),
+        main_metric(rows, IN_DOMAIN),
+        main_metric(rows, OUT_OF_DOMAIN),
         tuple(compare_published(spec.published, runs)),
     )
 

@@ -34,6 +34,7 @@ from orchestrator.analysis.runs import (
     is_accuracy,
     learning_curve,
 )
+from orchestrator.analysis.sequential import anytime_two_sided_p, seeds_to_decide
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
@@ -44,8 +45,6 @@ from orchestrator.analysis.stats import (
     holm,
     rate,
     seed_spread,
-    seeds_needed,
-    two_sided_p,
 )
 from orchestrator.spec.claims import COLLAPSE
 
@@ -282,7 +281,7 @@ class AxisDifference:
         """
         if effect is None or self.effect.n < 2:
             return None
-        return seeds_needed(effect, self.effect.sd)
+        return seeds_to_decide(effect, self.effect.sd, ALPHA)
 
     def data(self, effect: float | None = None) -> dict[str, object]:
         """Return what `orch compare --by --json` prints.
@@ -329,7 +328,7 @@ def axis_differences(
         for effect in [_paired_effect(list(settings.values()), metric)]
         if effect is not None
     ]
-    p_values = [two_sided_p(effect) for _, _, effect in shared]
+    p_values = [anytime_two_sided_p(effect) for _, _, effect in shared]
     return [
         AxisDifference(
             axis,

@@ -18,14 +18,12 @@ from typing import Any, Literal
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
 from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
+from orchestrator.analysis.sequential import anytime_p, anytime_two_sided_p, seeds_to_decide
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
     estimate,
     holm,
-    one_sided_p,
-    seeds_needed,
-    two_sided_p,
 )
 from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
@@ -209,7 +207,7 @@ class LibraryDifference:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        beyond = one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1]
+        beyond = anytime_p(self.effect, -MARGIN)[0], anytime_p(self.effect, MARGIN)[1]
         if max(beyond) < ALPHA / 2:
             return "indistinguishable"
         more = self._more_seeds()
@@ -221,7 +219,7 @@ class LibraryDifference:
         if effect is None or effect.n < 2:
             return "2 seeds or more are needed"
         distance = max(abs(effect.mean), MARGIN - abs(effect.mean))
-        needed = seeds_needed(distance, effect.sd)
+        needed = seeds_to_decide(distance, effect.sd, ALPHA)
         return f"about {counted(max(1, needed - effect.n), 'more seed')}" if needed else ""
 
 
@@ -255,7 +253,7 @@ def overall_differences(
             effect = estimate(fmean(v[s] for v in values) for s in seeds) if seeds else None
             name = f"all {len(both)} questions"
             differences.append(
-                LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
+                LibraryDifference(name, left, right, effect, same, anytime_two_sided_p(effect))
             )
     return with_corrected_p(differences)
 
@@ -315,7 +313,7 @@ def _difference(
     by_seed = _by_seed(question, left, right, value)
     effect = estimate(by_seed.values()) if by_seed else None
     same = _is_one_run(question, left, right)
-    return LibraryDifference(question.name, left, right, effect, same, two_sided_p(effect))
+    return LibraryDifference(question.name, left, right, effect, same, anytime_two_sided_p(effect))
 
 
 def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
@@ -426,6 +424,18 @@ def dialect_differences(
         DialectDifference(cause, DIFFERENCES[cause].title, a, b, tuple(where))
         for (cause, a, b), where in names.items()
     ]
+
+
+def idle_differences(questions: Sequence[LibraryQuestion], base: str, library: str) -> list[str]:
+    """Return the titles of causes in which two libraries differ, but on none of these questions."""
+    apart: dict[str, None] = {}
+    matter: set[str] = set()
+    for question in _of_both(questions, base, library):
+        cells = question.any_seed(base), question.any_seed(library)
+        both = (semantics(each.cell.settings.backend).dialect for each in cells)
+        apart |= dict.fromkeys(differing(*both))
+        matter |= set(differing_causes(*cells))
+    return list(dict.fromkeys(DIFFERENCES[c].title for c in apart if c not in matter))
 
 
 def ledger_differences(
@@ -650,6 +660,7 @@ def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[s
             "library": library,
             "differs": [asdict(one) for one in dialect_differences(questions, base, library)],
             "ledger": [asdict(one) for one in ledger_differences(questions, base, library)],
+            "idle": idle_differences(questions, base, library),
             "omits": not_imitated(questions, library),
             "refused": refusals(questions, library),
         }

@@ -4,20 +4,24 @@
     finals = orchestrator.load_results("experiments/comedy_full.yaml")
     finals[finals.metric == "eval/in_domain/mean"].groupby(["kl", "beta"]).value.mean()
 
-Three tables, one row a value, each with the same columns that say which run it is of:
+Three tables, one row a value, each with the same columns that say which run it is of: those of RUN,
+then one for every other axis of the spec, under the axis's own name (`advantage.estimator`).
 
     finals   metric, value                       after the last train step of runs that ended well
     curves   metric, step, value                 as far as training came
     scores   task, domain, metric, step, value, stderr, num_items, repeats, eval_seed
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.errors import SelectionError, did_you_mean
-from orchestrator.records import Record, Score
+from orchestrator.evaluate import aggregate, read_scores
+from orchestrator.records import Cell, Record, Score
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import Experiment, open_experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,11 +44,15 @@ RUN = (
     "state",
     "outcome",
 )
-COLUMNS: dict[ResultTable, tuple[str, ...]] = {
-    "finals": (*RUN, "metric", "value"),
-    "curves": (*RUN, "metric", "step", "value"),
+_SHOWN_BY_RUN = frozenset(
+    {"model", "data", "backend", "kl", "kl.estimator", "kl.placement", "beta", "kl.beta"}
+    | {"async", "max_staleness_steps", "seed", "study"}
+)
+"""Axes that RUN has a column for, under its own name."""
+VALUE: dict[ResultTable, tuple[str, ...]] = {
+    "finals": ("metric", "value"),
+    "curves": ("metric", "step", "value"),
     "scores": (
-        *RUN,
         "task",
         "domain",
         "metric",
@@ -56,6 +64,18 @@ COLUMNS: dict[ResultTable, tuple[str, ...]] = {
         "eval_seed",
     ),
 }
+"""Columns of each table after those that say which run a row is of."""
+
+
+def axis_columns(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """Return the axes of these cells that RUN has no column for, in order of appearance."""
+    names = dict.fromkeys(name for cell in cells for name in cell.axes)
+    return tuple(name for name in names if name not in _SHOWN_BY_RUN)
+
+
+def columns(table: ResultTable, cells: Iterable[Cell]) -> list[str]:
+    """Return the columns of a table of these cells."""
+    return [*RUN, *axis_columns(cells), *VALUE[table]]
 
 
 def load_results(
@@ -70,31 +90,33 @@ def load_results(
     overrides: in Hydra's grammar, as on the command line. where: as `--where`. Raise SpecError
     or SelectionError. Reading changes nothing.
     """
-    import pandas as pd
+    return results_of(open_experiment(spec, overrides).chosen(where), table)
 
-    from orchestrator.evaluate import aggregate, read_scores
-    from orchestrator.runs.collect import collect
-    from orchestrator.runs.experiment import open_experiment
+
+def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.DataFrame":
+    """Return a table of an opened experiment's cells. Raise SelectionError for an unknown table."""
+    import pandas as pd
 
     if table not in TABLES:
         raise SelectionError(
             f"no table is called '{table}'{did_you_mean(table, TABLES)} "
             f"(there are: {', '.join(TABLES)})"
         )
-    experiment = open_experiment(spec, overrides).chosen(where)
     records = collect(experiment.cells, experiment.folder)
     scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
-    made = table_rows(table, records, [*scores, *aggregate(scores)])
-    return pd.DataFrame.from_records(list(made), columns=list(COLUMNS[table]))
+    rows = table_rows(table, records, [*scores, *aggregate(scores)])
+    return pd.DataFrame.from_records(list(rows), columns=columns(table, experiment.cells))
 
 
 def table_rows(
     table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, with columns in the order of COLUMNS."""
+    """Yield the rows of a table, with values in the order of `columns`."""
+    axes = axis_columns(record.cell for record in records)
     if table == "scores":
         named = {
-            record.cell.id: _run_columns(run) for record, run in _measured_records(records, scores)
+            record.cell.id: _run_columns(run, axes)
+            for record, run in _measured_records(records, scores)
         }
         for s in scores:
             if s.cell_id in named:
@@ -112,7 +134,7 @@ def table_rows(
                 )
         return
     for _, run in _measured_records(records, scores):
-        own = _run_columns(run)
+        own = _run_columns(run, axes)
         if table == "finals":
             yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
         else:
@@ -126,7 +148,7 @@ def _measured_records(
     yield from zip(records, measure(records, scores), strict=True)
 
 
-def _run_columns(run: MeasuredRun) -> tuple[Any, ...]:
+def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
     cell, declared = run.record.cell, run.declared
     outcome = run.record.outcome
     return (
@@ -144,6 +166,7 @@ def _run_columns(run: MeasuredRun) -> tuple[Any, ...]:
         declared.seed,
         run.record.state,
         outcome.kind if outcome else None,
+        *(cell.axes.get(axis) for axis in axes),
     )
 
 
@@ -166,7 +189,8 @@ def write_tables(
     paths = []
     for table in TABLES:
         frame = pd.DataFrame.from_records(
-            list(table_rows(table, records, scores)), columns=list(COLUMNS[table])
+            list(table_rows(table, records, scores)),
+            columns=columns(table, [record.cell for record in records]),
         )
         held = io.BytesIO()
         if kind == "csv":

@@ -116,6 +116,12 @@ def read_script(path: str) -> Script:
         notes.append(
             f"{path} holds {len(findings)} launches or cases: the one of line {usual.line} is used"
         )
+    if usual.library not in plugins.names():
+        title = plugins.load_reader(usual.library).title
+        raise SelectionError(
+            f"{path}: orch reads launches of {title} (`orch audit {path}`) but has no facts of its "
+            "mathematics to compare by: give a launch of a library that `orch matrix` lists"
+        )
     backend = plugins.load(usual.library)
     version = nearest_release(usual.version, backend.versions)
     if version != usual.version:

@@ -121,6 +121,19 @@ def rate(count: int, n: int) -> Rate:
     return Rate(count, n, low, high)
 
 
+def difference_of_rates(one: Rate, other: Rate) -> tuple[float, float | None, float | None]:
+    """Return the difference of two shares and a 95 % interval, None without a run.
+
+    The interval recovers variances from the exact intervals of the shares (Zou and Donner 2008).
+    """
+    value = one.share - other.share
+    if not (one.n and other.n):
+        return value, None, None
+    below = math.hypot(one.share - one.low, other.high - other.share)
+    above = math.hypot(one.high - one.share, other.share - other.low)
+    return value, max(-1.0, value - below), min(1.0, value + above)
+
+
 def seed_spread(values: Sequence[float]) -> SeedSpread:
     """Return the standard deviation of one value a seed, with its chi-square interval.
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from orchestrator.estimators import TABLE, EstimatorEntry, plain_names
+from orchestrator.estimators import TABLE, EstimatorEntry, plain_names, vocabulary_names
 
 
 class ObjectiveKind(StrEnum):
@@ -50,12 +50,15 @@ def catalogue() -> Mapping[str, Candidate]:
     Each plain estimator of the table adds candidates: its mean under a policy, with the policy's
     states free or held, with its samples or the rollout policy's.
     """
-    return _catalogue(tuple(TABLE[name] for name in plain_names()))
+    plain, over = ([TABLE[name] for name in names] for names in (plain_names(), vocabulary_names()))
+    return _catalogue(tuple(plain), tuple(over))
 
 
 @cache
-def _catalogue(plain: tuple[EstimatorEntry, ...]) -> Mapping[str, Candidate]:
-    others = _surrogates(plain)
+def _catalogue(
+    plain: tuple[EstimatorEntry, ...], over: tuple[EstimatorEntry, ...]
+) -> Mapping[str, Candidate]:
+    others = (*_surrogates(plain), *_over_vocabulary(over))
     return {
         **dict(_kl_objectives()),
         **{key: Candidate(ObjectiveKind.SURROGATE, *rest) for key, *rest in others},
@@ -125,6 +128,26 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
         words = f"PPO's local surrogate with cost {cost}{' of the rollout policy' if whose else ''}"
         formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}{whose}) + future under μ]"
         yield key, words, formula
+
+
+def _over_vocabulary(over: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
+    """Yield key, words and formula of the objectives of each estimator over the vocabulary."""
+    for k in over:
+        words = f"the token-level {k.name}" if k.top else k.name
+        if not k.is_reverse_kl:
+            yield f"mean_{k.name}", f"mean of {words} over sequences", f"∇ E_q Σ_t {k.name}(q)"
+        for at, states, where in () if k.descends else _STATES:
+            formula = f"Σ_t E_(c~{states}) ∇ {k.name}(q)"
+            yield f"token_{k.name}{at}", f"{words}, token by token{where}", formula
+        held = f"mean of the {k.name} the rollout policy had, held fixed"
+        yield f"frozen_{k.name}", held, f"∇ E_q Σ_t sg({k.name}(μ))"
+        for key, cost in ((f"ppo_{k.name}", "q"), (f"ppo_{k.name}@rollout_kl", "μ")):
+            ppo = f"PPO's local surrogate with cost {k.name}{' of μ' if cost == 'μ' else ''}"
+            formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [future {k.name}({cost}) under μ]"
+            yield key, ppo, formula
+    if over:
+        words = "token-level KL to the rollout policy, at its states"
+        yield "token_kl_to_rollout", words, "Σ_t E_(c~μ) ∇ KL(q(·|c)‖μ(·|c))"
 
 
 def _ppo_costs(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from typing import get_args
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import NONE, TABLE, entry
-from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Ratio
+from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Credit, Ratio
 from orchestrator.settings import Placement
 
 
@@ -30,6 +30,9 @@ class KlConfiguration:
     """The policy whose log-probabilities give the KL in the reward: the `policy` being updated
     (paper eq. 7) or the `rollout` policy, as in libraries, once per rollout batch."""
     clamp: Clamp = UNCLAMPED
+    charge: Credit | None = None
+    """The tokens whose KL in the reward is charged to a token; None: as the estimator's entry has
+    it."""
 
     def __post_init__(self) -> None:
         if self.estimator == NONE:
@@ -38,17 +41,32 @@ class KlConfiguration:
             raise LaboratoryError(
                 f"reward_kl_of must be 'policy' or 'rollout', got '{self.reward_kl_of}'"
             )
+        if self.credit != "sequence" and self.placement != "loss" and self.ratio != "token":
+            raise LaboratoryError(
+                f"ratio '{self.ratio}' is offered where the reward's KL is charged to the whole "
+                f"sequence; got credit '{self.credit}': use ratio 'token'"
+            )
+        if self.clamp != UNCLAMPED and entry(self.estimator).is_of_vocabulary:
+            raise LaboratoryError(
+                f"{self.estimator} averages over the vocabulary, where no library clamps; got "
+                f"clamp {tuple(self.clamp)}: leave it out"
+            )
         self._check_ratio()
         self._check_centring()
+
+    @property
+    def credit(self) -> Credit:
+        """Return the tokens whose KL in the reward is charged to a token."""
+        return self.charge or entry(self.estimator).credit
 
     def _check_ratio(self) -> None:
         weighted = entry(self.estimator).is_weighted
         in_reward = self.placement != "loss"
-        if self.ratio == "sequence" and (
+        if self.ratio.startswith("sequence") and (
             self.placement == "reward_and_loss" or weighted == in_reward
         ):
             raise LaboratoryError(
-                "ratio 'sequence' is offered for a plain estimator in the reward and for a rho "
+                f"ratio '{self.ratio}' is for a plain estimator in the reward and for a rho "
                 f"estimator in the loss; got {self.estimator} in {self.placement}: use ratio "
                 "'token', or rho_k1 in loss, which is k1 in both places under the sequence ratio"
             )
@@ -79,6 +97,8 @@ class KlConfiguration:
             text += f"@{self.ratio}"
         if self.reward_kl_of != "policy":
             text += "@rollout_kl"
+        if self.charge is not None:
+            text += f"@{self.charge}"
         if self.centring != "none":
             text += f"-{self.centring}({self.group_size})"
         return text + ("" if self.clamp == UNCLAMPED else f"-clamped{tuple(self.clamp)}")
@@ -99,12 +119,15 @@ def extended() -> tuple[KlConfiguration, ...]:
     """Return all distinct estimators, placements and ratios that a spec may ask for.
 
     The straight-through forms are left out: in the loss they have the gradient of k2, in the
-    reward that of their base.
+    reward that of their base. So are those of the likeliest tokens: of two tokens they are all.
     """
     plain = [name for name, each in TABLE.items() if each.in_specs and each.is_plain]
     weighted = [name for name, each in TABLE.items() if each.in_specs and each.is_weighted]
+    later = [
+        n for n, each in TABLE.items() if each.in_specs and not (each.is_of_a_token or each.top)
+    ]
     return (
-        *(KlConfiguration(name, place) for name in plain for place in PLACEMENTS),
+        *(KlConfiguration(name, place) for name in (*plain, *later) for place in PLACEMENTS),
         *(KlConfiguration(name, "loss") for name in weighted),
         KlConfiguration("k1", "reward", ratio="sequence"),
         *(KlConfiguration(name, "loss", ratio="sequence") for name in weighted),

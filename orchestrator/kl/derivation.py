@@ -15,16 +15,28 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import EstimatorEntry, entry, names
+from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from orchestrator.kl.estimators import Ratio
-from orchestrator.kl.laboratory import FloatTable, LabSetting, ToyPolicy, exact
-from orchestrator.kl.objectives import generic_settings, gradients, name_objective
+from orchestrator.kl.estimators import Ratio, vocabulary_kl
+from orchestrator.kl.laboratory import FloatTable, LabPolicy, LabSetting, ToyPolicy, exact
+from orchestrator.kl.objectives import (
+    generic_settings,
+    gradients,
+    name_objective,
+    wide_policy,
+)
 
 NEAR = (ToyPolicy(0.1, 0.005), ToyPolicy(0.0, 0.0), ToyPolicy(0.09, 0.0045))
 """Policy, reference, rollout policy: early in training, 0.08 nats from the reference."""
 
 FAR = (ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), ToyPolicy(-0.2, -0.07))
 """The laboratory's default for Fig. 1: 18 nats from the reference."""
+
+NEAR_WIDE = (wide_policy(1.0, 0.04), wide_policy(1.0, 0.0), wide_policy(1.0, 0.035))
+"""As NEAR, over eight tokens, for an estimator that keeps some of them: 0.03 nats."""
+
+FAR_WIDE = (wide_policy(1.3, 1.4), wide_policy(1.0, 0.0), wide_policy(1.3, 1.3))
+"""As FAR, over eight tokens."""
 
 NUM_TOKENS = 32
 
@@ -42,7 +54,17 @@ def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for name in chosen:
         for problem in problems(entry(name)):
             raise LaboratoryError(problem)
-    return [row for on_policy in (True, False) for row in _rows(chosen, on_policy)]
+    rows = (_rows(part, on) for on in (True, False) for part in _kinds(chosen))
+    order = {name: i for i, name in enumerate(chosen)}
+    found = [row for each in rows for row in each]
+    return sorted(found, key=lambda row: (not row["on_policy"], order[row["estimator"]]))
+
+
+def _kinds(estimators: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield estimators that are compared with the same candidates, at the same settings."""
+    over = [name for name in estimators if entry(name).is_of_vocabulary]
+    yield [name for name in estimators if name not in over]
+    yield from ([name] for name in over)
 
 
 @cache
@@ -64,7 +86,7 @@ def problems(form: EstimatorEntry) -> list[str]:
     """
     x = np.concatenate([np.linspace(-2.0, -0.05, 40), np.linspace(0.05, 2.0, 40)])
     faults = []
-    if form.is_plain:
+    if form.is_plain or form.is_of_vocabulary:
         numeric = (form.value(x + _STEP) - form.value(x - _STEP)) / (2 * _STEP)
         off = np.abs(form.slope(x) - numeric) / (1 + np.abs(numeric))
         if not off.max() < _CLOSE:  # also where it is NaN
@@ -73,13 +95,15 @@ def problems(form: EstimatorEntry) -> list[str]:
                 f"the slope of the KL estimator '{form.name}' is not the derivative of its value: "
                 f"at x = {x[i]:.3g} it is {form.slope(x)[i]:.6g}, by differences {numeric[i]:.6g}"
             )
-    policy, reference = np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1])
+    policy, reference = (np.array(each) / 20 for each in ((1, 2, 6, 3, 5, 3), (7, 5, 3, 2, 2, 1)))
     log_ratio = np.log(policy / reference)
     mean, kl = float(policy @ form.value(log_ratio)), float(policy @ log_ratio)
+    if form.is_of_vocabulary:
+        mean = float(vocabulary_kl(form.name, np.log(policy), np.log(reference)))
     if (abs(mean - kl) < _CLOSE) != form.is_reverse_kl:
         claimed = "is said to be" if form.is_reverse_kl else "is said not to be"
         faults.append(
-            f"the mean of the KL estimator '{form.name}' {claimed} the reverse KL; on three tokens "
+            f"the mean of the KL estimator '{form.name}' {claimed} the reverse KL; on six tokens "
             f"it is {mean:.6g}, and the reverse KL {kl:.6g}: set is_reverse_kl"
         )
     return faults
@@ -90,24 +114,45 @@ _STEP, _CLOSE = 1e-5, 1e-6
 
 def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]]:
     configurations = tuple(_configurations(estimators, on_policy))
-    settings = generic_settings(on_policy=on_policy)
-    candidates = [gradients(setting) for setting in settings]
-    generic = [exact(setting, configurations) for setting in settings]
-    at = {name: _at(where, on_policy) for name, where in (("near", NEAR), ("far", FAR))}
-    measured = {name: exact(setting, configurations) for name, setting in at.items()}
-    truth = {name: gradients(setting)["sequence_reverse_kl"] for name, setting in at.items()}
-    for i, configuration in enumerate(configurations):
-        naming = name_objective(
-            np.stack([each.mean[i] for each in generic]),
-            candidates,
-            magnitude=max(float(each.magnitude[i].max()) for each in generic),
-        )
+    if not configurations:
+        return
+    for configuration, row in zip(configurations, _judged(configurations, on_policy), strict=True):
         yield {
             "estimator": configuration.estimator,
             "placement": configuration.placement,
             "on_policy": on_policy,
             "ratio": configuration.ratio,
             "reward_kl_of": configuration.reward_kl_of,
+            **row,
+        }
+
+
+def judged(configuration: KlConfiguration, *, on_policy: bool) -> dict[str, Any]:
+    """Return the row of any configuration, with its objective's formula, derived now."""
+    (row,) = _judged([configuration], on_policy)
+    terms = tuple((sign, key) for sign, key in row["terms"])
+    return row | {"formula": Naming(ObjectiveKind(row["objective"]), terms).formula}
+
+
+def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Iterator[dict[str, Any]]:
+    """Yield objective, terms, bias, pull and noise of configurations of one kind (`_kinds`)."""
+    estimators = dict.fromkeys(each.estimator for each in configurations)
+    over = [name for name in estimators if entry(name).is_of_vocabulary]
+    wide = any(entry(name).top for name in over)
+    settings = generic_settings(on_policy=on_policy, wide=wide)
+    candidates = [gradients(setting, over) for setting in settings]
+    generic = [exact(setting, configurations) for setting in settings]
+    places = (("near", NEAR_WIDE if wide else NEAR), ("far", FAR_WIDE if wide else FAR))
+    at = {name: _at(where, on_policy) for name, where in places}
+    measured = {name: exact(setting, configurations) for name, setting in at.items()}
+    truth = {name: gradients(setting)["sequence_reverse_kl"] for name, setting in at.items()}
+    for i, _configuration in enumerate(configurations):
+        naming = name_objective(
+            np.stack([each.mean[i] for each in generic]),
+            candidates,
+            magnitude=max(float(each.magnitude[i].max()) for each in generic),
+        )
+        yield {
             "objective": str(naming.kind),
             "terms": [list(term) for term in naming.terms],
             **{f"bias_{k}": _bias(measured[k].mean[i], truth[k]) for k in at},
@@ -130,7 +175,7 @@ def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlCo
                         continue
 
 
-def _at(where: tuple[ToyPolicy, ToyPolicy, ToyPolicy], on_policy: bool) -> LabSetting:
+def _at(where: tuple[LabPolicy, LabPolicy, LabPolicy], on_policy: bool) -> LabSetting:
     policy, reference, rollout = where
     return LabSetting(policy, reference, NUM_TOKENS, None if on_policy else rollout)
 

@@ -90,6 +90,17 @@ DIFFERENCES: Mapping[str, Difference] = {
             }
         ),
     ),
+    "ratio_level": Difference(
+        "ratio of a response",
+        ("ratio_level",),
+        ("loss.clip", "kl.placement"),
+        _choice(
+            {
+                "token": "one a token",
+                "sequence_if_kl_reward": "one a response where the reward carries the KL",
+            }
+        ),
+    ),
     "ratio_bound": Difference(
         "bound of the ratio",
         ("ratio_bound",),
@@ -153,6 +164,17 @@ DIFFERENCES: Mapping[str, Difference] = {
         ),
         "how old a batch really is depends on the machines of a run: that it is drawn uniformly up "
         "to the bound is an assumption of ours",
+    ),
+    "precision": Difference(
+        "precision",
+        ("precision",),
+        ("precision.training", "precision.rollout", "precision.checkpoint"),
+        lambda formats: (
+            "training in {}, rollouts in {}, checkpoint in {}, where the cell sets none".format(
+                *("the model's own format" if each == "model" else each for each in formats)
+            )
+        ),
+        "the embedded trainer computes in fp32 and rehearses every cell so",
     ),
 }
 

@@ -15,6 +15,7 @@ from orchestrator.estimators import (
     NONE,
     TABLE,
     Array,
+    Credit,
     EstimatorEntry,
     choices,
     entry,
@@ -33,6 +34,7 @@ __all__ = [
     "Array",
     "Centring",
     "Clamp",
+    "Credit",
     "EstimatorEntry",
     "Ratio",
     "centre",
@@ -48,12 +50,14 @@ __all__ = [
     "straight_through",
     "token_kl",
     "unregister",
+    "vocabulary_kl",
+    "vocabulary_slope",
     "weighted",
 ]
 
-Ratio = Literal["token", "sequence", "none"]
+Ratio = Literal["token", "sequence", "sequence_mean", "none"]
 """The importance ratio pi_theta / pi_rollout that weights a term: each token's own, the product
-over its sequence, or none."""
+over its sequence, their geometric mean (GSPO), or none."""
 
 Centring = Literal["none", "leave_one_out", "same_batch_mean"]
 """The baseline that is subtracted from the KL of a rollout: none, the mean of the other rollouts of
@@ -91,6 +95,8 @@ def token_kl(
     if estimator == NONE:
         return 0.0 * x
     form = entry(estimator)
+    if form.is_of_vocabulary:
+        raise TypeError(f"estimator '{estimator}' needs whole distributions: use vocabulary_kl")
     value = clamped_value(form.base, x, clamp)
     if form.is_straight_through:
         through = detach(form.slope(x)) * x
@@ -101,6 +107,57 @@ def token_kl(
         raise TypeError(f"estimator '{estimator}' needs the rollout policy's log-probabilities")
     weight = importance_ratio(logp, logp_rollout, ratio, mask)
     return (detach(weight) if form.form == "ratio_detached" else weight) * value
+
+
+def vocabulary_kl(estimator: str, logps: Array, logps_ref: Array) -> Array:
+    """Return the KL estimate of each state [...], in nats, from log-probabilities [..., V]."""
+    form, chance = entry(estimator), _exp(logps)
+    kept = _likeliest(logps, form.top)
+    total = (chance * form.value(logps - logps_ref) * kept).sum(-1)
+    if form.tail:
+        others = (chance * (1.0 - kept)).sum(-1)
+        total = total + others * form.value(_tail(logps, logps_ref, kept))
+    return total
+
+
+def vocabulary_slope(estimator: str, logps: Array, logps_ref: Array) -> Array:
+    """Return h [..., V]: the gradient of vocabulary_kl is the sum over tokens of pi h grad log pi.
+
+    With value g(x), h = g + g' at the tokens that enter, that of the tail at the others, or 0.
+    """
+    form = entry(estimator)
+    kept = _likeliest(logps, form.top)
+
+    def inner(x: Array) -> Array:
+        return form.value(x) + form.slope(x)
+
+    result = inner(logps - logps_ref) * kept
+    if form.tail:
+        result = result + inner(_tail(logps, logps_ref, kept))[..., None] * (1.0 - kept)
+    return result
+
+
+def _likeliest(logps: Array, top: int | None) -> Array:
+    """Return [..., V]: 1.0 at the `top` likeliest tokens and their equals, else 0.0."""
+    if top is None or top >= logps.shape[-1]:
+        return 0.0 * detach(logps) + 1.0
+    if hasattr(logps, "detach"):
+        least = logps.detach().topk(top).values[..., -1:]
+        return (logps.detach() >= least).to(logps.dtype)
+    import numpy as np
+
+    least = np.partition(logps, -top)[..., -top][..., None]
+    return (logps >= least).astype(logps.dtype)
+
+
+def _tail(logps: Array, logps_ref: Array, kept: Array) -> Array:
+    """Return log pi / pi_ref of the tokens that are not kept, as one token; 0 without any."""
+    mine, theirs = ((_exp(each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
+    return _log(mine.clip(_LEAST)) - _log(theirs.clip(_LEAST))
+
+
+_LEAST = 1e-37
+"""The smallest normal number of float32, about."""
 
 
 def importance_ratio(
@@ -115,8 +172,10 @@ def importance_ratio(
         log_ratio = log_ratio * mask
     if ratio == "none":
         log_ratio = 0.0 * detach(log_ratio)
-    elif ratio == "sequence":
-        log_ratio = log_ratio.sum(-1)[..., None]
+    elif ratio != "token":
+        lengths = log_ratio.shape[-1] if mask is None else mask.sum(-1)
+        log_ratio = log_ratio.sum(-1) / (lengths if ratio == "sequence_mean" else 1)
+        log_ratio = log_ratio[..., None]
     return _exp(log_ratio)
 
 
@@ -167,6 +226,14 @@ def _exp(x: Array) -> Array:
     import numpy as np
 
     return np.exp(x)
+
+
+def _log(x: Array) -> Array:
+    if hasattr(x, "detach"):
+        return x.log()
+    import numpy as np
+
+    return np.log(x)
 
 
 def _where(condition: Array, x: Array) -> Array:

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import entry
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.laboratory import (
     PARAMETERS,
     Exact,
     FloatTable,
+    LabPolicy,
     LabSetting,
     ToyPolicy,
     estimates,
@@ -74,7 +78,7 @@ def figure1(
     }
 
 
-def _target(setting: LabSetting) -> tuple[ToyPolicy, ToyPolicy, int]:
+def _target(setting: LabSetting) -> tuple[LabPolicy, LabPolicy, int]:
     return setting.policy, setting.reference, setting.num_tokens
 
 
@@ -115,10 +119,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     Log scales. Bars are Monte-Carlo, ticks exact; a bias that is exactly zero has no tick.
     Raise LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise LaboratoryError(
-            f"a figure is written as {', '.join(FORMATS)}; got '{path.name}': change its ending"
-        )
+    _check_format(path)
     from matplotlib.figure import Figure
 
     four = [row for row in data["configurations"] if row["in_paper"]]
@@ -128,6 +129,47 @@ def draw(data: dict[str, Any], path: Path) -> None:
     _panels(halves[1], data["configurations"], "All configurations")
     figure.suptitle(_title(data), fontsize=11)
     figure.supxlabel(textwrap.fill(data["caveat"], 150), fontsize=9)
+    _save(figure, path)
+
+
+def draw_term(estimator: str, path: Path) -> None:
+    """Draw penalty and gradient of an estimator against the log-ratio, beside the reverse KL's.
+
+    Raise LaboratoryError for an estimator over the vocabulary, and as `draw` does.
+    """
+    form = entry(estimator)
+    if form.is_of_vocabulary:
+        raise LaboratoryError(
+            f"{estimator} is averaged over the vocabulary: it is no curve over a sampled token's "
+            "log-ratio; draw k1 or k2, whose average it is"
+        )
+    _check_format(path)
+    from matplotlib.figure import Figure
+
+    x = np.linspace(-2.5, 2.5, 401)
+    gradient = form.slope(x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    panels: Any = figure.subplots(1, 2)
+    for panel, title, mine, true in (
+        (panels[0], "penalty (nats)", form.value(x), x),
+        (panels[1], "factor of ∇ log q in the loss", gradient, x),
+    ):
+        panel.plot(x, true, "k--", label="reverse KL: k1, and its gradient x")
+        panel.plot(x, mine, color=COLOURS["loss"], label=estimator)
+        panel.set(title=title, xlabel="log q/p of the sampled token", ylim=(-4, 6))
+        panel.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    _save(figure, path)
+
+
+def _check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise LaboratoryError(
+            f"a figure is written as {', '.join(FORMATS)}; got '{path.name}': change its ending"
+        )
+
+
+def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

@@ -2,19 +2,20 @@
 
 The model is the paper's (eq. 17, 18). A policy writes T binary tokens; P(y_t = 1) =
 sigmoid(a + b c), where c counts the ones so far. All that happens at a token depends on (c, y)
-alone, so a table has shape [2, T]: token y, count c.
+alone, so a table has shape [2, T]: token y, count c. For what depends on the size of a vocabulary,
+a `WidePolicy` has V tokens, of which c counts the odd ones; tables are [V, T].
 
 Per sequence every configuration's gradient is W (F S + L): F is the KL summed over tokens, S the
 (weighted) score, L the gradient taken inside the sum, W the ratio of the sequence or 1. F, S and L
 are sums over tokens of tables f, s, l, so their joint moments follow by dynamic programming over
 the count: `moments` carries E[F^i S^j L^k; c] from token to token, O(T) each, for all rows
-(configurations and parameters) at once. `exact` combines them to a mean and a variance.
+(configurations and parameters) at once. `exact` combines them to a mean and a variance. A KL in the
+reward that is charged to some tokens only has moments of its own: credit.py.
 
 `Sequences` writes out every sequence of the model, as a trainer would see a batch; the probes of
 other people's code use it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -25,9 +26,9 @@ import numpy as np
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import Array, entry, plain_names
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import clamped_value, slope
-
-FloatTable = np.ndarray[Any, np.dtype[Any]]
+from orchestrator.kl.credit import FloatTable as FloatTable
+from orchestrator.kl.credit import credited
+from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
 
 PARAMETERS = ("a", "b")
 
@@ -51,6 +52,27 @@ class ToyPolicy(NamedTuple):
         return np.stack([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)])
 
 
+class WidePolicy(NamedTuple):
+    """A policy over V tokens: softmax of a_v + b_v c, with 0 for token 0; c counts odd tokens."""
+
+    a: tuple[float, ...]
+    """Of tokens 1 to V - 1."""
+    b: tuple[float, ...]
+
+    def logits(self, num_tokens: int) -> FloatTable:
+        """Return [V, T]: token, count."""
+        a, b = (np.array((0.0, *each))[:, None] for each in self)
+        return np.asarray(a + b * np.arange(num_tokens))
+
+    def logp(self, num_tokens: int) -> FloatTable:
+        """Return [V, T], the log-probability of each token, by count."""
+        logits = self.logits(num_tokens)
+        return np.asarray(logits - np.logaddexp.reduce(logits, axis=0))
+
+
+LabPolicy = ToyPolicy | WidePolicy
+
+
 @dataclass(frozen=True, slots=True)
 class LabSetting:
     """The policies of an experiment (trained, reference, rollout) and the number of tokens T.
@@ -59,10 +81,10 @@ class LabSetting:
     rollout policy that never writes what the policy writes.
     """
 
-    policy: ToyPolicy
-    reference: ToyPolicy
+    policy: LabPolicy
+    reference: LabPolicy
     num_tokens: int
-    rollout: ToyPolicy | None = None
+    rollout: LabPolicy | None = None
     """The policy that wrote the samples; None: the policy itself (on-policy)."""
 
     def __post_init__(self) -> None:
@@ -74,11 +96,13 @@ class LabSetting:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        given: ToyPolicy | None = getattr(self, name)
+        given: LabPolicy | None = getattr(self, name)
         if given is None:
             return
+        if len(given.logp(1)) != len(self.policy.logp(1)):
+            raise LaboratoryError(f"{name} must have as many tokens as the policy")
         for parameter, value in zip("ab", given, strict=True):
-            if not math.isfinite(value):
+            if not np.all(np.isfinite(np.asarray(value))):
                 raise LaboratoryError(f"{name}.{parameter} must be finite, got {value}")
         worst = float(np.abs(given.logits(self.num_tokens)).max())
         if worst > MAX_LOGIT and name == "rollout":
@@ -99,28 +123,28 @@ class LabSetting:
         return self.rollout is None or self.rollout == self.policy
 
     @property
-    def sampler(self) -> ToyPolicy:
+    def sampler(self) -> LabPolicy:
         """Return the policy that wrote the samples."""
         return self.rollout or self.policy
 
 
 class Tables(NamedTuple):
-    """The quantities of one token, [2, T] each; `score` is [2 parameters, 2, T]."""
+    """The quantities of one token, [V, T] each, V = 2; `score` is [parameters, V, T]."""
 
     logp: FloatTable
     logp_ref: FloatTable
     logp_rollout: FloatTable
     score: FloatTable
-    """d log pi / d (a, b) = (y - P(1)) (1, c)."""
+    """d log pi / d (a, b) = (y - P(1)) (1, c); of a WidePolicy by every a_v, then every b_v."""
 
     @property
     def x(self) -> FloatTable:
-        """Return log pi / pi_ref, [2, T]."""
+        """Return log pi / pi_ref, [V, T]."""
         return self.logp - self.logp_ref
 
     @property
     def w(self) -> FloatTable:
-        """Return pi / pi_rollout, [2, T]."""
+        """Return pi / pi_rollout, [V, T]."""
         weight: FloatTable = np.exp(self.logp - self.logp_rollout)
         return weight
 
@@ -129,12 +153,12 @@ def tables(setting: LabSetting) -> Tables:
     """Return the tables of a setting."""
     num_tokens = setting.num_tokens
     logp = setting.policy.logp(num_tokens)
-    residual = np.array([[0.0], [1.0]]) - np.exp(logp[1])
+    residual = np.eye(len(logp))[1:, :, None] - np.exp(logp[1:, None])
     return Tables(
         logp=logp,
         logp_ref=setting.reference.logp(num_tokens),
         logp_rollout=setting.sampler.logp(num_tokens),
-        score=np.stack([residual, residual * np.arange(num_tokens)]),
+        score=np.concatenate([residual, residual * np.arange(num_tokens)]),
     )
 
 
@@ -152,7 +176,7 @@ class SequenceMoments(NamedTuple):
 def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
     """Return the moments up to F^2 S^2, F S L and L^2.
 
-    All tables are [2, T, rows]: token, count, row. `measure` is the weight of a token (its
+    All tables are [V, T, rows]: token, count, row. `measure` is the weight of a token (its
     probability, times a power of a ratio for moments of a weighted sum); it need not add up to 1.
     """
     num_tokens, rows = measure.shape[1:]
@@ -169,9 +193,9 @@ def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) ->
         for part in (fs, fsl):
             part[:, :, : t + 2] = 0
         ll[: t + 2] = 0
-        for y in (0, 1):
+        for y in range(len(measure)):
             step = _append(old, f[y, reached], s[y, reached], l[y, reached])
-            to, weight = slice(y, t + 1 + y), measure[y, reached]
+            to, weight = slice(y % 2, t + 1 + y % 2), measure[y, reached]
             fs[:, :, to] += step.fs * weight
             fsl[:, :, to] += step.fsl * weight
             ll[to] += step.ll * weight
@@ -193,17 +217,17 @@ def _append(old: SequenceMoments, f: FloatTable, s: FloatTable, l: FloatTable) -
 
 
 class ConfigurationSums(NamedTuple):
-    """The tables of W (F S + L) for one configuration: f, l and s are [2 parameters, 2, T]."""
+    """The tables of W (F S + L) for one configuration: f, l and s are [parameters, V, T]."""
 
     f: FloatTable
     s: FloatTable
     l: FloatTable  # noqa: E741  (f, s and l: the three tables of a configuration)
-    weighted: bool
-    """True if W is the ratio of the sequence."""
+    weighted: float
+    """The power of the sequence's ratio that W is: 1, 1/T for the geometric mean, or 0."""
 
 
 class Exact(NamedTuple):
-    """Exact statistics, [configurations, 2 parameters], in nats per unit of a and b."""
+    """Exact statistics, [configurations, parameters], in nats per unit of a and b."""
 
     mean: FloatTable
     """The expected gradient."""
@@ -222,8 +246,14 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
     table = tables(setting)
     sums = [sums_of(configuration, table) for configuration in configurations]
     with np.errstate(over="ignore", invalid="ignore"):
-        powers = [_moments(sums, table, power) for power in (0, 1, 2)]
-        columns = [_statistics(c, *(p[i] for p in powers)) for i, c in enumerate(configurations)]
+        whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]
+        powers = [_moments([sums[i] for i in whole], table, power) for power in (0, 1, 2)]
+        columns = [
+            _credited(c, s, table) if c.credit != "sequence" else ()
+            for c, s in zip(configurations, sums, strict=True)
+        ]
+        for at, i in enumerate(whole):
+            columns[i] = _statistics(configurations[i], *(p[at] for p in powers))
     result = Exact(*(np.array(part) for part in zip(*columns, strict=True)))
     if not all(np.isfinite(part).all() for part in result):
         worst = next(
@@ -256,24 +286,56 @@ def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
     """Return the tables of a configuration, off-policy in general (w = 1 on-policy)."""
     form = entry(configuration.estimator)
     x, w, score, clamp = table.x, table.w, table.score, configuration.clamp
-    weighted = configuration.ratio == "sequence"
+    powers = {"sequence": 1.0, "sequence_mean": 1 / table.x.shape[1]}
+    weighted = powers.get(configuration.ratio, 0.0)
     token_w = w if configuration.ratio == "token" else np.ones_like(w)
     zero = np.zeros_like(score)
     f, s, inner = zero, zero, zero
     if configuration.placement != "loss":
         if configuration.reward_kl_of == "rollout":
-            kl = clamped_value(form.base, table.logp_rollout - table.logp_ref, clamp)
+            kl = charged(configuration, table.logp_rollout, table.logp_ref)
         else:
-            kl = clamped_value(form.base, x, clamp) * (token_w if form.is_weighted else 1.0)
+            kl = charged(configuration, table.logp, table.logp_ref)
+            kl = kl * (token_w if form.is_weighted else 1.0)
         f, s = kl + zero, token_w * score
-    if configuration.placement != "reward":
+    if configuration.placement != "reward" and form.is_of_vocabulary:
+        inner = zero + averaged(configuration.estimator, table)
+    elif configuration.placement != "reward":
         gradient = slope(configuration.estimator, x, clamp)
         if form.form == "ratio_attached" and weighted:
-            f, s = clamped_value(form.base, x, clamp) + zero, score
+            f, s = clamped_value(form.base, x, clamp) + zero, weighted * score
         elif form.form == "ratio_attached":
             gradient = gradient + clamped_value(form.base, x, clamp)
         inner = gradient * score * (token_w if form.is_weighted else 1.0)
     return ConfigurationSums(f, s, inner, weighted)
+
+
+def charged(configuration: KlConfiguration, logp: FloatTable, logp_ref: FloatTable) -> FloatTable:
+    """Return the KL of each token in the reward, [V, T] or [T], of the policy with `logp`."""
+    form = entry(configuration.estimator)
+    if form.is_of_vocabulary and not form.in_reward:
+        return np.asarray(vocabulary_kl(form.name, logp.T, logp_ref.T))
+    plain = form.in_reward or form.base
+    return np.asarray(clamped_value(plain, logp - logp_ref, configuration.clamp))
+
+
+def averaged(estimator: str, table: Tables) -> FloatTable:
+    """Return [parameters, 1, T]: the gradient of the estimate of each state."""
+    inner = vocabulary_slope(estimator, table.logp.T, table.logp_ref.T).T
+    return np.asarray((np.exp(table.logp) * inner * table.score).sum(1, keepdims=True))
+
+
+def _credited(
+    configuration: KlConfiguration, sums: ConfigurationSums, table: Tables
+) -> tuple[FloatTable, FloatTable, FloatTable]:
+    """Return mean, variance and root mean square, where some tokens only are charged a KL."""
+    group = None if configuration.centring == "none" else configuration.group_size
+    shrink = 1.0
+    if configuration.centring == "same_batch_mean" and group is not None:
+        shrink = 1 - 1 / group
+    return credited(
+        np.exp(table.logp_rollout), sums.f[0], sums.s, sums.l, configuration.credit, group, shrink
+    )
 
 
 def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
@@ -284,14 +346,24 @@ def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> li
     rows = [i for i, each in enumerate(sums) if each.weighted or power == 0]
     if not rows:
         return [_NONE] * len(sums)
-    count = len(rows)
-    probability = np.exp(table.logp_rollout) * table.w**power
-    measure = np.repeat(probability[..., None], 2 * count, axis=-1)
+    width = len(table.score)
+    measure = np.concatenate(
+        [
+            np.repeat(
+                (np.exp(table.logp_rollout) * table.w ** (power * sums[i].weighted))[..., None],
+                width,
+                axis=-1,
+            )
+            for i in rows
+        ],
+        axis=-1,
+    )
     stacked = (_stack([sums[i][part] for i in rows]) for part in range(3))
     stacked_moments = moments(measure, *stacked)
     result: list[SequenceMoments] = [_NONE] * len(sums)
     for at, i in enumerate(rows):
-        result[i] = SequenceMoments(*(part[..., 2 * at : 2 * at + 2] for part in stacked_moments))
+        part_of = slice(width * at, width * (at + 1))
+        result[i] = SequenceMoments(*(part[..., part_of] for part in stacked_moments))
     return result
 
 
@@ -299,7 +371,7 @@ _NONE = SequenceMoments(np.empty(0), np.empty(0), np.empty(0))
 
 
 def _stack(parts: list[Any]) -> FloatTable:
-    """Return [2, T, 2 rows], parameters innermost, from [rows] of [2 parameters, 2, T]."""
+    """Return [V, T, P rows], parameters innermost, from [rows] of [P parameters, V, T]."""
     stacked = np.stack(parts)
     return np.ascontiguousarray(
         np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
@@ -313,7 +385,7 @@ def _statistics(
     at_2: SequenceMoments,
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
     """Return mean, variance and root mean square of one configuration's gradient."""
-    if configuration.ratio != "sequence":
+    if not configuration.ratio.startswith("sequence"):
         at_1 = at_2 = at_0
     mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
     square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
@@ -357,7 +429,7 @@ def _covariance(
 
 
 class Sequences:
-    """Every sequence of a setting, [N = 2^T, T + 1], the last column padding."""
+    """Every sequence of a setting of two tokens, [N = 2^T, T + 1], the last column padding."""
 
     def __init__(self, setting: LabSetting) -> None:
         self.setting = setting
@@ -369,7 +441,7 @@ class Sequences:
         self.logp_old = self.logp_of(setting.sampler)
         self.probability = np.exp((self.logp_old * self.mask).sum(1))
 
-    def logp_of(self, policy: ToyPolicy) -> FloatTable:
+    def logp_of(self, policy: LabPolicy) -> FloatTable:
         """Return log-probabilities [N, T + 1]. The padding has one too, as in a trainer."""
         table = policy.logp(self.setting.num_tokens)
         padding = np.full((len(self.tokens), 1), table[0, 0])
@@ -379,7 +451,7 @@ class Sequences:
         """Return the policy's parameters and its log-probabilities, connected torch tensors."""
         import torch
 
-        theta = torch.tensor(self.setting.policy, dtype=torch.float64, requires_grad=True)
+        theta = torch.tensor([*self.setting.policy], dtype=torch.float64, requires_grad=True)
         logits = theta[0] + theta[1] * torch.arange(self.setting.num_tokens, dtype=torch.float64)
         log_sigmoid = torch.nn.functional.logsigmoid
         table = torch.stack([log_sigmoid(-logits), log_sigmoid(logits)])

@@ -18,9 +18,18 @@ from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import NONE, entry
-from orchestrator.settings import Frozen, PositiveFloat, PositiveInt, Settings
+from orchestrator.settings import (
+    Frozen,
+    NumberFormat,
+    PositiveFloat,
+    PositiveInt,
+    Precision,
+    Settings,
+)
 
 Bounds = tuple[float | None, float | None]
+FormatOrModels = NumberFormat | Literal["model"]
+"""A number format, or the one that the model's own configuration names."""
 
 
 class Dialect(Frozen):
@@ -44,6 +53,9 @@ class Dialect(Frozen):
     """The aggregation of a KL in the loss: that of the policy loss, or always the same."""
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
+    ratio_level: Literal["token", "sequence_if_kl_reward"] = "token"
+    """One importance ratio a token; or, in cells with a KL in the reward, one a response: the
+    product of its tokens', clipped as one."""
     ratio_bound: PositiveFloat | None = None
     """Bound on |log-ratio| of the policy loss before its exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
@@ -61,6 +73,9 @@ class Dialect(Frozen):
     """The learning rate moves once a rollout batch (of a synchronous run), not each train step."""
     staleness: Literal["exact", "up_to"] = "exact"
     """max_staleness_steps is the lag of every batch, or a bound on it."""
+    precision: tuple[FormatOrModels, FormatOrModels, FormatOrModels] = ("fp32", "fp32", "fp32")
+    """Number formats of training, rollout and checkpoint in a cell that does not set them. The
+    embedded trainer computes in fp32 and imitates no other, so no rehearsal depends on it."""
 
     def clamps(self, estimator: str) -> bool:
         """Return True if `kl_clamp` limits the value of this estimator."""
@@ -102,7 +117,7 @@ def _parse(text: str) -> Dialect:
                 f"no dialect has a '{name}'{did_you_mean(name, Dialect.model_fields)} (there are: "
                 f"{', '.join(Dialect.model_fields)})"
             )
-        if name in ("kl_clamp", "kl_clamp_of"):
+        if name in ("kl_clamp", "kl_clamp_of", "precision"):
             given[name] = tuple(None if x == "-" else x for x in value.split("/"))
         else:
             given[name] = value
@@ -145,6 +160,12 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
     if "kl_clamp" in kept:
         kept["kl_clamp_of"] = None
     return Dialect.model_construct(**kept)
+
+
+def precision_of(settings: Settings, dialect: Dialect) -> tuple[FormatOrModels, ...]:
+    """Return the formats of training, rollout and checkpoint: the cell's, else the dialect's."""
+    asked = (getattr(settings.precision, name) for name in Precision.model_fields)
+    return tuple(own or usual for own, usual in zip(asked, dialect.precision, strict=True))
 
 
 def in_reward(settings: Settings) -> bool:
@@ -199,6 +220,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_reward_policy": lambda d, s: in_reward(s) and _stale(d, s),
     "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _stale,
+    "ratio_level": lambda d, s: s.kl.placement == "reward" and not _ratio_is_one(d, s),
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
     "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",
@@ -209,6 +231,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
         _moves(s) and s.batch.num_minibatches > 1 and s.max_staleness_steps == 0
     ),
     "staleness": _stale,
+    "precision": lambda _d, _s: False,
 }
 
 

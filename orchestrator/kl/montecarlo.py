@@ -7,13 +7,14 @@ Fig. 1 hold over random parameters of the model.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
+from orchestrator.kl.credit import PARTS
 from orchestrator.kl.laboratory import (
     Exact,
     FloatTable,
@@ -69,14 +70,22 @@ def monte_carlo(
     centred = [c.label for c in configurations if c.centring != "none"]
     if centred:
         raise LaboratoryError(f"{centred[0]} is centred over a group; sample it with centring none")
-    estimator = _estimator(setting, configurations)
-    rng = np.random.default_rng(seed)
-    parts = [
-        estimator(visits).reshape(size, sequences, -1).mean(1)
-        for size in _chunks(trials)
-        for visits in [sample_visits(setting.sampler, setting.num_tokens, size * sequences, rng)]
-    ]
-    means = np.concatenate(parts).reshape(trials, len(configurations), 2)
+    if not isinstance(setting.sampler, ToyPolicy):
+        raise LaboratoryError("sampling is of the paper's model, of two tokens; use two tokens")
+    whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]
+    some = [i for i in range(len(configurations)) if i not in whole]
+    estimator = _estimator(setting, [configurations[i] for i in whole])
+    rng, ordered = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    means = np.empty((trials, len(configurations), 2))
+    for start in range(0, trials, TRIALS_AT_ONCE):
+        here = slice(start, min(trials, start + TRIALS_AT_ONCE))
+        count = (here.stop - here.start) * sequences
+        visits = sample_visits(setting.sampler, setting.num_tokens, count, rng)
+        shape = (here.stop - here.start, sequences, -1, 2)
+        means[here, whole] = estimator(visits).reshape(shape).mean(1)
+        if some:
+            walked = _in_order(setting, [configurations[i] for i in some], count, ordered)
+            means[here, some] = walked.reshape(shape).mean(1)
     return MonteCarloEstimate(means.mean(0), means.var(0, ddof=1), trials, sequences)
 
 
@@ -121,18 +130,44 @@ def _estimator(
     def gradients(visits: FloatTable) -> FloatTable:
         sums = visits @ matrix
         out = np.empty((len(visits), len(rows)))
-        ratio = np.exp(sums[:, log_ratio])
         for i, (f, s, inner, weighted) in enumerate(rows):
             gradient = sums[:, f] * sums[:, s] + sums[:, inner]
-            out[:, i] = gradient * ratio if weighted else gradient
+            out[:, i] = gradient * np.exp(weighted * sums[:, log_ratio]) if weighted else gradient
         return out
 
     return gradients
 
 
-def _chunks(trials: int) -> Iterator[int]:
-    for start in range(0, trials, TRIALS_AT_ONCE):
-        yield min(TRIALS_AT_ONCE, trials - start)
+def _in_order(
+    setting: LabSetting,
+    configurations: Sequence[KlConfiguration],
+    count: int,
+    rng: np.random.Generator,
+) -> FloatTable:
+    """Return [sequences, configurations * 2], token by token: of a KL charged to some tokens."""
+    table = tables(setting)
+    rows = [
+        (sums.f[0], sums.s[j], sums.l[j], *PARTS[configuration.credit])
+        for configuration in configurations
+        for sums in [sums_of(configuration, table)]
+        for j in range(2)
+    ]
+    kl, score, own = (
+        np.stack(each, axis=-1)
+        for each in (
+            [later * f for f, _, _, _, later in rows],
+            [s for _, s, _, _, _ in rows],
+            [charged * f * s + inner for f, s, inner, charged, _ in rows],
+        )
+    )
+    ones, so_far, total = np.zeros(count, int), np.zeros((count, len(rows))), 0.0
+    chance = np.exp(table.logp_rollout[1])
+    for _ in range(setting.num_tokens):
+        y = (rng.random(count) < chance[ones]).astype(int)
+        total = total + kl[y, ones] * so_far + own[y, ones]
+        so_far += score[y, ones]
+        ones = ones + y
+    return np.asarray(total)
 
 
 ORDERINGS = (

@@ -12,8 +12,16 @@ import numpy as np
 
 from orchestrator.estimators import entry, plain_names
 from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
-from orchestrator.kl.estimators import clamped_value, slope
-from orchestrator.kl.laboratory import FloatTable, LabSetting, Tables, ToyPolicy, tables
+from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
+from orchestrator.kl.laboratory import (
+    FloatTable,
+    LabPolicy,
+    LabSetting,
+    Tables,
+    ToyPolicy,
+    WidePolicy,
+    tables,
+)
 
 TOLERANCE = 1e-9
 """Relative to the largest gradient compared; the two calculations agree to 1e-13."""
@@ -30,8 +38,11 @@ GENERIC = (
 """Policy, reference policy, rollout policy: parameters with no symmetry between them."""
 
 
-def gradients(setting: LabSetting) -> dict[str, FloatTable]:
-    """Return the exact gradient [2] of every candidate that is distinct in this setting, by key."""
+def gradients(setting: LabSetting, over: Sequence[str] = ()) -> dict[str, FloatTable]:
+    """Return the exact gradient [parameters] of every candidate that is distinct in this setting.
+
+    `over`: the estimators over the vocabulary whose own objectives are candidates.
+    """
     table = tables(setting)
     q, mu = _Walk(setting.policy, table), _Walk(setting.sampler, table)
     p = _Walk(setting.reference, table)
@@ -44,6 +55,8 @@ def gradients(setting: LabSetting) -> dict[str, FloatTable]:
         cost = clamped_value(k, table.x)
         score = q.policy_gradient(cost, table.logp)
         result[f"mean_{k}"] = score + q.direct(slope(k, table.x), table.logp)
+    for name in over:
+        result |= _over_vocabulary(name, q, mu, table, on_policy=setting.on_policy)
     if setting.on_policy:
         return result
     result |= _token_level(mu, table, "@rollout")
@@ -56,6 +69,35 @@ def gradients(setting: LabSetting) -> dict[str, FloatTable]:
         weighted = table.w * clamped_value(k, table.x)
         result[f"ppo_rho_{k}"] = mu.policy_gradient(weighted, table.logp)
     return result
+
+
+def _over_vocabulary(
+    name: str, q: "_Walk", mu: "_Walk", table: Tables, *, on_policy: bool
+) -> dict[str, FloatTable]:
+    """Return the objectives of an estimator over the vocabulary."""
+    inner = vocabulary_slope(name, table.logp.T, table.logp_ref.T).T
+
+    def cost(logp: FloatTable) -> FloatTable:
+        value = np.asarray(vocabulary_kl(name, logp.T, table.logp_ref.T))
+        return value + np.zeros_like(table.x)
+
+    form, result = entry(name), {}
+    if not form.is_reverse_kl:
+        frozen = q.policy_gradient(cost(table.logp), table.logp)
+        result[f"mean_{name}"] = frozen + q.direct(inner, table.logp)
+    if not form.descends:
+        result[f"token_{name}"] = q.direct(inner, table.logp)
+    if on_policy:
+        return result
+    if not form.descends:
+        result[f"token_{name}@rollout"] = mu.direct(inner, table.logp)
+    lag = cost(table.logp_rollout)
+    return result | {
+        f"ppo_{name}": mu.policy_gradient(cost(table.logp), table.logp),
+        f"frozen_{name}": q.policy_gradient(lag, table.logp),
+        f"ppo_{name}@rollout_kl": mu.policy_gradient(lag, table.logp),
+        "token_kl_to_rollout": mu.direct(table.logp - table.logp_rollout, table.logp),
+    }
 
 
 def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]:
@@ -77,7 +119,7 @@ def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]
 class _Walk:
     """One policy's occupancy of the states (t, c), and its expected future costs."""
 
-    def __init__(self, policy: ToyPolicy, table: Tables) -> None:
+    def __init__(self, policy: LabPolicy, table: Tables) -> None:
         self.score = table.score
         num_tokens = table.x.shape[1]
         self.probability = np.exp(policy.logp(num_tokens))
@@ -85,17 +127,18 @@ class _Walk:
         at = np.eye(1, num_tokens)[0]
         for t in range(num_tokens):
             self.occupancy[t] = at
-            stay, move = self.probability * at
-            at = stay + np.concatenate([[0.0], move[:-1]])
+            leaving = self.probability * at
+            at = leaving[::2].sum(0)
+            at[1:] += leaving[1::2].sum(0)[:-1]
 
     def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Return the sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)], [2]."""
+        """Return the sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)]."""
         weight = self.occupancy.sum(0) * np.exp(logp_token)
         gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
         return gradient
 
     def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Return the policy gradient [2] of a frozen cost, for the next token of `logp_token`.
+        """Return the gradient [parameters] of a frozen cost, for the next token of `logp_token`.
 
         States and future are those of this policy. With the policy's own token distribution this is
         the gradient of its expected cost. With another's it is the gradient of PPO's surrogate.
@@ -103,19 +146,35 @@ class _Walk:
         num_tokens = cost.shape[1]
         token = np.exp(logp_token)
         future = np.zeros(num_tokens + 1)
-        total = np.zeros(2)
+        total = np.zeros(len(self.score))
         for t in reversed(range(num_tokens)):
-            to_go = cost + np.stack([future[:-1], future[1:]])
+            to_go = cost + np.stack([future[y % 2 : num_tokens + y % 2] for y in range(len(cost))])
             total += (self.score * token * to_go * self.occupancy[t]).sum((1, 2))
             future = np.append((self.probability * to_go).sum(0), 0.0)
         return total
 
 
-def generic_settings(*, on_policy: bool, num_tokens: int = 5) -> tuple[LabSetting, ...]:
+def wide_policy(scale: float, phase: float) -> WidePolicy:
+    """Return a policy over eight tokens, without symmetry: waves of this size and phase."""
+    tokens = np.arange(1, 8)
+    a, b = scale * np.sin(1.7 * tokens + phase), scale * np.cos(2.3 * tokens + phase) / 10
+    return WidePolicy(tuple(map(float, a)), tuple(map(float, b)))
+
+
+WIDE = tuple(
+    (wide_policy(1.3, shift), wide_policy(1.0, shift + 0.4), wide_policy(1.2, shift + 0.2))
+    for shift in (0.0, 1.1, 2.7)
+)
+"""As GENERIC, over eight tokens: for what depends on the size of the vocabulary."""
+
+
+def generic_settings(
+    *, on_policy: bool, num_tokens: int = 5, wide: bool = False
+) -> tuple[LabSetting, ...]:
     """Return the settings at which a gradient must agree with an objective to get its name."""
     return tuple(
         LabSetting(policy, reference, num_tokens, None if on_policy else rollout)
-        for policy, reference, rollout in GENERIC
+        for policy, reference, rollout in (WIDE if wide else GENERIC)
     )
 
 
@@ -128,9 +187,9 @@ def name_objective(
 ) -> Naming:
     """Return the shortest signed sum of at most three candidates equal to `gradient` everywhere.
 
-    `gradient` [settings, 2] and `candidates`, one mapping per setting, key -> [2]. `magnitude` is
-    the size of one sequence's gradient: a mean far below it is zero. Where no sum is equal, return
-    a single candidate proportional to it, with its scale; else kind unknown.
+    `gradient` [settings, parameters]; `candidates`: one mapping per setting, key -> [parameters].
+    `magnitude` is the size of one sequence's gradient: a mean far below it is zero. Where no sum is
+    equal, return a single candidate proportional to it, with its scale; else kind unknown.
     Ties go to the order of the catalogue.
     """
     target = np.asarray(gradient).reshape(-1)

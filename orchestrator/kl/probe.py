@@ -15,7 +15,7 @@ import numpy as np
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import Array
 from orchestrator.kl.catalogue import Naming
-from orchestrator.kl.estimators import Ratio, detach
+from orchestrator.kl.estimators import Credit, Ratio, detach
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, like, tables
 from orchestrator.kl.objectives import (
     TOLERANCE,
@@ -33,9 +33,6 @@ asked for sequence by sequence.
 """
 
 ProbeKind = Literal["loss", "reward"]
-Credit = Literal["sequence", "to_go", "token"]
-"""The tokens whose score a token's KL in the reward multiplies: all of its sequence (the paper,
-verl, SkyRL), itself and the earlier ones (OpenRLHF), or only itself."""
 
 NUM_TOKENS = 4
 STEP = 1e-3
@@ -114,7 +111,7 @@ def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
     """Return the gradient by fourth-order differences in the policy; sampling is kept fixed."""
     total = np.zeros(2)
     for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
-        moved = list(batch.setting.policy)
+        moved: list[Any] = list(batch.setting.policy)
         moved[j] += factor * STEP
         values = _called(term, batch, batch.logp_of(ToyPolicy(*moved)))
         total[j] += weight * float(batch.probability @ batch.per_sequence(values))
@@ -147,7 +144,10 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
             f"got shape {list(kl.shape)}"
         )
     tokens = kl[:, :-1]
-    return tokens if credit == "token" else np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
+    if credit == "token":
+        return tokens
+    to_go = np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
+    return to_go if credit == "to_go" else to_go - tokens
 
 
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:

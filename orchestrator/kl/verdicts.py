@@ -11,6 +11,7 @@ thousands of verdicts.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -60,6 +61,8 @@ class GradientVerdict:
     """The effects of the advantage, the group and the clip on the term."""
     terms: tuple[tuple[int, str], ...] = ()
     """The signed candidates (catalogue.py) whose sum is the expected gradient."""
+    plain: str = ""
+    """How hard it pulls towards the reference policy, for somebody who reads no equations."""
     noise: float = 0.0
     """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
     gradient of the sequence reverse KL."""
@@ -107,6 +110,7 @@ def verdict(
             *_provenance(kl.estimator),
         ),
         terms=naming.terms,
+        plain=plain_words(bias, row["pull_near"], row["pull_far"]),
         noise=row["noise_near"],
     )
 
@@ -204,6 +208,7 @@ def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
         paper=paper,
         equation="0",
         advice=Remedy("Keep it as the baseline of the others.", ()),
+        plain="Nothing pulls the policy back.",
     )
 
 
@@ -213,7 +218,7 @@ def _studied_as(kl: Kl, on_policy: bool) -> str:
     In the reward `k3+` is k3, and on-policy every ratio there is 1.
     """
     estimator, form = kl.estimator, entry(kl.estimator)
-    if kl.placement == "reward" and (form.is_straight_through or on_policy):
+    if kl.placement == "reward" and (form.is_straight_through or (on_policy and form.is_weighted)):
         estimator = form.base
     return f"{estimator}.{kl.label.rpartition('.')[2]}"
 
@@ -229,6 +234,49 @@ def _bias(row: Mapping[str, Any]) -> Bias:
             f"is off by {percent(near)} and {percent(far)} of that gradient's length."
         )
     return Bias(text, near, far)
+
+
+PULLS = (
+    (0.05, "does not pull"),
+    (0.15, "hardly pulls"),
+    (0.4, "pulls about a quarter as hard as the true KL"),
+    (0.65, "pulls half as hard as the true KL"),
+    (0.9, "pulls a little less hard than the true KL"),
+    (1.1, "pulls as hard as the true KL"),
+    (1.3, "pulls a little harder than the true KL"),
+    (1.75, "pulls half as hard again as the true KL"),
+    (2.5, "pulls twice as hard as the true KL"),
+)
+"""Largest share of the true pull -> what it is called."""
+SIDEWAYS = 0.3
+"""Part of the gradient across the true one, in its lengths, from which on it is named."""
+
+
+def plain_words(bias: Bias, near: float, far: float) -> str:
+    """Return how hard a term pulls near the reference policy and far from it, in plain words.
+
+    near, far: the term's pull along the gradient of the sequence reverse KL, as a share of it.
+    """
+    if bias.near == bias.far == 0:
+        return "Pulls as the true KL does, near the reference policy and far from it."
+    if max(map(abs, (near, far))) < PULLS[0][0] and min(bias.near, bias.far) > 1 - PULLS[0][0]:
+        return "Does not pull at all: it only adds noise."
+    one, other = _pull(near, bias.near), _pull(far, bias.far)
+    if one == other:
+        return f"{one[0].upper()}{one[1:]}, near the reference policy and far from it."
+    other = other.replace(" as the true KL", "").replace(" than the true KL", "")
+    return f"{one[0].upper()}{one[1:]} near the reference policy, {other} far away."
+
+
+def _pull(share: float, bias: float) -> str:
+    if share <= -PULLS[0][0]:
+        text = "drives the policy off"
+    elif share >= PULLS[-1][0]:
+        text = f"pulls {share:.0f} times as hard as the true KL"
+    else:
+        text = next(words for most, words in PULLS if share < most)
+    aside = math.sqrt(max(0.0, bias**2 - (share - 1) ** 2))
+    return f"{text}, and sideways," if aside > SIDEWAYS else text
 
 
 def _summary(kl: Kl, naming: Naming, bias: Bias, paper: Observation, on_policy: bool) -> str:
@@ -252,13 +300,14 @@ def equation(
     estimator: str, placement: Placement, on_policy: bool, ratio: str, naming: Naming
 ) -> str:
     """Return the equation of the term's expected gradient, with its source."""
-    samples = "q" if on_policy else "μ"
-    weighted = entry(estimator).is_weighted
+    samples, form = "q" if on_policy else "μ", entry(estimator)
+    weighted, loss, score = form.is_weighted, "Σ_t ∇KL_t", "s_t" if on_policy else "w_t s_t"
     if ratio == "sequence":
-        reward, loss = "Π_t w_t (Σ_t KL_t)(Σ_t s_t)", "Σ_t ∇KL_t"
+        reward = "Π_t w_t (Σ_t KL_t)(Σ_t s_t)"
+    elif form.credit == "sequence":
+        reward = f"(Σ_t KL_t)(Σ_t {score})"
     else:
-        reward = "(Σ_t KL_t)(Σ_t s_t)" if on_policy else "(Σ_t KL_t)(Σ_t w_t s_t)"
-        loss = "Σ_t ∇KL_t"
+        reward = f"Σ_t {score} Σ_(u{'≥' if form.credit == 'to_go' else '>'}t) KL_u"
     left = {"reward": reward, "loss": loss, "reward_and_loss": f"{reward} + {loss}"}[placement]
     known = ratio == "token" and (on_policy or (weighted and placement == "loss"))
     source = EQUATIONS.get(f"{estimator}.{placement}") if known else None
@@ -298,7 +347,22 @@ def _on_policy(kind: ObjectiveKind, pull: float) -> Remedy:
 
 
 def _off_policy(estimator: str, placement: Placement, kind: ObjectiveKind, pull: float) -> Remedy:
-    if kind in (ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL):
+    form = entry(estimator)
+    known = kind in (ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL)
+    if form.is_of_vocabulary and form.is_reverse_kl and placement != "reward":
+        text = (
+            "averaged over the vocabulary, it needs no ratio for the token; its states are the "
+            "rollout policy's, so its bias goes to zero with the staleness."
+        )
+        return (
+            Remedy(f"Keep it: {text}", ())
+            if known
+            else Remedy(
+                f"Usable: {text} Keep the staleness small, or use rho_k3 in the loss.",
+                ("rho_k3.loss",),
+            )
+        )
+    if known:
         return Remedy("Keep it: the ratio corrects for the rollout policy's tokens.", ())
     if placement == "reward" and entry(estimator).base == "k1" and not entry(estimator).is_weighted:
         return Remedy(
@@ -339,7 +403,8 @@ def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -
                 "the KL in the reward is computed once per rollout batch, with the rollout "
                 "policy's log-probabilities: it lags by the staleness"
             )
-    if kl.placement != "reward" and not entry(kl.estimator).is_weighted:
+    form = entry(kl.estimator)
+    if kl.placement != "reward" and not (form.is_weighted or form.is_of_vocabulary):
         notes.append("a loss without an importance ratio is a mean over the rollout policy")
     return notes
 

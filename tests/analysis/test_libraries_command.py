@@ -80,6 +80,10 @@ def test_the_page_has_every_part(folder: Path) -> None:
 def test_the_page_in_words(folder: Path) -> None:
     done = compare(folder, "--against", "openrlhf")
     assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) < 40, "one screen"
+    for words in ("differs from openrlhf@0.11.2 in", "in 1 of 1 cells", "In plain", "--details"):
+        assert words in done.stdout.replace("in plain", "In plain"), words
+    done = compare(folder, "--against", "openrlhf", "--details")
     for words in (
         "What equal settings mean differently",
         "Difference to openrlhf@0.11.2, predicted at micro scale",
@@ -135,14 +139,16 @@ def test_predicted_and_observed_stand_side_by_side(folder: Path, tmp_path: Path)
     assert found["predicted"]["metric"] == "eval/accuracy_in_domain"
     assert found["observed"]["metric"] == "train/reward_mean"
     observed = {d["right"]: d for d in found["observed"]["differences"]}
-    assert observed["verl@0.8.0"]["verdict"] == "differs"
+    assert observed["verl@0.8.0"]["verdict"] == "underpowered (about 1 more seed)", (
+        "two never decide"
+    )
     assert observed["verl@0.8.0"]["difference"]["mean"] == pytest.approx(-0.4995)
     predicted = {d["right"]: d["verdict"] for d in found["predicted"]["differences"]}
     assert predicted["verl@0.8.0"] == "same mathematics"
     assert any(
         "openrlhf@0.11.2 has no result for seed 0 and 1" in x for x in found["observed"]["missing"]
     )
-    done = compare(home)
+    done = compare(home, "--details")
     assert "Predicted and observed differences, side by side" in done.stdout
 
 

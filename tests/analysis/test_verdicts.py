@@ -11,7 +11,9 @@ from orchestrator.analysis.claims import JudgedClaim
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.errors import SpecError
+from orchestrator.records import EvalTask, EvaluationSpec
 
+EVALUATION = EvaluationSpec(tasks=(EvalTask(name="math500", domain="in"),))
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 
 
@@ -57,8 +59,40 @@ def test_pairing_on_seeds_sees_what_unpaired_seeds_hide(synthetic: Any) -> None:
     assert mixed.verdict == "underpowered"
 
 
+def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
+    """The smoke test of four good cells once said that nothing was decided."""
+    from orchestrator.report import answer
+
+    done = both(synthetic, [0.9], [0.8])
+    spec = synthetic.spec({"c": "works >= 1"}, evaluation=EVALUATION)
+    compared = compare(spec, done.records, done.scores)
+    (found,) = compared.claims
+    assert (found.verdict, found.p_corrected, found.family) == ("supported", None, 0)
+    assert answer(compared).startswith("Everything works: 2 of 2 runs trained to the end")
+    unscored = compare(spec, done.records, [])
+    assert unscored.claims[0].verdict == "not testable"
+    assert "2 of 2 runs are not yet trained" in reason(unscored.claims[0])
+    failed = done + synthetic.run("none", state="failed")
+    compared = compare(spec, failed.records, failed.scores)
+    assert compared.claims[0].verdict == "contradicted"
+    assert "(failed)" in reason(compared.claims[0])
+    assert answer(compared).startswith("Not everything works: 2 of 3")
+    waiting = done + synthetic.run("none", state="running", progress=0.5)
+    assert judged(synthetic, waiting, "works >= 1").verdict == "not testable"
+    assert judged(synthetic, waiting, "works >= 0.5").verdict == "supported"
+    fell = done + synthetic.run("none", outcome=synthetic.collapsed)
+    assert "collapsed at step 60" in reason(judged(synthetic, fell, "works >= 1"))
+
+
+@pytest.mark.parametrize("text", ["works > 0.5", "works >= 2", "works[kl=none] ~ 1 +- 0.1"])
+def test_a_count_of_what_works_is_at_least_a_share(synthetic: Any, text: str) -> None:
+    with pytest.raises(SpecError, match="say how many are enough"):
+        judged(synthetic, synthetic.run(), text)
+
+
 def test_claims_are_corrected_for_their_number(synthetic: Any) -> None:
-    done = both(synthetic, [0.80, 0.84, 0.82], [0.77, 0.78, 0.77])
+    one, other = [0.80, 0.84, 0.82, 0.83, 0.81], [0.77, 0.79, 0.78, 0.78, 0.78]
+    done = both(synthetic, one, other)
     alone = judged(synthetic, done, HIGHER)
     assert alone.verdict == "supported"
     idle = {f"idle{i}": HIGHER.replace("in_domain/mean", "in_domain/pass@4") for i in range(5)}
@@ -85,7 +119,7 @@ def test_claims_are_corrected_for_their_number(synthetic: Any) -> None:
     ],
 )
 def test_regions(synthetic: Any, text: str, verdict: str) -> None:
-    done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.80]})
+    done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.80, 0.79, 0.80]})
     assert judged(synthetic, done, text).verdict == verdict
 
 
@@ -189,8 +223,22 @@ def test_a_run_is_never_compared_with_itself(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.8, 0.81]}, axes={"backend": "verl | openrlhf"})
     text = "eval/in_domain/mean[backend=verl] ~ eval/in_domain/mean[backend=openrlhf] +- 0.05"
     found = judged(synthetic, done, text)
-    assert found.verdict == "not testable"
-    assert "the same run stands on both sides" in reason(found)
+    assert found.verdict == "holds by construction"
+    assert "The difference is 0 and was not measured" in reason(found)
+    strict = judged(synthetic, done, text.replace("~", ">").replace(" +- 0.05", ""))
+    assert strict.verdict == "not testable"
+    assert "both sides are one training run" in reason(strict)
+
+
+def test_where_some_cells_are_one_run_the_others_are_compared(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.8, 0.81]}, axes={"backend": "verl | skyrl"})
+    for library, accuracy in (("verl", 0.7), ("skyrl", 0.6)):
+        own = {"k1.reward": [accuracy, accuracy]}
+        done += synthetic.grid(own, backend=library, micro=False)
+    text = "eval/in_domain/mean[backend=verl] > eval/in_domain/mean[backend=skyrl]"
+    found = judged(synthetic, done, text)
+    assert found.evidence.effect.mean == pytest.approx(0.1)
+    assert "Left out 2 runs that are on both sides" in reason(found)
 
 
 def test_steps_and_protocols_are_never_mixed(synthetic: Any) -> None:
@@ -244,7 +292,7 @@ def test_shares_of_collapsed_runs_are_compared_exactly(synthetic: Any) -> None:
     found = judged(synthetic, done, UNSTABLE)
     assert found.verdict == "supported"
     assert (found.evidence.left.count, found.evidence.right.count) == (7, 0)
-    assert found.evidence.p == pytest.approx(2 * 0.0006993, rel=1e-3)
+    assert 2 * 0.0006993 < found.evidence.p < 0.05, "at every look, so above Fisher's for one"
     assert "7 of 8 runs" in reason(found)
     assert judged(synthetic, done, UNSTABLE.replace(">", "<")).verdict == "contradicted"
 
@@ -261,7 +309,7 @@ def test_few_runs_cannot_decide_on_collapse(synthetic: Any) -> None:
 
 
 def test_collapse_against_a_number(synthetic: Any) -> None:
-    stable = collapses(synthetic, "k1.reward", 0, 40)
+    stable = collapses(synthetic, "k1.reward", 0, 80)
     assert judged(synthetic, stable, "collapse[kl=k1.reward] <= 0.1").verdict == "supported"
     few = collapses(synthetic, "k1.reward", 0, 3)
     assert judged(synthetic, few, "collapse[kl=k1.reward] <= 0.1").verdict == "underpowered"

@@ -61,10 +61,11 @@ def gradient(configuration: KlConfiguration, sequence: SimpleNamespace, j: int, 
             * row.score[j]
             for row in sequence.rows
         )
-        if rho and configuration.ratio == "sequence":
+        if rho and configuration.ratio.startswith("sequence"):
             whole = sum(value(row.x, xp) for row in sequence.rows)
             score = sum(row.score[j] for row in sequence.rows)
-            inner = sequence.ratio * (inner + (whole * score if attached else 0))
+            power = _power(configuration, sequence)
+            inner = sequence.ratio**power * (inner + (power * whole * score if attached else 0))
         total += inner
     return total
 
@@ -81,8 +82,14 @@ def kl_sum(configuration: KlConfiguration, sequence: SimpleNamespace, xp: Any) -
 def score_sum(configuration: KlConfiguration, sequence: SimpleNamespace, j: int) -> Any:
     """What a reward multiplies."""
     token = configuration.ratio == "token"
-    whole = sequence.ratio if configuration.ratio == "sequence" else 1
+    whole = sequence.ratio ** _power(configuration, sequence)
     return whole * sum((row.w if token else 1) * row.score[j] for row in sequence.rows)
+
+
+def _power(configuration: KlConfiguration, sequence: SimpleNamespace) -> Any:
+    """The power of the sequence's ratio that weights it."""
+    powers = {"sequence": 1, "sequence_mean": 1 / len(sequence.rows)}
+    return powers.get(configuration.ratio, 0)
 
 
 PLAIN: dict[str, tuple[Any, Any]] = {

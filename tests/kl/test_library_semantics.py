@@ -34,6 +34,7 @@ DIALECTS = st.builds(
     kl_reward_policy=st.sampled_from(["rollout", "batch_start"]),
     kl_loss_mean=st.sampled_from(["as_policy", "token_mean", "sequence_mean"]),
     ratio_to=st.sampled_from(["rollout", "batch_start"]),
+    ratio_level=st.sampled_from(["token", "sequence_if_kl_reward"]),
     ratio_bound=NUMBERS,
     std_epsilon=st.floats(1e-12, 1.0),
     micro_batch=st.none() | st.integers(1, 64),
@@ -42,6 +43,7 @@ DIALECTS = st.builds(
     warmup_from_zero=st.booleans(),
     schedule_per_batch=st.booleans(),
     staleness=st.sampled_from(["exact", "up_to"]),
+    precision=st.tuples(*(st.sampled_from(["bf16", "fp16", "fp32", "model"]),) * 3),
 )
 LIBRARIES = [
     (name, version)

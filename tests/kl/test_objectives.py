@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.estimators import vocabulary_names
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
@@ -107,9 +108,9 @@ def test_ppo_surrogates_by_brute_force() -> None:
 
 
 def test_every_candidate_is_computed_somewhere() -> None:
-    off = gradients(LabSetting(Q, P, T, MU))
+    off = gradients(LabSetting(Q, P, T, MU), vocabulary_names())
     assert set(off) == set(catalogue())
-    assert set(gradients(LabSetting(Q, P, T))) < set(off)
+    assert set(gradients(LabSetting(Q, P, T), vocabulary_names())) < set(off)
 
 
 @given(
@@ -123,7 +124,7 @@ def test_every_verdict_holds_at_any_parameters(parameters: Any, num_tokens: int)
     for on_policy in (True, False):
         rollout = None if on_policy else ToyPolicy(ma, mb)
         setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, rollout)
-        known = gradients(setting)
+        known = gradients(setting, vocabulary_names())
         rows = [row for row in stored_rows() if row["on_policy"] == on_policy]
         chosen = [
             KlConfiguration(

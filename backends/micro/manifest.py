@@ -1,0 +1,179 @@
+"""One table: which values of each field of a cell the embedded trainer trains, and what they mean.
+
+It reads cell.json, so that a field's key is its own name. A field without a row is refused by the
+table's own check, as a value without one is. The row of `kl.estimator` is the table of estimators
+(orchestrator/estimators.py): the trainer computes with the functions of its entries, those that
+other packages add to it included, so that the table is what the trainer can do.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import get_args
+
+from backends.micro.shipped import PREFIX, names
+from backends.micro.skills import ANSWER_TOKENS, NUM_TRAIN_PROBLEMS, PROMPT_TOKENS, SKILLS
+from backends.micro.version import VERSION, dialect
+from orchestrator import estimators
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.kl.differences import DIFFERENCES, describe, differing
+from orchestrator.kl.library_semantics import PLAIN
+from orchestrator.library.manifest import (
+    TEXT,
+    Account,
+    Manifest,
+    Number,
+    Offer,
+    ReleaseTable,
+    Row,
+    same,
+)
+from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
+
+LONGEST_RESPONSE = 56
+"""The positions that a prompt leaves, of the embedded policies' 64."""
+
+
+class EstimatorsOfTheTable:
+    """An offer: `none`, and every estimator that the table has when it is asked."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and estimators.is_choice(value)
+
+    def __str__(self) -> str:
+        return ", ".join(estimators.choices())
+
+
+class Versions:
+    """An offer: None, and every version that names a dialect the trainer has."""
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            dialect(None if value is None else str(value))
+        except UnsupportedSetting:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return f"{VERSION}, {VERSION}+kl_reward=to_go, ..."
+
+
+_POSITIVE, _COUNT = Number(null=True), Number(least=0, whole=True, null=True)
+OFFERS: dict[str, Offer] = {
+    "model.name": TEXT,
+    "model.path": same(*(PREFIX + name for name in names())),
+    "model.chat_template": same("default", "none"),
+    "data.name": TEXT,
+    "data.path": same(*(PREFIX + skill for skill in SKILLS)),
+    "data.split": same("train"),
+    "data.num_prompts": same(None, NUM_TRAIN_PROBLEMS),
+    "data.instruction": same(""),
+    "data.reward": same("exact"),
+    "data.max_prompt_tokens": Number(least=PROMPT_TOKENS, whole=True),
+    "advantage.estimator": same(*get_args(AdvantageEstimator)),
+    "loss.aggregation": same(*get_args(LossAggregation)),
+    "loss.constant_tokens": _COUNT,
+    "loss.clip": same(None),
+    "loss.clip.low": _POSITIVE,
+    "loss.clip.high": _POSITIVE,
+    "loss.clip.dual": _POSITIVE,
+    "kl.estimator": EstimatorsOfTheTable(),
+    "kl.placement": same(None, *get_args(Placement)),
+    "kl.beta": _POSITIVE,
+    "kl.reset_reference_every_steps": _COUNT,
+    "rollout.group_size": _COUNT,
+    "rollout.max_response_tokens": Number(ANSWER_TOKENS, LONGEST_RESPONSE + 1, whole=True),
+    "rollout.temperature": _POSITIVE,
+    "rollout.top_p": _POSITIVE,
+    "batch.num_prompts": Number(1, NUM_TRAIN_PROBLEMS + 1, whole=True),
+    "batch.num_minibatches": _COUNT,
+    "optimizer.learning_rate": _POSITIVE,
+    "optimizer.weight_decay": _POSITIVE,
+    "optimizer.beta1": _POSITIVE,
+    "optimizer.beta2": _POSITIVE,
+    "optimizer.epsilon": _POSITIVE,
+    "optimizer.max_grad_norm": _POSITIVE,
+    "optimizer.schedule": same("constant", "linear", "cosine"),
+    "optimizer.num_warmup_steps": _COUNT,
+    "num_train_steps": _COUNT,
+    "backend.name": same("micro"),
+    "backend.version": Versions(),
+    "max_staleness_steps": _COUNT,
+    "seed": _COUNT,
+    "precision.training": same(None, "fp32"),
+    "precision.rollout": same(None, "fp32"),
+    "precision.checkpoint": same(None, "fp32"),
+}
+_FP32 = "The embedded trainer computes, samples and saves in fp32 only: leave it out."
+_ADVICE = {
+    "model.path": "Leave backend.name to the site: a rehearsal chooses the policy by itself.",
+    "data.path": "Leave backend.name to the site: a rehearsal chooses the skill by itself.",
+    "data.reward": "Set data.reward=exact: an embedded answer is right or wrong as a whole.",
+    "data.max_prompt_tokens": f"Set data.max_prompt_tokens={PROMPT_TOKENS} or more.",
+    "rollout.max_response_tokens": "Set rollout.max_response_tokens within that range.",
+    "batch.num_prompts": "Set batch.num_prompts within that range.",
+    "kl.estimator": "Set kl.estimator to one of the table.",
+    **dict.fromkeys(("precision.training", "precision.rollout", "precision.checkpoint"), _FP32),
+}
+_NOTES = {
+    "model.chat_template": "the embedded policies have none; a prompt is given as it is",
+    "data.max_prompt_tokens": f"every prompt has {PROMPT_TOKENS} tokens",
+    "data.num_prompts": f"the split has {NUM_TRAIN_PROBLEMS} prompts",
+    "advantage.estimator": "over the shaped reward of the response, one advantage for all its "
+    "tokens; grpo divides by the unbiased standard deviation + 1e-6",
+    "kl.estimator": "log-probabilities at rollout.temperature, over the whole vocabulary, "
+    "not clamped",
+    "backend.version": "what it names after a + is another library's way",
+    "kl.placement": "in the reward: summed over the response, of the rollout policy, subtracted "
+    "before the group baseline (as verl does); in the loss: of the policy, aggregated as the "
+    "policy loss is",
+    "kl.beta": "0 leaves the term out: the run is bit for bit that of estimator none",
+    "kl.reset_reference_every_steps": "at the end of the rollout batch in which it falls due",
+    "rollout.top_p": "truncates sampling only; log-probabilities are of the whole distribution",
+    "batch.num_minibatches": "equal parts of the rollout batch by prompt, each used once",
+    "max_staleness_steps": "rollouts are sampled from the policy of exactly this many train steps "
+    "before their rollout batch, or the first; one process, nothing runs concurrently",
+    "precision.training": "one policy computes and samples, in fp32",
+    "precision.rollout": "one policy computes and samples, in fp32",
+    "precision.checkpoint": "saved in fp32, as it is trained",
+    "seed": "seeds prompts and sampling by (seed, number of the rollout batch)",
+}
+_OF_DIALECTS = {name for each in DIFFERENCES.values() for name in each.settings}
+
+
+def _account(name: str) -> Account | Callable[[Settings], Account]:
+    """Return the note of a field: what a cell's dialect makes of it, else the field's own."""
+    if name not in _OF_DIALECTS:
+        return "exact", _NOTES.get(name, "")
+    return lambda settings: _account_in(name, settings.backend.version)
+
+
+@lru_cache(maxsize=4096)
+def _account_in(name: str, version: str | None) -> Account:
+    """Return the note of a field in the dialect that a version names, which many cells share."""
+    asked = dialect(version)
+    meant = [
+        f"{DIFFERENCES[cause].title}: {describe(asked, cause)}"
+        for cause in differing(asked, PLAIN)
+        if name in DIFFERENCES[cause].settings
+    ]
+    return "exact", "; ".join(meant) or _NOTES.get(name, "")
+
+
+class EmbeddedManifest(Manifest):
+    """The embedded trainer's manifest. A version names a dialect, and not a release."""
+
+    def release(self, asked: str | None) -> str:
+        """Return the one release. Raise UnsupportedSetting for a version that names no dialect."""
+        dialect(asked)
+        return VERSION
+
+
+MANIFEST = EmbeddedManifest(
+    "micro",
+    (VERSION,),
+    tuple(
+        Row(name, f"settings.{name}", offer, account=_account(name), advice=_ADVICE.get(name, ""))
+        for name, offer in OFFERS.items()
+    ),
+    {VERSION: ReleaseTable(VERSION, frozenset(f"settings.{name}" for name in OFFERS))},
+)

@@ -1,0 +1,192 @@
+"""The page docs/drift.md: where a release of a library changed what a KL term optimises.
+
+Made from what was measured (evidence of the releases that orch drives, defaults.json of a backend)
+and, for a library that is only read, from what the audit makes of one launch in each release.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.analysis.script_drift import script_changes
+from orchestrator.estimators import TABLE
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.library.releases import numbers
+from orchestrator.probes import defaults, evidence
+from orchestrator.probes.capability import Release, words
+
+HEAD = """# Where a release changed the objective
+
+This page is made by `orch matrix --format drift`; nothing on it was typed in. The same launch,
+run on two releases of a library, may optimise two things. `orch drift SCRIPT --from
+LIBRARY@VERSION --to LIBRARY@VERSION` says so of a script of yours.
+
+Gradients are measured: the library's own functions, taken from each release's source, in double
+precision on the CPU, over every sequence of a model whose gradients are known exactly. They are the
+expected gradients in that model's two parameters, per unit of β.
+"""
+SAID = {"nothing": "a launch that says nothing of KL", "beta": "with β alone"}
+REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
+
+
+def page(drives: Sequence[Release]) -> str:
+    """Return the page, as Markdown."""
+    parts = [HEAD]
+    kept = {library: defaults.read(library) for library in plugins.names()}
+    parts += [
+        "\n".join(_of_defaults(plugins.load(library).title, measured))
+        for library, measured in kept.items()
+        if measured
+    ]
+    parts.append("## Releases that orch drives\n")
+    parts += ["\n".join(f"- {line}" for line in _of_evidence(drives))]
+    read = [line for name in plugins.readers() for line in _of_reader(name)]
+    if read:
+        parts.append("## Read, not measured\n")
+        parts.append("The audit's reading of one launch, release by release.\n")
+        parts.append("\n".join(f"- {line}" for line in read))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+# -------------------------------------------------------------------- releases with defaults.json
+
+
+def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {title}: {len(releases)} releases\n"
+    spans: list[list[str]] = []
+    for version, each in releases.items():
+        if spans and _told(releases[spans[-1][-1]]) == _told(each):
+            spans[-1].append(version)
+        else:
+            spans.append([version])
+    keys = list(next(iter(releases.values()))["defaults"])
+    head = [
+        *(f"`{key}`" for key in keys),
+        *SAID.values(),
+        "the same, on samples of an older policy",
+    ]
+    yield _row(["releases", *head])
+    yield _row(["---"] * (len(head) + 1))
+    for span in spans:
+        last = releases[span[-1]]
+        objectives = [_words(last[said]["on_policy"]) for said in SAID]
+        name = span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}"
+        settings = [_plain(last["defaults"].get(key)) for key in keys]
+        yield _row([name, *settings, *objectives, _words(last["beta"]["off_policy"])])
+    yield ""
+    for before, after in pairwise(spans):
+        yield from _changes(before[-1], after[0], releases[before[-1]], releases[after[0]])
+    yield ""
+
+
+def _told(each: Mapping[str, Any]) -> object:
+    """Return what a row of the table says of a release."""
+    objectives = [_words(each[said][regime]) for said in SAID for regime in REGIMES]
+    return objectives, each["defaults"]
+
+
+def _changes(
+    old: str, new: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[str]:
+    defaults_ = [
+        f"`{key}` was {_plain(before['defaults'].get(key))} and is {_plain(value)}"
+        for key, value in after["defaults"].items()
+        if before["defaults"].get(key) != value
+    ]
+    because = f" ({'; '.join(defaults_)})" if defaults_ else ""
+    lines = []
+    for said, label in SAID.items():
+        for regime, where in REGIMES.items():
+            was, now = before[said][regime], after[said][regime]
+            if _words(was) != _words(now):
+                lines.append(
+                    f"  - {label}, {where}: {_words(was)} → **{_words(now)}**; gradient "
+                    f"{_vector(was)} → {_vector(now)}"
+                )
+    told = "the objective changes" if lines else "no objective changes on the measured launches"
+    yield f"- **{old} → {new}**: {told}{because}"
+    yield from lines
+
+
+def _words(each: Mapping[str, Any]) -> str:
+    """Return a measured objective in words; a KL whose gradient is zero is called no KL."""
+    return "nothing" if each.get("objective") == ObjectiveKind.ZERO else words(each)
+
+
+def _vector(each: Mapping[str, Any]) -> str:
+    return f"({', '.join(f'{x:.4g}' for x in each['gradient'])})" if "gradient" in each else "-"
+
+
+def _plain(value: object) -> str:
+    return "not there" if value is None else str(value)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+# ---------------------------------------------------------------------- releases that orch drives
+
+
+def _of_evidence(drives: Sequence[Release]) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases that were measured."""
+    for library in dict.fromkeys(name for name, _ in drives):
+        versions = [v for name, v in drives if name == library and evidence.read(library, v)]
+        known = sorted(versions, key=numbers)
+        for old, new in pairwise(known):
+            yield _pair(library, old, new)
+
+
+def _pair(library: str, old: str, new: str) -> str:
+    before, after = (evidence.read(library, version) or {} for version in (old, new))
+    told = []
+    if before["silent"] != after["silent"]:
+        told.append(f"a launch that says nothing: {before['silent']} → {after['silent']}")
+    cells = [_by_term(each["cells"]) for each in (before, after)]
+    both = [key for key in cells[0] if key in cells[1]]
+    for key in both:
+        was, now = cells[0][key], cells[1][key]
+        if words(was) != words(now):
+            estimator, place, on = key
+            regime = "on-policy" if on else "off-policy"
+            symbol = TABLE[estimator].symbol if estimator in TABLE else estimator
+            told.append(
+                f"{symbol} in the {place}, {regime}: {words(was)} → **{words(now)}**; gradient "
+                f"{_first(was)} → {_first(now)}"
+            )
+    same = f"none of the {len(both)} KL terms that were measured in both has another objective"
+    said = "; ".join(told) or (same if both else "what a launch does that says nothing is the same")
+    return f"**{library} {old} → {new}**: {said}"
+
+
+def _by_term(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, bool], Any]:
+    return {
+        (each["estimator"], each["placement"], each["on_policy"]): each
+        for each in cells
+        if "objective" in each and each["placement"]
+    }
+
+
+def _first(each: Mapping[str, Any]) -> str:
+    return _vector({"gradient": each["gradient"][0]})
+
+
+# ------------------------------------------------------------------------ libraries that are read
+
+
+def _of_reader(library: str) -> Iterator[str]:
+    """Yield what the audit makes of a library's own launches, where its reader has some."""
+    reader = plugins.load_reader(library)
+    launches: Mapping[str, str] = getattr(reader, "drift_launches", {})
+    versions: Sequence[str] = getattr(reader, "drift_releases", ())
+    for label, text in launches.items():
+        for old, new in pairwise(versions):
+            changes, _ = script_changes(text, "launch.sh", {}, {}, ((library, old), (library, new)))
+            for each in changes:
+                if each.objective:
+                    why = f" ({'; '.join(each.because)})" if each.because else ""
+                    yield (
+                        f"**{reader.title} {old} → {new}**, {label}: {each.before} → "
+                        f"**{each.after}**{why}"
+                    )

@@ -1,0 +1,109 @@
+"""What moving a launch script from one release of a library to another changes: its objective.
+
+Pure: the script is audited as if it ran on each release, and the findings are compared.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.audit import AuditFinding, audit
+from orchestrator.audit.render import headline
+from orchestrator.library.launches import InLoss, InReward
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptChange:
+    """What two releases make of one launch.
+
+    `objective`: True if the KL term or its gradient changes; else only what surrounds it does.
+    `because`: the keys that the launch leaves to the release, with both defaults.
+    """
+
+    line: int
+    case: str | None
+    objective: bool
+    before: str
+    after: str
+    because: tuple[str, ...]
+    refused: tuple[str, ...]
+    """What the new release says of keys that the old one accepted."""
+
+
+def script_changes(
+    text: str,
+    name: str,
+    files: Mapping[str, str],
+    versions: Mapping[str, str],
+    releases: tuple[tuple[str, str], tuple[str, str]],
+) -> tuple[list[ScriptChange], int]:
+    """Return what changes, and the number of launches of that library.
+
+    Raise UnreadableScript for a file without launches.
+    """
+    (library, old), (_, new) = releases
+    before, after = (
+        [
+            each
+            for each in audit(
+                text, name, files=files, versions={**versions, library: f"{version} asked for"}
+            )
+            if each.library == library
+        ]
+        for version in (old, new)
+    )
+    keyed = {(each.line, each.case): each for each in after}
+    changes = []
+    for finding in before:
+        other = keyed.get((finding.line, finding.case)) or next(
+            (each for each in after if each.line == finding.line), None
+        )
+        if other is not None and (change := _change(finding, other, old, new)) is not None:
+            changes.append(change)
+    return changes, len(before)
+
+
+def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> ScriptChange | None:
+    objective = _objective(before) != _objective(after)
+    told = {each.key for each in before.key_findings}
+    refused = tuple(each.text for each in after.key_findings if each.key not in told)
+    around = [each.text for each in before.effects] != [each.text for each in after.effects]
+    if not objective and not around and not refused:
+        return None
+    return ScriptChange(
+        before.line,
+        before.case,
+        objective,
+        _told(before),
+        _told(after),
+        tuple(_because(before, after, old, new)),
+        refused,
+    )
+
+
+def _objective(finding: AuditFinding) -> tuple[str, InReward, InLoss]:
+    return finding.verdict, finding.kl_in_reward, finding.kl_in_loss
+
+
+def _told(finding: AuditFinding) -> str:
+    """Return a finding in words: its KL terms, and what they optimise."""
+    terms = [
+        f"{term.estimator} in the {place}, β = {term.beta:g}: "
+        for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
+        if term.active and term.estimator and term.beta is not None
+    ]
+    return f"{' and '.join(terms)}{headline(finding)}"
+
+
+def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Iterator[str]:
+    """Yield the keys that are left to the release and have another default in it."""
+    then = {each.key: each for each in before.settings}
+    for now in after.settings:
+        was = then.get(now.key)
+        if now.lines or (was is not None and (was.lines or was.value == now.value)):
+            continue
+        value = was.value if was is not None else None
+        said = f"{value or 'unset'} in {old}" if value is not None else f"not there in {old}"
+        yield f"{now.key} is {now.value or 'unset'} by default in {new} ({said})"
+    for key, was in then.items():
+        if not was.lines and all(each.key != key for each in after.settings):
+            yield f"{key} decided in {old} ({was.value or 'unset'} by default), and not in {new}"

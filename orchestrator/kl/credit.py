@@ -1,0 +1,153 @@
+"""Moments of a gradient whose KL in the reward is charged to some tokens only.
+
+One sequence's gradient is sum_t s_t R_t + l_t, with R_t = own k_t + later (k_{t+1} + ...): the KL
+to go, that of later tokens, or the token's own. With S the sum of the scores so far, a token adds
+own s k + later k S + l. So the moments of (S, A), A the gradient so far, follow by dynamic
+programming over the count, as in laboratory.py.
+
+A baseline over a group of n is that of each position: the mean of R_t of the other sequences. What
+it adds to the variance is a U-statistic of second order, of s_t and R_u of two sequences. It uses
+E[s_t | state] = 0, which holds for scores weighted by the token ratio, and for on-policy ones.
+"""
+
+from typing import Any
+
+import numpy as np
+
+FloatTable = np.ndarray[Any, np.dtype[Any]]
+
+PARTS = {"to_go": (1.0, 1.0), "later": (0.0, 1.0), "token": (1.0, 0.0)}
+"""Of each credit: whether a token is charged its own KL, and that of later tokens."""
+
+
+def credited(
+    chance: FloatTable,
+    kl: FloatTable,
+    score: FloatTable,
+    inner: FloatTable,
+    credit: str,
+    group: int | None,
+    shrink: float = 1.0,
+) -> tuple[FloatTable, FloatTable, FloatTable]:
+    """Return mean, variance and root mean square of one sequence's gradient, [parameters].
+
+    `chance` and `kl` [V, T]: token, count. `score` and `inner` [parameters, V, T]. `group`: the
+    size of the groups over which R_t is centred, leave-one-out, and of whose mean the variance is
+    taken (times the size); None: no baseline. `shrink` multiplies the KL in the reward.
+    """
+    own, later = (shrink * part for part in PARTS[credit])
+    num_tokens = chance.shape[1]
+    bare = inner + own * kl * score
+    raw = _sums(chance, later * kl, score, [bare] * num_tokens)
+    if group is None:
+        return raw[0], raw[1] - raw[0] ** 2, np.sqrt(raw[1])
+    walk = _Walk(chance, kl, score, own, later)
+    mean, square = _sums(
+        chance, later * kl, score, [bare - score * walk.expected[t] for t in range(num_tokens)]
+    )
+    variance = square - mean**2 + walk.between() / (group - 1)
+    return mean, variance, np.sqrt(raw[1])
+
+
+def _sums(
+    chance: FloatTable, kl: FloatTable, score: FloatTable, own: list[FloatTable]
+) -> tuple[FloatTable, FloatTable]:
+    """Return E[A] and E[A^2], [parameters]. `own` [T] of [parameters, V, T]: added by a token."""
+    rows, num_tokens = len(score), chance.shape[1]
+    m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, by count
+    m[0, :, 0] = 1
+    for t in range(num_tokens):
+        n = t + 1
+        one, s1, s2, a1, sa, a2 = m[:, :, :n]
+        new = np.zeros_like(m)
+        for y, weight in enumerate(chance[:, :n]):
+            s, k, o = score[:, y, :n], kl[y, :n], own[t][:, y, :n]
+            added = k * s1 + o * one  # E of k S + o
+            both = k * s2 + o * s1
+            step = (
+                one,
+                s1 + s * one,
+                s2 + 2 * s * s1 + s * s * one,
+                a1 + added,
+                sa + both + s * (a1 + added),
+                a2 + 2 * (k * sa + o * a1) + k * both + o * added,
+            )
+            new[:, :, y % 2 : n + y % 2] += np.stack(step) * weight
+        m = new
+    total = m.sum(-1)
+    return total[3], total[5]
+
+
+class _Walk:
+    """The moments of R_t and of s_t R_u, over the states of the sampling policy."""
+
+    def __init__(
+        self, chance: FloatTable, kl: FloatTable, score: FloatTable, own: float, later: float
+    ) -> None:
+        num_tokens = chance.shape[1]
+        first = np.zeros(num_tokens + 1)
+        second = np.zeros(num_tokens + 1)
+        occupancy = _occupancies(chance)
+        self.expected = np.empty(num_tokens)
+        variance = np.empty(num_tokens)
+        for t in reversed(range(num_tokens)):
+            ahead, ahead2 = (_after(each, chance) for each in (first, second))
+            mean = (chance * (own * kl + later * ahead)).sum(0) @ occupancy[t]
+            squares = own**2 * kl**2 + 2 * own * later * kl * ahead + later**2 * ahead2
+            variance[t] = (chance * squares).sum(0) @ occupancy[t] - mean**2
+            self.expected[t] = mean
+            first = np.append((chance * (kl + ahead)).sum(0), 0.0)
+            second = np.append((chance * (kl**2 + 2 * kl * ahead + ahead2)).sum(0), 0.0)
+        self._spread = (chance * score**2).sum(1) @ occupancy.T @ variance  # [parameters]
+        self._joint = self._covariances(chance, kl, score, occupancy, own, later)
+
+    def between(self) -> FloatTable:
+        """Return the sum over t, u of E[s_t s_u] Cov(R_t, R_u) + Cov(s_t, R_u) Cov(s_u, R_t)."""
+        crossed = (self._joint * self._joint.transpose(0, 2, 1)).sum((1, 2))
+        return np.asarray(self._spread + crossed)
+
+    @staticmethod
+    def _covariances(
+        chance: FloatTable,
+        kl: FloatTable,
+        score: FloatTable,
+        occupancy: FloatTable,
+        own: float,
+        later: float,
+    ) -> FloatTable:
+        """Return Cov(s_t, R_u), [parameters, T, T]."""
+        num_tokens = chance.shape[1]
+        carried = np.zeros((len(score), num_tokens, num_tokens + 1))  # E[s_t; count], t < u
+        met = np.zeros((len(score), num_tokens, num_tokens))  # E[s_t k_u], t <= u
+        mean = (chance * kl).sum(0)
+        for u in range(num_tokens):
+            met[:, :, u] = carried[:, :, :-1] @ mean
+            met[:, u, u] = (chance * kl * score).sum(1) @ occupancy[u]
+            moved = np.zeros_like(carried)
+            for y, weight in enumerate(chance):
+                to = slice(y % 2, num_tokens + y % 2)
+                moved[:, :, to] += carried[:, :, :-1] * weight
+                moved[:, u, to] += occupancy[u] * weight * score[:, y]
+            carried = moved
+        beyond = met[:, :, ::-1].cumsum(-1)[:, :, ::-1] - met
+        result: FloatTable = own * met + later * beyond
+        return result
+
+
+def _occupancies(chance: FloatTable) -> FloatTable:
+    """Return [T, counts]: the probability of each count before token t."""
+    num_tokens = chance.shape[1]
+    result = np.zeros((num_tokens, num_tokens))
+    at = np.eye(1, num_tokens + 1)[0]
+    for t in range(num_tokens):
+        result[t] = at[:-1]
+        at = np.zeros(num_tokens + 1)
+        for y, weight in enumerate(chance):
+            at[y % 2 : num_tokens + y % 2] += result[t] * weight
+    return result
+
+
+def _after(value: FloatTable, chance: FloatTable) -> FloatTable:
+    """Return [V, T]: the value [T + 1] of the count after each token."""
+    num_tokens = chance.shape[1]
+    return np.stack([value[y % 2 : num_tokens + y % 2] for y in range(len(chance))])

@@ -1,0 +1,319 @@
+"""The questions that are asked most about a KL term, by name, each answered with derived numbers.
+
+A question is data: what is asked, what holds, what to use instead, and the configurations whose
+objective, bias and noise the exact laboratory derives when the question is answered. The ranks are
+those of a reading of public threads on GitHub in November 2026, of which it is a sample.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, judged
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
+from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates
+from orchestrator.kl.objectives import gradients
+from orchestrator.kl.surrogates import (
+    FAR_AHEAD,
+    MISMATCH,
+    PolicyLoss,
+    ThreePolicies,
+    forces,
+    group_std,
+)
+from orchestrator.settings import Placement
+
+SETTINGS = (
+    "Exact, on the laboratory's model: T = 32 near the reference policy (0.08 nats) and far from "
+    "it (18 nats), and eight tokens where k of them are kept (0.02 and 23 nats). What corrections "
+    "and clips do is of T = 10, a task reward for more ones than zeros, and first order in β. "
+    "Other policies have other numbers; the objective with a name is the same for every one."
+)
+"""Where the numbers are from, and what they cannot show."""
+
+Table = tuple[Sequence[str], list[Sequence[str]]]
+"""Columns, rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question; its numbers are computed by `tables`."""
+
+    name: str
+    asks: str
+    answer: str
+    instead: str
+    terms: tuple[tuple[KlConfiguration, bool], ...] = ()
+    """Configurations, and whether each is on-policy."""
+    more: Callable[[], Table] | None = None
+    estimator: str = ""
+    """The estimator of a token that a picture shows."""
+
+
+def tables(question: Question) -> Iterator[Table]:
+    """Yield the tables of an answer, computed now."""
+    if question.terms:
+        yield _TERMS, [_term(*each) for each in question.terms]
+    if question.more is not None:
+        yield question.more()
+
+
+_TERMS = ("term", "policy", "its gradient is that of", "bias near", "far", "pull near", "noise")
+
+
+def _term(configuration: KlConfiguration, on_policy: bool) -> Sequence[str]:
+    row = judged(configuration, on_policy=on_policy)
+    return (
+        configuration.label,
+        "on" if on_policy else "off",
+        row["formula"] + (", where no bound holds" if configuration.clamp != UNCLAMPED else ""),
+        *(f"{100 * row[key]:.3g}%" for key in ("bias_near", "bias_far", "pull_near")),
+        f"{row['noise_near']:.2g}",
+    )
+
+
+_FORCES = ("policy loss", "KL term", "pull of reward", "off by", "pull of KL", "off by", "β counts")
+
+
+def _forces(who: ThreePolicies, cases: Sequence[tuple[str, PolicyLoss, str]]) -> Table:
+    rows: list[Sequence[str]] = []
+    for words, how, estimator in cases:
+        placement: Placement = "reward" if estimator == "k1" else "loss"
+        found = forces(who, how, estimator, placement)
+        numbers = (*found.reward, *found.kl, found.beta_factor)
+        term = f"{estimator}.{placement}" + (", corrected" if how.corrects_kl else "")
+        rows.append((words, term, *(f"{x:.3g}" for x in numbers[:-1]), f"× {numbers[-1]:.3g}"))
+    return _FORCES, rows
+
+
+def corrections() -> Table:
+    """Return what corrections of the engine's mismatch do to beta."""
+    cases = []
+    for words, how in (
+        ("no correction", {}),
+        ("TIS, token ≤ 2", {"correction": "tis_token"}),
+        ("TIS, token ≤ 1.05", {"correction": "tis_token", "most": 1.05}),
+        ("TIS, sequence ≤ 2", {"correction": "tis_sequence"}),
+        ("MIS, token ≤ 1.05", {"correction": "mis_token", "most": 1.05}),
+        ("IcePop, token 0.5 to 5", {"correction": "mis_token", "least": 0.5, "most": 5.0}),
+        ("MIS, sequence ≤ 1.1", {"correction": "mis_sequence", "most": 1.1}),
+        ("geometric mean 0.98 to 1.02", {"correction": "geometric", "least": 0.98, "most": 1.02}),
+    ):
+        given: dict[str, Any] = how
+        cases.append((words, PolicyLoss(**given), "rho_k3"))
+        if given:
+            cases.append((words, PolicyLoss(**given, corrects_kl=True), "rho_k3"))
+    return _forces(MISMATCH, cases)
+
+
+def clips() -> Table:
+    """Return what clips and ratio levels do to beta, for a KL in the reward and in the loss."""
+    return _forces(
+        FAR_AHEAD,
+        [
+            (words, how, estimator)
+            for words, how in (
+                ("token ratio, no clip", PolicyLoss()),
+                ("PPO clip 0.2", PolicyLoss("ppo_clip")),
+                ("CISPO, bounded at 0.2", PolicyLoss("cispo")),
+                ("GSPO, clip 0.2", PolicyLoss("gspo")),
+                ("GSPO, clip 3e-4 and 4e-4", PolicyLoss("gspo", 3e-4, 4e-4)),
+            )
+            for estimator in ("k1", "rho_k3")
+        ],
+    )
+
+
+def difficulties(group_size: int = 8) -> Table:
+    """Return what the group's deviation does to beta, per difficulty of the prompt."""
+    rows = []
+    for success in (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98):
+        found = group_std(success, group_size)
+        numbers = (f"× {found.beta_in_loss:.3g}", f"× {found.beta_in_reward:.3g}")
+        rows.append((f"{success:g}", f"× {found.reward:.3g}", *numbers, f"{found.equal:.1%}"))
+    columns = ("solved with", "reward counts", "β in loss", "β in reward", "equal groups")
+    return columns, [*rows]
+
+
+def _moving() -> Table:
+    policy, reference = (np.array(each) for each in FAR[:2])
+    frozen = _gradient(policy, reference)
+    rows = []
+    for share in (0.0, 0.2, 0.6, 0.9, 1.0):
+        moved = _gradient(policy, reference + share * (policy - reference))
+        rows.append((f"{share:g}", f"{max(0.0, round(moved @ frozen / (frozen @ frozen), 9)):.3g}"))
+    return ("share of the way to the policy", "pull towards the frozen reference"), [*rows]
+
+
+def _gradient(policy: Any, reference: Any) -> Any:
+    on = LabSetting(ToyPolicy(*policy), ToyPolicy(*reference), NUM_TOKENS)
+    return gradients(on)["sequence_reverse_kl"]
+
+
+def _logged() -> Table:
+    at = [estimates(LabSetting(where[0], where[1], NUM_TOKENS)) for where in (NEAR, FAR)]
+    rows = []
+    for name in at[0]:
+        parts = [(each[name][0] / each["k1"][0], each[name][1] ** 0.5) for each in at]
+        rows.append((name, *(f"{x:.3g}" for part in parts for x in part)))
+    columns = ("logged mean of", "of the KL, near", "deviation", "of the KL, far", "deviation")
+    return columns, [*rows]
+
+
+def _betas() -> Table:
+    rows = []
+    for beta in (1.0, 0.3, 0.1, 0.05, 0.01):
+        ends = [1 / (1 + exp(-min(log(p / (1 - p)) + 1 / beta, 700))) for p in (0.01, 0.1, 0.5)]
+        rows.append((f"{beta:g}", *(f"{end:.3g}" for end in ends)))
+    return ("β", "from 0.01 to", "from 0.1 to", "from 0.5 to"), [*rows]
+
+
+def _of(label: str, on: bool = True, **how: Any) -> tuple[KlConfiguration, bool]:
+    estimator, _, place = label.partition(".")
+    placement: Any = "reward_and_loss" if place == "both" else place
+    return KlConfiguration(estimator, placement, **how), on
+
+
+_ALL = (
+    Question(
+        "deepseek-v3.2",
+        "k3 in the loss has the wrong gradient: does DeepSeek-V3.2's ratio repair it?",
+        "Yes, for tokens: k3 weighted by π/μ, with the ratio's gradient, is the token-level "
+        "reverse KL at the sampled states. It leaves out what a token does to later states.",
+        "rho_k3 in the loss (TRL ≥ 1.10, its default); rb in both for the sequence's KL, or k1 in "
+        "the reward where no library has rb",
+        (_of("k3.loss"), _of("rho_k3.loss"), _of("rho_k3.loss", False), _of("rb.both")),
+        estimator="rho_k3",
+    ),
+    Question(
+        "kl-twice",
+        "Which KL is on: in the reward, in the loss, or twice?",
+        "Both at once is what autograd of E[KL] asks for: k1 in both is k1 in the reward plus "
+        "noise, k3 in both is unbiased, and k2 in both is the mean of k2, not the KL.",
+        "one placement: k1 in the reward; orch audit says which a launch has",
+        (_of("k1.reward"), _of("k1.loss"), _of("k1.both"), _of("k2.both"), _of("k3.both")),
+        estimator="k1",
+    ),
+    Question(
+        "tis+kl",
+        "What does a correction of the engine's mismatch (TIS, MIS, IcePop) do to the KL?",
+        "It multiplies the policy loss; where it leaves a KL in the loss alone, what it takes from "
+        "the policy loss makes β count more.",
+        "the same correction on the KL in the loss, or a KL in the reward, which it multiplies too",
+        more=corrections,
+        estimator="rho_k3",
+    ),
+    Question(
+        "opd-top-k",
+        "On-policy distillation with a KL over the top k tokens: in the loss or in the reward?",
+        "A truncated sum is no divergence: its gradient also moves mass out of the k tokens. With "
+        "the tail as one token it is one. In the advantage of its own token a KL over the "
+        "vocabulary depends on no action: its gradient is zero on-policy.",
+        "full in the loss, or top-k with its tail; rb in both for the sequence's KL",
+        (
+            _of("top4.loss"),
+            _of("top4_tail.loss"),
+            _of("full.loss"),
+            _of("full_forward.loss"),
+            _of("full.reward", charge="token"),
+            _of("rb.both"),
+        ),
+    ),
+    Question(
+        "clamps",
+        "A clamp keeps the KL from overflowing: what else does it do?",
+        "Beyond it a loss has no gradient: the pull stops where the policy is farthest. Here it is "
+        "±1 on the log-ratio, tighter than any library's, as the model has no token beyond ±20.",
+        "k2 or rho_k3 without a clamp of the value; bound the log-ratio at 20, not the estimate",
+        (
+            _of("k3.loss"),
+            _of("k3.loss", clamp=Clamp(1.0, None)),
+            _of("k1.reward"),
+            _of("k1.reward", clamp=Clamp(1.0, None)),
+        ),
+        estimator="k3",
+    ),
+    Question(
+        "same-settings",
+        "The same settings, other curves in another library?",
+        "A KL in the reward is charged to the whole response (verl, SkyRL), to the token and those "
+        "before it (OpenRLHF), or to its own token (Prime-RL): one name, three gradients.",
+        "orch compare --configs for two libraries' launches; k1_to_go where one may choose",
+        (
+            _of("k1.reward"),
+            _of("k1_to_go.reward"),
+            _of("k1.reward", charge="token"),
+            _of("k1.reward", centring="same_batch_mean", group_size=8),
+        ),
+        estimator="k1",
+    ),
+    Question(
+        "collapse",
+        "Is it the KL that collapses the run?",
+        "k1 in the loss pulls nowhere on-policy, and away from its samples off-policy; k3 in the "
+        "reward is no KL. The paper saw the first collapse with four updates a batch, "
+        "the second on-policy.",
+        "k1 in the reward; rho_k3 in the loss off-policy",
+        (
+            _of("k1.loss"),
+            _of("k1.loss", False),
+            _of("k3.reward"),
+            _of("k3.reward", False),
+            _of("k1.reward", False),
+        ),
+        estimator="k1",
+    ),
+    Question(
+        "moving-reference",
+        "What does a reset or an average of the reference policy (EMA) leave of the KL?",
+        "The pull is towards where the reference is now: after a reset it is zero, and the sampler "
+        "as the reference holds back one update, not the run.",
+        "a frozen reference where β is to bound the whole run (experiments/reference_reset.yaml)",
+        more=_moving,
+    ),
+    Question(
+        "logged-kl",
+        "What does the logged KL mean?",
+        "The means of k1 and k3 are the KL, those of k2 and abs are not; k3 is never negative, and "
+        "its deviation is not always smaller.",
+        "the mean of k1 over responses, or of full, which has no noise of the token",
+        more=_logged,
+    ),
+    Question(
+        "which-beta",
+        "Which β?",
+        "The optimum of E[R] - β KL, for a reward of 0 or 1, takes a prompt's success rate p to "
+        "sigmoid(logit p + 1/β): exact for one right answer, whatever the model.",
+        "the largest β whose column holds the accuracy that is asked for; orch tune searches it",
+        more=_betas,
+    ),
+    Question(
+        "gspo+k3",
+        "GSPO's ratio on k3: which objective is that?",
+        "None with a name: the geometric mean gives a token the estimates of all others, over T.",
+        "the token ratio on the KL, whatever the policy loss has; or the product over the sequence",
+        (
+            _of("rho_k3.loss", ratio="sequence_mean"),
+            _of("rho_k3.loss", False, ratio="sequence_mean"),
+            _of("rho_k3.loss", False),
+            _of("rho_k3.loss", False, ratio="sequence"),
+        ),
+        clips,
+        estimator="rho_k3",
+    ),
+    Question(
+        "group-std",
+        "GRPO divides by the group's standard deviation: what does that make of β?",
+        "It divides the reward and not a KL in the loss, whose β counts by the deviation: less on "
+        "hard and easy prompts. A KL in the reward is divided too; in groups of equal rewards it "
+        "alone is scaled to unit deviation, whatever β.",
+        "dr_grpo or rloo, which do not divide",
+        more=difficulties,
+    ),
+)
+QUESTIONS = {question.name: question for question in _ALL}
+"""By name: ten by rank in the review, then GSPO's and GRPO's."""

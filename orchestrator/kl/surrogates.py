@@ -1,0 +1,212 @@
+"""Surrogates as numbers: by how much what surrounds a KL term rescales its beta.
+
+beta is a price: KL against task reward. A clip, a truncated importance weight or a division by the
+group's deviation changes the force of the one and not of the other, or of both by other factors.
+`forces` computes both forces exactly, over every sequence of the laboratory's model, with three
+policies: the policy, the proximal one (the trainer's own old policy, to which ratios are) and the
+engine that wrote the samples (quantised, other kernels, stale). `group_std` gives the factor of a
+division by the deviation of a group's rewards, per difficulty of the prompt.
+"""
+
+from dataclasses import dataclass
+from math import comb, inf, sqrt
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import entry
+from orchestrator.kl.estimators import slope
+from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
+from orchestrator.settings import Placement
+
+Ratio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
+"""The weight of the policy loss, of policy over proximal: the token's; the token's, clipped as PPO
+does; the token's, bounded without loss of its gradient (CISPO); the geometric mean over the
+sequence, clipped (GSPO); or none."""
+
+Correction = Literal["none", "tis_token", "tis_sequence", "mis_token", "mis_sequence", "geometric"]
+"""The weight for the engine's mismatch, of proximal over engine: none; truncated, of the token or
+of the sequence (TIS); the same, zero instead of truncated (MIS; of tokens with a lower bound, it is
+IcePop); or 1 where the geometric mean over the sequence is within bounds, else 0."""
+
+
+class ThreePolicies(NamedTuple):
+    """Who acts in an update of T tokens."""
+
+    policy: ToyPolicy
+    proximal: ToyPolicy
+    engine: ToyPolicy
+    reference: ToyPolicy
+    num_tokens: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """How a policy loss weights its samples."""
+
+    ratio: Ratio = "token"
+    low: float = 0.2
+    high: float = 0.2
+    """The clip: ratios stay within [1 - low, 1 + high]."""
+    correction: Correction = "none"
+    least: float = 0.0
+    most: float = 2.0
+    """Bounds of the correction."""
+    corrects_kl: bool = False
+    """Whether the correction multiplies a KL in the loss too."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least < self.most:
+            raise LaboratoryError(
+                f"a correction has bounds 0 <= least < most, got {self.least:g} and {self.most:g}"
+            )
+
+
+class Force(NamedTuple):
+    """An expected gradient beside the true one."""
+
+    pull: float
+    """Its length along the true one, in lengths of that."""
+    off: float
+    """Its distance from the true one, in lengths of that."""
+
+
+class Forces(NamedTuple):
+    """What drives an update."""
+
+    reward: Force
+    """Beside the gradient of the policy's expected task reward."""
+    kl: Force
+    """Beside the gradient of the sequence-level reverse KL."""
+
+    @property
+    def beta_factor(self) -> float:
+        """Return the effective beta over the beta that is set."""
+        return self.kl.pull / self.reward.pull
+
+
+MISMATCH = ThreePolicies(
+    ToyPolicy(0.3, -0.02), ToyPolicy(0.25, -0.015), ToyPolicy(0.1, 0.01), ToyPolicy(0.0, 0.0)
+)
+"""An update that is a few steps from its proximal policy, whose engine samples another one."""
+
+FAR_AHEAD = MISMATCH._replace(policy=ToyPolicy(0.6, -0.03), proximal=ToyPolicy(0.1, 0.01))
+"""An update so far from its proximal policy, which sampled, that a clip of 0.2 binds."""
+
+
+def forces(
+    who: ThreePolicies, how: PolicyLoss, estimator: str = "k1", placement: Placement = "reward"
+) -> Forces:
+    """Return the forces of the task reward and of a KL term, to first order in beta.
+
+    The task reward is 1 where more than half the tokens are ones; its baseline is its mean. A KL in
+    the reward is the proximal policy's, without its mean; the clip asks for the sign of the task
+    reward's advantage. A KL in the loss is the policy's, with rho forms' ratio to the proximal one.
+    Raise LaboratoryError for an estimator over the vocabulary.
+    """
+    form = entry(estimator)
+    if not form.is_of_a_token:
+        raise LaboratoryError(f"forces are of estimators of a token, got {estimator}: use k1 or k3")
+    batch = Sequences(LabSetting(who.policy, who.reference, who.num_tokens, who.engine))
+    table = tables(batch.setting)
+    logp, logp_ref, logp_engine = (
+        batch.taken(each) for each in (table.logp, table.logp_ref, table.logp_rollout)
+    )
+    logp_old = batch.taken(who.proximal.logp(who.num_tokens))
+    score = batch.taken(table.score)  # [parameters, N, T]
+    own = np.exp(logp.sum(1))
+    reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
+    gained = reward - own @ reward
+    kept = _policy_weight(how, logp - logp_old, gained[:, None])
+    corrected = _correction(how, logp_old - logp_engine)
+    weighted = (score * kept * corrected).sum(2)  # [parameters, N]
+    lag = form.value(logp_old - logp_ref).sum(1)
+    by_kl = np.zeros(len(score))
+    if placement != "loss":
+        by_kl = weighted @ (batch.probability * (lag - batch.probability @ lag))
+    if placement != "reward":
+        x, ratio = logp - logp_ref, np.exp(logp - logp_old)
+        inner = slope(estimator, x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
+        inner = inner * (ratio if form.is_weighted else 1.0)
+        inner = inner * (corrected if how.corrects_kl else 1.0)
+        by_kl = by_kl + (score * inner).sum(2) @ batch.probability
+    whole = score.sum(2)
+    return Forces(
+        _force(weighted @ (batch.probability * gained), whole @ (own * reward)),
+        _force(by_kl, whole @ (own * (logp - logp_ref).sum(1))),
+    )
+
+
+def _force(found: FloatTable, true: FloatTable) -> Force:
+    length = float(true @ true)
+    return Force(float(found @ true) / length, float(np.linalg.norm(found - true)) / sqrt(length))
+
+
+def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -> FloatTable:
+    """Return the factor of each token's score in the policy gradient, [N, T]."""
+    if how.ratio == "none":
+        return np.ones_like(log_ratio)
+    if how.ratio == "gspo":
+        log_ratio = log_ratio.mean(1, keepdims=True) + np.zeros_like(log_ratio)
+    ratio = np.exp(log_ratio)
+    if how.ratio == "cispo":
+        return np.asarray(np.clip(ratio, 1 - how.low, 1 + how.high))
+    if how.ratio == "token":
+        return np.asarray(ratio)
+    cut = np.where(gained > 0, ratio > 1 + how.high, ratio < 1 - how.low)
+    return np.where(cut, 0.0, ratio)
+
+
+def _correction(how: PolicyLoss, log_ratio: FloatTable) -> FloatTable:
+    """Return the factor of each token for the engine's mismatch, [N, T] or [N, 1]."""
+    if how.correction == "none":
+        return np.ones_like(log_ratio)
+    if how.correction == "geometric":
+        mean = np.exp(log_ratio.mean(1, keepdims=True))
+        return np.asarray((mean >= how.least) & (mean <= how.most), float)
+    if how.correction.endswith("sequence"):
+        log_ratio = log_ratio.sum(1, keepdims=True)
+    weight = np.exp(log_ratio)
+    if how.correction.startswith("tis"):
+        return np.minimum(weight, how.most)
+    return np.where((weight >= how.least) & (weight <= how.most), weight, 0.0)
+
+
+class GroupStd(NamedTuple):
+    """The effect of dividing a group's rewards of 0 and 1 by their standard deviation."""
+
+    reward: float
+    """The factor on the gradient of the prompt's success rate."""
+    beta_in_loss: float
+    """Effective beta over beta of a KL in the loss, which is not divided."""
+    beta_in_reward: float
+    """The same of a KL in the reward that does not depend on success, in groups of unequal
+    rewards, as beta goes to 0."""
+    equal: float
+    """The share of groups with equal rewards: there a KL in the reward is scaled to unit
+    deviation, whatever beta, and one in the loss stands alone."""
+
+
+def group_std(success: float, group_size: int) -> GroupStd:
+    """Return the exact factors for a prompt that is solved with probability `success`.
+
+    The deviation is the unbiased one (verl 0.9.1 compute_grpo_outcome_advantage; TRL 1.16.0), no
+    epsilon. The baseline is the mean of the whole group. Raise LaboratoryError for a probability
+    outside (0, 1) or a group below 2.
+    """
+    p, n = success, group_size
+    if not 0 < p < 1 or n < 2:
+        raise LaboratoryError(f"success must be in (0, 1) and the group 2 or more, got {p:g}, {n}")
+    reward = divided = 0.0
+    for k in range(1, n):
+        chance = comb(n, k) * p**k * (1 - p) ** (n - k)
+        deviation = sqrt(k * (n - k) / (n * (n - 1)))
+        reward += chance * k * (n - k) / (n * n * deviation)
+        divided += chance * (1 - 1 / n) / deviation
+    reward /= p * (1 - p)
+    return GroupStd(reward, 1 / reward, divided / reward, p**n + (1 - p) ** n)
+
+
+UNBOUNDED = inf
+"""The `most` of a correction that truncates nothing."""

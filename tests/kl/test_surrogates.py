@@ -1,0 +1,97 @@
+"""Surrogates: against the laboratory, groups written out, and policies that agree."""
+
+from itertools import product
+from math import sqrt
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.laboratory import LabSetting, exact
+from orchestrator.kl.objectives import gradients
+from orchestrator.kl.surrogates import (
+    MISMATCH,
+    UNBOUNDED,
+    Correction,
+    PolicyLoss,
+    Ratio,
+    forces,
+    group_std,
+)
+
+P = MISMATCH.policy
+
+
+@pytest.mark.parametrize("ratio", get_args(Ratio))
+@pytest.mark.parametrize("correction", get_args(Correction))
+def test_where_all_policies_agree_nothing_is_rescaled(ratio: Any, correction: Any) -> None:
+    same = MISMATCH._replace(proximal=P, engine=P)
+    found = forces(same, PolicyLoss(ratio, correction=correction))
+    assert found.reward == pytest.approx((1, 0), abs=1e-12)
+    assert found.kl == pytest.approx((1, 0), abs=1e-12)
+    assert found.beta_factor == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("label", ["k1.loss", "k3.loss", "rho_k3.loss", "sg_rho_k2.loss"])
+def test_two_policies_are_the_laboratorys(label: str) -> None:
+    """The proximal policy is the engine; the dynamic programme gives the gradient."""
+    two = MISMATCH._replace(proximal=MISMATCH.engine)
+    setting = LabSetting(P, two.reference, two.num_tokens, two.engine)
+    estimator = label.removesuffix(".loss")
+    mean = exact(setting, [KlConfiguration(estimator, "loss")]).mean[0]
+    true = gradients(setting)["sequence_reverse_kl"]
+    found = forces(two, PolicyLoss(), estimator, "loss").kl
+    assert found.pull == pytest.approx(mean @ true / (true @ true), rel=1e-10)
+    assert found.off == pytest.approx(np.linalg.norm(mean - true) / np.linalg.norm(true), rel=1e-9)
+
+
+def test_the_whole_weight_of_a_sequence_is_exact_and_truncating_it_is_not() -> None:
+    own = MISMATCH._replace(proximal=P)
+    whole = PolicyLoss("none", correction="tis_sequence", most=UNBOUNDED)
+    assert forces(own, whole).reward.off < 1e-12
+    for correction in ("tis_sequence", "mis_sequence", "tis_token", "none"):
+        how = PolicyLoss("none", correction=correction, most=1.2)
+        assert forces(own, how).reward.off > 1e-3, correction
+
+
+def test_a_correction_of_the_policy_loss_alone_changes_beta() -> None:
+    how = {"correction": "mis_token", "most": 1.05}
+    alone, both = (
+        forces(MISMATCH, PolicyLoss(**how, corrects_kl=each), "k2", "loss")  # type: ignore[arg-type]
+        for each in (False, True)
+    )
+    assert alone.reward == both.reward
+    assert alone.beta_factor > 1.05 * both.beta_factor
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+def test_the_group_deviation_equals_groups_written_out(p: float) -> None:
+    """One token, success or not; d p by the score (y - p), and a KL that knows nothing of it."""
+    n, found = 4, group_std(p, 4)
+    by_reward = by_kl = equal = 0.0
+    for rewards in product((0, 1), repeat=n):
+        chance = float(np.prod([p if r else 1 - p for r in rewards]))
+        mean = sum(rewards) / n
+        deviation = sqrt(sum((r - mean) ** 2 for r in rewards) / (n - 1))
+        if deviation == 0:
+            equal += chance
+            continue
+        by_reward += chance * sum((r - mean) / deviation * (r - p) for r in rewards) / n
+        for signs in product((-1, 1), repeat=n):  # KL and score of one more coin, independent
+            middle = sum(signs) / n
+            by_kl += chance / 2**n * sum((z - middle) / deviation * z for z in signs) / n
+    assert found.reward == pytest.approx(by_reward / (p * (1 - p)), rel=1e-12)
+    assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
+    assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
+    assert found.equal == pytest.approx(equal, rel=1e-12)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(LaboratoryError, match=r"success must be in \(0, 1\)"):
+        group_std(1.0, 8)
+    with pytest.raises(LaboratoryError, match="least < most"):
+        PolicyLoss(least=3.0, most=2.0)
+    with pytest.raises(LaboratoryError, match="use k1 or k3"):
+        forces(MISMATCH, PolicyLoss(), "full", "loss")
