@@ -31,5 +31,5 @@ def audit(
     """
     from orchestrator.audit.pipeline import findings
 
-    beside = {} if files is None else files  # Beside has no length
-    return findings(text, name, beside, versions or {})
+    neighbours = {} if files is None else files  # Beside has no length
+    return findings(text, name, neighbours, versions or {})

@@ -60,7 +60,9 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
     values: dict[str, Given] = {}
     builds_on: list[str] = []
     for path, scalar in scalars(node):
-        if not path.startswith("defaults."):
+        if path == "defaults":
+            builds_on.append(scalar.value)
+        elif not path.startswith("defaults."):
             text = scalar.value if scalar.value or scalar.style else "null"
             values[path] = Given(text, (scalar.start_mark.line + 1,))
         elif scalar.value != "_self_":

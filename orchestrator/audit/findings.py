@@ -1,18 +1,20 @@
 """The findings of an audit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.audit.key_check import KeyFinding
+from orchestrator.audit.surroundings import Effect, EffectiveBeta
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
-    Edit,
     Inactive,
     InLoss,
     InReward,
+    LaunchChange,
     ReadSetting,
     Rule,
+    TrainingRegime,
 )
 
 
@@ -44,13 +46,21 @@ class AuditFinding:
     rules: tuple[Rule, ...] = ()
     measured: str = ""
     """The laboratory's gradient of this term."""
-    change: tuple[Edit, ...] = ()
+    changes: tuple[LaunchChange, ...] = ()
+    """Changes of the launch. `orchestrator.audit.audit` leaves the one that was read again and is
+    not criticised, if there is a problem."""
     change_note: str = ""
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    regime: str = ""
-    """The regime (on-policy or not), and the term's effect off-policy."""
-    off_policy: bool = False
+    regime: TrainingRegime = field(default_factory=lambda: TrainingRegime(None, "not known"))
+    """Whether it learns from samples of the policy that it updates, and why."""
+    term_verdict: AuditVerdict = "undetermined"
+    """The verdict on the KL terms alone, on-policy and without what surrounds them."""
+    otherwise: AuditVerdict | None = None
+    """The verdict off-policy, if the regime is not known and the verdict depends on it."""
+    effects: tuple[Effect, ...] = ()
+    """What surrounds the KL term and what that does to it."""
+    effective_beta: tuple[EffectiveBeta, ...] = ()
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not take as they were meant."""
 
@@ -75,4 +85,15 @@ class AuditFinding:
         )
 
 
-PROBLEMS = frozenset({"zero_mean_noise", "biased_reward", "token_forward_kl", "both"})
+PROBLEMS = frozenset(
+    {
+        "zero_mean_noise",
+        "unlikelihood_of_old_samples",
+        "biased_reward",
+        "rescaled_reverse_kl",
+        "token_forward_kl",
+        "k3_of_old_samples",
+        "both",
+        "other_objective",
+    }
+)

@@ -1,13 +1,100 @@
-"""Write the change to k1 in the reward as a unified diff of the file. The file stays unchanged."""
+"""Choose the smallest change of a launch that is not criticised itself, and write it as a diff.
+
+A change is only offered if the launch with it was read and judged again (`chosen`).
+"""
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from orchestrator.audit.findings import AuditFinding
-from orchestrator.library.launches import Edit
+from orchestrator.audit.findings import PROBLEMS, AuditFinding
+from orchestrator.library.launches import (
+    CommandWord,
+    Edit,
+    Given,
+    Launch,
+    LaunchChange,
+)
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
+
+
+def chosen(
+    finding: AuditFinding, launch: Launch, judged: Callable[[Launch], AuditFinding | None]
+) -> LaunchChange | None:
+    """Return the first change after which the KL term is not criticised, or None.
+
+    `judged` reads and judges a launch. The change says what else it changes.
+    """
+    criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
+    if finding.verdict == "undetermined" or not criticised:
+        return None
+    for change in finding.changes:
+        if not change.edits:
+            continue
+        after = judged(applied(launch, change.edits))
+        if after is None or after.contradictions or not _regularises(after):
+            continue
+        return replace(change, also="; ".join([*_differences(finding, after, change)]))
+    return None
+
+
+def _regularises(after: AuditFinding) -> bool:
+    """Return True if a launch keeps the policy near the reference policy, in every regime."""
+    names = {after.verdict, after.otherwise or after.verdict}
+    return not names & (PROBLEMS | {"no_kl", "undetermined", "rollout_policy_kl_only"})
+
+
+def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange) -> Iterator[str]:
+    """Yield what a change does besides reaching its objective, a sentence each."""
+    was, now = before.kl_in_loss.active, after.kl_in_loss.active
+    if now != was and after.kl_in_reward.active != before.kl_in_reward.active:
+        where = "from the reward to the loss" if now else "from the loss to the reward"
+        yield f"the KL moves {where}"
+    old, new = before.effective_beta, after.effective_beta
+    if old and new and (old[0].text != new[0].text):
+        yield f"effective β becomes {new[0].text} (it was {old[0].text})"
+    if change.also:
+        yield change.also
+
+
+def applied(launch: Launch, edits: Sequence[Edit]) -> Launch:
+    """Return a launch with the edits made in its words, or in its last configuration file."""
+    words, documents = list(launch.words), list(launch.documents)
+    for edit in edits:
+        if edit.text is None or edit.text.startswith("--"):
+            words = _without(words, edit.key)
+            name, _, value = (edit.text or "").partition(" ")
+            added = [name, *([value] if value else [])] if edit.text else []
+            words += [CommandWord(each, edit.lines) for each in added]
+        elif launch.words and " = " not in edit.text:
+            words = [each for each in words if each.text.lstrip("+").partition("=")[0] != edit.key]
+            words.append(CommandWord(edit.text, edit.lines))
+        elif documents:
+            value = edit.text.partition("=")[2].strip()
+            last = documents[-1]
+            values = {**last.values, edit.key: Given(value, edit.lines)}
+            documents[-1] = replace(last, values=values)
+    return replace(launch, words=tuple(words), documents=tuple(documents))
+
+
+def _without(words: Sequence[CommandWord], key: str) -> list[CommandWord]:
+    """Return the words without a flag and its value."""
+    kept: list[CommandWord] = []
+    dropping = False
+    for word in words:
+        if word.text.startswith("--"):
+            flag = word.text.partition("=")[0].lstrip("-")
+            dropping = flag.replace("-", "_") == key.replace("-", "_")
+            if dropping:
+                dropping = "=" not in word.text
+                continue
+        elif dropping:
+            dropping = False
+            continue
+        kept.append(word)
+    return kept
 
 
 def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
@@ -18,7 +105,7 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     for finding in findings:
         if not finding.problem:
             continue
-        for edit in finding.change:
+        for edit in (edit for change in finding.changes for edit in change.edits):
             mark = (edit.key, edit.lines, edit.text, 0 if edit.lines else finding.line)
             if mark in done:
                 continue
@@ -47,7 +134,7 @@ def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
 
 
 def _replace(lines: list[str], number: int, edit: Edit) -> bool:
-    """Change the value of a key on the line that has it. Return True if that was possible."""
+    """LaunchChange the value of a key on the line that has it. Return True if that was possible."""
     if not 0 < number <= len(lines):
         return False
     line = lines[number - 1]
@@ -104,6 +191,11 @@ def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool
         for number in setting.lines if section == parent else ():
             line = lines[number - 1] if 0 < number <= len(lines) else ""
             head = re.match(rf"""([ \t]*)(["']?){re.escape(name)}\2[ \t]*:""", line)
+            inline = re.search(rf"""(["']){re.escape(name)}\1[ \t]*:""", line)
+            if head is None and inline is not None:
+                added = f"{inline[1]}{last}{inline[1]}: {_python(value)}, "
+                lines[number - 1] = f"{line[: inline.start()]}{added}{line[inline.start() :]}"
+                return True
             if head is None:
                 continue
             quote = head[2]

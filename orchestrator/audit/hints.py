@@ -13,19 +13,38 @@ SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
 """Words of launches of several libraries."""
 STARTS = re.compile(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh")
 """Text that starts a program."""
+UNREAD = {
+    "LLaMA-Factory": r"\bllamafactory-cli\b|\bllamafactory\b|\bsrc/train\.py\b[^\n]*--stage\b",
+    "trlx": r"\bimport trlx\b|\bfrom trlx\b|\btrlx\.train\(",
+    "DeepSpeed-Chat": r"step3_rlhf_finetuning|--actor_zero_stage\b|DeepSpeedPPOTrainer",
+    "NeMo-Aligner": r"nemo_aligner|NeMo-Aligner|train_gpt_(?:ppo|reinforce|dpo)\w*\.py",
+    "torchtune": r"\btune run\b[^\n]*(?:grpo|ppo)",
+    "RL2": r"\bRL2\.trainer\.",
+    "XTuner": r"\bxtuner (?:train|rl)\b|\bxtuner/v1/train",
+    "RAGEN": r"\bragen[./]\w|--config-name[= ]_\d_\w+",
+    "Axolotl": r"\baxolotl (?:train|preprocess)\b|\baxolotl\.cli\.",
+    "rLLM": r"\brllm\.train(?:er)?\.",
+    "ReaLHF": r"\brealhf\.apps\.",
+}
+"""Trainers whose launches orch does not read -> the text by which one is recognised."""
 
 
 @cache
 def marks() -> dict[str, ReleaseMarks]:
-    """Return the marks of every backend whose launches can be read, by its name."""
-    backends = (plugins.load(name) for name in plugins.names())
-    return {each.name: each.release_marks for each in backends if each.release_marks is not None}
+    """Return the marks of every library whose launches can be read, by its name."""
+    readers = (plugins.load_reader(name) for name in plugins.readers())
+    return {each.name: each.release_marks for each in readers if each.release_marks is not None}
 
 
 def titles() -> str:
     """Return the libraries whose launches can be read, as a list in words."""
-    *others, last = (plugins.load(name).title for name in marks())
+    *others, last = (plugins.load_reader(name).title for name in marks())
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def unread(text: str) -> str:
+    """Return the trainer that a text launches and orch does not read; empty if none is known."""
+    return next((name for name, mark in UNREAD.items() if re.search(mark, text)), "")
 
 
 @cache
@@ -36,3 +55,9 @@ def _hint() -> re.Pattern[str]:
 def may_launch(text: str) -> bool:
     """Return True if a text may hold a launch."""
     return _hint().search(text) is not None
+
+
+@cache
+def configuration_classes() -> frozenset[str]:
+    """Return the classes whose keyword arguments are some library's configuration."""
+    return frozenset(name for each in marks().values() for name in each.configuration_classes)

@@ -1,9 +1,11 @@
 """Turn a library's reading of a launch into a verdict, with the laboratory's table."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.key_check import KeyFinding, key_findings
+from orchestrator.audit.surroundings import effective_betas, effects, is_rescaled
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.library.launches import (
@@ -16,11 +18,18 @@ from orchestrator.library.launches import (
     LaunchReading,
     ReadSetting,
 )
-from orchestrator.settings import AdvantageEstimator, Kl, Placement
+from orchestrator.settings import Kl, Placement
 
-Judgement = tuple[AuditVerdict, str, GradientVerdict | None]
-"""The verdict, why, and what the laboratory has measured of the term."""
-_IN_LOSS: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
+
+class Judgement(NamedTuple):
+    """A verdict on the KL of a launch in one regime, why, and the laboratory's measurements."""
+
+    name: AuditVerdict
+    why: str
+    measured: GradientVerdict | None = None
+
+
+_OF_KIND: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
     ObjectiveKind.ZERO: (
         "zero_mean_noise",
         "its gradient is zero in expectation: it adds noise and regularises nothing",
@@ -38,22 +47,42 @@ _IN_LOSS: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
         "the gradient of the sequence's reverse KL",
     ),
 }
-_ADVANTAGES: dict[str, AdvantageEstimator] = {
-    "rloo": "rloo",
-    "grpo": "grpo",
-    "group_norm": "grpo",
-    "dr_grpo": "dr_grpo",
+_OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
+    "sampled_k1": (
+        "unlikelihood_of_old_samples",
+        "it makes the rollout policy's samples less likely, whatever the reference policy",
+    ),
+    "sampled_k2": (
+        "k2_of_old_samples",
+        "the gradient of the mean of k2 over old samples, near that of each token's reverse KL",
+    ),
+    "sampled_k3": (
+        "k3_of_old_samples",
+        "the gradient of the mean of k3 over old samples, near that of each token's forward KL",
+    ),
 }
+"""Objectives of old samples, by the catalogue's key of the only candidate."""
+_SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
+"""Keys of PPO's surrogates of the sequence reverse KL."""
+LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
+"""What the numbers of the laboratory's off-policy rows are for (kl/derivation.py: NEAR)."""
 _NOTHING_TO_CHANGE = ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
 MOST_NAMED = 3
 """Keys that one sentence names."""
 
 
 def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
-    """Return the finding: the verdict, its reasons, and the measurements."""
-    name, why, measured = _judgement(reading)
-    if launch.cut_off is not None and any("kl" in flag.lower() for flag in launch.cut_off[1]):
-        why += f" (its KL flags from line {launch.cut_off[0]} on are cut off: see the conflict)"
+    """Return the finding: the verdict of the launch's regime, its reasons, the measurements."""
+    on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
+    chosen = old if reading.regime.on_policy is False else on
+    depends = reading.regime.on_policy is None and (on.name, on.measured) != (
+        old.name,
+        old.measured,
+    )
+    why = chosen.why
+    cut = launch.cut_off
+    if cut is not None and not cut.refused and any("kl" in flag.lower() for flag in cut.flags):
+        why += f" (its KL flags from line {cut.line} on are cut off: see the conflict)"
     contradictions = tuple(_contradictions(reading, launch))
     wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
     cited: list[ReadSetting | AuditNote | Inactive | KeyFinding] = [
@@ -62,9 +91,18 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         *reading.inactive,
         *wrong_keys,
     ]
-    regime = _off_policy_summary(reading) if measured is not None else ""
-    off_policy = bool(regime) and reading.regime.on_policy is False
-    keep = name in _NOTHING_TO_CHANGE and not contradictions
+    has_kl = chosen.name not in ("no_kl", "undetermined")
+    assumes = dict.fromkeys(
+        (
+            *reading.assumes,
+            *launch.caveats,
+            *_mended(launch),
+            *_assumed(wrong_keys),
+            *(_unread(reading) if has_kl else ()),
+            *_without_a_table(reading),
+            *([_if_old(reading, old)] if depends else ()),
+        )
+    )
     return AuditFinding(
         file=file,
         line=launch.line,
@@ -81,30 +119,58 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         group_size=reading.group_size,
         inactive_flags=reading.inactive,
         contradictions=contradictions,
-        verdict=name,
+        verdict=chosen.name,
         why=why,
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
         rollout_kl=reading.rollout_kl,
         settings=reading.settings,
         rules=reading.rules,
-        measured="" if measured is None else f"{measured.summary}. {measured.bias.text}",
-        change=() if keep else reading.change,
+        measured=_measurement(chosen, on_policy=chosen is on),
+        changes=reading.changes,
         change_note=reading.change_note,
-        assumes=tuple(
-            dict.fromkeys(
-                (
-                    *reading.assumes,
-                    *launch.caveats,
-                    *_assumed(wrong_keys),
-                    *([] if off_policy or not regime else [regime]),
-                )
-            )
-        ),
-        notes=() if measured is None else tuple(measured.notes),
-        regime=regime if off_policy else "",
-        off_policy=off_policy,
+        assumes=tuple(assumes),
+        notes=() if chosen.measured is None else tuple(chosen.measured.notes),
+        regime=reading.regime,
+        term_verdict=_term(reading).name,
+        otherwise=old.name if depends else None,
+        effects=effects(reading),
+        effective_beta=effective_betas(reading),
         key_findings=wrong_keys,
     )
+
+
+def _unread(reading: LaunchReading) -> tuple[str, ...]:
+    """Return the assumptions on what surrounds the KL term."""
+    if reading.surroundings is not None:
+        return reading.surroundings.unread
+    if reading.decided is not None or reading.rollout_kl is not None:
+        return ()
+    return ("the advantage and the loss around the KL leave it as it is: orch does not read them",)
+
+
+def _without_a_table(reading: LaunchReading) -> Iterator[str]:
+    """Yield the assumption of a release whose own keys orch does not have."""
+    held = reading.held
+    if held is None or not held.exact:
+        name = f"{reading.library} {reading.version}"
+        yield f"{name} has the keys and defaults of the releases that orch has a table of"
+
+
+def _ratio(reading: LaunchReading) -> str | None:
+    """Return the importance ratio of the policy loss, or None if it is not known."""
+    return None if reading.surroundings is None else reading.surroundings.ratio
+
+
+def _if_old(reading: LaunchReading, old: Judgement) -> str:
+    return f"training is on-policy ({reading.regime.why}). Off-policy: {old.name}, for {old.why}"
+
+
+def _measurement(chosen: Judgement, *, on_policy: bool) -> str:
+    """Return the laboratory's numbers in a sentence, with the setting they were computed in."""
+    if chosen.measured is None:
+        return ""
+    where = "" if on_policy else f" (computed for {LABORATORY})"
+    return f"{chosen.measured.summary}. {chosen.measured.bias.text}{where}"
 
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
@@ -119,14 +185,25 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
         text = f"a KL in the loss is asked for, and {reading.no_gradient}"
         yield AuditNote(text, tuple(lines))
-    if launch.cut_off is not None:
-        line, flags = launch.cut_off
-        named = ", ".join([flag for flag in flags if "kl" in flag.lower()][:MOST_NAMED])
+    cut = launch.cut_off
+    if cut is not None and cut.refused:
         text = (
-            f"the command ends before line {line}: a comment, or a blank after the `\\`, breaks "
-            "its continuation, and the flags that follow are not handed to it"
+            f"a blank after the `\\` before line {cut.line} is handed to the program as a word, "
+            "which it refuses: as it stands, nothing starts"
         )
-        yield AuditNote(f"{text} ({named} among them)" if named else text, (line,))
+        yield AuditNote(text, (cut.line,))
+    elif cut is not None:
+        named = ", ".join([flag for flag in cut.flags if "kl" in flag.lower()][:MOST_NAMED])
+        text = (
+            f"the command ends before line {cut.line}: a comment breaks its continuation, and the "
+            "flags that follow are not handed to it"
+        )
+        yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
+
+
+def _mended(launch: Launch) -> Iterator[str]:
+    if launch.cut_off is not None and launch.cut_off.refused:
+        yield f"the blank after the `\\` before line {launch.cut_off.line} is taken out"
 
 
 def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
@@ -139,36 +216,52 @@ def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
             f"{named}{more}: not keys of this release; a fork that has them leaves the KL as "
             "the library has it"
         )
-    refused = [each.key for each in wrong_keys if each.consequence not in ("unknown", "is ignored")]
+    refused = [each.key for each in wrong_keys if each.consequence == "would not start"]
     if refused:
-        yield f"the launch is read as if {', '.join(refused[:MOST_NAMED])} were not in the way"
+        yield f"{', '.join(refused[:MOST_NAMED])}, which the release refuses, left out"
+    texts = [each.key for each in wrong_keys if each.consequence == "means something else"]
+    if texts:
+        yield f"{', '.join(texts[:MOST_NAMED])} counts as what it says, and not as what was meant"
 
 
-def _judgement(reading: LaunchReading) -> Judgement:
+def _judgement(reading: LaunchReading, *, on_policy: bool) -> Judgement:
+    """Return the verdict of a regime, with what divides the KL taken into account."""
+    judgement = _term(reading, on_policy=on_policy)
+    if judgement.name in ("unbiased_reverse_kl", "surrogate_reverse_kl") and is_rescaled(reading):
+        why = (
+            f"{judgement.why}, but divided by the standard deviation of its group, the KL "
+            "included: each prompt has a β of its own"
+        )
+        return Judgement("rescaled_reverse_kl", why)
+    return judgement
+
+
+def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
+    """Return the verdict on the KL terms alone, without what surrounds them."""
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
-        return "undetermined", "; ".join(reading.unknown), None
+        return Judgement("undetermined", "; ".join(reading.unknown))
     if reading.decided is not None:
-        return *reading.decided, None
+        return Judgement(*reading.decided)
     if reward.active and loss.active and not reading.no_gradient:
-        return _both(reading)
+        return _both(reading, on_policy=on_policy)
     if reward.active:
-        return _in_reward(reading)
+        return _in_reward(reading, on_policy=on_policy)
     if loss.active and reading.no_gradient:
         why = (
             f"{loss.estimator} stands in the loss with β = {loss.beta:g}, but without gradient: "
             f"{reading.no_gradient}. The policy is not regularised"
         )
-        return "no_kl", why, None
+        return Judgement("no_kl", why)
     if loss.active:
-        return _in_loss(reading)
+        return _in_loss(reading, on_policy=on_policy)
     if reading.rollout_kl:
         why = (
             f"its only KL is to the policy that sampled (weight {reading.rollout_kl:g}); nothing "
             "keeps the policy near a reference policy"
         )
-        return "rollout_policy_kl_only", why, None
-    return "no_kl", _no_kl(reward, loss), None
+        return Judgement("rollout_policy_kl_only", why)
+    return Judgement("no_kl", _no_kl(reward, loss))
 
 
 def _no_kl(reward: InReward, loss: InLoss) -> str:
@@ -178,69 +271,76 @@ def _no_kl(reward: InReward, loss: InLoss) -> str:
     return "no KL term is switched on: nothing keeps the policy near a reference policy"
 
 
-def _in_reward(reading: LaunchReading) -> Judgement:
+def _in_reward(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     term = reading.in_reward
-    measured = _measure(reading, term, "reward")
+    measured = _measure(term, "reward", on_policy=on_policy)
     text = f"{term.estimator} in the reward, β = {term.beta:g}"
     if measured.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
-        return "unbiased_reverse_kl", f"{text}: the gradient of the sequence's reverse KL", measured
+        why = f"{text}: the gradient of the sequence's reverse KL"
+        return Judgement("unbiased_reverse_kl", why, measured)
+    if any(key in _SURROGATES for _, key in measured.terms):
+        if _ratio(reading) != "token":
+            unknown = _ratio(reading) is None
+            how = (
+                "with a ratio that is not known" if unknown else "without PPO's ratio of each token"
+            )
+            why = (
+                f"{text}, from old samples ({reading.regime.why}): a policy gradient of the "
+                f"reverse KL {how}; the laboratory has no number for it"
+            )
+            return Judgement("surrogate_reverse_kl", why)
+        why = (
+            f"{text}, from old samples ({reading.regime.why}): PPO's surrogate of the sequence's "
+            "reverse KL, whose bias goes to zero with the lag"
+        )
+        return Judgement("surrogate_reverse_kl", why, measured)
     why = f"{text}: the policy gradient of that reward is not the gradient of the reverse KL"
-    return "biased_reward", why, measured
-
-
-def _in_loss(reading: LaunchReading) -> Judgement:
-    term = reading.in_loss
-    measured = _measure(reading, term, "loss")
-    unnamed: tuple[AuditVerdict, str] = (
-        "undetermined",
-        f"{measured.summary}; the list of verdicts has no name for it",
+    return Judgement(
+        "biased_reward", why, measured if on_policy or _ratio(reading) == "token" else None
     )
-    name, words = _IN_LOSS.get(measured.objective, unnamed)
-    return name, f"{_estimator_of(term)} in the loss, β = {term.beta:g}: {words}", measured
 
 
-def _both(reading: LaunchReading) -> Judgement:
+def _in_loss(reading: LaunchReading, *, on_policy: bool) -> Judgement:
+    term = reading.in_loss
+    measured = _measure(term, "loss", on_policy=on_policy)
+    text = f"{_estimator_of(term)} in the loss, β = {term.beta:g}"
+    if not on_policy:
+        text += f", from old samples ({reading.regime.why})"
+    keys = [key for _, key in measured.terms]
+    if len(keys) == 1 and keys[0] in _OF_TERM:
+        name, words = _OF_TERM[keys[0]]
+    elif measured.objective in _OF_KIND:
+        name, words = _OF_KIND[measured.objective]
+    else:
+        name, words = "other_objective", measured.summary
+    return Judgement(name, f"{text}: {words}", measured)
+
+
+def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     reward, loss = reading.in_reward, reading.in_loss
     why = (
         f"{reward.estimator} in the reward (β = {reward.beta:g}) and {_estimator_of(loss)} in the "
         f"loss (β = {loss.beta:g}): two KL terms add up"
     )
     measured = None
-    if reward.estimator == loss.estimator and not loss.straight_through:
-        measured = _measure(reading, loss, "reward_and_loss")
-    return "both", why, measured
+    same = reward.estimator == loss.estimator and not (loss.straight_through or loss.weighted)
+    if same and reward.beta == loss.beta and (on_policy or _ratio(reading) == "token"):
+        measured = _measure(loss, "reward_and_loss", on_policy=on_policy)
+    return Judgement("both", why, measured)
 
 
 def _estimator_of(term: InLoss) -> str:
+    if term.weighted:
+        return f"{term.estimator} with k2's gradient times the importance ratio"
     return f"{term.estimator} with k2's gradient" if term.straight_through else str(term.estimator)
 
 
-def _off_policy_summary(reading: LaunchReading) -> str:
-    """Return the effect of the term on old samples; empty if training is on-policy."""
-    regime, reward, loss = reading.regime, reading.in_reward, reading.in_loss
-    if regime.on_policy:
-        return ""
-    term: InReward | InLoss = loss if loss.active and not reading.no_gradient else reward
-    placement: Placement = "loss" if term is loss else "reward"
-    if reward.active and loss.active and not reading.no_gradient:
-        placement = "reward_and_loss"
-    summary = _measure(reading, term, placement, on_policy=False).summary
-    if regime.on_policy is None:
-        return f"training is on-policy ({regime.why}). Otherwise: {summary}"
-    return f"off-policy: {regime.why}. There, {summary}"
-
-
-def _measure(
-    reading: LaunchReading,
-    term: InReward | InLoss,
-    placement: Placement,
-    *,
-    on_policy: bool = True,
-) -> GradientVerdict:
+def _measure(term: InReward | InLoss, placement: Placement, *, on_policy: bool) -> GradientVerdict:
     """Return the laboratory's verdict on a term."""
-    straight = isinstance(term, InLoss) and term.straight_through
-    estimator = f"{term.estimator}+" if straight else str(term.estimator)
+    estimator = str(term.estimator)
+    if isinstance(term, InLoss) and term.weighted:
+        estimator = "sg_rho_k2"
+    elif isinstance(term, InLoss) and term.straight_through:
+        estimator = f"{estimator}+"
     kl = Kl(estimator=estimator, placement=placement, beta=abs(term.beta or 1.0))
-    advantage = _ADVANTAGES.get(reading.advantage_estimator or "", "rloo")
-    group = reading.group_size if (reading.group_size or 0) > 1 else None
-    return verdict(kl, on_policy=on_policy, advantage=advantage, group_size=group)
+    return verdict(kl, on_policy=on_policy)

@@ -4,13 +4,13 @@
                 further keys, and nothing reads them
     structured  a dataclass: unknown keys are refused, with any prefix
     argparse    unknown flags are refused; a flag without a value takes none
-    pydantic    unknown keys of a file are refused
+    pydantic    unknown keys of a file are refused, but for sections that drop them
 
 A key that differs from a known one by a typing slip is a mistake. Any other unknown key may belong
 to a fork. It is no mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -49,7 +49,10 @@ def key_findings(held: HeldKeys) -> Iterator[KeyFinding]:
         given = values[-1]
         if _is_outside(key, given, held):
             continue
-        if held.table.has(_unnumbered(key)) or _is_section(key, held.table.keys):
+        if held.grammar == "structured" and given.mark in ("+", "++"):
+            text = f"{held.name} takes no `{given.mark}`: write {key}=…"
+            yield KeyFinding(key, "would not start", text, given.lines, mistake=held.exact)
+        elif held.table.has(_unnumbered(key)) or _is_section(key, held.table.keys):
             yield from _appended_twice(key, given, held)
             yield from _value_findings(key, given, held)
         else:
@@ -60,9 +63,9 @@ def _is_outside(key: str, given: Given, held: HeldKeys) -> bool:
     """Return True if a key is not part of the trainer's configuration."""
     if given.mark == "~" or UNKNOWN in key or UNSET in key:
         return True
-    return held.grammar == "hydra" and (
-        key.startswith("hydra.") or "/" in key or "@" in key or key in held.own
-    )
+    if key in held.own:
+        return True
+    return held.grammar == "hydra" and (key.startswith("hydra.") or "/" in key or "@" in key)
 
 
 def _unnumbered(key: str) -> str:
@@ -84,19 +87,21 @@ def _sections(keys: frozenset[str]) -> frozenset[str]:
 @cache
 def _leaves(keys: frozenset[str]) -> Mapping[str, str]:
     """Return the key of each last part that only one key has."""
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key in sorted(keys):
         last = key.rpartition(".")[2]
-        found[last] = "" if last in found else key
-    return {last: key for last, key in found.items() if key}
+        leaves[last] = "" if last in leaves else key
+    return {last: key for last, key in leaves.items() if key}
 
 
 def _is_section(key: str, keys: frozenset[str]) -> bool:
     return key in _sections(keys)
 
 
-def closest(key: str, keys: Iterable[str]) -> str:
+def closest(key: str, keys: Collection[str]) -> str:
     """Return the known key that differs only by a typing slip, or an empty text."""
+    if (underscored := key.replace("-", "_")) != key and underscored in keys:
+        return underscored
     slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
     return min(slips)[1] if slips else ""
 
@@ -132,7 +137,8 @@ def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
         meant = _leaves(held.table.keys).get(key.rpartition(".")[2], "")
     hint = f"; did you mean {held.flag}{meant}?" if meant else ""
     consequence: Consequence = "would not start"
-    if held.grammar == "hydra" and (given.mark or key in held.in_files):
+    added = held.grammar == "hydra" and (given.mark or key in held.in_files)
+    if added or (held.ignoring and key.startswith(held.ignoring)):
         consequence = "is ignored"
     other = next((table.version for table in held.others if table.has(_unnumbered(key))), "")
     if other:
@@ -165,34 +171,37 @@ def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
     name = f"{held.flag}{key}"
     taken = table.values.get(key)
     strict = held.grammar != "hydra"
+    loose = taken is not None and set(taken) == {True, False} and not strict
     # Elsewhere the list is a registry, to which a launch's own code may add.
     is_closed = held.grammar in ("argparse", "pydantic")
     if kind == "switch":
         if given.mark == "=" or text.strip().lower() != "true":
-            told = f"{name} takes no value; '{shown(text)[:60]}' is refused"
-            yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
-    elif taken is not None and not all(_is_among(each, taken) for each in _listed(text)):
+            sentence = f"{name} takes no value; '{shown(text)[:60]}' is refused"
+            yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
+    elif taken is not None and not loose and not all(_is_among(t, taken) for t in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
         meant = closest(text, names)
         hint = f"; did you mean {meant}?" if meant else ""
-        told = (
+        sentence = (
             f"{name} of {held.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
             f"not {shown(text)[:60]}{hint}"
         )
         yield KeyFinding(
-            key, "would not start", told, given.lines, mistake=is_closed or bool(meant)
+            key, "would not start", sentence, given.lines, mistake=is_closed or bool(meant)
         )
-    elif (kind == "bool" or _is_switch(held.defaults.get(key, ""))) and not _is_boolean(text):
+    elif (loose or kind == "bool" or _is_switch(held.defaults.get(key, ""))) and not _is_boolean(
+        text
+    ):
         if strict:
-            told = f"{name} is true or false; {shown(text)[:60]} is refused"
-            yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
+            sentence = f"{name} is true or false; {shown(text)[:60]} is refused"
+            yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
         else:
-            told = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
-            yield KeyFinding(key, "means something else", told, given.lines, mistake=True)
+            sentence = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
+            yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
     elif kind in ("int", "float") and strict and not _is_number(text, kind):
-        told = f"{name} of {held.name} is a number ({kind}); {shown(text)[:60]} is refused"
-        yield KeyFinding(key, "would not start", told, given.lines, mistake=True)
+        sentence = f"{name} of {held.name} is a number ({kind}); {shown(text)[:60]} is refused"
+        yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
 
 
 def _is_switch(default: str) -> bool:

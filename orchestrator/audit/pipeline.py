@@ -1,20 +1,27 @@
 """Turn a text into its launches, and the launches into findings."""
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from orchestrator import plugins
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
 from orchestrator.audit.findings import AuditFinding
-from orchestrator.audit.hints import may_launch, titles
+from orchestrator.audit.fix import chosen
+from orchestrator.audit.hints import may_launch, titles, unread
 from orchestrator.audit.judge import judge
 from orchestrator.audit.python import read_python
 from orchestrator.audit.releases import pins
-from orchestrator.library.launches import CommandWord, ConfigDocument, Launch, UnreadableScript
+from orchestrator.library.launches import (
+    CommandWord,
+    ConfigDocument,
+    Launch,
+    LaunchReading,
+    UnreadableScript,
+)
 
 LARGEST = 200_000
 """Characters; the largest launch script seen has 60,000."""
@@ -36,41 +43,66 @@ def findings(
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
     text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
-    found = _followed(_launches(text, name, files))
-    told = dict(pins(text)) | dict(versions)
+    followed = _followed(_launches(text, name, files))
+    releases = dict(pins(text)) | dict(versions)
     answers: list[AuditFinding] = []
-    for launch in found[: 4 * MOST_FINDINGS]:
-        reading = _reading(replace(launch, versions=told))
-        if reading is not None:
-            answers.append(judge(reading, launch, name))
+    for launch in followed[: 4 * MOST_FINDINGS]:
+        finding = _judged(replace(launch, versions=releases, beside=files), name)
+        if finding is not None:
+            answers.append(finding)
     merged = _merged(answers)
+    if not merged and (other := unread(text)):
+        raise UnreadableScript(f"this is {other}; orch does not read it (it reads {titles()})")
     if not merged:
         raise UnreadableScript(
-            f"no launch of {titles()} was found in it" + (" (other commands were)" if found else "")
+            f"no launch of {titles()} was found in it"
+            + (" (other commands were)" if followed else "")
         )
     return merged[:MOST_FINDINGS]
 
 
-def _followed(found: Iterator[Launch]) -> list[Launch]:
+def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
+    """Return the launches of a text, of any library or none. Raise UnreadableScript."""
+    return _followed(_launches(text, name, files))
+
+
+def _followed(started: Iterator[Launch]) -> list[Launch]:
     """Return the launches up to the point where reading fails.
 
     Raise UnreadableScript if there are none before that point.
     """
     launches: list[Launch] = []
     try:
-        for launch in found:
+        for launch in started:
             launches.append(launch)  # noqa: PERF402 - what came before an error is kept
     except UnreadableScript as error:
         if not launches:
             raise
-        told = f"what came before was looked at: {error}"
-        launches = [replace(each, caveats=(*each.caveats, told)) for each in launches]
+        note = f"what came before was looked at: {error}"
+        launches = [replace(each, caveats=(*each.caveats, note)) for each in launches]
     return launches
 
 
-def _reading(launch: Launch) -> Any:
-    for library in plugins.names():
-        reading = plugins.load(library).audit(launch)
+def _judged(launch: Launch, name: str) -> AuditFinding | None:
+    """Return the finding on a launch, with the change that was chosen, or None."""
+    reading = _reading(launch)
+    if reading is None:
+        return None
+    finding = judge(reading, launch, name)
+    change = None
+    if finding.problem:
+
+        def again(changed: Launch) -> AuditFinding | None:
+            reading = _reading(changed)
+            return None if reading is None else judge(reading, changed, name)
+
+        change = chosen(finding, launch, again)
+    return replace(finding, changes=() if change is None else (change,))
+
+
+def _reading(launch: Launch) -> LaunchReading | None:
+    for library in plugins.readers():
+        reading = plugins.load_reader(library).audit(launch)
         if reading is not None:
             return reading
     return None
@@ -107,9 +139,9 @@ def _starts_as_toml(text: str) -> bool:
 def _starts_as_yaml(text: str) -> bool:
     """Return True if the first line with content is a line of YAML."""
     for line in text.splitlines()[:500]:
-        told = line.strip()
-        if told and told != "---" and not told.startswith("#"):
-            return _YAML_FIRST.match(told) is not None
+        stripped = line.strip()
+        if stripped and stripped != "---" and not stripped.startswith("#"):
+            return _YAML_FIRST.match(stripped) is not None
     return False
 
 
@@ -159,7 +191,8 @@ def _elsewhere(document: ConfigDocument) -> ConfigDocument:
 def _named(words: Sequence[CommandWord]) -> Iterator[str]:
     """Yield the files that a command names.
 
-    They are TOML files after `@`, Hydra's --config-name in --config-path, and `config=FILE`.
+    They are TOML files after `@`, Hydra's --config-name in --config-path, `config=FILE` and
+    `--config FILE`.
     """
     folder = name = ""
     for i, word in enumerate(words):
@@ -169,11 +202,13 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
         elif word.text.startswith("@") and word.text.endswith(".toml"):
             yield word.text[1:]
         key, _, value = word.text.partition("=")
-        if key in ("--config-path", "--config-dir", "-cd", "-cp"):
+        if key in ("--config-path", "--config_path", "--config-dir", "-cd", "-cp"):
             folder = (value or following).strip("'\"")
         elif key == "config" and value.endswith((".yaml", ".yml")):
             yield value
-        elif key in ("--config-name", "-cn"):
+        elif key == "--config" and (value or following).endswith((".yaml", ".yml")):
+            yield value or following
+        elif key in ("--config-name", "--config_name", "-cn"):
             name = (value or following).strip("'\"").removesuffix(".yaml")
     if name:
         yield f"{folder or 'config'}/{name}.yaml"
@@ -190,24 +225,31 @@ def _toml(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
     """Return a TOML file after the files that it builds on."""
-    found: list[ConfigDocument] = []
+    documents: list[ConfigDocument] = []
     for path in document.builds_on:
         text = files.get(path)
         if text is not None and depth < 5:
-            found += _toml(toml_document(text, path), files, depth + 1)
-    return [*found, document]
+            documents += _toml(toml_document(text, path), files, depth + 1)
+    return [*documents, document]
 
 
 def _built(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
-    """Return a Hydra configuration after those of its defaults list."""
-    found: list[ConfigDocument] = []
-    for path in document.builds_on:
-        text = files.get(f"{path}.yaml")
+    """Return a YAML configuration after those of its defaults.
+
+    They are Hydra's groups from the root, or files (`../base.yaml`) from the folder of the one that
+    names them.
+    """
+    documents: list[ConfigDocument] = []
+    for base in document.builds_on:
+        path = f"{base}.yaml"
+        if base.endswith((".yaml", ".yml")):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(document.name), base))
+        text = files.get(path)
         if text is not None and depth < 5:
-            found += _built(yaml_document(yaml_node(text), path), files, depth + 1)
-    return [*found, document]
+            documents += _built(yaml_document(yaml_node(text), path), files, depth + 1)
+    return [*documents, document]
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
@@ -226,34 +268,36 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
             scripts.append((scalar.value, scalar.start_mark.line + block))
     if len(scripts) > MOST_SCRIPTS:
         raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
-    found: list[Launch] = []
+    launches: list[Launch] = []
     budget = Budget()
     for script, line in scripts:
-        found += _shell(script, files, line, environment, budget)
-    yield from found
-    if not found:
-        yield _alone(_built(yaml_document(node, name), files))
+        launches += _shell(script, files, line, environment, budget)
+    yield from launches
+    if not launches:
+        alone = yaml_document(node, name.rpartition("/")[2])  # files are found from its folder
+        *bases, _ = _built(alone, files)
+        yield _alone([*bases, replace(alone, name=name)])
 
 
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
-    found, budget = read_python(text, name), Budget()
-    for line, told in found.texts:
+    program, budget = read_python(text, name), Budget()
+    for line, told in program.texts:
         yield from _shell(told, files, line, {}, budget)
-    for command in found.commands:
+    for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
         launch = Launch(
             command.words, line=command.line, open_end=command.open_end, caveats=caveats
         )
         yield _configured(launch, {}, files)
-    for line, document in found.documents:
+    for line, document in program.documents:
         yield Launch(documents=(document,), line=line)
 
 
-def _merged(found: Sequence[AuditFinding]) -> list[AuditFinding]:
+def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
     """Return one finding for all cases of one command that have the same result."""
     groups: dict[object, list[AuditFinding]] = {}
-    for each in found:
+    for each in findings_:
         core = (
             each.line,
             each.library,
@@ -264,6 +308,8 @@ def _merged(found: Sequence[AuditFinding]) -> list[AuditFinding]:
             each.verdict,
             each.rollout_kl,
             each.advantage_estimator,
+            each.regime,
+            each.effects,
             each.key_findings,
         )
         groups.setdefault(core, []).append(each)

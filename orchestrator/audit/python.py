@@ -9,7 +9,7 @@ import re
 import warnings
 from dataclasses import dataclass, field
 
-from orchestrator.audit.hints import STARTS, may_launch
+from orchestrator.audit.hints import STARTS, configuration_classes, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -67,21 +67,35 @@ class _Reader:
         self.grown: dict[str, int] = {}
         self.defaults: dict[str, ast.expr] = {}
         self.changed: dict[str, int] = {}
+        self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        self.modules: dict[str, str] = {}
         self.left = MOST_VALUES
         for node in self.nodes:
             self._note(node)
+        self.branched = {
+            id(inner): node.lineno
+            for node in self.nodes
+            if isinstance(node, ast.If | ast.For | ast.While | ast.Try) and not _is_main(node)
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.expr)
+        }
         self.names = {id(value): name for name, given in self.values.items() for value in given}
 
     def _note(self, node: ast.AST) -> None:
         """Record assignments, lists that grow, defaults of arguments, and keys set one by one."""
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    self.values.setdefault(target.id, []).append(node.value)
-                elif path := _path(target):
-                    self.changed.setdefault(path, node.lineno)
+                self._assigned(target, node.value, node.lineno)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self.grown[node.target.id] = node.lineno
+        elif isinstance(node, ast.ClassDef):
+            self.classes[node.name] = node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = node.module or "." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                self.modules.setdefault(name, module or alias.name)
         elif isinstance(node, ast.arg):
             self.values.setdefault(node.arg, []).append(None)
         elif isinstance(node, ast.For | ast.comprehension):
@@ -90,6 +104,17 @@ class _Reader:
                     self.values.setdefault(each.id, []).append(None)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             self._called(node, node.func)
+
+    def _assigned(self, target: ast.expr, value: ast.expr | None, line: int) -> None:
+        """Record `x = ...`, `config["a"]["b"] = ...` and `x.a = ...`."""
+        if isinstance(target, ast.Name):
+            self.values.setdefault(target.id, []).append(value)
+        elif path := _path(target):
+            self.changed.setdefault(path, line)
+        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+            self.grown.setdefault(target.value.id, line)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and value:
+            self.attributes.setdefault(target.value.id, []).append((target.attr, value))
 
     def _called(self, node: ast.Call, func: ast.Attribute) -> None:
         """Record `x.append(...)`, and `add_argument("--x", default=...)`."""
@@ -107,7 +132,7 @@ class _Reader:
 
     def file(self) -> PythonFile:
         """Return all commands and configurations, each only once."""
-        found, inside = PythonFile(), set[int]()
+        program, inside = PythonFile(), set[int]()
         for node in self.nodes:
             if id(node) in inside:
                 continue
@@ -115,18 +140,22 @@ class _Reader:
                 command = self._command(node)
                 if command is not None:
                     inside |= {id(child) for child in ast.walk(node)}
-                    found.commands.append(command)
+                    program.commands.append(command)
+            elif isinstance(node, ast.Call):
+                document = self._call(node)
+                if document is not None:
+                    program.documents.append((node.lineno, document))
             elif isinstance(node, ast.Dict):
                 document = self._document(node)
                 if document is not None:
                     inside |= {id(child) for child in ast.walk(node)}
-                    found.documents.append((node.lineno, document))
+                    program.documents.append((node.lineno, document))
             elif isinstance(node, ast.Constant | ast.JoinedStr):
                 inside |= {id(child) for child in ast.walk(node)}
                 text = self._word(node).text
                 if " " in text.strip() and may_launch(text) and STARTS.search(text):
-                    found.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
-        return found
+                    program.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
+        return program
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return a list of words that may hold a launch, else None."""
@@ -180,6 +209,43 @@ class _Reader:
                 values[path] = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
         return ConfigDocument(self.name, values, ("ppo_trainer",))
 
+    def _call(self, node: ast.Call) -> ConfigDocument | None:
+        """Return the keyword arguments of a call that makes a library's configuration, else None.
+
+        What `**name` brings is followed if it is a dictionary; else its name is in `builds_on`.
+        """
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        name = node.func.id if isinstance(node.func, ast.Name) else name
+        if name not in configuration_classes():
+            return None
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        module = self.modules.get(owner.id, "") if isinstance(owner, ast.Name) else ""
+        values: dict[str, Given] = {}
+        unknown = []
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                word = self._word(keyword.value)
+                values[keyword.arg] = Given(word.text, (keyword.value.lineno,), word.why)
+                continue
+            given = keyword.value
+            if isinstance(given, ast.Name):
+                known = self._known(given)
+                given = known if known is not None else given
+            if isinstance(given, ast.Dict):
+                self._flatten(given, "", values)
+            else:
+                unknown.append(f"**{ast.unparse(given)}")
+        for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
+            line = self.branched.get(id(value))
+            word = self._word(value)
+            if line is not None and line != self.branched.get(id(node)):
+                word = CommandWord(
+                    UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
+                )
+            values[key] = Given(word.text, (value.lineno,), word.why)
+        imports = tuple(dict.fromkeys(each.partition(".")[0] for each in self.modules.values()))
+        return ConfigDocument(name, values, tuple(unknown), "call", module, imports)
+
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
             if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
@@ -208,6 +274,8 @@ class _Reader:
             ]
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
             return CommandWord("".join(part.text for part in parts), line, why)
+        if isinstance(node, ast.Call) and depth < 20 and _is_environment(node):
+            return self._word(node.args[1], depth + 1)
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
             function = node.func.id if isinstance(node.func, ast.Name) else ""
             if function in ("str", "float", "int"):
@@ -222,9 +290,55 @@ class _Reader:
         if isinstance(node, ast.Name):
             given = self.values.get(node.id, [])
             return given[0] if len(given) == 1 and node.id not in self.grown else None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            known = self._known(node.value) if isinstance(node.value, ast.Name) else None
+            pairs = (
+                zip(known.keys, known.values, strict=True) if isinstance(known, ast.Dict) else ()
+            )
+            wanted = node.slice.value
+            return next((v for k, v in pairs if getattr(k, "value", None) == wanted), None)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            return self.defaults.get(node.attr) if node.value.id in _PARSED else None
+            if node.value.id in _PARSED and node.attr in self.defaults:
+                return self.defaults[node.attr]
+            return self._member(node.value, node.attr)
         return None
+
+    def _member(self, owner: ast.Name, name: str) -> ast.expr | None:
+        """Return the value of `x.name`, where x is a class of this file or made by it."""
+        if any(key == name for key, _ in self.attributes.get(owner.id, ())):
+            return None
+        made = self._known(owner)
+        kind, given = owner.id, dict[str | None, ast.expr]()
+        if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and not made.args:
+            kind, given = made.func.id, {each.arg: each.value for each in made.keywords}
+        if kind not in self.classes or None in given:
+            return None
+        if name in given:
+            return given[name]
+        for node in self.classes[kind].body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if isinstance(target, ast.Name) and target.id == name:
+                    return _default(node.value)
+        return None
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """Return the default of a dataclass's field: the value, or that of `field(default=...)`."""
+    if isinstance(value, ast.Call):
+        return next((each.value for each in value.keywords if each.arg == "default"), None)
+    return value
+
+
+def _is_main(node: ast.AST) -> bool:
+    """Return True for `if __name__ == "__main__"`, which always holds in a launch."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def _is_environment(node: ast.Call) -> bool:
+    """Return True for `os.environ.get(name, default)` and `os.getenv(name, default)`."""
+    names = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+    return len(node.args) == 2 and ast.unparse(node.func) in names
 
 
 def _path(target: ast.expr) -> str:

@@ -17,7 +17,7 @@ UPWARDS = 6
 """Folders above a script that are looked into."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
-_PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch)")
+_PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
 
 def pins(text: str) -> Iterator[tuple[str, str]]:
@@ -33,17 +33,17 @@ def versions(script: Path) -> dict[str, str]:
 
     The nearest folder counts. A value is the release, a space, and a sentence with the reason.
     """
-    found: dict[str, str] = {}
+    releases: dict[str, str] = {}
     for folder in _folders(script):
         for mark in marks().values():
-            _add_files(folder, mark, found)
+            _add_files(folder, mark, releases)
         for name in _PIN_FILES:
             text = _text(folder / name)
             for library, why in _named(text) if text and "==" in text else ():
-                found.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
+                releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
         if (folder / ".git").exists():
             break
-    return found
+    return releases
 
 
 class NeighbourFiles(Mapping[str, str]):
@@ -88,15 +88,15 @@ def _patterns(mark: ReleaseMarks) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
 
 
-def _add_files(folder: Path, mark: ReleaseMarks, found: dict[str, str]) -> None:
+def _add_files(folder: Path, mark: ReleaseMarks, releases: dict[str, str]) -> None:
     for file in mark.files:
         if file.needs and not (folder / file.needs).is_dir():
             continue
         match = file.pattern.search(_text(folder / file.path) or "")
         if match is not None:
-            found.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
+            releases.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
     if mark.amended is not None:
-        found.update(mark.amended(lambda path: _text(folder / path), found))
+        releases.update(mark.amended(lambda path: _text(folder / path), releases))
 
 
 def _folders(script: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.key_check import KeyFinding
-from orchestrator.library.launches import AuditNote, Inactive, InLoss, InReward
+from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
 
 KEYS = (
     "library",
@@ -24,24 +24,44 @@ KEYS = (
     "why",
     "lines",
 )
-WORDS = {
+WORDS: dict[AuditVerdict, str] = {
     "no_kl": "no KL",
     "unbiased_reverse_kl": "the reverse KL, unbiased",
+    "rescaled_reverse_kl": "the reverse KL",
+    "surrogate_reverse_kl": "the reverse KL through a surrogate of old samples",
     "zero_mean_noise": "nothing: noise of mean zero",
+    "unlikelihood_of_old_samples": "unlikelihood of old samples",
     "token_forward_kl": "the forward KL of each token",
     "token_reverse_kl": "the reverse KL of each token",
+    "k2_of_old_samples": "the mean of k2 over old samples",
+    "k3_of_old_samples": "the mean of k3 over old samples",
     "biased_reward": "a biased reward",
     "both": "two KL terms at once",
+    "other_objective": "another objective than a KL",
     "rollout_policy_kl_only": "only the distance to the policy that sampled",
     "undetermined": "cannot be determined",
 }
 
 
-_OFF_POLICY_WORDS = {
-    "unbiased_reverse_kl": "the reverse KL through PPO's surrogate, off-policy",
-    "zero_mean_noise": "unlikelihood of old samples, off-policy",
+PLAIN: dict[AuditVerdict, str] = {
+    "no_kl": "Nothing keeps the policy near a reference policy.",
+    "unbiased_reverse_kl": "The policy is kept near the reference policy as the KL penalty says.",
+    "rescaled_reverse_kl": "The KL holds the policy near its reference, harder for some prompts.",
+    "surrogate_reverse_kl": "The KL holds the policy near its reference; old samples blur it.",
+    "zero_mean_noise": "Nothing keeps the policy near the reference policy: the KL is noise.",
+    "unlikelihood_of_old_samples": "The KL drives the policy away from the samples it learns from.",
+    "token_forward_kl": "The policy is pulled to cover the reference policy, token by token.",
+    "token_reverse_kl": "The policy is kept near the reference policy, token by token.",
+    "k2_of_old_samples": "The policy is kept near its reference, token by token, at old samples.",
+    "k3_of_old_samples": "The policy is pulled to cover its reference, token by token, at old "
+    "samples.",
+    "biased_reward": "The KL hardly keeps the policy near its reference, or drives it away.",
+    "both": "Two KL terms pull at once.",
+    "other_objective": "The policy is pulled by another objective than a KL.",
+    "rollout_policy_kl_only": "The policy is kept near the policy that sampled, not its start.",
+    "undetermined": "What its KL does cannot be told from the file.",
 }
-"""Verdicts whose words hold on-policy only."""
+"""A sentence for people who do not know the names of estimators."""
 _KEY_ROWS = {
     "would not start": "refused",
     "is ignored": "ignored",
@@ -50,105 +70,145 @@ _KEY_ROWS = {
 }
 
 
-def finding_as_json(found: AuditFinding) -> dict[str, Any]:
+def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
     """Return the finding as a JSON object: the agreed keys first, then the reasons."""
-    plain = asdict(found)
+    plain = asdict(finding)
     agreed = {key: plain.pop(key) for key in KEYS}
-    agreed["inactive_flags"] = [each.flag for each in found.inactive_flags]
-    agreed["contradictions"] = [each.text for each in found.contradictions]
+    agreed["inactive_flags"] = [each.flag for each in finding.inactive_flags]
+    agreed["contradictions"] = [each.text for each in finding.contradictions]
     rest = {key: value for key, value in plain.items() if key not in ("file", "line", "case")}
-    rest["inactive_because"] = {e.flag: e.why for e in found.inactive_flags}
+    rest["inactive_because"] = {e.flag: e.why for e in finding.inactive_flags}
     return {
-        "file": found.file,
-        "line": found.line,
-        "case": found.case,
+        "file": finding.file,
+        "line": finding.line,
+        "case": finding.case,
         **agreed,
         **rest,
-        "confidence": found.confidence,
-        "problem": found.problem,
+        "confidence": finding.confidence,
+        "problem": finding.problem,
     }
 
 
-def rows(found: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
+def rows(finding: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the rows of a finding: a name and a text."""
-    entry = found.entry_point or "a configuration file"
-    yield "library", f"{found.library} {found.version} ({found.version_because}); {entry}"
-    yield "optimises", f"{headline(found).upper()}  ({found.verdict})"
-    yield "why", found.why
-    yield "in reward", _term(found.kl_in_reward)
-    yield "in loss", _term(found.kl_in_loss)
-    for each in found.settings:
-        if (
-            not each.lines
-            and not verbose
-            and ("kl" not in each.key or each.value.lower() == "false")
-        ):
-            continue
-        where = f"line {_numbers(each.lines)}" if each.lines else "default of the release"
-        yield "setting", f"{each.key} = {each.value or '(empty)'}   {where}"
-    for rule in found.rules:
-        yield "rule", f"{rule.text}   [{rule.source}]"
-    for flag in found.inactive_flags:
+    yield from zip(("", "", ""), plainly(finding), strict=True)
+    entry = finding.entry_point or "a configuration file"
+    yield "library", f"{finding.library} {finding.version} ({finding.version_because}); {entry}"
+    yield "optimises", f"{headline(finding).upper()}  ({finding.verdict})"
+    yield "why", finding.why
+    yield "regime", _regime(finding)
+    yield "in reward", _term(finding.kl_in_reward)
+    yield "in loss", _term(finding.kl_in_loss)
+    for beta in finding.effective_beta:
+        yield "effective β", beta.text
+    for effect in finding.effects:
+        if effect.headline or verbose:
+            yield "around it", effect.text
+    yield from _settings(finding, verbose=verbose)
+    yield from (("rule", f"{rule.text}   [{rule.source}]") for rule in finding.rules)
+    for flag in finding.inactive_flags:
         yield "no effect", f"{flag.flag}{_at(flag)}: {flag.why}"
-    for note in found.contradictions:
+    for note in finding.contradictions:
         yield "conflict", f"{note.text}{_at(note)}"
-    for wrong in found.key_findings:
+    for wrong in finding.key_findings:
         if wrong.mistake or verbose:
             yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
-    yield from _measured_rows(found)
-    for text in found.notes if verbose else ():
-        yield "note", text
-    for text in found.assumes:
-        yield "assuming", text
-    for i, text in enumerate(change(found)):
-        yield "change", text if i else f"to get k1 in the reward: {text}"
+    if finding.measured:
+        yield "measured", finding.measured
+    yield from (("note", text) for text in finding.notes if verbose)
+    yield from (("assuming", text) for text in finding.assumes)
+    for i, text in enumerate(change(finding)):
+        yield "change", text if i else f"to get {_goal(finding)}: {text}"
 
 
-def _measured_rows(found: AuditFinding) -> Iterator[tuple[str, str]]:
-    if found.measured:
-        yield "measured", f"on-policy, {found.measured}" if found.off_policy else found.measured
-    if found.regime:
-        yield "regime", found.regime
+def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield the settings that are given, and the defaults that decide."""
+    for each in finding.settings:
+        is_kl = "kl" in each.key and each.value.lower() != "false"
+        if each.lines or verbose or is_kl:
+            where = f"line {_numbers(each.lines)}" if each.lines else "default of the release"
+            yield "setting", f"{each.key} = {each.value or '(empty)'}   {where}"
 
 
-def headline(found: AuditFinding) -> str:
-    """Return the objective of the launch, in its regime."""
-    if found.off_policy and found.verdict in _OFF_POLICY_WORDS:
-        return _OFF_POLICY_WORDS[found.verdict]
-    return WORDS[found.verdict]
+def plainly(finding: AuditFinding) -> tuple[str, str, str]:
+    """Return three sentences: what the launch does, how sure that is, and what to do."""
+    wrong = [each.text for each in finding.contradictions]
+    wrong += [each.text for each in finding.key_findings if each.mistake]
+    sure = {
+        "certain": "This is certain: it stands on the file and on the release alone.",
+        "assumed": f"It takes for granted: {finding.assumes[0]}" if finding.assumes else "",
+        "none": "It is not determined: see why.",
+    }[finding.confidence]
+    if len(finding.assumes) > 1:
+        sure += f" (and {len(finding.assumes) - 1} more, below)"
+    edits = list(change(finding))
+    if finding.changes:
+        todo = f"For {_goal(finding)}: {edits[0]}" + (", and more below." if edits[1:] else ".")
+    elif finding.problem and wrong:
+        todo = f"Look at this first: {wrong[0]}."
+    elif finding.problem:
+        todo = "No small change of this launch gives a KL that does what its name says."
+    else:
+        todo = "Nothing has to be changed for what it says."
+    return PLAIN[finding.verdict], sure if sure.endswith(".") else f"{sure}.", todo
 
 
-def one_line(found: AuditFinding) -> str:
+def _regime(finding: AuditFinding) -> str:
+    name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
+    return f"{name}: {finding.regime.why}"
+
+
+def _goal(finding: AuditFinding) -> str:
+    return finding.changes[0].words if finding.changes else "a KL to a reference policy"
+
+
+def headline(finding: AuditFinding) -> str:
+    """Return the objective of the launch: the verdict in words, and what changes it."""
+    words = WORDS[finding.verdict]
+    around = [each.headline for each in finding.effects if each.headline]
+    if finding.verdict == "undetermined":
+        return words
+    if around and finding.verdict == "unbiased_reverse_kl":
+        words = "the reverse KL"
+    old = finding.regime.on_policy is False and finding.verdict not in _WITHOUT_REGIME
+    return ", ".join([words, *around, *(["off-policy"] if old else [])])
+
+
+_WITHOUT_REGIME = ("no_kl", "rollout_policy_kl_only", "undetermined")
+"""Verdicts that are the same in every regime."""
+
+
+def one_line(finding: AuditFinding) -> str:
     """Return a finding in one line: place, objective, term, confidence, number of problems."""
-    case = f" [{found.case}]" if found.case else ""
+    case = f" [{finding.case}]" if finding.case else ""
     terms = [
         f"{_term(term)} in the {place}"
-        for place, term in (("reward", found.kl_in_reward), ("loss", found.kl_in_loss))
+        for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
         if term.active
     ]
-    wrong = [each.text for each in found.contradictions]
-    wrong += [each.text for each in found.key_findings if each.mistake]
+    wrong = [each.text for each in finding.contradictions]
+    wrong += [each.text for each in finding.key_findings if each.mistake]
     parts = [
-        f"{headline(found)} ({found.verdict})",
+        f"{headline(finding)} ({finding.verdict})",
         *terms,
-        f"{found.library} {found.version}",
-        found.confidence,
+        f"{finding.library} {finding.version}",
+        finding.confidence,
         *(["conflict: " + wrong[0]] if wrong else []),
         *([f"{len(wrong) - 1} more"] if len(wrong) > 1 else []),
     ]
-    return f"{found.file}:{found.line}{case}: {'; '.join(parts)}"
+    return f"{finding.file}:{finding.line}{case}: {'; '.join(parts)}"
 
 
-def annotations(found: AuditFinding) -> Iterator[str]:
+def annotations(finding: AuditFinding) -> Iterator[str]:
     """Yield workflow commands of GitHub Actions, which shows them at the lines."""
-    for result in _results(found):
+    for result in _results(finding):
         if result["level"] == "none":
             continue
         place = result["locations"][0]["physicalLocation"]
         level = "notice" if result["level"] == "note" else result["level"]
         line, title = place["region"]["startLine"], result["ruleId"]
         text = result["message"]["text"].replace("%", "%25").replace("\n", "%0A")
-        yield f"::{level} file={_escaped(found.file)},line={line},title={title}::{text}"
+        yield f"::{level} file={_escaped(finding.file)},line={line},title={title}::{text}"
 
 
 def _escaped(text: str) -> str:
@@ -158,17 +218,20 @@ def _escaped(text: str) -> str:
     return text
 
 
-def change(found: AuditFinding) -> Iterator[str]:
-    """Yield the edits that change a launch to k1 in the reward."""
-    if found.change_note and found.problem:
-        yield found.change_note
-    for edit in found.change:
-        at = f"line {_numbers(edit.lines)}: " if edit.lines else "add "
-        yield (
-            f"{at}{edit.text}"
-            if edit.text is not None
-            else (f"{at if edit.lines else ''}remove --{edit.key}")
-        )
+def change(finding: AuditFinding) -> Iterator[str]:
+    """Yield the edits of the change that was chosen, and what else it changes."""
+    if finding.change_note and finding.problem:
+        yield finding.change_note
+    for each in finding.changes:
+        for edit in each.edits:
+            at = f"line {_numbers(edit.lines)}: " if edit.lines else "add "
+            yield (
+                f"{at}{edit.text}"
+                if edit.text is not None
+                else (f"{at if edit.lines else ''}remove --{edit.key}")
+            )
+        if each.also:
+            yield f"it also changes this: {each.also}"
 
 
 def _term(term: InReward | InLoss) -> str:
@@ -194,18 +257,20 @@ _LEVELS = {
     "no_kl": "note",
     "rollout_policy_kl_only": "note",
     "unbiased_reverse_kl": "none",
+    "surrogate_reverse_kl": "none",
     "token_reverse_kl": "none",
+    "k2_of_old_samples": "none",
 }
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(
-    found: Iterable[AuditFinding], unreadable: Sequence[tuple[str, str]] = ()
+    findings: Iterable[AuditFinding], unreadable: Sequence[tuple[str, str]] = ()
 ) -> dict[str, Any]:
     """Return SARIF 2.1.0: results for verdicts, flags without effect, conflicts, wrong keys."""
-    results = [each for finding in found for each in _results(finding)]
+    results = [each for finding in findings for each in _results(finding)]
     results += [_result("unreadable", "note", text, name, 1) for name, text in unreadable]
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"id": key, "shortDescription": {"text": f"The KL term optimises: {words}"}}
         for key, words in WORDS.items()
     ]
@@ -229,13 +294,12 @@ def sarif(
 def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     level = _LEVELS.get(finding.verdict, "warning")
     text = f"{finding.library} {finding.version}: {finding.why}."
-    if finding.regime:
-        text += f" But {finding.regime}."
+    text += f" Regime: {_regime(finding)}."
     if finding.case:
         text = f"Where {finding.case}: {text}"
     edits = "; ".join(change(finding))
     if edits and finding.problem:
-        text += f" For k1 in the reward: {edits}."
+        text += f" For {_goal(finding)}: {edits}."
     yield _result(finding.verdict, level, text, finding.file, _where(finding))
     for flag in finding.inactive_flags:
         line = flag.lines[-1] if flag.lines else finding.line

@@ -1,7 +1,8 @@
 """Locks, which name the exact versions of an environment; and the environments that exist.
 
-A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder: requirements
-(`name==version`), below a head of `# key: words`:
+A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder. The flavours: `gpu`
+trains, `cpu` trains on a machine without a GPU, `contract` holds the library without its heavy
+dependencies. A lock is requirements (`name==version`) below a head of `# key: words`:
 
     asked      requirements that were resolved
     python     releases of Python it is for, the first that is found is taken
@@ -15,9 +16,14 @@ A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder:
     checkout   commit of a git repository with its own uv.lock, for a library on no registry
     variable   environment variable that points to that repository
 
+To add a lock, write its head into such a file; `orch env lock LIBRARY@VERSION --cpu` prints the
+file with the packages resolved. A lock names no registry and no path.
+
 $ORCH_ENVIRONMENTS, or ~/.local/share/orch/environments, holds one folder an environment:
-<library>-<version> for training, <library>-<version>.contract for the contract tests. One that was
-finished has an environment.json.
+<library>-<version> for training, <library>-<version>.contract for the contract tests,
+<library>-<version>.cpu-<digest> for training without a GPU, with the first ten digits of the
+lock's digest: a cache of such folders never mixes two locks. One that was finished has an
+environment.json.
 """
 
 import hashlib
@@ -33,7 +39,7 @@ from typing import Literal, get_args
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
 
-Flavour = Literal["gpu", "contract"]
+Flavour = Literal["gpu", "cpu", "contract"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 
 _HEAD = re.compile(r"# ([a-z]+): (.*)")
@@ -92,6 +98,14 @@ class Lock:
         held = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
         return "sha256:" + hashlib.sha256(held.encode()).hexdigest()[:32]
 
+    @property
+    def folder(self) -> str:
+        """Return the name of its environment's folder."""
+        if self.flavour == "gpu":
+            return f"{self.library}-{self.version}"
+        digest = f"-{self.digest.removeprefix('sha256:')[:10]}" if self.flavour == "cpu" else ""
+        return f"{self.library}-{self.version}.{self.flavour}{digest}"
+
     def requirements(self, *, built: bool) -> list[str]:
         """Return `name==version` of the packages that are built from source, or of all others."""
         last = {plain_name(name) for name in self.words("build")}
@@ -125,11 +139,11 @@ def locks() -> list[Lock]:
 
 def locks_of(library: str) -> list[Lock]:
     """Return the locks of one backend: the releases it drives, newest first, then others."""
-    found = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
+    locks_ = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
     driven = plugins.load(library).versions
     rank = {version: number for number, version in enumerate(driven)}
     return sorted(
-        found, key=lambda lock: (rank.get(lock.version, len(rank)), FLAVOURS.index(lock.flavour))
+        locks_, key=lambda lock: (rank.get(lock.version, len(rank)), FLAVOURS.index(lock.flavour))
     )
 
 
@@ -147,10 +161,10 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
     path = _path(library, version, flavour)
     if path.is_file():
         return read_lock(path, library)
-    found = locks_of(library)
-    if not found:
+    locks_ = locks_of(library)
+    if not locks_:
         raise EnvironmentFault(f"{library} needs no environment of its own: it runs in orch's")
-    offered = ", ".join(f"{library}@{lock.version} --{lock.flavour}" for lock in found)
+    offered = ", ".join(f"{library}@{lock.version} --{lock.flavour}" for lock in locks_)
     raise EnvironmentFault(
         f"there is no lock for {library}@{version} --{flavour} (there are: {offered}). Choose one "
         f"of these, or write {path}"
@@ -164,10 +178,14 @@ def has_lock(library: str, version: str) -> bool:
 
 def read_lock(path: Path, library: str) -> Lock:
     """Return the lock in a file. Raise EnvironmentFault for a file that is not a lock."""
-    version, _, flavour = path.name.removesuffix(".txt").rpartition(".")
-    lock = Lock(
-        library, version, "gpu" if flavour == "gpu" else "contract", path.read_text("utf-8")
-    )
+    version, _, suffix = path.name.removesuffix(".txt").rpartition(".")
+    flavour = next((each for each in FLAVOURS if each == suffix), None)
+    if flavour is None:
+        raise EnvironmentFault(
+            f"{path}: a lock is named <version>.<flavour>.txt, and the flavours are "
+            f"{', '.join(FLAVOURS)}; got '{suffix}'{did_you_mean(suffix, FLAVOURS)}"
+        )
+    lock = Lock(library, version, flavour, path.read_text("utf-8"))
     unknown = sorted(lock.head.keys() - _KEYS)
     if unknown:
         raise EnvironmentFault(
@@ -241,16 +259,20 @@ def root() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".local/share/orch/environments"
 
 
-def folder_name(library: str, version: str, flavour: Flavour) -> str:
-    """Return the name of an environment's folder."""
-    return f"{library}-{version}" + ("" if flavour == "gpu" else f".{flavour}")
-
-
 def find_installed(
     library: str, version: str, flavour: Flavour = "gpu", within: Path | None = None
 ) -> Environment | None:
-    """Return the environment of that release, or None if no finished one exists."""
-    return read_environment((within or root()) / folder_name(library, version, flavour))
+    """Return the environment of that release, or None if no finished one exists.
+
+    The folder of flavour `cpu` is named by its lock: one that an older lock left is not found.
+    """
+    name = Lock(library, version, flavour, "").folder
+    if flavour == "cpu":
+        path = _path(library, version, flavour) if plugins.exists(library) else None
+        if path is None or not path.is_file():
+            return None
+        name = read_lock(path, library).folder
+    return read_environment((within or root()) / name)
 
 
 def installed(within: Path | None = None) -> list[Environment]:

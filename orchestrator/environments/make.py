@@ -10,11 +10,13 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,6 @@ from orchestrator.environments.lock import (
     MARKER,
     Environment,
     Lock,
-    folder_name,
     plain_name,
     read_environment,
 )
@@ -43,13 +44,18 @@ class InstallStep(NamedTuple):
     """Built against what is installed already."""
     any_python: bool = False
     """Whatever Python the packages name."""
+    cpu_build: bool = False
+    """Builds of PyTorch for the CPU, which the general package index has not."""
 
 
 def install_steps(lock: Lock) -> list[InstallStep]:
-    """Return a lock's packages: those with wheels, then those that are built."""
+    """Return a lock's packages: torch for the CPU, those with wheels, then those that are built."""
     any_python = "requires-python" in lock.words("ignores")
+    wheels = lock.requirements(built=False)
+    for_cpu = [each for each in wheels if each.endswith("+cpu")]
     steps = [
-        InstallStep(lock.requirements(built=False), any_python=any_python),
+        InstallStep(for_cpu, any_python=any_python, cpu_build=True),
+        InstallStep([each for each in wheels if each not in for_cpu], any_python=any_python),
         InstallStep(lock.requirements(built=True), from_source=True),
     ]
     return [step for step in steps if step.requirements]
@@ -72,8 +78,8 @@ def create(
     with, a package that cannot be installed, or one made from another lock in the way (`remake`
     replaces it, `again` replaces any).
     """
-    home = within / folder_name(lock.library, lock.version, lock.flavour)
-    with exclusive(home):
+    home = within / lock.folder
+    with exclusive(home) as held:
         existing = read_environment(home)
         if existing is not None and existing.lock == lock.digest and not again:
             say(f"{existing.name} is there: {home}")
@@ -83,19 +89,30 @@ def create(
                 f"{home} was made from another lock of {existing.name} ({existing.lock}, this "
                 f"orch's is {lock.digest}). Make it again with --again, or another with --dir"
             )
-        if lock.words("checkout"):
-            _from_checkout(lock, home, checkout, say)
+        if lock.words("checkout") and not lock.pins:
+            _from_checkout(lock, home, checkout, held, say)
         else:
-            _refuse_build_without_cuda(lock)
-            install(home, python or interpreter(lock.words("python")), install_steps(lock), say)
-        made = Environment(lock.library, lock.version, lock.flavour, home.absolute(), lock.digest)
-        write_text(home / MARKER, json.dumps(made.record() | {"made": time.time()}) + "\n")
-    return made
+            source = _repository(lock, checkout) if lock.words("checkout") else None
+            if lock.flavour == "gpu":
+                _refuse_build_without_cuda(lock)
+            chosen_python = python or interpreter(lock.words("python"))
+            install(home, chosen_python, install_steps(lock), held, say)
+            if source:
+                _add_source(lock, home, source, held, say)
+        environment = Environment(
+            lock.library, lock.version, lock.flavour, home.absolute(), lock.digest
+        )
+        write_text(home / MARKER, json.dumps(environment.record() | {"made": time.time()}) + "\n")
+    return environment
 
 
 @contextmanager
-def exclusive(home: Path) -> Iterator[None]:
-    """Keep other processes from making the same environment."""
+def exclusive(home: Path) -> Iterator[int]:
+    """Keep other processes from making the same environment; yield the descriptor that does.
+
+    An installer that is started with the descriptor open keeps the others waiting even when orch is
+    killed, so nobody clears the folder that it still writes to.
+    """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         lock = home.with_name(f"{home.name}.lock").open("w")
@@ -106,16 +123,23 @@ def exclusive(home: Path) -> Iterator[None]:
         ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock.fileno()
 
 
 def install(
-    home: Path, python: Path, steps: Iterable[InstallStep], say: Say = lambda _text: None
+    home: Path,
+    python: Path,
+    steps: Iterable[InstallStep],
+    held: int,
+    say: Say = lambda _text: None,
 ) -> None:
-    """Make a new virtual environment of `python` in `home`; install the packages of each step."""
+    """Make a new virtual environment of `python` in `home`; install the packages of each step.
+
+    held: the descriptor of `exclusive`.
+    """
     clear(home)
     say(f"making {home}")
-    run([python, "-m", "venv", "--without-pip", home], f"{python} cannot make {home}")
+    run([python, "-m", "venv", "--without-pip", home], f"{python} cannot make {home}", held=held)
     for step in steps:
         say(
             f"installing {len(step.requirements)} packages"
@@ -123,36 +147,61 @@ def install(
         )
         wanted = home / "requirements.txt"
         wanted.write_text("\n".join(step.requirements) + "\n", encoding="utf-8")
-        run(
-            [*_installer(home, step), "-r", wanted],
-            f"{home.name} cannot be made; what is there was left in {home}",
+        _install_step(home, step, wanted, held)
+
+
+def _install_step(home: Path, step: InstallStep, wanted: Path, held: int) -> None:
+    """Install the packages in the file `wanted` with the first installer that can."""
+    wrong = f"{home.name} cannot be made; what is there was left in {home}"
+    faults = []
+    for command in _installers(home, step):
+        try:
+            run([*command, "-r", wanted], wrong, held=held)
+            return
+        except EnvironmentFault as fault:
+            faults.append(str(fault))
+    if step.cpu_build:
+        faults.append(
+            "Builds for the CPU (+cpu) are in PyTorch's own package index. Name it to pip "
+            "(PIP_EXTRA_INDEX_URL), or a folder that has the wheel (PIP_FIND_LINKS), or install "
+            "uv, which knows the index"
         )
+    raise EnvironmentFault("\n".join(faults))
 
 
 def clear(home: Path) -> None:
-    """Remove what an earlier attempt left."""
+    """Remove what an earlier attempt left, first of all the mark that it was finished."""
+    (home / MARKER).unlink(missing_ok=True)
     if home.exists():
         remove_tree(home)
 
 
-def _installer(home: Path, step: InstallStep) -> list[object]:
-    """Return the command of uv or pip that installs into `home`.
+def _installers(home: Path, step: InstallStep) -> list[list[object]]:
+    """Return the commands of uv or pip that install into `home`; the first is tried first.
 
     uv cannot ignore the Python that a package requires, so pip installs a step with
-    `any_python`.
+    `any_python`. A CPU build of torch is asked of pip first, for its index or folder of wheels may
+    be configured there, then of uv.
     """
     options = [] if step.with_dependencies else ["--no-deps"]
     options += ["--no-build-isolation"] if step.from_source else []
-    uv = shutil.which("uv")
+    uv, has_pip = shutil.which("uv"), importlib.util.find_spec("pip") is not None
+    into = home / "bin" / "python"
+    by_uv: list[object] = [uv, "pip", "install", "-q", "--python", into, *options]
+    ignoring = ["--ignore-requires-python"] if step.any_python else []
+    by_pip: list[object] = [sys.executable, "-m", "pip", "--python", into, "install", "-q"]
+    # as uv does: a module is compiled when it is first imported, and most never are
+    by_pip += ["--disable-pip-version-check", "--no-compile", *options, *ignoring]
+    if step.cpu_build and (uv or has_pip):
+        second = [[*by_uv, "--torch-backend", "cpu"]] if uv and not step.any_python else []
+        return [*([by_pip] if has_pip else []), *second]
     if uv and not step.any_python:
-        return [uv, "pip", "install", "-q", "--python", home / "bin" / "python", *options]
-    if importlib.util.find_spec("pip") is None:
+        return [by_uv]
+    if not has_pip:
         raise EnvironmentFault(
             "orch's environment has no pip, and no uv is on PATH: install one of them"
         )
-    options += ["--ignore-requires-python"] if step.any_python else []
-    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "-q"]
-    return [*pip, "--disable-pip-version-check", *options]
+    return [by_pip]
 
 
 def interpreter(releases: Sequence[str]) -> Path:
@@ -167,11 +216,11 @@ def interpreter(releases: Sequence[str]) -> Path:
             if _release(path) == release:
                 return path
         if uv := shutil.which("uv"):
-            told = subprocess.run(
+            done = subprocess.run(
                 [uv, "python", "find", release], capture_output=True, text=True, check=False
             )
-            if told.returncode == 0 and _release(told.stdout.strip()) == release:
-                return Path(told.stdout.strip())
+            if done.returncode == 0 and _release(done.stdout.strip()) == release:
+                return Path(done.stdout.strip())
     raise EnvironmentFault(
         f"this environment needs Python {' or '.join(releases)}, and none was found on PATH. "
         "Install one (uv python install, pyenv, your system's packages), or name one with --python"
@@ -181,10 +230,10 @@ def interpreter(releases: Sequence[str]) -> Path:
 def _release(python: str | Path) -> str:
     code = "import sys; print('{}.{}'.format(*sys.version_info))"
     try:
-        told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 def _refuse_build_without_cuda(lock: Lock) -> None:
@@ -198,29 +247,67 @@ def _refuse_build_without_cuda(lock: Lock) -> None:
         )
 
 
-def _from_checkout(lock: Lock, home: Path, checkout: Path | None, say: Say) -> None:
-    """Make the environment of a library on no registry, from a checkout and its own uv.lock."""
+def _repository(lock: Lock, checkout: Path | None) -> Path:
+    """Return the git repository of a library on no registry. Raise EnvironmentFault for none."""
     (commit,), variable = lock.words("checkout"), next(iter(lock.words("variable")), "")
     chosen = checkout or (Path(os.environ[variable]) if os.environ.get(variable) else None)
-    uv, git = shutil.which("uv"), shutil.which("git")
-    if chosen is None or not uv or not git:
+    needed = "with the packages of its lock" if lock.pins else "by its own uv.lock"
+    if chosen is None or not shutil.which("git"):
         raise EnvironmentFault(
             f"{lock.library} is on no package registry: its environment is made from a git "
-            f"repository of it, at {commit}, by its own uv.lock. "
+            f"repository of it, at {commit}, {needed}. "
             + (
                 f"Point to the repository with --checkout or {variable}"
                 if chosen is None
-                else "Install uv and git"
+                else "Install git"
             )
         )
-    clear(home)
-    home.mkdir(parents=True)
+    return chosen
+
+
+def _check_out(lock: Lock, home: Path, chosen: Path, held: int, say: Say) -> Path:
+    """Check the lock's commit out into a folder of the environment; return the folder."""
+    (commit,) = lock.words("checkout")
     source = home / "source"
     wrong = f"{lock.library} {lock.version} cannot be made from {chosen}"
     say(f"checking out {commit[:9]} into {source}")
-    run([git, "clone", "-q", "--no-checkout", chosen.absolute(), source], wrong)
-    run([git, "-C", source, "checkout", "-q", commit], f"{wrong}: it has no commit {commit}")
-    run([git, "-C", source, "submodule", "-q", "update", "--init", "--recursive"], wrong)
+    run(["git", "clone", "-q", "--no-checkout", chosen.absolute(), source], wrong, held=held)
+    without_it = f"{wrong}: it has no commit {commit}"
+    run(["git", "-C", source, "checkout", "-q", commit], without_it, held=held)
+    return source
+
+
+def _add_source(lock: Lock, home: Path, chosen: Path, held: int, say: Say) -> None:
+    """Make a library's package and its programs, from a checkout, known to an environment."""
+    source = _check_out(lock, home, chosen, held, say)
+    [packages] = home.glob("lib/python*/site-packages")
+    write_text(packages / f"{lock.library}.pth", f"{source.absolute() / 'src'}\n")
+    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name, target in project.get("scripts", {}).items():
+        module, _, function = target.partition(":")
+        program = home / "bin" / name
+        python = shlex.quote(str(home.absolute() / "bin" / "python"))
+        write_text(  # a path with spaces cannot stand behind #!
+            program,
+            f"#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\nimport sys\n"
+            f"from {module} import {function}\nsys.exit({function}())\n",
+        )
+        program.chmod(0o755)
+
+
+def _from_checkout(lock: Lock, home: Path, checkout: Path | None, held: int, say: Say) -> None:
+    """Make the environment of a library on no registry, from a checkout and its own uv.lock."""
+    chosen, uv = _repository(lock, checkout), shutil.which("uv")
+    if not uv:
+        raise EnvironmentFault(
+            f"the environment of {lock.library} is made by its own uv.lock: install uv"
+        )
+    clear(home)
+    home.mkdir(parents=True)
+    wrong = f"{lock.library} {lock.version} cannot be made from {chosen}"
+    source = _check_out(lock, home, chosen, held, say)
+    submodules = ["git", "-C", source, "submodule", "-q", "update", "--init", "--recursive"]
+    run(submodules, wrong, held=held)
     python = " ".join(lock.words("python")[:1])
     say("installing what its uv.lock says")
     run(
@@ -228,6 +315,7 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, say: Say) -> N
         wrong,
         cwd=source,
         env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")},
+        held=held,
     )
     for name in ("bin", "pyvenv.cfg", "lib"):
         (home / name).symlink_to(Path("venv") / name)
@@ -239,8 +327,12 @@ def run(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    held: int | None = None,
 ) -> str:
-    """Run a program to its end; return its output. Raise EnvironmentFault with its last lines."""
+    """Run a program to its end; return its output. Raise EnvironmentFault with its last lines.
+
+    held: a descriptor that stays open in the program.
+    """
     done = subprocess.run(
         [str(each) for each in argv],
         capture_output=True,
@@ -248,10 +340,11 @@ def run(
         check=False,
         cwd=cwd,
         env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
+        pass_fds=() if held is None else (held,),
     )
     if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise EnvironmentFault(f"{wrong}:\n{said}")
+        last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        raise EnvironmentFault(f"{wrong}:\n{last_lines}")
     return done.stdout
 
 
@@ -292,6 +385,7 @@ def resolve(lock: Lock) -> str:
             lock.words("platform")[0],
             "--override",
             folder / "override.txt",
+            *_torch_backend(lock),
             "--no-header",
             "--no-annotate",
             folder / "asked.txt",
@@ -300,6 +394,12 @@ def resolve(lock: Lock) -> str:
     head = [line for line in lock.text.splitlines() if line.startswith("#")]
     pins = [line for line in resolved.splitlines() if line and not line.startswith("#")]
     return "\n".join([*head, *sorted([*lock.words("alone"), *pins])]) + "\n"
+
+
+def _torch_backend(lock: Lock) -> list[str]:
+    """Return the option that leads uv to CPU builds of torch, unless its user configured them."""
+    configured = any(os.environ.get(name) for name in ("UV_FIND_LINKS", "UV_TORCH_BACKEND"))
+    return [] if configured or lock.flavour != "cpu" else ["--torch-backend", "cpu"]
 
 
 def _overrides(lock: Lock) -> list[str]:
@@ -354,11 +454,11 @@ def check(environment: Environment, lock: Lock) -> list[str]:
     if done.returncode or not marked:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return [f"its Python ends when it is asked what it holds: {last}"]
-    told = json.loads(answer)
+    versions = json.loads(answer)
     return [
-        *_python(told["python"], lock),
-        *differences(told["held"], lock),
-        *(f"import {name} fails: {why}" for name, why in told["faults"].items()),
+        *_python(versions["python"], lock),
+        *differences(versions["held"], lock),
+        *(f"import {name} fails: {why}" for name, why in versions["faults"].items()),
         *_digest(environment, lock),
     ]
 
@@ -369,25 +469,27 @@ def differences(held: Mapping[str, str], lock: Lock) -> list[str]:
     A lock without a local part (`+cu130`) accepts any.
     """
     plain = {plain_name(name): version for name, version in held.items()}
-    found = []
+    sentences = []
     for name, version in lock.pins.items():
-        there = plain.get(name)
-        if there is None:
-            found.append(f"{name} {version} is missing")
-        elif there != version and (there.partition("+")[0] != version or "+" in version):
-            found.append(f"{name} must be {version}, it is {there}")
+        installed_version = plain.get(name)
+        if installed_version is None:
+            sentences.append(f"{name} {version} is missing")
+        elif installed_version != version and (
+            installed_version.partition("+")[0] != version or "+" in version
+        ):
+            sentences.append(f"{name} must be {version}, it is {installed_version}")
     others = sorted(plain.keys() - lock.pins.keys() - {"pip", "setuptools", "wheel"})
     if others and lock.pins:
         listed = ", ".join(f"{name} {plain[name]}" for name in others[:5])
-        found.append(
+        sentences.append(
             f"{len(others)} packages are in no lock: {listed}"
             + (", ..." if len(others) > 5 else "")
         )
-    return found
+    return sentences
 
 
-def _python(found: list[int], lock: Lock) -> list[str]:
-    release = ".".join(map(str, found))
+def _python(installed_release: list[int], lock: Lock) -> list[str]:
+    release = ".".join(map(str, installed_release))
     wanted = lock.words("python")
     if release in wanted:
         return []
@@ -397,8 +499,8 @@ def _python(found: list[int], lock: Lock) -> list[str]:
 def _digest(environment: Environment, lock: Lock) -> list[str]:
     if environment.lock == lock.digest:
         return []
-    told = (
-        f"it was made from another lock ({environment.lock}, this orch's is {lock.digest}); "
-        f"`orch env create {environment.name} --again` makes it anew"
-    )
-    return [told]
+    sentence = f"it was made from another lock ({environment.lock}, this orch's is {lock.digest}); "
+    if lock.flavour == "cpu":
+        return [f"{sentence}nothing uses it: remove the folder"]
+    flavour = "" if lock.flavour == "gpu" else f" --{lock.flavour}"
+    return [f"{sentence}`orch env create {environment.name}{flavour} --again` makes it anew"]

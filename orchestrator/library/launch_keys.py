@@ -6,8 +6,10 @@ name the lines and the defaults that it rests on.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import yaml
 
 from orchestrator.library.launches import (
     UNKNOWN,
@@ -22,6 +24,7 @@ from orchestrator.library.launches import (
 )
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
+_DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)
 LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
 """Characters of a word that may name an entry point, and of a value that is shown."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
@@ -33,6 +36,52 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
     if match is None:
         return None
     return match[2], Given(unquoted(match[3]), word.lines, word.why, match[1] or "")
+
+
+def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
+    """Yield what Hydra makes of a command's words: each key with its value.
+
+    `~a.b` takes a key out. `a.b={c: 1}` gives `a.b.c`. Only true and false are switches: `off`,
+    `no` and a quoted 'False' are texts, which Python takes for true. With --multirun, a value with
+    commas is a sweep. (hydra/grammar/OverrideLexer.g4 and OverrideParser.g4)
+    """
+    sweeps = any(word.text in ("-m", "--multirun") for word in words)
+    for word in words:
+        if deleted := _DELETION.match(word.text):
+            yield deleted[1], Given(UNKNOWN, word.lines, ("its deletion by ~",), "~")
+            continue
+        match = OVERRIDE.match(word.text)
+        if match is None:
+            continue
+        key, raw, mark = match[2], match[3].strip(), match[1] or ""
+        if raw.startswith("{") and raw.endswith("}") and (parts := _leaves(raw)):
+            for name, value in parts.items():
+                yield f"{key}.{name}", Given(value, word.lines, word.why, mark)
+        elif sweeps and "," in raw and raw[:1] not in ("[", "(", "{", "'", '"'):
+            yield key, Given(UNKNOWN, word.lines, (f"the sweep {raw}",), mark)
+        else:
+            text = unquoted(raw)
+            is_text = text != raw or text.lower() in ("off", "no", "on", "yes")
+            if is_text and text.lower() in (*_TRUE, *_FALSE) and text:
+                text = f"'{text}'"
+            yield key, Given(text, word.lines, word.why, mark)
+
+
+def _leaves(text: str) -> dict[str, str]:
+    """Return the values of `{a: 1, b: {c: 2}}` by dotted name; nothing where it is no mapping."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return {}
+    leaves: dict[str, str] = {}
+    todo = [("", tree)]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, dict):
+            todo += [(f"{name}.{key}" if name else str(key), each) for key, each in value.items()]
+        elif name:
+            leaves[name] = "null" if value is None else str(value)
+    return leaves
 
 
 def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:

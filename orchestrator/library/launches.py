@@ -14,11 +14,17 @@ from orchestrator.library.manifest import ReleaseTable
 AuditVerdict = Literal[
     "no_kl",
     "unbiased_reverse_kl",
+    "rescaled_reverse_kl",
+    "surrogate_reverse_kl",
     "zero_mean_noise",
+    "unlikelihood_of_old_samples",
     "token_forward_kl",
     "token_reverse_kl",
+    "k2_of_old_samples",
+    "k3_of_old_samples",
     "biased_reward",
     "both",
+    "other_objective",
     "rollout_policy_kl_only",
     "undetermined",
 ]
@@ -65,7 +71,23 @@ class ConfigDocument:
     name: str
     values: Mapping[str, Given]
     builds_on: tuple[str, ...] = ()
-    kind: Literal["yaml", "toml"] = "yaml"
+    kind: Literal["yaml", "toml", "call"] = "yaml"
+    """`call`: the keyword arguments of a call in Python; `name` is then the class."""
+    module: str = ""
+    """Of a `call`: the module that the class is imported from; empty where the file defines it."""
+    imports: tuple[str, ...] = ()
+    """Of a `call`: the packages that its file imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """Flags that the shell does not hand to a launch."""
+
+    line: int
+    """The line from which on they follow."""
+    flags: tuple[str, ...]
+    refused: bool
+    """True if the launch does not start as it stands; its words then are those that were meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +105,12 @@ class Launch:
     """True for the way without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library -> release, where something says so, the reason after a space."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the files of the project around it, by path: a fork's own source among them."""
     caveats: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     """Configuration files it names that could not be read."""
-    cut_off: tuple[int, tuple[str, ...]] | None = None
-    """The line from which flags follow that the shell does not hand to it, and those flags."""
+    cut_off: CutOff | None = None
     open_end: str = ""
     """The reason why `words` may lack words; empty if it is complete."""
 
@@ -103,12 +126,16 @@ class InReward:
 
 @dataclass(frozen=True, slots=True)
 class InLoss:
-    """The KL in the loss. `straight_through`: k2's gradient whatever the estimator's value."""
+    """The KL in the loss. `straight_through`: k2's gradient whatever the estimator's value.
+
+    `weighted`: the importance ratio to the rollout policy multiplies the gradient.
+    """
 
     active: bool | None
     estimator: str | None = None
     beta: float | None = None
     straight_through: bool = False
+    weighted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +186,66 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchChange:
+    """Edits of a launch that belong together, and their result in words: `k2 in the loss`.
+
+    `also`: what else the edits change, as a sentence; empty if nothing.
+    """
+
+    words: str
+    edits: tuple[Edit, ...]
+    also: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What stands around the KL term, as facts of the library and of this launch.
+
+    A reader states facts. orchestrator.audit.surroundings derives the effects on the term. The
+    defaults are of a plain policy gradient. A None is unknown, and makes the answer `assumed`.
+    """
+
+    advantage_divided_by: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+    division_includes_kl: bool = True
+    """True if a KL in the reward is divided with the task reward; False if it is added later."""
+    divided_because: str = ""
+    """The key and value that decide it, for a user."""
+    own_rollout_in_mean: bool = False
+    """True if the group's mean, which is subtracted, includes the rollout itself."""
+    baseline_includes_kl: bool = True
+    """True if the baseline is subtracted from a KL in the reward as well."""
+    loss_mode: str = ""
+    """The library's name of a policy loss that is not PPO's or plain; empty for those."""
+    ratio: Literal["token", "sequence", "sequence_mean", "none"] | None = "token"
+    """The importance ratio of the policy loss: of each token, their product or their geometric
+    mean over the sequence, or none."""
+    clip: tuple[float, float] | None = None
+    """PPO's clip (low, high), as distances from 1."""
+    correction: str = ""
+    """The importance weights or masks against the rollout engine, in words; empty: none."""
+    correction_includes_kl: bool = False
+    """True if the correction also multiplies a KL in the loss."""
+    length_weighted: bool = False
+    """True if each response's tokens are averaged before the responses are."""
+    kl_loss_factor: float | None = 1.0
+    """The KL in the loss over the policy loss, both per token, from their aggregation alone; None:
+    it depends on the responses."""
+    aggregation_because: str = ""
+    entropy: float = 0.0
+    """Coefficient of an entropy bonus."""
+    discount: str = ""
+    """GAE's λ and γ with their values where they are not 1; empty: the return is not discounted."""
+    controller: str = ""
+    """The key and value by which a controller moves β while it trains; empty: β stays."""
+    clamps: tuple[str, ...] = ()
+    """Clamps of the KL, each a sentence."""
+    notes: tuple[str, ...] = ()
+    """Further facts of the launch that a user should know, each a sentence."""
+    unread: tuple[str, ...] = ()
+    """Why a fact could not be read, a sentence for each."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingRegime:
     """The training regime: on-policy if a launch learns from samples of the policy that it updates.
 
@@ -188,6 +275,8 @@ class HeldKeys:
     """Keys that stand in configuration files, not on the command line."""
     own: frozenset[str] = frozenset()
     """Keys that a configuration of the launch's own adds, so that a command may change them."""
+    ignoring: tuple[str, ...] = ()
+    """Prefixes of sections that drop an unknown key instead of refusing it."""
     flag: str = ""
     """The prefix of a key on a command line: `--`."""
 
@@ -211,7 +300,9 @@ class LaunchReading:
     contradictions: tuple[AuditNote, ...] = ()
     settings: tuple[ReadSetting, ...] = ()
     rules: tuple[Rule, ...] = ()
-    change: tuple[Edit, ...] = ()
+    changes: tuple[LaunchChange, ...] = ()
+    """Changes of the launch to another KL term, the smallest first. The audit reads the changed
+    launch again and offers the first one that it would not criticise."""
     change_note: str = ""
     """Advice if no change of the launch is enough."""
     assumes: tuple[str, ...] = ()
@@ -220,6 +311,8 @@ class LaunchReading:
     no_gradient: str = ""
     """Why the term in the loss has no gradient in this release, if it has none."""
     regime: TrainingRegime = TrainingRegime(None, "orch does not read it for this library")
+    surroundings: Surroundings | None = None
+    """None: the reader does not read them, and an answer with a KL is `assumed`."""
     held: HeldKeys | None = None
     """None: no table of this library's keys is known."""
     decided: tuple[AuditVerdict, str] | None = None

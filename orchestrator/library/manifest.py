@@ -24,7 +24,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
-from orchestrator.identity import flatten
+from orchestrator.identity import BIRTH_VALUES, flatten
 from orchestrator.records import LedgerEntry
 from orchestrator.settings import Frozen, Settings
 
@@ -302,6 +302,10 @@ def fits(kind: str, value: object) -> bool:
     return True
 
 
+MOST_ENTRIES = 4096
+"""Entries of a ledger that are kept; a grid has a few hundred different ones."""
+
+
 class Carried(NamedTuple):
     """One field of a cell, the row that carries it, and the keys that this row sends."""
 
@@ -383,12 +387,14 @@ class Manifest:
         """
         version = self.version_of(settings)
         carried: list[Carried] = []
+        values: Values | None = None
         for name, section in settings:
             # A thousand cells share a few sections: the rows of one are found once.
             memo = (version, name, type(section), section)
             rows = self._found.get(memo)
             if rows is None:
-                rows = self._rows_for(settings, name, section, version)
+                values = self.fields(settings) if values is None else values
+                rows = self._rows_for(settings, values, name, section, version)
                 if self._stands_alone(name, version):
                     self._found[memo] = rows
             for each in rows:
@@ -408,9 +414,8 @@ class Manifest:
         return {}
 
     def _rows_for(
-        self, settings: Settings, name: str, section: object, version: str
+        self, settings: Settings, values: Values, name: str, section: object, version: str
     ) -> tuple[Carried, ...]:
-        values = self.fields(settings)
         if isinstance(section, Frozen) and name not in self._sections:
             names = [each for each in values if each.startswith(f"{name}.")]
         else:
@@ -457,6 +462,8 @@ class Manifest:
         self, settings: Settings, values: Values, name: str, version: str
     ) -> tuple[Row, Meaning]:
         value, rows = values[name], self.rows_of(name, version)
+        if not rows and name in BIRTH_VALUES:
+            rows = (_unasked(name),)
         if not rows:
             raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
         fitting = [
@@ -552,7 +559,7 @@ class Manifest:
                     )
             entry = self._proved.get(id(each))
             if entry is None:
-                entry = self._entry(each, settings, table, launch, effective)
+                entry = self._entry_again(each, settings, table, launch, effective)
                 if self._is_fixed(each.row) and self._stands_alone(
                     each.row.field.partition(".")[0], table.version
                 ):
@@ -560,6 +567,43 @@ class Manifest:
                     self._kept.append(each)
             entries.append(entry)
         return tuple(entries)
+
+    def _entry_again(
+        self,
+        carried: Carried,
+        settings: Settings,
+        table: ReleaseTable,
+        launch: Values,
+        effective: Values,
+    ) -> LedgerEntry:
+        """Return the entry of a field, from the cache if all that it was made of is the same.
+
+        What it is made of: the row, the value, the keys sent, status and note, and the keys of the
+        launch that were looked at when it was made.
+        """
+        row, value, _, sent = carried
+        account = row.account(settings) if callable(row.account) else row.account
+        memo = (table.version, id(row), type(value), value, account)
+        known = self._entries.get(memo)
+        if (
+            known is not None
+            and known.sent == sent
+            and all(launch.get(key, ABSENT) == held for key, held in known.launch.items())
+            and all(effective.get(key, ABSENT) == held for key, held in known.effective.items())
+        ):
+            return known.entry
+        recorded, over_defaults = _Recorded(launch), _Recorded(effective)
+        entry = self._entry(carried, account, table, recorded, over_defaults)
+        if not recorded.all_of_it and not over_defaults.all_of_it:
+            if len(self._entries) > MOST_ENTRIES:
+                self._entries.clear()
+            self._entries[memo] = _KnownEntry(sent, recorded.read, over_defaults.read, entry)
+        return entry
+
+    @cached_property
+    def _entries(self) -> dict[object, "_KnownEntry"]:
+        """Return the cache of `_entry_again`: release, row, value and account -> the last entry."""
+        return {}
 
     @cached_property
     def _proved(self) -> dict[int, LedgerEntry]:
@@ -591,7 +635,7 @@ class Manifest:
     def _entry(
         self,
         carried: Carried,
-        settings: Settings,
+        account: Account,
         table: ReleaseTable,
         launch: Values,
         effective: Values,
@@ -599,8 +643,7 @@ class Manifest:
         row, value, meaning, sent = carried
         status, note = meaning.status, meaning.note
         if status == "exact" and not note:
-            account = row.account
-            status, note = account(settings) if callable(account) else account
+            status, note = account
         shown = sent if not (row.key and row.carried_by) else {row.key: launch.get(row.key)}
         for key, theirs in shown.items():
             taught = status == "extension" and theirs in self.extensions.get(key, ())
@@ -611,7 +654,8 @@ class Manifest:
         if self.show is not None:
             shown_key, text = self.show(carried, launch, table.version)
         else:
-            shown_key, text = row.key, str(launch.get(row.key, value) if row.key else value)
+            shown_key = row.key if meaning.theirs is not ABSENT else ""
+            text = str(launch.get(row.key, value) if shown_key else value)
         return _ledger_entry(row.field, status, shown_key, text, note)
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
@@ -846,6 +890,19 @@ def _applies(when: When | None, settings: Settings, values: Values) -> bool:
     return all(values.get(name, ABSENT) in allowed for name, allowed in when.items())
 
 
+@lru_cache(maxsize=64)
+def _unasked(name: str) -> Row:
+    """Return the row of a field that is younger than a manifest. It offers the first value only."""
+    value = BIRTH_VALUES[name]
+    note = "orch has no row for it in this library, which does as it did before the field existed"
+    return Row(
+        name,
+        offer=(Meaning(value, ABSENT, note=note),),
+        carried_by="its absence",
+        advice=f"The library's manifest has no row for {name}: leave it out.",
+    )
+
+
 def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
     sent: dict[str, object] = {}
     if row.key and not row.carried_by:
@@ -880,6 +937,46 @@ class _OverDefaults(Mapping[str, object]):
 
     def get(self, key: str, default: object = None) -> object:
         return self.launch[key] if key in self.launch else self.defaults.get(key, default)
+
+
+class _Recorded(Mapping[str, object]):
+    """A view of a launch that keeps the keys which were looked at, with their values."""
+
+    def __init__(self, launch: Values) -> None:
+        self._launch = launch
+        self.read: dict[str, object] = {}
+        self.all_of_it = False
+        """Every key was looked at: what is made of it depends on the whole launch."""
+
+    def __getitem__(self, key: str) -> object:
+        value = self.read[key] = self._launch.get(key, ABSENT)
+        if value is ABSENT:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
+        self.read[key] = self._launch.get(key, ABSENT)
+        return self.read[key] is not ABSENT
+
+    def __iter__(self) -> Iterator[str]:
+        self.all_of_it = True
+        return iter(self._launch)
+
+    def __len__(self) -> int:
+        self.all_of_it = True
+        return len(self._launch)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownEntry:
+    """A ledger entry, and all that it was made of besides row, value and account."""
+
+    sent: Values
+    launch: Values
+    effective: Values
+    entry: LedgerEntry
 
 
 def _over_defaults(launch: Values, table: ReleaseTable) -> Values:

@@ -13,9 +13,9 @@ Requirements that hold for every member:
 **Cost.** Importing the package, and every member of it, imports neither the library nor torch.
 `translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
 
-**Purity.** `translate`, `parse`, `semantics`, `audit` and `rehearse` read nothing but their
-arguments and the package's own files. They do not write, start a process, or read the clock or the
-environment. Equal arguments give equal results, in every process.
+**Purity.** `translate`, `cpu_launch`, `parse`, `semantics`, `audit` and `rehearse` read nothing but
+their arguments and the package's own files. They do not write, start a process, or read the clock
+or the environment. Equal arguments give equal results, in every process.
 
 **Who writes.** orch writes the files of a LaunchPlan under `plan_dir` before a launch. The launch
 writes its log under `attempt_dir` and its checkpoints under `checkpoints_dir`, nothing elsewhere.
@@ -31,16 +31,68 @@ while the launch writes, and by several processes at once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
+from orchestrator.library.cpu_launch import CpuLaunch
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.releases import ReleaseMarks
+from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
+
+
+class ShippedPrompts(NamedTuple):
+    """The prompts of a task that ships with a backend, as pairs of question and answer."""
+
+    train: Sequence[tuple[str, str]]
+    validation: Sequence[tuple[str, str]]
+
+
+class SharedProcess(NamedTuple):
+    """How a library trains several cells in one process."""
+
+    entry: str
+    """`module:function(cells, watch)`: trains cells, each a Cell with its AttemptPaths, to their
+    ends. It reports each end and each line of log to watch
+    (orchestrator.launch.together.SharedCells), and asks it between train steps which cells must
+    stop."""
+    at_most: int
+    """Cells in one process."""
+    shape: Callable[[Settings], Hashable]
+    """What cells must have in common."""
+
+
+@runtime_checkable
+class LaunchReader(Protocol):
+    """A library whose launches `orch audit` reads. Every backend is one.
+
+    For a library that orch reads and does not train with, the folder `backends/<library>/` holds
+    `reader.py`, which exports `READER`; its `__init__.py` is a docstring. In another distribution
+    an entry point of the group `orch.readers` names the object. CONTRIBUTING.md has the steps.
+    """
+
+    name: str
+    title: str
+    release_marks: ReleaseMarks | None
+    """The marks of the library and its release in a text; None: its launches are not read."""
+    estimator_names: Mapping[str, str]
+    """The library's own names of estimators -> orch's."""
+
+    def audit(self, launch: Launch) -> LaunchReading | None:
+        """Return the library's reading of any launch; None if it does not start the library.
+
+        It is called for every command of every script, so it recognises others' launches in some
+        microseconds. It reads nothing but the launch and the package's own files.
+        """
+        ...
 
 
 @runtime_checkable
@@ -70,9 +122,25 @@ class Backend(Protocol):
     """The marks of the library and its release in a text; None: `audit` reads nothing."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's, for `orch explain`."""
+    shared_process: SharedProcess | None
+    """How cells of one shape are trained in one process on this machine; None: one a process."""
+    dumps_rollouts: bool
+    """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
+    batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
+
+    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
+        """Return the prompts of a task that ships with the backend; None for no task of it.
+
+        A spec names it `<backend>:<task>` as the path of its data. `count`: how many to train on;
+        None: as many as the backend thinks right. Pure.
+        """
+        ...
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
+
+        The seeds that a library takes are an interval, and no other refusal depends on the seed:
+        orch checks the smallest and the largest of a cell's.
 
         The ledger has one entry for every leaf of `cell.settings`. An entry that names a key gives
         the value that the launch really sends under it. Raise UnsupportedSetting for a cell that
@@ -115,6 +183,22 @@ class Backend(Protocol):
         """
         ...
 
+    def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+        """Return a plan of `translate` as it runs on a machine without an accelerator. Pure.
+
+        `place`: the one that the plan was made for. Every difference is listed
+        (orchestrator.library.cpu_launch). Return None for a release that orch cannot run so.
+        """
+        ...
+
+    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
+        """Return a plan of `translate` with the arguments of anybody's launch that it lacks. Pure.
+
+        The plan's own values win. Every argument of `argv` with another value in the plan is a
+        deviation. Return None if the library's arguments cannot be put together so.
+        """
+        ...
+
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         """Return the settings that a launch of `translate` asks for.
 
@@ -136,7 +220,9 @@ class Backend(Protocol):
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return the cell at this backend's own small scale, trained in a dialect.
 
-        Return None for a backend without a small scale.
+        Slug, studies, axes and seed stay, `declared` are the settings asked for, and nothing else
+        depends on the seed: orch rehearses one seed, and the others follow. Return the very cell if
+        it has this scale already. Return None for a backend without a small scale.
         """
         ...
 
@@ -144,12 +230,28 @@ class Backend(Protocol):
         """Return the tasks that replace the spec's at the small scale; none: keep the spec's."""
         ...
 
+    def replay(
+        self,
+        settings: Settings,
+        dialect: Dialect,
+        batches: Iterable[RolloutBatch],
+        policy: Path | None,
+    ) -> Iterator[BatchPrediction] | None:
+        """Yield what a dialect predicts of a run's rollout batches, in order.
+
+        policy: the Hugging Face folder that the run started from, whose training is then repeated;
+        None: take the run's own log-probabilities. Return None for a backend that trains in no
+        dialect but its own.
+        """
+        ...
+
 
 class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
 
     Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
-    not assigned keeps the default below. Import expensive modules in the body of a method.
+    not assigned keeps the default below. `audit` and `cpu_launch` are the functions of those names
+    in the package's modules of those names, if it has them; they are imported when first called.
     """
 
     name: str
@@ -161,10 +263,16 @@ class LibraryBackend(ABC):
     tasks_dir: Path | None = None
     policies_dir: Path | None = None
     release_marks: ReleaseMarks | None = None
+    shared_process: SharedProcess | None = None
     estimator_names: Mapping[str, str] = MappingProxyType({})
+    dumps_rollouts: bool = False
 
     def __init__(self) -> None:
         self.title = self.title or self.name
+
+    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
+        """Return None: no task ships with it."""
+        return None
 
     @abstractmethod
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -198,9 +306,21 @@ class LibraryBackend(ABC):
         """Return None: checkpoints are Hugging Face directories."""
         return None
 
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return None: no launch is recognised."""
+    def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+        """Return what the package's own `cpu_launch` makes of it; None if it has none."""
+        own = _own_function(type(self).__module__, "cpu_launch")
+        changed: CpuLaunch | None = None if own is None else own(plan, place)
+        return changed
+
+    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
+        """Return None: anybody's arguments are not put into its launches."""
         return None
+
+    def audit(self, launch: Launch) -> LaunchReading | None:
+        """Return what the package's own `audit` reads in it; None if it has none."""
+        own = _own_function(type(self).__module__, "audit")
+        reading: LaunchReading | None = None if own is None else own(launch)
+        return reading
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return None: there is no small scale."""
@@ -209,3 +329,25 @@ class LibraryBackend(ABC):
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         """Return nothing: the spec's own tasks are used."""
         return ()
+
+    def replay(
+        self,
+        settings: Settings,
+        dialect: Dialect,
+        batches: Iterable[RolloutBatch],
+        policy: Path | None,
+    ) -> Iterator[BatchPrediction] | None:
+        """Return None: it trains in no dialect but its own."""
+        return None
+
+
+@cache
+def _own_function(package: str, name: str) -> Callable[..., Any] | None:
+    """Return the function of a package's module, both of one name; None without that module."""
+    try:
+        if find_spec(f"{package}.{name}") is None:
+            return None
+    except ModuleNotFoundError:  # a backend may be one module, and not a package
+        return None
+    function: Callable[..., Any] = getattr(import_module(f"{package}.{name}"), name)
+    return function

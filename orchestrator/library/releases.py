@@ -47,6 +47,9 @@ class ReleaseMarks:
     images: tuple[str, ...] = ()
     """Beginnings of container images, up to the release: `owner/image:tag-`."""
     files: tuple[ReleaseFile, ...] = ()
+    configuration_classes: tuple[str, ...] = ()
+    """Classes whose keyword arguments are the library's configuration: a call of one in a Python
+    file is a launch, with a ConfigDocument of the kind `call`."""
     in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
     """Further entries of Launch.versions that the text of a launch script gives."""
     amended: (
@@ -58,14 +61,18 @@ class ReleaseMarks:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The keys of each release: `keys[name] = (first, last)` for keys that came or went."""
+    """The keys of each release: `keys[name] = (first, last)`, indices of `versions`."""
 
     versions: Sequence[str]
     keys: Mapping[str, tuple[int, int]]
 
     def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
-        """Return the releases that refuse the fewest keys, and the keys that decided."""
-        refused = [0] * len(self.versions)
+        """Return the releases that refuse the fewest keys, and the keys that decided.
+
+        A key that no release takes is a fork's. Forks bring newer keys into an old release, and
+        keep none that their release has dropped: of two releases apart, theirs is the older.
+        """
+        refused, dropped = [0] * len(self.versions), [0] * len(self.versions)
         telling = []
         for key, values in given.items():
             span = self.keys.get(key)
@@ -75,8 +82,21 @@ class Releases:
             added = values[-1].mark == "+"
             for i in range(len(self.versions)):
                 refused[i] += (span[0] <= i <= span[1]) == added
+                dropped[i] += i > span[1] and not added
         least = min(refused)
-        return [i for i, count in enumerate(refused) if count == least], telling
+        fitting = [i for i, count in enumerate(refused) if count == least]
+        older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
+        if least and older[-1] + 1 not in fitting:
+            fitting = older
+        return fitting, telling
+
+    def table(self, version: str) -> ReleaseTable | None:
+        """Return every key of a listed release, or None for another one."""
+        if version not in self.versions:
+            return None
+        at = self.versions.index(version)
+        keys = frozenset(k for k, (first, last) in self.keys.items() if first <= at <= last)
+        return ReleaseTable(version, keys)
 
     def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
         """Return the keys that `among` is the last release to have."""

@@ -91,13 +91,13 @@ _KEPT: dict[Release, tuple[Any, Mapping[tuple[Any, ...], Mapping[str, Any]]]] = 
 
 
 def _measured(library: str, version: str) -> Mapping[tuple[Any, ...], Mapping[str, Any]]:
-    found = evidence.read(library, version)
-    if found is None:
+    release = evidence.read(library, version)
+    if release is None:
         return {}
     kept = _KEPT.get((library, version))
-    if kept is None or kept[0] is not found:
-        rows = {(c["estimator"], c["placement"], c["on_policy"]): c for c in found["cells"]}
-        kept = _KEPT[library, version] = (found, rows)
+    if kept is None or kept[0] is not release:
+        rows = {(c["estimator"], c["placement"], c["on_policy"]): c for c in release["cells"]}
+        kept = _KEPT[library, version] = (release, rows)
     return kept[1]
 
 
@@ -154,13 +154,15 @@ def short(row: CapabilityRow, off_policy: bool) -> str:
     """Return a row's objective in one or two words, with its marks."""
     if row.status == "refused":
         return "-"
-    found = row.off_policy if off_policy else row.on_policy
-    if found is None:
+    verdict = row.off_policy if off_policy else row.on_policy
+    if verdict is None:
         return "?" + _MARKS[row.status]
-    if "refused" in found:
+    if "refused" in verdict:
         return "-"
-    told = found["error"].partition(":")[0] if "error" in found else _SHORT[found["objective"]]
-    return told + _MARKS[row.status] + ("" if found.get("agrees") else " !")
+    text = (
+        verdict["error"].partition(":")[0] if "error" in verdict else _SHORT[verdict["objective"]]
+    )
+    return text + _MARKS[row.status] + ("" if verdict.get("agrees") else " !")
 
 
 def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:

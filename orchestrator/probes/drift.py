@@ -51,14 +51,14 @@ def drift(
     left out."""
     groups: dict[tuple[object, ...], list[tuple[Cell, tuple[ReleaseChange, ...]]]] = {}
     for cell in cells:
-        found = tuple(changes(cell, before, after, translate))
-        if found:
-            key = tuple(_kind_of(change) for change in found)
-            groups.setdefault(key, []).append((cell, found))
+        changed = tuple(changes(cell, before, after, translate))
+        if changed:
+            key = tuple(_kind_of(change) for change in changed)
+            groups.setdefault(key, []).append((cell, changed))
     return [
         Drift(
             tuple(cell for cell, _ in members),
-            tuple(map(_merged, zip(*(found for _, found in members), strict=True))),
+            tuple(map(_merged, zip(*(changed for _, changed in members), strict=True))),
         )
         for members in groups.values()
     ]
@@ -150,8 +150,8 @@ def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseCh
     pairs = [
         (_likeness(key, other, gone, come), key, other)
         for key, value in gone.items()
-        for other, there in come.items()
-        if value == there
+        for other, moved in come.items()
+        if value == moved
     ]
     for likeness, key, other in sorted(pairs, reverse=True):
         if likeness > LIKE and key not in renamed and other not in renamed.values():
@@ -176,42 +176,42 @@ def _likeness(key: str, other: str, gone: Mapping[str, str], come: Mapping[str, 
 
 def arguments(argv: Sequence[str]) -> dict[str, str]:
     """Return key=value and `--flag value ...` by key; arguments without a key by position."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     flag = ""
     for index, word in enumerate(argv):
         if word.startswith("--"):
             flag, _, value = word.partition("=")
-            found[flag] = value
+            values[flag] = value
         elif flag:
-            found[flag] = f"{found[flag]} {word}".strip()
+            values[flag] = f"{values[flag]} {word}".strip()
         elif "=" in word:
             key, _, value = word.partition("=")
-            found[key.lstrip("+")] = value
+            values[key.lstrip("+")] = value
         else:
-            found[f"word {index + 1}"] = word
-    return found
+            values[f"word {index + 1}"] = word
+    return values
 
 
 def _files(plan: LaunchPlan) -> dict[str, str]:
     """Return every file's settings by key, where it has keys; else its text."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, text in plan.files.items():
         tree = _tree(name, text)
         if tree is None:
-            found[name] = text
+            texts[name] = text
         else:
-            found.update((f"{name}: {key}", value) for key, value in _leaves(tree))
-    return found
+            texts.update((f"{name}: {key}", value) for key, value in _leaves(tree))
+    return texts
 
 
 def _tree(name: str, text: str) -> Mapping[str, Any] | None:
     try:
         if name.endswith(".toml"):
             return tomllib.loads(text)
-        found = json.loads(text) if name.endswith(".json") else None
+        data = json.loads(text) if name.endswith(".json") else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return data if isinstance(data, dict) else None
 
 
 def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
@@ -286,17 +286,17 @@ def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[Releas
         )
 
 
-def _plain(found: Mapping[str, Any]) -> str:
-    kept = {k: v for k, v in found.items() if k not in evidence.VOLATILE and k != "refused"}
+def _plain(measured: Mapping[str, Any]) -> str:
+    kept = {k: v for k, v in measured.items() if k not in evidence.VOLATILE and k != "refused"}
     return ", ".join(f"{key}={value}" for key, value in kept.items()) or "refused"
 
 
-def _curves(found: Mapping[str, Any], kl: Kl) -> dict[str, str]:
+def _curves(measured: Mapping[str, Any], kl: Kl) -> dict[str, str]:
     """Return in words every name with the value of the cell's estimator, where the cell uses it."""
     plain = entry(kl.estimator).base if kl.estimator in TABLE else ""
     return {
         f"{each['name']} in the {each['place']}": curve_text(EstimatorCurve(**_fields(each)))
-        for each in found["names"]
+        for each in measured["names"]
         if each.get("value") == plain and each["place"] in str(kl.placement)
     }
 

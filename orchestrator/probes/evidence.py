@@ -31,13 +31,13 @@ def read(library: str, version: str) -> ReleaseEvidence | None:
     if not file.exists():
         return None
     try:
-        found: ReleaseEvidence = json.loads(file.read_text(encoding="utf-8"))
+        release: ReleaseEvidence = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise EnvironmentFault(
             f"{file} is not JSON ({error}): measure again with "
             f"`orch matrix --measure --library {library}@{version}`"
         ) from error
-    return found
+    return release
 
 
 def write(evidence: ReleaseEvidence) -> Path:

@@ -7,7 +7,7 @@ from orchestrator.estimators import plain_names
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
 from orchestrator.kl.library_semantics import PLAIN
 from orchestrator.probes import evidence
-from orchestrator.probes.capability import Release
+from orchestrator.probes.capability import Release, words
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
 
@@ -17,15 +17,15 @@ BEST = ("sequence_reverse_kl", "token_reverse_kl")
 
 def findings(known: Sequence[Release]) -> list[str]:
     """Return sentences about those releases; one that holds in several releases stands once."""
-    said: dict[str, list[Release]] = {}
+    releases_by_sentence: dict[str, list[Release]] = {}
     for release in known:
-        found = evidence.read(*release)
-        if found is None:
+        measured = evidence.read(*release)
+        if measured is None:
             continue
         for rule in RULES:
-            for sentence in rule(found):
-                said.setdefault(sentence, []).append(release)
-    return [f"**{_releases(of)}**: {sentence}" for sentence, of in said.items()]
+            for sentence in rule(measured):
+                releases_by_sentence.setdefault(sentence, []).append(release)
+    return [f"**{_releases(of)}**: {sentence}" for sentence, of in releases_by_sentence.items()]
 
 
 def _releases(of: Sequence[Release]) -> str:
@@ -35,8 +35,8 @@ def _releases(of: Sequence[Release]) -> str:
     return "; ".join(f"{library} {', '.join(versions)}" for library, versions in by.items())
 
 
-def _silence(found: EvidenceMapping) -> Iterator[str]:
-    silent = found["silent"]
+def _silence(measured: EvidenceMapping) -> Iterator[str]:
+    silent = measured["silent"]
     for place in ("reward", "loss"):
         if silent[place]:
             each = silent[place]
@@ -52,8 +52,8 @@ def _silence(found: EvidenceMapping) -> Iterator[str]:
         )
 
 
-def _averages(found: EvidenceMapping) -> Iterator[str]:
-    for asked, each in found["loss"].items():
+def _averages(measured: EvidenceMapping) -> Iterator[str]:
+    for asked, each in measured["loss"].items():
         if each.get("policy") and each["kl"] not in (each["policy"], "refused"):
             yield (
                 f"asked for `{asked}`, it averages the policy loss by `{each['policy']}` and the "
@@ -61,8 +61,8 @@ def _averages(found: EvidenceMapping) -> Iterator[str]:
             )
 
 
-def _credit(found: EvidenceMapping) -> Iterator[str]:
-    each = found["reward"].get("rloo", {})
+def _credit(measured: EvidenceMapping) -> Iterator[str]:
+    each = measured["reward"].get("rloo", {})
     if each.get("within") == "to_go":
         yield (
             "a KL in the reward is subtracted token by token after the baseline and summed from "
@@ -75,7 +75,7 @@ def _credit(found: EvidenceMapping) -> Iterator[str]:
             "a KL in the reward is summed over the response and subtracted after the baseline, "
             "which does not see it: the KL keeps its full variance"
         )
-    grpo = found["reward"].get("grpo", {})
+    grpo = measured["reward"].get("grpo", {})
     if grpo.get("divided_by_deviation") and grpo.get("others") == "group":
         yield (
             "with grpo the KL in the reward is inside what is divided by the group's deviation: "
@@ -88,8 +88,8 @@ def _credit(found: EvidenceMapping) -> Iterator[str]:
         )
 
 
-def _clamps(found: EvidenceMapping) -> Iterator[str]:
-    for each in found["names"]:
+def _clamps(measured: EvidenceMapping) -> Iterator[str]:
+    for each in measured["names"]:
         plain = each["name"] in plain_names() and each["place"] == "loss"
         if plain and each.get("flat_below") is not None:
             yield (
@@ -99,8 +99,8 @@ def _clamps(found: EvidenceMapping) -> Iterator[str]:
             )
 
 
-def _straight_through(found: EvidenceMapping) -> Iterator[str]:
-    names = [each for each in found["names"] if each.get("straight_through")]
+def _straight_through(measured: EvidenceMapping) -> Iterator[str]:
+    names = [each for each in measured["names"] if each.get("straight_through")]
     loss = [each for each in names if each["place"] == "loss"]
     weighted = [each for each in loss if each["gradient"] == "sg_rho_k2"]
     plain = [each for each in loss if each["gradient"] == "k2"]
@@ -114,25 +114,25 @@ def _straight_through(found: EvidenceMapping) -> Iterator[str]:
         yield f"{listed} log their own value and have the gradient w x{limit}: one and the same"
 
 
-def _broken_names(found: EvidenceMapping) -> Iterator[str]:
-    for each in found["names"]:
+def _broken_names(measured: EvidenceMapping) -> Iterator[str]:
+    for each in measured["names"]:
         if "error" in each and each["place"] == "loss":
             yield f"`{each['name']}` is accepted by the configuration and raises {each['error']}"
 
 
-def _objectives(found: EvidenceMapping) -> Iterator[str]:
-    native = [each for each in found["cells"] if each["on_policy"] and "objective" in each]
+def _objectives(measured: EvidenceMapping) -> Iterator[str]:
+    native = [each for each in measured["cells"] if each["on_policy"] and "objective" in each]
     noise = [f"`{_label(c)}`" for c in native if c["objective"] == "zero"]
     if noise:
         yield f"{', '.join(noise)}: no gradient in expectation, it is noise and regularises nothing"
-    off = [each for each in found["cells"] if not each["on_policy"]]
+    off = [each for each in measured["cells"] if not each["on_policy"]]
     policy = [each for each in off if each.get("reward_kl_of") == "policy"]
     if policy:
         yield (
             "a KL in the reward is computed with the policy being updated, not once per rollout "
             "batch with the policy that sampled: off-policy it is another surrogate"
         )
-    wrong = [f"`{_label(c)}`" for c in found["cells"] if c.get("agrees") is False]
+    wrong = [f"`{_label(c)}`" for c in measured["cells"] if c.get("agrees") is False]
     if wrong:
         yield f"measured otherwise than `orch explain` says: {', '.join(dict.fromkeys(wrong))}"
 
@@ -141,16 +141,14 @@ def _label(cell: Mapping[str, Any]) -> str:
     return f"{cell['estimator']}.{str(cell['placement']).replace('reward_and_loss', 'both')}"
 
 
-def _natives(found: EvidenceMapping) -> Iterator[str]:
-    from orchestrator.probes.capability import words
-
-    for each in found["natives"]:
+def _natives(measured: EvidenceMapping) -> Iterator[str]:
+    for each in measured["natives"]:
         on, off = words(each["on_policy"]), words(each["off_policy"])
         yield f"its own `{each['name']}` is {on} on-policy, and on older samples {off}"
 
 
-def _ratio(found: EvidenceMapping) -> Iterator[str]:
-    above = found["ratio"]["flat_above"]
+def _ratio(measured: EvidenceMapping) -> Iterator[str]:
+    above = measured["ratio"]["flat_above"]
     if above is None:
         yield "without a clip the policy loss does not bound its importance ratio at all"
 
@@ -178,19 +176,23 @@ LEFT_OUT = "left out of the rehearsal"
 
 def unmeasured_differences(library: str, version: str) -> list[Unmeasured]:
     """Return differences that were read and not measured; then what a rehearsal leaves out."""
-    found = semantics(BackendRef(name=library, version=version))
+    meaning = semantics(BackendRef(name=library, version=version))
     read = [
-        (DIFFERENCES[cause].title, describe(found.dialect, cause), DIFFERENCES[cause].not_compared)
-        for cause in differing(found.dialect, PLAIN)
+        (
+            DIFFERENCES[cause].title,
+            describe(meaning.dialect, cause),
+            DIFFERENCES[cause].not_compared,
+        )
+        for cause in differing(meaning.dialect, PLAIN)
         if DIFFERENCES[cause].not_compared
     ]
-    return read + [("not imitated", sentence, LEFT_OUT) for sentence in found.omits]
+    return read + [("not imitated", sentence, LEFT_OUT) for sentence in meaning.omits]
 
 
 def grouped_by_releases(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
     """Return the same entries, each with the releases that share it."""
     by: dict[Unmeasured, list[Release]] = {}
     for release in known:
-        for told in unmeasured_differences(*release):
-            by.setdefault(told, []).append(release)
+        for sentence in unmeasured_differences(*release):
+            by.setdefault(sentence, []).append(release)
     return by

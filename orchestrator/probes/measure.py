@@ -55,7 +55,9 @@ _AMONG = np.isin(CURVE, NEAR)
 CLOSE = 1e-6
 """Agreement of two numbers of the size of 1: libraries round some steps to float32."""
 
-FORMS = tuple(name for name, each in TABLE.items() if not each.is_straight_through)
+FORMS = tuple(
+    name for name, each in TABLE.items() if each.is_of_a_token and not each.is_straight_through
+)
 """The estimators whose value and gradient are looked for in a library's function."""
 
 
@@ -82,16 +84,16 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
 
 def _values(name: str, x: FloatTable, weight: float) -> FloatTable:
     form = entry(name)
-    found: FloatTable = form.value(x) * (weight if form.is_weighted else 1.0)
-    return found
+    values: FloatTable = form.value(x) * (weight if form.is_weighted else 1.0)
+    return values
 
 
 def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
     form = entry(name)
-    found = form.slope(x)
+    gradients = form.slope(x)
     if form.form == "ratio_attached":
-        found = found + form.value(x)
-    result: FloatTable = found * (weight if form.is_weighted else 1.0)
+        gradients = gradients + form.value(x)
+    result: FloatTable = gradients * (weight if form.is_weighted else 1.0)
     return result
 
 
@@ -135,8 +137,8 @@ def _through(
 def _bound_of_weight(gradient: Mapping[str, FloatTable]) -> float | None:
     """Return the gradient's weight where pi / pi_rollout is large, if it is not that ratio."""
     on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
-    found = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
-    return None if found > 0.9 * largest else found
+    bound = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
+    return None if bound > 0.9 * largest else bound
 
 
 def _bound(value: FloatTable, whose: str) -> float | None:
@@ -288,21 +290,21 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
 def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss, for two responses of
     3 and 1 tokens."""
-    told = {
+    questions = {
         "policy": answers[("aggregation", aggregation, None)],
         "kl": answers.get(("aggregation", aggregation, "loss")),
     }
-    found: dict[str, Any] = {}
-    for what, answer in told.items():
+    measured: dict[str, Any] = {}
+    for what, answer in questions.items():
         if answer is None:
-            found[what] = "refused"
+            measured[what] = "refused"
             continue
         if "error" in answer:
             return {"error": answer["error"]}
         weights = as_array(answer, "gradient") / (BETA if what == "kl" else -1.0)
-        found[what] = _aggregation(weights)
-        found[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
-    return found
+        measured[what] = _aggregation(weights)
+        measured[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
+    return measured
 
 
 def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
@@ -353,22 +355,24 @@ def prepare_objectives(inquiry: Inquiry) -> None:
             inquiry.batch(name(on_policy, index), every_group(setting))
 
 
-def ask_for_update(inquiry: Inquiry, key: Key, launch: int, on_policy: bool) -> None:
-    """Ask for the update of a launch at every model."""
+def ask_for_update(
+    inquiry: Inquiry, key: Key, launch: int, on_policy: bool, what: str = "update"
+) -> None:
+    """Ask for the update of a launch at every model, or for its loss alone."""
     for index in range(len(models(on_policy))):
-        inquiry.question((*key, index), "update", launch, name(on_policy, index), only="gradient")
+        inquiry.question((*key, index), what, launch, name(on_policy, index), only="gradient")
 
 
 def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
     """Ask about every KL term, on- and off-policy: its key, or the field the backend refuses."""
     for kl in terms():
         for on_policy in (True, False):
-            found = launch_of(inquiry.library, inquiry.version, kl, on_policy)
-            if isinstance(found, str):
-                yield kl, on_policy, found
+            launch = launch_of(inquiry.library, inquiry.version, kl, on_policy)
+            if isinstance(launch, str):
+                yield kl, on_policy, launch
                 continue
             key = ("cell", kl.label, on_policy)
-            ask_for_update(inquiry, key, inquiry.launch(translated(found)), on_policy)
+            ask_for_update(inquiry, key, inquiry.launch(translated(launch)), on_policy)
             yield kl, on_policy, key
 
 
@@ -398,14 +402,14 @@ def measured(
 ) -> dict[str, Any]:
     """Return the objective whose gradient the library's update has, or what the library raised."""
     settings_ = models(on_policy)
-    told = [answers[(*key, index)] for index in range(len(settings_))]
-    failed = next((each["error"] for each in told if "error" in each), None)
+    replies = [answers[(*key, index)] for index in range(len(settings_))]
+    failed = next((each["error"] for each in replies if "error" in each), None)
     if failed:
         return {"error": failed}
     gradient = np.stack(
         [
             expected_gradient(setting, each["gradient"], beta)
-            for setting, each in zip(settings_, told, strict=True)
+            for setting, each in zip(settings_, replies, strict=True)
         ]
     )
     candidates = [gradients(each) for each in settings_]
@@ -430,27 +434,27 @@ def _towards_rollout(setting: LabSetting) -> LabSetting:
     return replace(setting, reference=setting.sampler)
 
 
-def compared(kl: Kl, on_policy: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return what orch says of such a term, if the measurement agrees, and how far it is off: max
     |measured - closed form|, in units of one sequence's gradient.
 
     Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
     policy being updated: `reward_kl_of` is whichever the library has.
     """
-    told: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for of in _whose(kl, on_policy):
         says = verdict(kl, on_policy=on_policy, reward_kl_of=of)
         expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
-        agrees = found.get("terms") == expected["terms"] and found.get("scale") == 1
-        if told and not agrees:
+        agrees = cell.get("terms") == expected["terms"] and cell.get("scale") == 1
+        if comparison and not agrees:
             continue
-        told = {"verdict": expected, "agrees": agrees}
+        comparison = {"verdict": expected, "agrees": agrees}
         if len(_whose(kl, on_policy)) > 1:
-            told["reward_kl_of"] = of if agrees else None
-        if "gradient" in found:
-            off = _deviation(kl, on_policy, of, np.asarray(found["gradient"]))
-            told["deviation"] = off
-    return told
+            comparison["reward_kl_of"] = of if agrees else None
+        if "gradient" in cell:
+            off = _deviation(kl, on_policy, of, np.asarray(cell["gradient"]))
+            comparison["deviation"] = off
+    return comparison
 
 
 def _whose(kl: Kl, on_policy: bool) -> tuple[str, ...]:
@@ -518,14 +522,14 @@ def _gradient(answers: Mapping[Any, Mapping[str, Any]], name: str) -> FloatTable
     return as_array(answers[("silent", "loss", name)], "gradient")
 
 
-def _fitted(found: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
+def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
     """Return the estimator and beta whose value or gradient at x was measured."""
-    if np.abs(found).max() <= SILENCE_CLOSE * 1e-2:
+    if np.abs(gradient).max() <= SILENCE_CLOSE * 1e-2:
         return None
     for form in plain_names():
         shape = closed(form, x)
-        beta = float((found * shape).sum() / (shape * shape).sum())
-        if np.abs(found - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):
+        beta = float((gradient * shape).sum() / (shape * shape).sum())
+        if np.abs(gradient - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):
             return {"estimator": form, "beta": float(f"{beta:.6g}")}
     return {"estimator": "?", "beta": None}
 
@@ -549,14 +553,14 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
     ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
-    answers, told = inquiry.put(where)
+    answers, ran = inquiry.put(where)
     return {
         "library": library,
         "version": version,
         **({"commit": commit} if commit else {}),
         "arithmetic": "float64, CPU",
         "stood_in": probes.STOOD_IN,
-        "sources": {key: dict(value) for key, value in sorted(told.sources.items())},
+        "sources": {key: dict(value) for key, value in sorted(ran.sources.items())},
         "silent": silent_terms(answers),
         "names": [_name(each, answers) for each in names],
         "reward": {
@@ -595,15 +599,15 @@ def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
 
 def _name(asked: tuple[str, str], answers: Answered) -> dict[str, Any]:
     place, name = asked
-    told = {at: answers[("name", place, name, at)] for at in WEIGHTS}
-    error = next((each["error"] for each in told.values() if "error" in each), None)
-    found = {"error": error} if error else asdict(classify(told))
-    return {"place": place, "name": name, **found}
+    replies = {at: answers[("name", place, name, at)] for at in WEIGHTS}
+    error = next((each["error"] for each in replies.values() if "error" in each), None)
+    classified = {"error": error} if error else asdict(classify(replies))
+    return {"place": place, "name": name, **classified}
 
 
 def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """Ask about launches of the library's own that no cell is translated into."""
-    found = []
+    natives = []
     for label, native in probes.natives(inquiry.version).items():
         launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
         for on_policy in (True, False):
@@ -611,8 +615,8 @@ def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]
         larger = native.get("groups_of_four", native)
         launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
         ask_about(inquiry, ("native reward", label), launch)
-        found.append((label, native))
-    return found
+        natives.append((label, native))
+    return natives
 
 
 def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
@@ -634,14 +638,14 @@ def _cells(asked: list[tuple[Kl, bool, Key | str]], answers: Answered) -> Iterat
         if isinstance(key, str):
             yield {**entry, "refused": key}
             continue
-        found = measured(answers, key, on_policy)
-        told = compared(kl, on_policy, found)
-        yield {**entry, **_rounded(found), **told}
+        cell = measured(answers, key, on_policy)
+        comparison = compared(kl, on_policy, cell)
+        yield {**entry, **_rounded(cell), **comparison}
 
 
-def _rounded(found: Mapping[str, Any]) -> dict[str, Any]:
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry with as many digits of its gradient as machines agree on."""
-    if "gradient" not in found:
-        return dict(found)
-    rows = [[float(f"{x:.8g}") for x in row] for row in found["gradient"]]
-    return {**found, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}
+    if "gradient" not in values:
+        return dict(values)
+    rows = [[float(f"{x:.8g}") for x in row] for row in values["gradient"]]
+    return {**values, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}

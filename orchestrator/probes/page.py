@@ -90,10 +90,10 @@ def page(chosen: Sequence[Release]) -> str:
 
 
 def _read(release: Release) -> Mapping[str, Any]:
-    found = evidence.read(*release)
-    if found is None:
+    measured = evidence.read(*release)
+    if measured is None:
         raise LookupError(release)
-    return found
+    return measured
 
 
 def _reading() -> str:
@@ -127,12 +127,12 @@ def _summary(known: Sequence[Release]) -> TextTable:
 
 
 def _summarised(release: Release) -> list[str]:
-    found = _read(release)
-    reward = found["reward"].get("rloo", {})
-    loss = found["loss"].get("token_mean", {})
-    weighted = [n["name"] for n in found["names"] if "rho" in str(n.get("gradient"))]
+    measured = _read(release)
+    reward = measured["reward"].get("rloo", {})
+    loss = measured["loss"].get("token_mean", {})
+    weighted = [n["name"] for n in measured["names"] if "rho" in str(n.get("gradient"))]
     return [
-        _silent(found["silent"]),
+        _silent(measured["silent"]),
         WITHIN.get(reward.get("within"), "refused"),
         OTHERS.get(reward.get("others"), "-"),
         MEANS.get(loss.get("kl"), "refused"),
@@ -140,9 +140,9 @@ def _summarised(release: Release) -> list[str]:
         "only by " + ", ".join(f"`{name.partition(' ')[2]}`" for name in weighted[:1])
         if weighted
         else "none"
-        if found["names"]
+        if measured["names"]
         else "as the hook asks",
-        _bounds(found),
+        _bounds(measured),
     ]
 
 
@@ -160,9 +160,9 @@ def _silent(silent: Mapping[str, Any]) -> str:
     return "; ".join(on) or "no KL"
 
 
-def _bounds(found: Mapping[str, Any]) -> str:
+def _bounds(measured: Mapping[str, Any]) -> str:
     held: dict[str, list[str]] = {}
-    for each in found["names"]:
+    for each in measured["names"]:
         if each.get("value_bound") and each["name"] in plain_names():
             words_ = curve_text(_curve(each)).partition(", ")[2]
             held.setdefault(words_, [])
@@ -202,11 +202,11 @@ def _objectives(
 
 
 def _cell(row: CapabilityRow, off_policy: bool) -> str:
-    found = row.off_policy if off_policy else row.on_policy
-    if row.status == "refused" or found is None or "refused" in found:
+    verdict = row.off_policy if off_policy else row.on_policy
+    if row.status == "refused" or verdict is None or "refused" in verdict:
         return "-"
     mark = {"exact": "", "approximated": " ≈", "extension": " †"}[row.status]
-    return words(found) + mark + ("" if found.get("agrees") else " !")
+    return words(verdict) + mark + ("" if verdict.get("agrees") else " !")
 
 
 def _advantages(known: Sequence[Release]) -> TextTable:
@@ -220,8 +220,8 @@ def _advantages(known: Sequence[Release]) -> TextTable:
     ]
 
 
-def _entering(found: Mapping[str, Any], advantage: str) -> str:
-    each = found["reward"][advantage]
+def _entering(measured: Mapping[str, Any], advantage: str) -> str:
+    each = measured["reward"][advantage]
     if "refused" in each:
         return "-"
     if "error" in each:
@@ -273,8 +273,8 @@ def _names(known: Sequence[Release]) -> TextTable:
 
 def _unmeasured(known: Sequence[Release]) -> TextTable:
     rows = [
-        (*told, "; ".join(f"{library} {version}" for library, version in of))
-        for told, of in grouped_by_releases(known).items()
+        (*sentence, "; ".join(f"{library} {version}" for library, version in of))
+        for sentence, of in grouped_by_releases(known).items()
     ]
     return [("what", "in the library", "why it is not measured", "releases"), *rows]
 
@@ -282,12 +282,12 @@ def _unmeasured(known: Sequence[Release]) -> TextTable:
 def _sources(known: Sequence[Release]) -> str:
     lines = [EVIDENCE]
     for library, version in known:
-        found = _read((library, version))
-        commit = f", commit `{found['commit'][:9]}`" if "commit" in found else ""
-        head = f"**{library} {version}**{commit} ({found['arithmetic']})."
-        lines.append(f"{head} Stood in for: {found['stood_in']}.\n")
+        measured = _read((library, version))
+        commit = f", commit `{measured['commit'][:9]}`" if "commit" in measured else ""
+        head = f"**{library} {version}**{commit} ({measured['arithmetic']})."
+        lines.append(f"{head} Stood in for: {measured['stood_in']}.\n")
         files: dict[str, list[str]] = {}
-        for key, where in found["sources"].items():
+        for key, where in measured["sources"].items():
             file, _, name = key.partition(":")
             files.setdefault(file, []).append(f"`{name}` ({where['line']})")
         lines += [f"- `{file}`: {', '.join(names)}" for file, names in files.items()]

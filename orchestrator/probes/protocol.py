@@ -42,6 +42,7 @@ from orchestrator import plugins
 from orchestrator.environments import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, tables
+from orchestrator.plugins import probes_file
 from orchestrator.records import LaunchPlan
 
 NumberRows = Sequence[Sequence[float]]
@@ -112,15 +113,18 @@ def ask(
     launches: Sequence[ProbeLaunch],
     batches: Mapping[str, ProbeBatch],
     questions: Sequence[ProbeQuestion],
+    probes: Path | None = None,
 ) -> Answers:
-    """Ask a library's own functions. Raise EnvironmentFault if it cannot be run there."""
-    from orchestrator.plugins import probes_file
+    """Ask a library's own functions, through `probes` in the place of its probes.py if given.
+
+    Raise EnvironmentFault if it cannot be run there.
+    """
 
     asked = {"launches": launches, "batches": batches, "questions": questions}
     folder = [str(where.folder)] if where.folder else []
     runner = Path(__file__).with_name("runner.py")
     done = subprocess.run(
-        [str(where.python), str(runner), str(probes_file(library)), version, *folder],
+        [str(where.python), str(runner), str(probes or probes_file(library)), version, *folder],
         input=json.dumps(asked),
         capture_output=True,
         text=True,
@@ -131,8 +135,8 @@ def ask(
             f"{library} {version} cannot be asked with {where.python}: it needs torch and NumPy, "
             f"and the library's installed source. It said: {done.stderr.strip()[-600:]}"
         )
-    told = json.loads(done.stdout)
-    return Answers(told["answers"], told["sources"], told["torch"])
+    reply = json.loads(done.stdout)
+    return Answers(reply["answers"], reply["sources"], reply["torch"])
 
 
 # Many questions to one release of a library, asked in one process and found again by name.
@@ -176,17 +180,20 @@ class Inquiry:
             asked["only"] = [only]
         self._questions[key] = asked
 
-    def put(self, where: ProbeTarget) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
+    def put(
+        self, where: ProbeTarget, probes: Path | None = None
+    ) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
         """Ask all questions. Return the answers by key, and the whole reply."""
-        told = ask(
+        reply = ask(
             self.library,
             self.version,
             where,
             launches=self._launches,
             batches=self._batches,
             questions=list(self._questions.values()),
+            probes=probes,
         )
-        return dict(zip(self._questions, told.answers, strict=True)), told
+        return dict(zip(self._questions, reply.answers, strict=True)), reply
 
 
 # Where a release's source lies: in an environment of `orch env`, or in a checkout.
@@ -221,10 +228,12 @@ def sources(
         yield ProbeSource(ProbeTarget(with_torch, source.resolve()), "")
         return
     package = plugins.probes(library).PACKAGE
-    there = find_installed(library, version, "contract", within)
-    inside = sorted(there.path.glob(f"lib/python*/site-packages/{package}")) if there else []
-    if inside:
-        yield ProbeSource(ProbeTarget(with_torch, inside[0]), "")
+    environment = find_installed(library, version, "contract", within)
+    packages = (
+        sorted(environment.path.glob(f"lib/python*/site-packages/{package}")) if environment else []
+    )
+    if packages:
+        yield ProbeSource(ProbeTarget(with_torch, packages[0]), "")
         return
     commits = lock_of(library, version, "gpu").words("checkout")
     if not commits:
@@ -289,8 +298,8 @@ def expected_gradient(
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
     score = batch.taken(tables(setting).score)[:, rows]
     per_token = np.asarray(gradient) * len(rows) * setting.num_tokens
-    found: FloatTable = (score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta
-    return found
+    expected: FloatTable = (score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta
+    return expected
 
 
 def _rows(count: int) -> FloatTable:
@@ -330,9 +339,11 @@ def curve(log_weight: float | None = None) -> ProbeBatch:
 
 def ratios() -> ProbeBatch:
     """Return one rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
-    whole = curve()
+    full_curve = curve()
     old = [[0.0] * len(CURVE)]
-    return ProbeBatch(**{**whole, "old": old, "ref": whole["logp"], "advantages": whole["mask"]})
+    return ProbeBatch(
+        **{**full_curve, "old": old, "ref": full_curve["logp"], "advantages": full_curve["mask"]}
+    )
 
 
 SIZE = 4

@@ -102,8 +102,11 @@ class Sources:
                 elif getattr(node, "name", None) not in given:
                     kept.append(node)
             flags = __future__.annotations.compiler_flag
-            made = ast.Module(body=kept, type_ignores=[])
-            self._code[key] = (compile(made, str(self.folder / file), "exec", flags=flags), absent)
+            module = ast.Module(body=kept, type_ignores=[])
+            self._code[key] = (
+                compile(module, str(self.folder / file), "exec", flags=flags),
+                absent,
+            )
         return self._code[key]
 
     def _tree(self, file: str) -> ast.Module:
@@ -133,12 +136,14 @@ class Sources:
 def _find(tree: ast.Module, name: str, file: str) -> Any:
     first, _, method = name.partition(".")
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    found: Any = next((n for n in tree.body if isinstance(n, kinds) and n.name == first), None)
-    if found is not None and method:
-        found = next((n for n in found.body if isinstance(n, kinds) and n.name == method), None)
-    if found is None:
+    definition: Any = next((n for n in tree.body if isinstance(n, kinds) and n.name == first), None)
+    if definition is not None and method:
+        definition = next(
+            (n for n in definition.body if isinstance(n, kinds) and n.name == method), None
+        )
+    if definition is None:
         raise LookupError(f"{file} has no {name}")
-    return found
+    return definition
 
 
 def _real_imports(
@@ -186,11 +191,11 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
             if at not in read:
                 launch = asked["launches"][at]
                 read[at] = library.read(launch["argv"], launch["files"])
-            found = _answer(library, each, read[at], batch)
-            found = {key: found[key] for key in each.get("only", found)}
+            reply = _answer(library, each, read[at], batch)
+            reply = {key: reply[key] for key in each.get("only", reply)}
         except Exception as error:  # the library's, which is what was asked for
-            found = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
-        yield found
+            reply = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
+        yield reply
     setattr(torch.Tensor, "float", own_float)  # noqa: B010  (mypy: no method is assigned to)
 
 
@@ -203,17 +208,17 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
         value = library.kl(config, each["place"], {**batch, "logp": logp})
         slope = _gradient(value.sum(), logp)
         return {"value": value.tolist(), "slope": slope.tolist()}
-    told: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
     if what in ("advantages", "update"):
         with torch.no_grad():
             rewards, advantages = library.advantages(config, batch)
-        told = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        reply = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
         batch = {**batch, "advantages": advantages}
     if what in ("loss", "update"):
         logp = batch["logp"].clone().requires_grad_()
         value = library.loss(config, {**batch, "logp": logp})
-        told |= {"loss": value.item(), "gradient": _gradient(value, logp).tolist()}
-    return told
+        reply |= {"loss": value.item(), "gradient": _gradient(value, logp).tolist()}
+    return reply
 
 
 def _gradient(value: Any, logp: Any) -> Any:
@@ -222,8 +227,8 @@ def _gradient(value: Any, logp: Any) -> Any:
 
     if not value.requires_grad:
         return torch.zeros_like(logp)
-    (found,) = torch.autograd.grad(value, logp, allow_unused=True)
-    return torch.zeros_like(logp) if found is None else found
+    (gradient,) = torch.autograd.grad(value, logp, allow_unused=True)
+    return torch.zeros_like(logp) if gradient is None else gradient
 
 
 def _tensor(key: str, value: Any, kind: str) -> Any:
@@ -248,9 +253,9 @@ def main() -> None:
     sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
     asked = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
-        found = list(answers(probes, sources, version, asked))
-    told = {"answers": found, "sources": sources.used, "torch": torch.__version__}
-    sys.stdout.write(json.dumps(told) + "\n")
+        replies = list(answers(probes, sources, version, asked))
+    result = {"answers": replies, "sources": sources.used, "torch": torch.__version__}
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def _installed(package: str) -> Path:

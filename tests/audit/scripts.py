@@ -3,6 +3,7 @@
 from orchestrator.audit import AuditFinding, audit
 
 VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
+ON_POLICY = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8"
 USE_LOSS = "actor_rollout_ref.actor.use_kl_loss"
 TYPE, COEFFICIENT = "actor_rollout_ref.actor.kl_loss_type", "actor_rollout_ref.actor.kl_loss_coef"
 IN_REWARD = "algorithm.use_kl_in_reward"
@@ -18,9 +19,10 @@ def only(text: str, name: str = "launch.sh", **more: dict[str, str]) -> AuditFin
 
 
 def verdict(text: str, name: str = "launch.sh", **more: dict[str, str]) -> str:
-    return only(text, name, **more).verdict
+    """The verdict on the KL terms, without regime and surroundings: what was read of the keys."""
+    return only(text, name, **more).term_verdict
 
 
 def verdicts(text: str, name: str = "launch.sh") -> dict[str | None, str]:
-    """Case -> verdict."""
-    return {each.case: each.verdict for each in audit(text, name)}
+    """Case -> verdict on the KL terms."""
+    return {each.case: each.term_verdict for each in audit(text, name)}

@@ -3,6 +3,7 @@
 import pytest
 
 from audit.scripts import IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL, only
+from orchestrator.audit import audit
 from orchestrator.audit.key_check import closest, key_findings
 from orchestrator.library.launches import Given, HeldKeys
 from orchestrator.library.manifest import ReleaseTable
@@ -76,7 +77,7 @@ def test_a_slip_of_the_pen_is_told_from_another_name() -> None:
 )
 def test_argparse_completes_flags(flags: str, verdict: str, beta: float) -> None:
     finding = only(f"python -m openrlhf.cli.train_ppo_ray {flags}")
-    assert finding.verdict == verdict
+    assert finding.term_verdict == verdict
     assert not finding.problem or verdict == "token_forward_kl"
     if beta:
         assert finding.kl_in_loss.beta == beta
@@ -145,3 +146,98 @@ def test_keys_of_forks_of_verl_are_no_mistake(more: str) -> None:
 def test_sections_that_take_any_key_leave_the_answer_certain(more: str) -> None:
     finding = only(f"{VERL} {USE_LOSS}=False {IN_REWARD}=True {more}")
     assert (finding.key_findings, finding.confidence) == ((), "certain")
+
+
+TOML = """max_steps = 10
+[orchestrator]
+batch_size = 8
+[trainer.loss]
+kl_tau = 0.001
+{}
+[inference]
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "line", "consequence", "words", "mistake"),
+    [
+        ("0.5.0", "kl_tua = 0.1", "is ignored", "did you mean trainer.loss.kl_tau?", True),
+        ("0.8.0", "kl_tua = 0.1", "would not start", "did you mean trainer.loss.kl_tau?", True),
+        ("0.5.0", "ipo_mask_low = 'low'", "would not start", "is a number (float)", True),
+        ("0.8.0", "teacher_tau = 0.1", "unknown", "0.5.0 has it", False),
+        ("0.8.0", "[trainer.my_section]\nx = 1", "unknown", "a fork's key", False),
+    ],
+)
+def test_prime_rls_keys_are_held_against_its_classes(
+    release: str, line: str, consequence: str, words: str, mistake: bool
+) -> None:
+    finding = only(TOML.format(line), "rl.toml", versions={"prime_rl": f"{release} said so"})
+    (wrong,) = finding.key_findings
+    assert (wrong.consequence, wrong.mistake, finding.problem) == (consequence, mistake, mistake)
+    assert words in wrong.text
+    assert wrong.lines[0] > 5
+    assert not finding.changes
+
+
+def test_prime_rls_own_keys_are_no_findings() -> None:
+    """Arrays of tables, unions of classes and flags with hyphens are in the tables."""
+    text = TOML.format("type = 'default'") + "[[orchestrator.env]]\nid = 'x'\nargs.y = 1\n"
+    finding = only(text, "rl.toml", versions={"prime_rl": "0.5.0 said so"})
+    assert not finding.key_findings
+    command = "uv run rl @ rl.toml --trainer.optim.weight-decay 0.1 --max-async-level 0"
+    (found,) = audit(command, "x.sh", files={"rl.toml": text}, versions={"prime_rl": "0.5.0 x"})
+    assert not found.key_findings
+    assert found.regime.on_policy is True
+
+
+RLOO = f"{VERL} algorithm.adv_estimator=rloo data.train_batch_size=256"
+ON, OFF = "unbiased_reverse_kl", "no_kl"
+SWEPT = "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (f"{IN_REWARD}=True 'algorithm.kl_ctrl={{type: fixed, kl_coef: 0.0}}'", OFF),
+        (f"{IN_REWARD}=True 'algorithm.kl_ctrl={{kl_coef: 0.1}}'", ON),
+        (f"{IN_REWARD}=\"'False'\"", ON),
+        (f"{IN_REWARD}=off", ON),
+        (f"{IN_REWARD}=FALSE", OFF),
+        (f"{IN_REWARD}=True ~{IN_REWARD}", SWEPT),
+        (f"{IN_REWARD}=True ~algorithm.kl_ctrl.kl_coef", SWEPT),
+        (f"-m {IN_REWARD}=True algorithm.kl_ctrl.kl_coef=0,0.1", SWEPT),
+    ],
+)
+def test_an_override_means_what_hydra_makes_of_it(words: str, expected: str) -> None:
+    """`off` and a quoted 'False' are texts, true in Python; held to Hydra's own parser."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    found = only(f"{RLOO} {words}", versions={"verl": "0.9.1 pinned"})
+    assert found.term_verdict == expected
+    for word, value in (("a='False'", "False"), ("a=off", "off"), ("a=FALSE", False)):
+        read = OverridesParser.create().parse_override(word).value()
+        assert (str(read), type(read) is bool) == (str(value), type(value) is bool)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{OPENRLHF} --init-kl-coef 0.5",
+        f"{SKYRL} --trainer.algorithm.use_kl_loss=false",
+        f"{SKYRL} +trainer.algorithm.use_kl_loss=false",
+        f"{VERL} Algorithm.use_kl_in_reward=True {USE_LOSS}=False {IN_REWARD}=False",
+    ],
+)
+def test_a_key_that_only_looks_right_stops_the_launch(text: str) -> None:
+    findings = only(text).key_findings
+    assert [(each.consequence, each.mistake) for each in findings] == [("would not start", True)]
+
+
+def test_the_trainers_file_beside_the_orchestrators_is_read() -> None:
+    half = "batch_size = 8\nrollouts_per_example = 2\n[[env]]\nid = 'x'\n"
+    assert audit(half, "orchestrator.toml")[0].verdict == "undetermined"
+    files = {"trainer.toml": "[loss]\nkl_tau = 0.5\n"}
+    finding = audit(half, "orchestrator.toml", files=files)[0]
+    assert (finding.verdict, finding.rollout_kl) == ("rollout_policy_kl_only", 0.5)
+    assert any("trainer.toml" in each for each in finding.assumes)
+    assert not finding.key_findings

@@ -7,6 +7,7 @@ import pytest
 from audit.scripts import (
     COEFFICIENT,
     IN_REWARD,
+    ON_POLICY,
     OPENRLHF,
     SKYRL,
     TYPE,
@@ -57,7 +58,7 @@ def test_one_file_means_two_things_in_verl(version: str, expected: str) -> None:
 
 def test_verl_without_a_hint_of_its_release_is_not_guessed() -> None:
     found = only(f"{VERL} {KL_COEFFICIENT}=0.001")
-    assert found.verdict == "undetermined"
+    assert found.term_verdict == "undetermined"
     assert "before and after 0.4.0" in found.why
 
 
@@ -89,7 +90,7 @@ def test_verl_flags_without_effect() -> None:
 
 def test_a_recipe_that_ignores_the_reward_flags() -> None:
     found = only(f"python -m recipe.prime.main_prime {IN_REWARD}=True {KL_COEFFICIENT}=0.1")
-    assert found.verdict == "no_kl"
+    assert found.term_verdict == "no_kl"
     assert IN_REWARD in {each.flag for each in found.inactive_flags}
 
 
@@ -117,7 +118,7 @@ def test_a_recipe_that_ignores_the_reward_flags() -> None:
 )
 def test_openrlhf(flags: str, expected: str, version: str | None) -> None:
     found = only(f"{OPENRLHF} {flags}")
-    assert found.verdict == expected
+    assert found.term_verdict == expected
     assert version in (None, found.version)
 
 
@@ -145,7 +146,7 @@ def test_skyrl(flags: str, expected: str) -> None:
 
 def test_skyrl_refuses_both_at_once() -> None:
     found = only(f"{SKYRL} {A}.use_kl_in_reward=true")
-    assert found.verdict == "both"
+    assert found.term_verdict == "both"
     assert "refuses" in found.contradictions[0].text
 
 
@@ -158,7 +159,7 @@ def test_skyrl_refuses_both_at_once() -> None:
 )
 def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> None:
     found = only(text, **more)
-    assert found.verdict == "no_kl"
+    assert found.term_verdict == "no_kl"
     assert "without gradient" in found.why
     assert found.problem
 
@@ -183,7 +184,7 @@ def test_skyrl_without_gradient(text: str, more: dict[str, dict[str, str]]) -> N
 )
 def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
     found = only(text, "rl.toml")
-    assert (found.verdict, found.rollout_kl) == (expected, tau)
+    assert (found.term_verdict, found.rollout_kl) == (expected, tau)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
 ) -> None:
     """Its keys do not tell: commits between 0.4.0 and 0.5.0 had those of 0.5.0."""
     found = only("[slurm]\njob_name = 'x'\n", "rl.toml", versions=told)
-    assert found.verdict == expected
+    assert found.term_verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_hydra_configurations_build_on_others() -> None:
 def test_a_script_in_yaml() -> None:
     text = f"envs:\n  T: kl\nrun: |\n  set -e\n  {VERL} \\\n    {USE_LOSS}=True {TYPE}=$T\n"
     found = only(text, "sky.yaml")
-    assert (found.verdict, found.line) == ("zero_mean_noise", 5)
+    assert (found.term_verdict, found.line) == ("zero_mean_noise", 5)
 
 
 def test_a_command_in_python() -> None:
@@ -286,7 +287,7 @@ def test_easyr1_is_a_fork_with_keys_of_its_own(
     flags: str, expected: str, beta: float | None
 ) -> None:
     found = only(f"{EASYR1} worker.rollout.n=8 {flags}")
-    assert (found.version, found.verdict) == ("EasyR1", expected)
+    assert (found.version, found.term_verdict) == ("EasyR1", expected)
     if beta is not None:
         assert beta in (found.kl_in_loss.beta, found.kl_in_reward.beta)
 
@@ -316,14 +317,14 @@ def test_skyrl_distillation_is_the_kl_to_the_teacher() -> None:
     flags = f"{A}.advantage_estimator=no_op {A}.use_kl_in_reward=true {A}.use_kl_loss=false"
     main = "examples.train.on_policy_distillation.main_on_policy_distill"
     found = only(f"uv run -m {main} {flags}")
-    assert (found.verdict, found.kl_in_reward.estimator) == ("token_reverse_kl", "k1")
+    assert (found.term_verdict, found.kl_in_reward.estimator) == ("token_reverse_kl", "k1")
     assert "teacher" in found.why
     assert verdict(f"uv run -m mine.main_teacher {flags}") == "undetermined"
 
 
 def test_skyrl_keys_of_old_do_not_tell_the_package() -> None:
     found = only(f"python -m mine.main {A}.use_kl_loss=true generator.num_inference_engines=8")
-    assert (found.version, found.verdict) == ("0.2.0", "token_forward_kl")
+    assert (found.version, found.term_verdict) == ("0.2.0", "token_forward_kl")
     assert found.confidence == "assumed"
 
 
@@ -333,7 +334,7 @@ def test_skyrl_keys_of_old_do_not_tell_the_package() -> None:
 def test_the_orchestrators_half_of_prime_rl(environment: str, expected: str) -> None:
     text = f"batch_size = 8\nrollouts_per_example = 4\n{environment}\nid = 'x'\n"
     found = only(text, "orch.toml")
-    assert (found.verdict, found.entry_point) == (expected, "orchestrator")
+    assert (found.term_verdict, found.entry_point) == (expected, "orchestrator")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,10 @@ def test_how_sure_an_answer_is(text: str, confidence: str) -> None:
 
 
 def test_measured_words_are_the_laboratorys() -> None:
-    assert "token-level forward KL" in only(f"{VERL} {USE_LOSS}=True").measured
+    assert "token-level forward KL" in only(f"{VERL} {ON_POLICY} {USE_LOSS}=True").measured
+    old = only(f"{VERL} {USE_LOSS}=True").measured
+    assert "mean of k3 under the frozen rollout policy; biased by 1.5% near" in old
+    assert "rollout policy, one tenth nearer the reference policy" in old
 
 
 RL = "inference_gpu_ids = [0]\n[orchestrator]\nbatch_size = 8\n"
@@ -373,7 +377,7 @@ SOURCE = "[[orchestrator.train.source]]\nalgo.type = '{}'\n"
 )
 def test_paths_of_prime_rl_that_do_not_read_kl_tau(release: str, more: str, expected: str) -> None:
     finding = only(RL + more, "rl.toml", versions={"prime_rl": f"{release} told"})
-    assert finding.verdict == expected
+    assert finding.term_verdict == expected
     assert (finding.rollout_kl is None) == (expected in ("no_kl", "token_reverse_kl"))
 
 
@@ -385,12 +389,12 @@ def test_a_kl_tau_that_a_path_does_not_read_is_said_to_have_no_effect() -> None:
 
 @pytest.mark.parametrize(
     ("release", "expected", "confidence"),
-    [("0.4.0", "no_kl", "certain"), ("0.8.0", "rollout_policy_kl_only", "assumed")],
+    [("0.4.0", "no_kl", "assumed"), ("0.8.0", "rollout_policy_kl_only", "assumed")],
 )
 def test_the_trainers_file_of_three(release: str, expected: str, confidence: str) -> None:
     text = "max_steps = 20\n[model]\nname = 'x'\n[optim]\nlr = 3e-6\n"
     finding = only(text, "train.toml", versions={"prime_rl": f"{release} told"})
-    assert (finding.verdict, finding.confidence) == (expected, confidence)
+    assert (finding.term_verdict, finding.confidence) == (expected, confidence)
 
 
 @pytest.mark.parametrize("wrapper", ["conda run -n env", "conda run --no-capture-output -p /e"])

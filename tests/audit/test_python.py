@@ -50,7 +50,7 @@ def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
 )
 def test_what_python_decides_is_said_so(text: str, why: str) -> None:
     found = only(text, "launch.py")
-    assert found.verdict == "undetermined"
+    assert found.term_verdict == "undetermined"
     assert why in found.why
 
 

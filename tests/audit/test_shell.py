@@ -79,20 +79,32 @@ def test_a_comment_ends_a_continued_command() -> None:
 
 
 def test_flags_behind_a_broken_continuation_are_told() -> None:
-    found = only(f"{VERL} \\\n  data.x= \\ # later\n  {USE_LOSS}=True \\\n  {TYPE}=kl\n")
+    found = only(f"{VERL} \\\n  data.x=1 # later \\\n  {USE_LOSS}=True \\\n  {TYPE}=kl\n")
     assert found.kl_in_loss.active is False
     assert any(f"{USE_LOSS}=True" in note.text for note in found.contradictions)
+
+
+def test_a_blank_after_the_backslash_stops_the_launch_which_is_read_as_meant() -> None:
+    """bash hands it on as a word; Hydra and argparse refuse a blank."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    with pytest.raises(HydraException):
+        OverridesParser.create().parse_override(" ")
+    found = only(f"{VERL} \\\n  data.x= \\ # later\n  {USE_LOSS}=True \\\n  {TYPE}=kl\n")
+    assert (found.kl_in_loss.active, found.confidence) == (True, "assumed")
+    assert any("nothing starts" in note.text for note in found.contradictions)
 
 
 def test_a_launch_behind_what_the_grammar_cannot_read_is_found() -> None:
     before = "port=`comm -23 <(seq 1 9 | sort) <(ss | awk '{print $4}' | sort -u) | head -n 1`"
     found = only(f"{before}\nT=kl\n\n{VERL} {USE_LOSS}=True {TYPE}=$T {IN_REWARD}=False\n")
-    assert (found.verdict, found.line) == ("zero_mean_noise", 4)
+    assert (found.term_verdict, found.line) == ("zero_mean_noise", 4)
 
 
 def test_a_launch_that_waits_for_a_switch_is_read() -> None:
     found = only(f'if [ "${{TRAIN:-0}}" = 1 ]; then\n  {VERL} {K1}\nfi')
-    assert found.verdict == "zero_mean_noise"
+    assert found.term_verdict == "zero_mean_noise"
 
 
 def test_scripts_beside_it_are_read_where_it_calls_them() -> None:
@@ -135,7 +147,7 @@ def test_branches_that_hang_together_are_not_mixed() -> None:
 
 
 def test_a_branch_that_does_not_matter_gives_one() -> None:
-    text = f"if nvidia-smi; then B=8; else B=4; fi\n{VERL} {K1} data.train_batch_size=$B"
+    text = f"if nvidia-smi; then B=400; else B=300; fi\n{VERL} {K1} data.train_batch_size=$B"
     assert verdicts(text) == {None: "zero_mean_noise"}
 
 
@@ -150,13 +162,13 @@ def test_a_loop_gives_a_case_each() -> None:
 
 def test_cases_of_an_argument_are_told_and_the_usual_one_marked() -> None:
     text = f'case "$1" in\n a) T=kl;;\n *) T=k2;;\nesac\n{VERL} {USE_LOSS}=True {TYPE}=$T'
-    found = {each.verdict: each.usual for each in audit(text, "x.sh")}
+    found = {each.term_verdict: each.usual for each in audit(text, "x.sh")}
     assert found == {"zero_mean_noise": False, "token_reverse_kl": True}
 
 
 def test_an_unset_switch_is_off_and_said_to_be_assumed() -> None:
     found = only(f"{VERL} {USE_LOSS}=True {USE_LOSS}=${{nothing}} {IN_REWARD}=False")
-    assert found.verdict == "no_kl"
+    assert found.term_verdict == "no_kl"
     assert any("$nothing is not set in the environment" in each for each in found.assumes)
     assert any("2 times" in note.text for note in found.contradictions)
 
@@ -177,7 +189,7 @@ def test_an_unset_switch_is_off_and_said_to_be_assumed() -> None:
 )
 def test_what_only_running_would_tell_is_said_so(text: str, why: str) -> None:
     found = only(text)
-    assert found.verdict == "undetermined"
+    assert found.term_verdict == "undetermined"
     assert why in found.why
 
 

@@ -2,8 +2,10 @@
 
 wild.jsonl has facts about them (repository, commit, path, what they configure), not their text: 49
 that the readers were written with, and `held-*`, drawn later from other paths and mostly other
-projects, with the verdict alone. ORCH_WILD_SCRIPTS names a folder that has the text of each in
-<id>/<file name>.
+projects, with the verdict alone. `verdict` and `acceptable_verdicts` are of the KL terms,
+on-policy. `regime`, `regime_because` and `verdict_in_regime` are of the launch: its sizes, epochs
+and lag were read twice, by this reader and by hand or another program, and they say what becomes
+of the term. ORCH_WILD_SCRIPTS names a folder that has the text of each in <id>/<file name>.
 
     ORCH_WILD_SCRIPTS=folder python tests/audit/wild.py
 """
@@ -16,22 +18,30 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from orchestrator.audit import AuditFinding, UnreadableScript, audit
+from orchestrator.audit.releases import NeighbourFiles
 
 LABELS = Path(__file__).with_name("wild.jsonl")
 
 
 class Score(NamedTuple):
-    """One labelled script. `right`: the verdict is one that a reader of the file may give."""
+    """One labelled script.
+
+    `right`: the verdict on the KL terms is one that a reader of the file may give, and the verdict
+    of the launch is the label's for its regime.
+    """
 
     name: str
     verdict: str
     acceptable: tuple[str, ...]
+    in_regime: str
+    expected_in_regime: str
     why: str
     fields: dict[str, bool]
 
     @property
     def right(self) -> bool:
-        return self.verdict in self.acceptable
+        regime = self.in_regime in (self.expected_in_regime, "undetermined")
+        return self.verdict in self.acceptable and regime
 
     @property
     def confident(self) -> bool:
@@ -51,20 +61,29 @@ def scores(folder: Path) -> Iterator[Score]:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         try:
-            found = audit(text, path.name)
+            beside, releases = NeighbourFiles(path), label.get("versions", {})
+            found = audit(text, path.name, files=beside, versions=releases)
         except UnreadableScript as error:
-            yield Score(label["id"], "undetermined", ("unreadable",), str(error), {})
+            none = "undetermined"
+            yield Score(label["id"], none, ("unreadable",), none, none, str(error), {})
             continue
         usual = [each for each in found if each.usual] or found
-        told = {each.verdict for each in usual}
-        verdict = told.pop() if len(told) == 1 else "undetermined"
+        verdict = _only({each.term_verdict for each in usual})
+        in_regime = _only({each.verdict for each in usual})
+        expected = label.get("verdict_in_regime", in_regime)
         yield Score(
             label["id"],
             verdict,
             tuple(label["acceptable_verdicts"]),
+            in_regime,
+            expected if verdict == label["verdict"] else in_regime,
             usual[0].why,
             dict(_fields(usual[0], label)),
         )
+
+
+def _only(verdicts: set[str]) -> str:
+    return verdicts.pop() if len(verdicts) == 1 else "undetermined"
 
 
 def _fields(found: AuditFinding, label: dict[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -90,7 +109,8 @@ def main() -> int:
         wrong = [name for name, right in each.fields.items() if not right]
         if not each.right or wrong:
             print(
-                f"{each.name}: {each.verdict} of {'/'.join(each.acceptable)}; differs: "
+                f"{each.name}: {each.verdict} of {'/'.join(each.acceptable)}, {each.in_regime} of "
+                f"{each.expected_in_regime}; differs: "
                 f"{', '.join(wrong) or 'nothing'}; {each.why}"
             )
     right = sum(each.right for each in found)
@@ -100,7 +120,7 @@ def main() -> int:
         f"{sum(not e.right and e.confident for e in found)} wrong and confident, "
         f"{unsure} undetermined"
     )
-    return int(right < 0.97 * len(found))
+    return int(right < 0.99 * len(found))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Environments made for real, of small wheels in a folder; and the locks that orch ships."""
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli.env import command
-from orchestrator.environments import find_installed, folder_name, installed, lock_of, locks
+from orchestrator.environments import find_installed, installed, lock_of, locks
 from orchestrator.environments.lock import Lock, has_lock, read_lock
 from orchestrator.environments.make import (
     check,
@@ -25,7 +27,7 @@ from orchestrator.environments.make import (
     resolve,
 )
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.node.environment import find_environment
+from orchestrator.launch.node.environment import environment_fault, find_environment
 from orchestrator.spec.site_options import NodeOptions
 
 HERE = "{}.{}".format(*sys.version_info)
@@ -136,6 +138,94 @@ def test_one_that_cannot_be_finished_is_none(shelf: Path, within: Path) -> None:
     assert check(create(LOCK, within), LOCK) == [], "what was left is begun anew"
 
 
+CPU_LOCK = Lock("verl", "0.9.1", "cpu", HEAD + "fakelib==1.0\nfakedep==2.0\ntorch==2.13.0+cpu\n")
+
+
+def test_a_cpu_environment_is_named_by_its_lock(
+    shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(shelf, "torch", "2.13.0+cpu")
+    folder = tmp_path / "backends" / "verl" / "environments"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(plugins, "folder", lambda name: tmp_path / "backends" / name)
+    (folder / "0.9.1.cpu.txt").write_text(CPU_LOCK.text)
+    assert find_installed("verl", "0.9.1", "cpu") is None
+    first = create(CPU_LOCK, within)
+    assert first.path == within / f"verl-0.9.1.cpu-{CPU_LOCK.digest.split(':')[1][:10]}"
+    assert check(first, CPU_LOCK) == []
+    assert find_installed("verl", "0.9.1", "cpu") == first
+    assert find_installed("verl", "0.9.1") is None, "what trains on GPUs is another"
+    newer = Lock("verl", "0.9.1", "cpu", CPU_LOCK.text.replace("fakelib==1.0", "fakelib==1.1"))
+    (folder / "0.9.1.cpu.txt").write_text(newer.text)
+    assert find_installed("verl", "0.9.1", "cpu") is None, "it is of another lock"
+    assert create(newer, within).path != first.path
+    assert "nothing uses it: remove the folder" in check(first, newer)[-1]
+
+
+def test_a_cell_without_gpus_takes_the_cpu_environment(
+    shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(shelf, "torch", "2.13.0+cpu")
+    folder = tmp_path / "backends" / "verl" / "environments"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(plugins, "folder", lambda name: tmp_path / "backends" / name)
+    (folder / "0.9.1.cpu.txt").write_text(CPU_LOCK.text)
+    options = NodeOptions()
+    assert find_environment("verl", "0.9.1", options, gpus=False) is None
+    fault = environment_fault("verl", "0.9.1", options, gpus=False)
+    assert "`orch env create verl@0.9.1 --cpu` makes one" in fault
+    create(LOCK, within)
+    other = find_environment("verl", "0.9.1", options, gpus=False)
+    assert other is not None
+    assert other.record["flavour"] == "gpu", "it has no other"
+    create(CPU_LOCK, within)
+    own = find_environment("verl", "0.9.1", options, gpus=False)
+    assert own is not None
+    assert own.record["flavour"] == "cpu"
+    trains = find_environment("verl", "0.9.1", options)
+    assert trains is not None
+    assert trains.record["flavour"] == "gpu"
+    assert find_environment("of_a_plug_in", "1", options, gpus=False) is None
+
+
+def test_a_cpu_build_of_torch_that_is_in_no_index(shelf: Path, within: Path) -> None:
+    with pytest.raises(EnvironmentFault, match=r"PIP_EXTRA_INDEX_URL.*PIP_FIND_LINKS.*uv"):
+        create(CPU_LOCK, within)
+    assert installed() == []
+
+
+def test_an_installer_that_outlives_a_kill_is_waited_for(
+    shelf: Path, within: Path, tmp_path: Path
+) -> None:
+    """orch is killed (-9) while `python -m venv` runs; that goes on, and keeps its folder."""
+    started, go_on = tmp_path / "started", tmp_path / "go on"
+    slow = tmp_path / "slow python"
+    slow.write_text(
+        f"#!/bin/sh\n: > '{started}'\nwhile [ ! -e '{go_on}' ]; do /bin/sleep 0.05; done\n"
+    )
+    slow.chmod(0o755)
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.environments.lock import Lock; "
+        "from orchestrator.environments.make import create; "
+        "create(Lock('verl', '0.9.1', 'gpu', sys.argv[1]), Path(sys.argv[2]), "
+        "python=Path(sys.argv[3]))"
+    )
+    orch = subprocess.Popen([sys.executable, "-c", code, LOCK.text, str(within), str(slow)])
+    deadline = time.monotonic() + 60
+    while not started.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    orch.kill()
+    orch.wait()
+    with (
+        (within / "verl-0.9.1.lock").open() as lock,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    go_on.touch()
+    assert check(create(LOCK, within), LOCK) == []
+
+
 def test_packages_that_are_built_come_last() -> None:
     lock = Lock("verl", "0.9.1", "gpu", "# build: Flash_Attn\nflash-attn==2.8.3\ntorch==2.11.0\n")
     first, last = install_steps(lock)
@@ -202,6 +292,33 @@ def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> Non
         create(absent, within, checkout=repository)
 
 
+def test_a_checkout_with_the_packages_of_a_lock(shelf: Path, within: Path, tmp_path: Path) -> None:
+    """Its package imports, and its programs run, in an environment of the lock's packages."""
+    repository = tmp_path / "repository"
+    (repository / "src" / "sourcelib").mkdir(parents=True)
+    (repository / "src" / "sourcelib" / "__init__.py").write_text(
+        "def main():\n    import fakedep\n    print('said by', __file__)\n    return 3\n"
+    )
+    (repository / "pyproject.toml").write_text(
+        '[project]\nname = "sourcelib"\nscripts = {say = "sourcelib:main"}\n'
+    )
+    git = ["git", "-C", str(repository), "-c", "user.name=n", "-c", "user.email=e@e"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *arguments], check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    head = f"# checkout: {commit}\n# python: {HERE}\n# import: fakedep sourcelib\n"
+    lock = Lock("prime_rl", "1", "gpu", head + "fakedep==2.0\n")
+    with pytest.raises(EnvironmentFault, match="with the packages of its lock"):
+        create(lock, within)
+    made = create(lock, within, checkout=repository)
+    assert check(made, lock) == []
+    ran = subprocess.run([made.bin / "say"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stdout.startswith(f"said by {made.path / 'source' / 'src'}")
+
+
 # ---------------------------------------------------------------- the locks that are shipped
 
 
@@ -214,7 +331,9 @@ def test_every_release_has_both_locks() -> None:
     assert not has_lock("micro", plugins.load("micro").versions[0])
 
 
-@pytest.mark.parametrize("lock", locks(), ids=lambda lock: folder_name(*lock_name(lock)))
+@pytest.mark.parametrize(
+    "lock", locks(), ids=lambda lock: f"{lock.library}-{lock.version}.{lock.flavour}"
+)
 def test_a_lock_names_its_library_and_only_exact_versions(lock: Lock) -> None:
     assert lock.words("import")
     assert lock.words("python")
@@ -224,13 +343,16 @@ def test_a_lock_names_its_library_and_only_exact_versions(lock: Lock) -> None:
     assert lock.text.count("==") >= len(lock.pins)
     if lock.library != "prime_rl":
         assert lock.pins[lock.library] == lock.version
+    if lock.flavour == "cpu":
+        assert lock.pins["torch"].endswith("+cpu")
+        assert lock.words("python") == ("3.11",)
+        assert not {"vllm", "flash-attn"} & lock.pins.keys()
+        assert "://" not in lock.text
     if lock.flavour == "gpu":
-        assert {"torch", "vllm", "ray", "transformers", "math-verify"} <= lock.pins.keys()
+        needed = {"torch", "transformers", "math-verify"}
+        needed |= set() if lock.library == "trl" else {"vllm", "ray"}  # it samples by itself
+        assert needed <= lock.pins.keys()
         assert set(lock.words("build")) <= lock.pins.keys()
-
-
-def lock_name(lock: Lock) -> tuple[str, str, str]:
-    return lock.library, lock.version, lock.flavour
 
 
 def test_a_lock_says_what_its_library_asks_for() -> None:
@@ -253,6 +375,13 @@ def test_a_lock_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "1.0.gpu.txt"
     path.write_text(text)
     with pytest.raises(EnvironmentFault, match=says):
+        read_lock(path, "verl")
+
+
+def test_a_lock_of_no_flavour(tmp_path: Path) -> None:
+    path = tmp_path / "1.0.cqu.txt"
+    path.write_text("x==1\n")
+    with pytest.raises(EnvironmentFault, match=r"gpu, cpu, contract; got 'cqu'.*'cpu'"):
         read_lock(path, "verl")
 
 
@@ -296,6 +425,8 @@ def test_create_list_and_check(
 ) -> None:
     orch("list")
     assert "not made" in capsys.readouterr().out
+    with pytest.raises(EnvironmentFault, match=r"no lock for verl@0\.9\.1 --cpu"):
+        orch("create", "verl@0.9.1", "--cpu")
     orch("create", "verl@0.9.1")
     assert capsys.readouterr().out == f"{within / 'verl-0.9.1'}\n"
     orch("list", "--json")

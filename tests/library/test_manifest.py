@@ -21,7 +21,7 @@ from orchestrator.library.manifest import (
     fits,
     same,
 )
-from orchestrator.settings import Clip, Settings
+from orchestrator.settings import Clip, Precision, Settings
 
 SETTINGS = Settings.model_validate(
     {
@@ -449,3 +449,32 @@ def test_an_entry_shows_the_keys_of_its_own_launch() -> None:
         entries = shows.ledger(settings, shows.assignments(settings))
         (entry,) = [each for each in entries if each.field == "kl.estimator"]
         assert entry.value == f"k3 {low}"
+
+
+def test_an_entry_is_proved_again_where_another_key_of_the_launch_differs() -> None:
+    """The same row, value and keys sent: what is read beside them decides."""
+
+    def read(launch: Any) -> str:
+        return "k3" if launch["mode"] == "on" else "k1"
+
+    table = manifest(
+        Row("kl.estimator", key="kl", offer=(Meaning("k3", "low_var"),), read=read),
+        BETA,
+        CLIP,
+        keys=("kl", "coef", "low", "high", "mode"),
+    )
+    carried = table.carry(SETTINGS)
+    sent = table.assignments(SETTINGS, carried)
+    for _ in range(2):
+        table.ledger(SETTINGS, {**sent, "mode": "on"}, carried)
+    with pytest.raises(ManifestError, match=r"kl\.estimator=k3 reads back as k1"):
+        table.ledger(SETTINGS, {**sent, "mode": "off"}, carried)
+
+
+def test_a_field_younger_than_the_table_is_accounted_for_and_refused_with_any_value() -> None:
+    entries = {e.field: e for e in WHOLE.ledger(SETTINGS, WHOLE.assignments(SETTINGS))}
+    assert "before the field existed" in entries["precision.training"].note
+    asked = SETTINGS.model_copy(update={"precision": Precision(training="bf16")})
+    with pytest.raises(UnsupportedSetting) as refused:
+        WHOLE.carry(asked)
+    assert (refused.value.field, refused.value.offered) == ("precision.training", (None,))

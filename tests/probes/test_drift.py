@@ -147,7 +147,7 @@ def run(before: str, after: str, *more: str) -> Any:
 
 def test_the_command_exits_2_where_something_changes() -> None:
     done = run(*CHANGED, "--json", "-w", "study=onpolicy")
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     told = json.loads(done.stdout)
     assert told["cells"] == told["changed"] == sum(len(g["cells"]) for g in told["groups"])
     assert told["rewritten"] == ["trainer/ppo/core_algos.py:agg_loss"]
@@ -181,3 +181,38 @@ def test_a_spec_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     done = orch(tmp_path, "drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", "no.yaml")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+SCRIPT = "trl grpo --dataset_name d --reward_funcs f --beta 0.04 {}\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "before", "after", "code", "expected"),
+    [
+        ("", "1.9.2", "1.10.0", 3, "because use_bias_correction_kl is True by default in 1.10.0"),
+        ("--use_bias_correction_kl false", "1.9.2", "1.10.0", 0, "nothing changes for 1 launches"),
+        ("--use_vllm true", "0.22.0", "0.23.0", 3, "what surrounds the KL changed"),
+        ("--vllm_device auto", "0.17.0", "0.18.0", 3, "has no --vllm_device"),
+    ],
+)
+def test_a_script_between_releases(
+    tmp_path: Path, flags: str, before: str, after: str, code: int, expected: str
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT.format(flags))
+    done = orch(tmp_path, "drift", "run.sh", "--from", f"trl@{before}", "--to", f"trl@{after}")
+    assert done.returncode == code, done.stderr
+    assert expected in done.stdout
+    if code == 3:
+        assert "the forward KL of each token" in done.stdout
+
+
+def test_a_recipe_is_no_spec_and_a_script_without_the_library_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("model_name_or_path: m\nnum_generations: 8\n")
+    done = orch(tmp_path, "drift", "c.yaml", "--from", "trl@0.18.2", "--to", "trl@0.19.0", "--json")
+    (change,) = json.loads(done.stdout)["changed"]
+    assert change["objective"]
+    assert change["because"] == ["beta is 0.0 by default in 0.19.0 (0.04 in 0.18.2)"]
+    (tmp_path / "v.sh").write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo")
+    done = orch(tmp_path, "drift", "v.sh", "--from", "trl@0.18.2", "--to", "trl@0.19.0")
+    assert "starts nothing of trl" in done.stderr

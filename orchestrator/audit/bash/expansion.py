@@ -180,23 +180,23 @@ class Expander:
         at, row = node.start_byte + quoted, node.start_point[0]
         closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
         end = node.end_byte - closed
-        found: list[ShellText | Hole | BranchValue] = []
+        parts: list[ShellText | Hole | BranchValue] = []
 
         def add_text(upto: int) -> None:
             byte = at
             for i, each in enumerate(source.data[at:upto].splitlines(keepends=True)):
                 text = each.decode("utf-8", "replace")
                 text = _ESCAPED_IN_QUOTES.sub(lambda m: "" if m[1] == "\n" else m[1], text)
-                found.extend(_nested_literal(text, source.line_at(byte, row + i), source))
+                parts.extend(_nested_literal(text, source.line_at(byte, row + i), source))
                 byte += len(each)
 
         for child in node.children:
             if child.type in _EXPANSIONS:
                 add_text(child.start_byte)
-                found += [p for part in self.word_parts(child, source) for p in part.value]
+                parts += [p for part in self.word_parts(child, source) for p in part.value]
                 at, row = child.end_byte, child.end_point[0]
         add_text(max(at, end))
-        return tuple(found)
+        return tuple(parts)
 
     def heredoc(self, redirect: SyntaxNode, source: ShellSource) -> ShellValue:
         """Return the text of a heredoc. It is expanded unless the heredoc's word is quoted."""
@@ -481,15 +481,15 @@ def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
     """Return text in which a nested source's private characters are replaced by their values."""
     if not source.pieces:
         return literal(text, line)
-    found: list[ShellText | Hole | BranchValue] = []
+    parts: list[ShellText | Hole | BranchValue] = []
     run = ""
     for character in text:
         if FIRST_PRIVATE <= ord(character) <= LAST_PRIVATE and character in source.pieces:
-            found += [*literal(run, line), source.pieces[character]]
+            parts += [*literal(run, line), source.pieces[character]]
             run = ""
         else:
             run += character
-    return (*found, *literal(run, line))
+    return (*parts, *literal(run, line))
 
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:

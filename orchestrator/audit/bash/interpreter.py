@@ -322,15 +322,15 @@ class Interpreter(Expander):
             [a for a in range(len(self.branches[b].labels)) if a not in self.branches[b].dead]
             for b in free
         ]
-        found: list[Ways] = []
+        collected: list[Ways] = []
         for chosen in product(*arms):
             ways = fixed | dict(zip(free, chosen, strict=True))
             if self._possible(ways):
-                found.append(ways)
-            if len(found) == MOST_WAYS:
+                collected.append(ways)
+            if len(collected) == MOST_WAYS:
                 self.caveats.add(f"only the first {MOST_WAYS} of its cases were looked at")
                 break
-        return found or [fixed]
+        return collected or [fixed]
 
     def _possible(self, ways: Ways) -> bool:
         """Return True if branches that other branches decide go the decided way."""
@@ -588,10 +588,10 @@ class Interpreter(Expander):
                 self.run_text(self.written.pop(text))
                 return True
         for i, each in enumerate(words[:2] if name in SHELLS else words[:1]):
-            found = None if isinstance(each, BranchElements) else self._neighbour(each)
-            if found is not None:
+            script = None if isinstance(each, BranchElements) else self._neighbour(each)
+            if script is not None:
                 before = self.scope.copy()
-                self.run_text((ShellText(found, line),), arguments=tuple(words[i + 1 :]))
+                self.run_text((ShellText(script, line),), arguments=tuple(words[i + 1 :]))
                 self.scope.restore(before)
                 return True
         return False

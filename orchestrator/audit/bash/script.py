@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from orchestrator.audit.bash.interpreter import Interpreter
@@ -22,11 +23,12 @@ from orchestrator.audit.bash.values import (
     pieces,
 )
 from orchestrator.audit.hints import may_launch
-from orchestrator.library.launches import CommandWord, Launch, UnreadableScript
+from orchestrator.library.launches import CommandWord, CutOff, Launch, UnreadableScript
 
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
 """How often reading continues after a syntax error, and the number of characters that are read."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
+_BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 _RELEVANT = re.compile(
     r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
@@ -66,13 +68,14 @@ def launches(
         elif stopped:
             raise UnreadableScript(f"this script cannot be followed: {stopped}")
     cut = _cut_commands(run.commands)
-    found = [
+    rows = text.splitlines()
+    launches_ = [
         launch
         for i, command in enumerate(run.commands)
         if not _is_flag(command)
-        for launch in _cases(run, command, cut.get(i))
+        for launch in _cases(run, *_mended(command, cut.get(i), rows, first_line))
     ]
-    return found, {name: _first_text(value) for name, value in run.written.items()}
+    return launches_, {name: _first_text(value) for name, value in run.written.items()}
 
 
 def _read(
@@ -153,21 +156,39 @@ def _first_text(value: ShellValue) -> str:
     return "".join(p.text for p in pieces(value, {}) if isinstance(p, ShellText))
 
 
-def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, tuple[int, tuple[str, ...]]]:
+def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, list[ShellCommand]]:
     """Find commands whose continuation over several lines is broken.
 
-    Return, for the index of each, the line on which the lost flags begin, and those flags.
+    Return, for the index of each, the commands that are in fact its lost flags.
     """
-    cut: dict[int, tuple[int, tuple[str, ...]]] = {}
+    cut: dict[int, list[ShellCommand]] = {}
     head: int | None = None
     for i, command in enumerate(commands):
         if not _is_flag(command):
             head = i if command.promising else None
         elif head is not None and command.guard == commands[head].guard:
-            line, flags = cut.get(head, (command.line, ()))
-            words = (word.text for term in command.terms for word in command_words(term, {}))
-            cut[head] = (line, (*flags, *words))
+            cut.setdefault(head, []).append(command)
     return cut
+
+
+def _mended(
+    command: ShellCommand, lost: list[ShellCommand] | None, rows: Sequence[str], first_line: int
+) -> tuple[ShellCommand, CutOff | None]:
+    """Return a command, and what its broken continuation loses.
+
+    A blank after the `\\` is a word of its own, which every program here refuses: then nothing
+    starts, and the command is returned as it was meant, with its lost flags. A comment only ends
+    the command, which starts without them.
+    """
+    if not lost:
+        return command, None
+    before = [lost_.line - first_line - 1 for lost_ in lost]
+    refused = all(0 <= i < len(rows) and _BLANK_AFTER.search(rows[i]) for i in before)
+    if refused:
+        terms = (*command.terms, *(term for each in lost for term in each.terms))
+        command = replace(command, terms=terms)
+    flags = (word.text for each in lost for term in each.terms for word in command_words(term, {}))
+    return command, CutOff(lost[0].line, tuple(flags), refused)
 
 
 def _is_flag(command: ShellCommand) -> bool:
@@ -179,9 +200,7 @@ def _is_flag(command: ShellCommand) -> bool:
     return _FLAG.match("".join(known)) is not None
 
 
-def _cases(
-    run: Interpreter, command: ShellCommand, cut: tuple[int, tuple[str, ...]] | None
-) -> Iterator[Launch]:
+def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Iterator[Launch]:
     """Yield the command in every case that could change its KL."""
     needed = {branch for branch, _ in command.guard}
     for term in command.terms:
@@ -231,13 +250,13 @@ def _all_texts(term: WordTerm) -> Iterator[str]:
 
 def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
     """Return the branches and the branches that decide them."""
-    todo, found = list(needed), set(needed)
+    todo, deciding = list(needed), set(needed)
     while todo:
         for others, _ in run.branches[todo.pop()].decided:
-            fresh = set(others) - found
-            found |= fresh
+            fresh = set(others) - deciding
+            deciding |= fresh
             todo += fresh
-    return found
+    return deciding
 
 
 def _is_promising(words: Sequence[CommandWord]) -> bool:

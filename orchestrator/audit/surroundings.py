@@ -1,0 +1,296 @@
+"""Derive what the rest of a loss does to its KL term: effects in words, and the effective β.
+
+A reader states facts (orchestrator.library.launches.Surroundings). The mathematics is here, once
+for all libraries.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
+
+MOST_ROLLOUTS = 256
+"""The largest group whose factors are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An effect on the KL term.
+
+    `headline`: its words in the headline; empty if the objective stays what it is.
+    """
+
+    text: str
+    headline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveBeta:
+    """The weight of the KL's gradient over the weight of the raw task reward's gradient.
+
+    `at_most`: its upper bound for task rewards of 0 and 1, or its value where it depends on no
+    reward; None if the launch does not tell.
+    """
+
+    placement: str
+    beta: float
+    at_most: float | None
+    text: str
+
+
+def effects(reading: LaunchReading) -> tuple[Effect, ...]:
+    """Return the effects of the surroundings on the KL terms that have a gradient."""
+    around = reading.surroundings
+    if around is None:
+        return ()
+    in_reward = bool(reading.in_reward.active)
+    in_loss = bool(reading.in_loss.active) and not reading.no_gradient
+    effects_ = []
+    if in_reward or in_loss:
+        effects_ += [
+            *_division(around, reading.group_size, in_reward=in_reward, in_loss=in_loss),
+            *_ratio(
+                around,
+                in_reward=in_reward,
+                in_loss=in_loss,
+                old=reading.regime.on_policy is not True,
+            ),
+            *_correction(around, in_reward=in_reward, in_loss=in_loss),
+            *_lengths(around, in_loss=in_loss),
+            *_discount(around, in_reward=in_reward),
+            *_controller(around),
+            *(Effect(text) for text in around.clamps),
+        ]
+    if around.entropy:
+        sign = "bonus" if around.entropy > 0 else "penalty"
+        text = f"the loss has an entropy {sign} with the coefficient {abs(around.entropy):g}"
+        effects_.append(Effect(text, f"with an entropy {sign} of {abs(around.entropy):g}"))
+    effects_ += [Effect(text) for text in around.notes]
+    return tuple(effects_)
+
+
+@cache
+def by_deviation(group_size: int, *, in_reward: bool) -> str:
+    """Return the laboratory's β of a KL under division by a group's deviation, as words."""
+    from orchestrator.kl.surrogates import group_std  # NumPy
+
+    parts = []
+    for solved in (0.5, 0.1):
+        exact = group_std(solved, group_size)
+        factor = exact.beta_in_reward if in_reward else exact.beta_in_loss
+        parts.append(f"× {factor:.3g} where {solved:.0%} of rollouts solve the prompt")
+    alone = f"; at 10% the KL is alone in {exact.equal:.0%} of groups"
+    return (
+        f"exactly, to first order in β, in groups of {group_size}: β {' and '.join(parts)}{alone}"
+    )
+
+
+@cache
+def by_mean_ratio(low: float, high: float) -> str:
+    """Return the laboratory's β under GSPO's clipped mean ratio, in its example of a lag."""
+    from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces
+
+    factor = forces(FAR_AHEAD, PolicyLoss("gspo", low, high)).beta_factor
+    token = forces(FAR_AHEAD, PolicyLoss()).beta_factor
+    return (
+        f"in the laboratory's example of a lag: β × {factor:.3g}, with the token ratio × "
+        f"{token:.3g}"
+    )
+
+
+def is_rescaled(reading: LaunchReading) -> bool:
+    """Return True if a KL in the reward is divided by the standard deviation of its group."""
+    around = reading.surroundings
+    if around is None:
+        return False
+    divided = around.advantage_divided_by == "group_std" and around.division_includes_kl
+    return divided and bool(reading.in_reward.active)
+
+
+def _division(
+    around: Surroundings, size: int | None, *, in_reward: bool, in_loss: bool
+) -> Iterator[Effect]:
+    def exactly(*, reward: bool) -> str:
+        known = by == "group_std" and size is not None and 1 < size <= MOST_ROLLOUTS
+        return f"; {by_deviation(size, in_reward=reward)}" if known and size is not None else ""
+
+    by, because = around.advantage_divided_by, _because(around.divided_because)
+    deviation = "the standard deviation of its group" if by == "group_std" else "that of the batch"
+    if by not in ("group_std", "batch_std"):
+        return
+    if in_reward and around.division_includes_kl and by == "group_std":
+        yield Effect(
+            f"the advantage, the KL included, is divided by {deviation}{because}: each prompt has "
+            "a β of its own, and where all task rewards of a group are equal, the KL is left "
+            f"alone, at unit size whatever β is{exactly(reward=True)}",
+            "rescaled for each prompt by its group's standard deviation",
+        )
+    elif in_reward and around.division_includes_kl:
+        yield Effect(
+            f"the advantage, the KL included, is divided by the standard deviation of the batch"
+            f"{because}: one factor for both, so β keeps its meaning"
+        )
+    if in_loss or (in_reward and not around.division_includes_kl):
+        place = "in the loss" if in_loss else "in the reward, which is subtracted afterwards"
+        words = "each group's" if by == "group_std" else "the batch's"
+        yield Effect(
+            f"the task's advantage is divided by {deviation}{because}, and the KL {place} is not: "
+            f"β counts in units of that deviation{exactly(reward=False)}",
+            f"against rewards divided by {words} standard deviation",
+        )
+
+
+def _ratio(around: Surroundings, *, in_reward: bool, in_loss: bool, old: bool) -> Iterator[Effect]:
+    mode = around.loss_mode
+    if in_reward and old and around.ratio == "sequence_mean":
+        yield Effect(
+            f"{mode or 'the policy loss'} weighs a response by the geometric mean of its ratios, "
+            "not by their product: the laboratory's number for the token ratio does not hold"
+            + (f" ({by_mean_ratio(*around.clip)})" if around.clip and mode == "GSPO" else ""),
+            f"through {mode or 'a sequence'}'s mean ratio",
+        )
+    elif in_reward and old and around.ratio == "none":
+        yield Effect(
+            "no ratio to the policy that sampled multiplies the KL in the reward: it is the policy "
+            "gradient of other samples than the policy's, and the laboratory has no number for it",
+            "without a ratio to the policy that sampled",
+        )
+    elif in_reward and old and mode:
+        yield Effect(
+            f"{mode} takes the place of PPO's clipped loss: the laboratory's number is of the "
+            "token ratio without a clip",
+            f"through {mode}",
+        )
+    elif mode:
+        text = f"{mode} is the policy loss"
+        if in_reward:
+            yield Effect(f"{text}: on-policy its ratio is 1, and the gradient is a policy gradient")
+        else:
+            yield Effect(f"{text}: the KL in the loss is added to it as it is")
+    if around.clip is not None and old and around.ratio == "token":
+        low, high = 1 - around.clip[0], 1 + around.clip[1]
+        if in_reward and not mode:
+            yield Effect(
+                f"a token whose ratio leaves [{low:g}, {high:g}] gets no gradient from the KL in "
+                "the reward where the clip cuts"
+            )
+        if in_loss:
+            yield Effect(
+                f"the clip [{low:g}, {high:g}] cuts the task's gradient and not that of the KL in "
+                "the loss"
+            )
+
+
+def _correction(around: Surroundings, *, in_reward: bool, in_loss: bool) -> Iterator[Effect]:
+    if not around.correction:
+        return
+    if in_reward or around.correction_includes_kl:
+        yield Effect(
+            f"{around.correction} multiplies the KL with the policy loss",
+            f"with {around.correction}",
+        )
+    if in_loss and not around.correction_includes_kl:
+        yield Effect(
+            f"{around.correction} multiplies the policy loss and not the KL in the loss: where its "
+            "weight is below 1, β counts that much more, and where it masks, the KL is alone",
+            f"outside {around.correction}",
+        )
+
+
+def _discount(around: Surroundings, *, in_reward: bool) -> Iterator[Effect]:
+    if around.discount and in_reward:
+        text = (
+            f"the advantage discounts later tokens ({around.discount}): the KL of later tokens "
+            "counts less, or is the critic's estimate of it"
+        )
+        yield Effect(text, f"with later tokens discounted ({around.discount})")
+
+
+def _controller(around: Surroundings) -> Iterator[Effect]:
+    if around.controller:
+        text = f"a controller moves β while it trains ({around.controller}): β is its first value"
+        yield Effect(text, "at a β that a controller moves")
+
+
+def _lengths(around: Surroundings, *, in_loss: bool) -> Iterator[Effect]:
+    because = _because(around.aggregation_because)
+    if around.length_weighted:
+        yield Effect(
+            f"each response's tokens are averaged before the responses{because}: a response counts "
+            "by 1 / its length, in the KL as in the task reward",
+            "each response weighted by 1 / its length",
+        )
+    if not in_loss:
+        return
+    if around.kl_loss_factor is None:
+        yield Effect(
+            f"the KL in the loss is aggregated in another way than the policy loss{because}: its "
+            "weight per token depends on the responses' lengths",
+            "at a weight that the responses' lengths decide",
+        )
+    elif around.kl_loss_factor != 1:
+        yield Effect(
+            f"the KL in the loss counts {around.kl_loss_factor:.3g} times as much per token as the "
+            f"policy loss{because}",
+            f"at {around.kl_loss_factor:.3g} times its β",
+        )
+
+
+def effective_betas(reading: LaunchReading) -> tuple[EffectiveBeta, ...]:
+    """Return the effective β of each KL term that has a gradient and a known β."""
+    around, betas = reading.surroundings, []
+    if around is None:
+        return ()
+    if reading.in_reward.active and reading.in_reward.beta is not None:
+        betas.append(_effective(reading, reading.in_reward, around))
+    if reading.in_loss.active and reading.in_loss.beta is not None and not reading.no_gradient:
+        betas.append(_effective(reading, reading.in_loss, around))
+    return tuple(betas)
+
+
+def _effective(
+    reading: LaunchReading, term: InReward | InLoss, around: Surroundings
+) -> EffectiveBeta:
+    beta = term.beta or 0.0
+    placement = "loss" if isinstance(term, InLoss) else "reward"
+    size = reading.group_size if (reading.group_size or 0) > 1 else None
+    unit = "a nat of a token" if placement == "loss" else "a nat of the response"
+    factor: float | None = 1.0
+    parts, per_reward = [], ""
+    divided = around.advantage_divided_by
+    if divided == "nothing" or (placement == "reward" and around.division_includes_kl):
+        per_reward = "a task reward of 1"
+        if divided == "group_std":
+            per_reward = "a task reward of 1 (both divided alike, by another number each prompt)"
+    elif divided == "group_std":
+        # The largest deviation of n rewards of 0 and 1, with the divisor n - 1.
+        factor = 0.5 * math.sqrt(size / (size - 1)) if size else None
+        parts.append("σ of the group's rewards")
+    else:
+        factor = None
+        parts.append("σ of the batch's advantages" if divided else "an unknown factor")
+    if around.own_rollout_in_mean and (placement == "loss" or not around.baseline_includes_kl):
+        parts.append(f"1 / (1 - 1/{size or 'G'})")
+        factor = factor / (1 - 1 / size) if factor is not None and size else None
+    if placement == "loss" and around.kl_loss_factor != 1:
+        known = around.kl_loss_factor
+        parts.append(f"{known:.3g}" if known is not None else "the responses' lengths")
+        factor = factor * known if factor is not None and known is not None else None
+    at_most = None if factor is None else beta * factor
+    if not parts:
+        text = f"{beta:g} for {unit}, against {per_reward}"
+    else:
+        text = f"{beta:g} × {' × '.join(parts)} for {unit}, against a task reward of 1"
+        if at_most is not None and divided == "group_std":
+            text += f": at most {at_most:.3g} for rewards of 0 and 1"
+        elif at_most is not None:
+            text += f": {at_most:.3g}"
+    if around.correction and placement == "loss" and not around.correction_includes_kl:
+        text += "; more where the correction's weight is below 1"
+    return EffectiveBeta(placement, beta, at_most, text)
+
+
+def _because(text: str) -> str:
+    return f" ({text})" if text else ""

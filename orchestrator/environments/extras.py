@@ -1,0 +1,83 @@
+"""What an installation leaves out: the extra of orch that brings a module, and how to add it."""
+
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+DISTRIBUTION = "orch-rl"
+
+
+def extra_of(module: str) -> str | None:
+    """Return the smallest extra of orch that brings a module, or None if no extra does.
+
+    The table is pyproject.toml's, as installed. A module is taken for a distribution of its own
+    name, which holds for all that orch leaves out.
+    """
+    wanted = canonicalize_name(module.partition(".")[0])
+    fitting = [names for names in _extras().items() if wanted in names[1]]
+    return min(fitting, key=lambda item: len(item[1]))[0] if fitting else None
+
+
+def install_line(extra: str) -> str:
+    """Return the shell command that adds an extra to this installation, from where it came."""
+    return f"pip install {_target(extra)}"
+
+
+def missing(module: str) -> str | None:
+    """Return the sentence for a module that is not installed, or None if no extra brings it."""
+    extra = extra_of(module)
+    if extra is None:
+        return None
+    return (
+        f"this needs {module.partition('.')[0]}, which this installation of orch leaves out; "
+        f"add it with: {install_line(extra)}"
+    )
+
+
+def _extras() -> dict[str, set[str]]:
+    """Return each extra with the distributions that it adds to the base."""
+    try:
+        declared = distribution(DISTRIBUTION)
+    except PackageNotFoundError:
+        return {}
+    extras: dict[str, set[str]] = {
+        name: set() for name in declared.metadata.get_all("Provides-Extra") or []
+    }
+    for text in declared.requires or []:
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue
+        for name, added in extras.items():
+            if marker.evaluate({"extra": name}):
+                added.add(canonicalize_name(requirement.name))
+    return extras
+
+
+def _target(extra: str) -> str:
+    """Return pip's argument: the name, or the wheel, folder or repository that orch came from."""
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    folder = origin.get("dir_info")
+    if folder is not None:
+        path = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
+        return f"-e {path}" if folder.get("editable") else path
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return shlex.quote(f"{DISTRIBUTION}[{extra}] @ {url}" if url else f"{DISTRIBUTION}[{extra}]")
+
+
+def _origin() -> dict[str, Any]:
+    """Return where pip installed orch from (PEP 610), or {} for a package index."""
+    try:
+        text = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return {}
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    return origin

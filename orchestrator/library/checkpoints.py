@@ -1,0 +1,41 @@
+"""Whether a Hugging Face directory that a trainer wrote is complete, or was cut off by a kill."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
+TEXTS = ("config.json", "tokenizer_config.json")
+"""Files of JSON that every policy needs to be loaded."""
+
+
+def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:
+    """Return True if a directory has these files of JSON and all its weights, none of them cut.
+
+    Weights are one file, or the shards that its index names.
+    """
+    try:
+        if not all(isinstance(json.loads((folder / name).read_bytes()), dict) for name in texts):
+            return False
+        shards = {MODEL}
+        if (folder / INDEX).exists():
+            shards = set(json.loads((folder / INDEX).read_bytes())["weight_map"].values())
+        return bool(shards) and all(has_all_tensors(folder / shard) for shard in shards)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def has_all_tensors(path: Path) -> bool:
+    """Return True if a safetensors file is as long as its header says. Raise OSError without one.
+
+    Format: 8 bytes of length, a header of JSON, the tensors one after another.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+        if length > size:
+            return False
+        header = json.loads(file.read(length))
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return bool(ends) and size == 8 + length + max(ends)

@@ -1,0 +1,70 @@
+"""A launch on a machine without an accelerator: the same program, and what had to differ.
+
+`Backend.cpu_launch` takes the plan that `translate` made and returns the plan that runs here. The
+trainer, its loss, its optimizer, its data path and its files are the library's own. Only the device
+and the inference engine have stand-ins, loaded by the library's own registries where it has some.
+
+Each difference is a `Deviation`: an argument, an environment variable, a file that was added, or a
+part of the library that a file replaces. `differences` finds those of arguments and variables, so
+that none is forgotten; a backend writes why, and the parts that its files replace.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from orchestrator.records import LaunchPlan
+
+
+class Deviation(NamedTuple):
+    """One thing that differs from the launch."""
+
+    kind: Literal["argument", "variable", "file", "part", "setting"]
+    """part: code of the library or of a package that a stand-in replaces in the process. setting: a
+    field of the cell, where a smaller cell is trained."""
+    name: str
+    launch: str | None
+    """What the launch has; None: nothing."""
+    here: str | None
+    """What runs here; None: nothing."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        was, now = (repr(x) if x is not None else "(none)" for x in (self.launch, self.here))
+        text = (
+            f"{self.name}: {was} -> {now}" if self.kind != "part" else f"{self.name}: {self.here}"
+        )
+        return f"{text}  ({self.why})" if self.why else text
+
+
+class CpuLaunch(NamedTuple):
+    """A launch that runs here, and all in which it differs from the one asked for."""
+
+    plan: LaunchPlan
+    deviations: tuple[Deviation, ...]
+
+
+Split = Callable[[Sequence[str]], Mapping[str, str]]
+"""Arguments -> key -> value, as the library reads them. The last value of a key counts."""
+
+
+def differences(
+    launch: LaunchPlan, here: LaunchPlan, split: Split, why: Mapping[str, str]
+) -> Iterator[Deviation]:
+    """Yield every argument, variable and file in which two plans differ, by name.
+
+    why: name -> reason.
+    """
+    parts: tuple[
+        tuple[Literal["argument", "variable", "file"], Mapping[str, str], Mapping[str, str]], ...
+    ] = (
+        ("argument", split(launch.argv), split(here.argv)),
+        ("variable", launch.env, here.env),
+        ("file", dict.fromkeys(launch.files, ""), dict.fromkeys(here.files, "added")),
+    )
+    for kind, before, after in parts:
+        for name in sorted(before.keys() | after.keys()):
+            if kind == "file" and name in before and name in after:
+                if launch.files[name] != here.files[name]:
+                    yield Deviation(kind, name, "", "changed", why.get(name, ""))
+            elif before.get(name) != after.get(name):
+                yield Deviation(kind, name, before.get(name), after.get(name), why.get(name, ""))

@@ -1,0 +1,129 @@
+"""What readers of launches share: flags of a command, the release, a fork's own source."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from orchestrator.library.key_tables import KeyTables, defaults, release_table
+from orchestrator.library.launch_keys import unquoted
+from orchestrator.library.launches import UNKNOWN, CommandWord, Given, HeldKeys, Launch
+from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.source_keys import KeyFact
+
+_FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
+
+
+class Stock(NamedTuple):
+    """The keys that a launch is held against: a release's, or those of a fork's own source."""
+
+    version: str
+    because: str
+    facts: Mapping[str, KeyFact]
+    table: ReleaseTable
+    others: tuple[ReleaseTable, ...]
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        return defaults(self.facts)
+
+    def held(
+        self,
+        given: Mapping[str, Sequence[Given]],
+        grammar: Literal["hydra", "structured", "argparse", "pydantic"],
+        title: str,
+        *,
+        in_files: Iterable[str] = (),
+        ignoring: tuple[str, ...] = (),
+    ) -> HeldKeys:
+        """Return the keys of a launch with the tables that the audit compares them with."""
+        return HeldKeys(
+            given,
+            grammar,
+            self.table,
+            f"{title} {self.version}",
+            exact=True,
+            others=self.others,
+            defaults=self.defaults,
+            in_files=frozenset(in_files),
+            ignoring=ignoring,
+            flag="--" if grammar == "argparse" else "",
+        )
+
+
+def stock(
+    launch: Launch,
+    library: str,
+    tables: KeyTables,
+    keys: Iterable[str],
+    own: Sequence[str] = (),
+    facts_of: Callable[[str], Mapping[str, KeyFact]] | None = None,
+) -> Stock:
+    """Return the keys that decide for a launch.
+
+    `own`: paths, in a project, of the source of the library's parser. Where one lies beside the
+    launch, `facts_of` reads its keys and they take the place of the release's. Otherwise the
+    release that something names, else the newest that has the launch's keys; the reason says so.
+    """
+    pinned = launch.versions.get(library)
+    if pinned is not None:
+        asked, _, why = pinned.partition(" ")
+        version, because = tables.nearest(asked), f"{asked}: {why}"
+    else:
+        version, telling = tables.fitting(keys)
+        because = (
+            f"the newest release that has {', '.join(telling[:2])}"
+            if telling
+            else "nothing says which release: the newest that orch has read, as it was published"
+        )
+    facts, table = tables.facts_of(version), tables.table(version)
+    for path in own if facts_of is not None else ():
+        text = launch.beside.get(path)
+        if text is None:
+            continue
+        read = facts_of(text) if facts_of is not None else {}
+        if read:
+            facts = {**facts, **read}
+            table = release_table(f"{version} with {path}", facts, tables.passed, tables.added)
+            because = f"{because}; keys and defaults are those of {path} beside it"
+            break
+    return Stock(version, because, facts, table, tables.others(version))
+
+
+def written_flags(
+    words: Sequence[CommandWord], switches: Iterable[str] = (), *, dashes: bool = True
+) -> dict[str, list[Given]]:
+    """Return each flag with its value: the word after it, unless that is a flag.
+
+    `switches`: flags without a value, whose value is then `true`. `dashes`: keep `-` in names;
+    else they become `_`.
+    """
+    alone = frozenset(switches)
+    found: dict[str, list[Given]] = {}
+    for i, word in enumerate(words):
+        match = _FLAG.match(word.text)
+        if match is None:
+            continue
+        name = match[1] if dashes else match[1].replace("-", "_")
+        value: str | None = match[2]
+        lines, why = word.lines, word.why
+        following = words[i + 1] if i + 1 < len(words) else None
+        takes = value is None and name not in alone and following is not None
+        if takes and following is not None and not _FLAG.match(following.text):
+            value, why = following.text, following.why
+            lines = (*lines, *following.lines)
+        given = Given(
+            unquoted(value if value is not None else "true"),
+            tuple(dict.fromkeys(lines)),
+            why,
+            "=" if match[2] is not None else "",
+        )
+        found.setdefault(name, []).append(given)
+    return found
+
+
+def has_hole(words: Sequence[CommandWord]) -> str:
+    """Return the reason why words of a command are not known as a whole; empty if all are."""
+    for word in words:
+        if word.text.strip(UNKNOWN) == "" and UNKNOWN in word.text:
+            return f"it may come from {word.why[0] if word.why else 'outside the script'}"
+    return ""

@@ -1,0 +1,158 @@
+"""Read the keys of a library's own parser out of its source, without importing or running it.
+
+The tables of keys of the libraries that are only read were made with these functions, from every
+release. `orch audit` uses them on a fork whose source lies beside a script.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+UNREAD = "?"
+"""The default of a key whose default is not a literal."""
+_SIMPLE = ("int", "float", "str", "bool")
+
+
+class KeyFact(NamedTuple):
+    """A key of a parser: type as annotations name it, default as text, closed list of values.
+
+    A `switch` takes no value, and its default is `false`.
+    """
+
+    kind: str = ""
+    default: str = UNREAD
+    values: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=32)
+def flags(text: str) -> dict[str, KeyFact]:
+    """Return the flags of argparse in a text, without their dashes.
+
+    Every call with a text `--name` as an argument declares a flag: `add_argument`, and wrappers of
+    it such as `reset_arg(parser, "--name", ...)`. The last one counts.
+    """
+    facts: dict[str, KeyFact] = {}
+    for node in ast.walk(_parsed(text)):
+        if not isinstance(node, ast.Call) or not _name(node.func).endswith(
+            ("add_argument", "_arg")
+        ):
+            continue
+        given = {each.arg: each.value for each in node.keywords if each.arg}
+        for each in node.args:
+            if isinstance(each, ast.Constant) and str(each.value).startswith("--"):
+                facts[str(each.value)[2:]] = _flag(given)
+    return facts
+
+
+def _flag(given: dict[str, ast.expr]) -> KeyFact:
+    action = _literal(given.get("action"))
+    if action in ("store_true", "store_false"):
+        return KeyFact("switch", "false")
+    kind = _name(given["type"]) if "type" in given else "str"
+    if "nargs" in given or action == "append":
+        kind = ""
+    default = _text(given["default"]) if "default" in given else "null"
+    return KeyFact(kind if kind in _SIMPLE else "", default, _listed(given.get("choices")))
+
+
+@lru_cache(maxsize=128)
+def fields(text: str, name: str) -> dict[str, KeyFact]:
+    """Return the fields of a dataclass by dotted key, those of nested ones and of its bases too.
+
+    The classes are those of the text. A class that it does not have adds nothing. Return an empty
+    dictionary if it has no such class.
+    """
+    classes = {each.name: each for each in _parsed(text).body if isinstance(each, ast.ClassDef)}
+    return dict(_fields(name, classes, 0))
+
+
+def _fields(
+    name: str, classes: dict[str, ast.ClassDef], depth: int
+) -> Iterator[tuple[str, KeyFact]]:
+    if name not in classes or depth > 6:
+        return
+    for base in classes[name].bases:
+        yield from _fields(_name(base), classes, depth + 1)
+    for node in classes[name].body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        key, annotation = node.target.id, ast.unparse(node.annotation)
+        if annotation.startswith("ClassVar"):
+            continue
+        fact = _field(node.value, node.annotation)
+        yield key, fact
+        for inner in sorted(set(_names(node.annotation)) & set(classes)):
+            is_off = fact.default == "null"
+            for nested, value in _fields(inner, classes, depth + 1):
+                yield f"{key}.{nested}", value._replace(default=UNREAD) if is_off else value
+
+
+def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
+    kind = ast.unparse(annotation).replace(" | None", "").removeprefix("Optional[").rstrip("]")
+    values: tuple[str, ...] = ()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and _name(node.value) == "Literal":
+            values = _listed(node.slice)
+    if isinstance(value, ast.Call) and _name(value.func) == "field":
+        given = {each.arg: each.value for each in value.keywords if each.arg}
+        metadata = given.get("metadata")
+        if isinstance(metadata, ast.Dict):
+            for key, listed in zip(metadata.keys, metadata.values, strict=True):
+                if _literal(key) == "choices":
+                    values = _listed(listed)
+        value = given.get("default")
+        if value is None and "default_factory" in given:
+            made = given["default_factory"]
+            value = made.body if isinstance(made, ast.Lambda) else None
+    default = UNREAD if value is None else _text(value)
+    return KeyFact(kind if kind in _SIMPLE else "", default, values)
+
+
+def _parsed(text: str) -> ast.Module:
+    """Return the syntax tree; an empty one for a text that Python cannot parse."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    """Yield the names in an annotation, also in one that is a text."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+
+
+def _literal(node: ast.expr | None) -> object:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return None
+
+
+def _text(node: ast.expr) -> str:
+    """Return a default as a launch would write it; UNREAD if it is not a literal."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return UNREAD
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def _listed(node: ast.expr | None) -> tuple[str, ...]:
+    if not isinstance(node, ast.List | ast.Tuple | ast.Set):
+        only = _literal(node)
+        return (str(only),) if isinstance(only, str) else ()
+    values = [_literal(each) for each in node.elts]
+    return tuple(str(each) for each in values if isinstance(each, str | int | float))

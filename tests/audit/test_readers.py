@@ -1,0 +1,274 @@
+"""Libraries that are only read: their traps, their keys, a fork's own source, and real scripts."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import pytest
+
+from orchestrator.audit import AuditFinding, UnreadableScript, audit
+from orchestrator.library.source_keys import fields, flags
+
+BASELINE = "reinforce_plus_plus_baseline"
+SLIME = (
+    "GRPO_ARGS=({args})\nray job submit --address=http://127.0.0.1:8265 -- python3 {entry} "
+    "--actor-num-nodes 1 --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 256 "
+    "${{GRPO_ARGS[@]}}\n"
+)
+
+
+def read(text: str, name: str = "run.sh", files: Mapping[str, str] | None = None) -> AuditFinding:
+    """Return the only finding on a text."""
+    (finding,) = audit(text, name, files=files)
+    return finding
+
+
+def slime(args: str, entry: str = "train.py", files: Mapping[str, str] | None = None):  # type: ignore[no-untyped-def]
+    return read(SLIME.format(args=args, entry=entry), files=files)
+
+
+@pytest.mark.parametrize(
+    ("args", "entry", "verdict"),
+    [
+        ("--use-kl-loss --kl-loss-coef 0.01", "train.py", "zero_mean_noise"),
+        ("--use-kl-loss --kl-loss-coef 0.01", "train_async.py", "unlikelihood_of_old_samples"),
+        ("--use-kl-loss --kl-loss-type k2", "train.py", "no_kl"),
+        (
+            "--use-kl-loss --kl-loss-coef 0.01 --kl-loss-type low_var_kl --use-unbiased-kl",
+            "train.py",
+            "token_reverse_kl",
+        ),
+        ("--kl-coef 0.01", "train.py", "no_kl"),
+        (
+            "--kl-coef 0.01 --advantage-estimator reinforce_plus_plus --normalize-advantages",
+            "train.py",
+            "unbiased_reverse_kl",
+        ),
+        (
+            "--kl-coef 0.01 --advantage-estimator " + BASELINE + " --normalize-advantages",
+            "train.py",
+            "token_reverse_kl",
+        ),
+        ("--kl-coef 0.01 --advantage-estimator mine", "train.py", "undetermined"),
+    ],
+)
+def test_slimes_terms(args: str, entry: str, verdict: str) -> None:
+    finding = slime(args, entry)
+    assert (finding.library, finding.verdict) == ("slime", verdict)
+
+
+def test_slimes_grpo_drops_a_kl_in_the_reward_and_the_change_is_judged() -> None:
+    finding = slime("--kl-coef 0.01")
+    assert finding.problem
+    assert "--kl-coef" in [each.flag for each in finding.inactive_flags]
+    assert "k2 in the loss" in [each.words for each in finding.changes]
+
+
+def test_slime_drops_a_misspelt_flag_without_a_word_and_miles_refuses_it() -> None:
+    typo = "--use-kl-loss --kl-loss-coeff 0.01 --kl-loss-type k2"
+    (key,) = slime(typo).key_findings
+    assert (key.consequence, key.mistake) == ("is ignored", True)
+    assert "did you mean --kl-loss-coef?" in key.text
+    (key,) = slime(typo + " --hf-checkpoint /models/miles").key_findings
+    assert key.consequence == "would not start"
+
+
+def test_the_source_of_a_fork_beside_the_script_gives_the_defaults() -> None:
+    source = 'p.add_argument("--kl-loss-type", choices=["k2", "mine"], default="k2")\n'
+    finding = slime("--use-kl-loss --kl-loss-coef 0.01", files={"slime/utils/arguments.py": source})
+    assert finding.verdict == "token_reverse_kl"
+    assert "slime/utils/arguments.py beside it" in finding.version_because
+    assert "as it was published" in slime("--use-kl-loss").version_because
+
+
+NEMO = "grpo: {{num_prompts_per_step: 8, num_generations_per_prompt: 4}}\nloss_fn: {{{loss}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("release", "loss", "verdict"),
+    [
+        ("0.6.0", "reference_policy_kl_type: k3", "token_forward_kl"),
+        ("0.7.0", "reference_policy_kl_type: k3", "token_reverse_kl"),
+        ("0.6.0", "reference_policy_kl_type: k2", "token_reverse_kl"),
+        ("0.7.0", "reference_policy_kl_type: k2", "other_objective"),
+        ("0.6.0", "reference_policy_kl_type: k1", "zero_mean_noise"),
+        ("0.7.0", "reference_policy_kl_type: k1", "token_reverse_kl"),
+        ("0.7.0", "use_kl_in_reward: true", "no_kl"),
+        ("0.7.0", "reference_policy_kl_penalty: 0", "no_kl"),
+    ],
+)
+def test_what_nemo_rls_releases_make_of_equal_keys(release: str, loss: str, verdict: str) -> None:
+    text = NEMO.format(loss=loss) + "policy: {train_global_batch_size: 32}\n"
+    (finding,) = audit(text, "grpo.yaml", versions={"nemo_rl": f"{release} it is pinned"})
+    assert (finding.library, finding.verdict) == ("nemo_rl", verdict)
+
+
+def test_nemo_rls_bases_are_followed_or_known_or_missed() -> None:
+    child = "defaults: ../base.yaml\nloss_fn: {ratio_clip_max: 0.3}\ngrpo: {max_num_steps: 5}\n"
+    base = "loss_fn: {reference_policy_kl_penalty: 0.5}\n"
+    found = read(child, "child.yaml", {"../base.yaml": base})
+    assert found.kl_in_loss.beta == 0.5
+    assert read(child.replace("../base", "x/grpo_math_8B"), "c.yaml").kl_in_loss.beta == 0.01
+    assert read(child, "child.yaml").verdict == "undetermined"
+
+
+def test_nemo_rls_loss_beside_the_script_says_which_gradient_it_is() -> None:
+    source = "w = torch.exp(curr_logprobs_unfiltered - curr_logprobs_unfiltered.detach())"
+    run = "uv run examples/run_grpo.py loss_fn.reference_policy_kl_type=k3"
+    path = "nemo_rl/algorithms/loss/loss_functions.py"
+    assert read(run, files={path: source}).verdict == "token_reverse_kl"
+    assert read(run, files={path: "w = 1"}).verdict == "token_forward_kl"
+    assert "0.7.0 changed the gradient" in " ".join(read(run).assumes)
+
+
+AREAL = "gconfig: {{n_samples: 4}}\nrollout: {{max_head_offpolicyness: 0}}\nactor: {{{actor}}}\n"
+
+
+def test_areals_coefficient_without_a_reference_is_an_entropy_bonus() -> None:
+    bare = AREAL.format(actor="ppo_n_minibatches: 1")
+    trap = read(bare, "grpo.yaml")
+    assert (trap.library, trap.verdict, trap.problem) == ("areal", "no_kl", True)
+    assert "bonus for entropy" in trap.contradictions[0].text
+    assert "entropy bonus of 0.1" in " ".join(each.headline for each in trap.effects)
+    whole = read(bare + "ref: {path: m}\n", "grpo.yaml")
+    assert (whole.verdict, whole.kl_in_reward.beta) == ("unbiased_reverse_kl", 0.1)
+    k2 = read(AREAL.format(actor="kl_estimator: k2") + "ref: {path: m}\n", "grpo.yaml")
+    assert (k2.verdict, k2.changes[0].words) == ("biased_reward", "k1 in the reward")
+
+
+def test_an_areal_command_overrides_its_file() -> None:
+    start = "python3 -m areal.launcher.local"
+    run = f"{start} examples/math/gsm8k_rl.py --config a.yaml actor.kl_ctl=0.5 actor.kl_ctrl=1"
+    found = read(run, files={"a.yaml": AREAL.format(actor="kl_ctl: 0.1") + "ref: {path: m}\n"})
+    assert found.kl_in_reward.beta == 0.5
+    assert "did you mean actor.kl_ctl?" in found.key_findings[0].text
+    assert read(run.replace("kl_ctl=0.5", "eps_clip=0.2")).verdict == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("args", "verdict"),
+    [
+        ("", "token_forward_kl"),
+        ("--beta 0", "no_kl"),
+        ("--num_iterations 2", "k3_of_old_samples"),
+        ("--kl_in_reward true", "rescaled_reverse_kl"),
+        ("--advantage_estimator rloo", "unbiased_reverse_kl"),
+        ("--beta $BETA_OF_TODAY$(date)", "undetermined"),
+    ],
+)
+def test_ms_swifts_one_coefficient_and_its_two_places(args: str, verdict: str) -> None:
+    finding = read(f"swift rlhf --rlhf_type grpo --model m {args}")
+    assert (finding.library, finding.verdict) == ("ms_swift", verdict)
+    for change in finding.changes:
+        assert change.words == "k1 in the reward"
+
+
+ROLL = (
+    "rollout_batch_size: 4\nnum_return_sequences_in_group: 2\nadv_estimator: reinforce\n"
+    "actor_train:\n  training_args: {per_device_train_batch_size: 8, "
+    "gradient_accumulation_steps: 1}\n  device_mapping: list(range(0,1))\n"
+    "actor_infer: {generating_args: {num_return_sequences: 2}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [
+        ("init_kl_coef: 0.1", "no_kl"),
+        ("add_token_level_kl: true", "unbiased_reverse_kl"),
+        ("add_token_level_kl: true\nkl_penalty: mse", "biased_reward"),
+        ("use_kl_loss: true\nkl_loss_coef: 0.1\nkl_penalty: mse", "token_forward_kl"),
+        ("add_token_level_kl: true\nuse_kl_loss: true\nkl_loss_coef: 0.1", "both"),
+        ("add_token_level_kl: true\nasync_generation_ratio: 1", "surrogate_reverse_kl"),
+    ],
+)
+def test_rolls_two_switches_for_one_kl(keys: str, verdict: str) -> None:
+    finding = read(f"{ROLL}{keys}\n", "rlvr_config.yaml")
+    assert (finding.library, finding.verdict) == ("roll", verdict)
+    half = keys.startswith("init")
+    assert half == any(
+        "changes nothing" in e.text or "no KL" in e.text for e in finding.contradictions
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "verdict"),
+    [
+        ("--async_steps 0", "token_forward_kl"),
+        ("--async_steps 0 --kl_estimator 3", "token_reverse_kl"),
+        ("--kl_estimator 3", "other_objective"),
+        ("--kl_estimator 3 --use_vllm_logprobs true", "token_reverse_kl"),
+        ("--kl_estimator kl3 --async_steps 0", "token_forward_kl"),
+        ("--load_ref_policy false --beta 0.1", "no_kl"),
+        ("--kl_estimator 4", "undetermined"),
+    ],
+)
+def test_open_instructs_estimators(args: str, verdict: str) -> None:
+    run = (
+        f"python mason.py --gpus 8 -- source ray.sh \\&\\& python open_instruct/grpo_fast.py {args}"
+    )
+    finding = read(run)
+    assert (finding.library, finding.verdict) == ("open_instruct", verdict)
+
+
+def test_open_instructs_reference_policy_moves() -> None:
+    finding = read("python open_instruct/grpo_fast.py --ref_policy_update_freq 4")
+    assert any("no fixed reference" in each.text for each in finding.effects)
+
+
+def test_a_ratio_to_a_later_policy_is_no_correction() -> None:
+    args = "--use-kl-loss --kl-loss-coef 0.01 --use-unbiased-kl --kl-loss-type"
+    late = "train_async.py"
+    assert slime(f"{args} k3", late).verdict == "k2_of_old_samples"
+    assert slime(f"{args} k1", late).verdict == "other_objective"
+    assert slime(f"{args} k1 --use-rollout-logprobs", late).verdict == "token_reverse_kl"
+
+
+@pytest.mark.parametrize(
+    ("text", "trainer"),
+    [
+        ("llamafactory-cli train examples/ppo.yaml", "LLaMA-Factory"),
+        ("python src/train.py --stage ppo --do_train", "LLaMA-Factory"),
+        ("deepspeed main.py --actor_zero_stage 2 --critic_zero_stage 2", "DeepSpeed-Chat"),
+        ("python examples/nlp/gpt/train_gpt_ppo_actor.py trainer.ppo.max_steps=1", "NeMo-Aligner"),
+        ("python train.py --config-name _2_sokoban", "RAGEN"),
+    ],
+)
+def test_a_trainer_that_orch_does_not_read_is_named(text: str, trainer: str) -> None:
+    with pytest.raises(UnreadableScript, match=f"this is {trainer}; orch does not read it"):
+        audit(text, "run.sh")
+
+
+def test_every_table_names_its_releases_in_order_and_holds_their_defaults() -> None:
+    for name in ("slime", "nemo_rl", "areal", "ms_swift", "roll", "open_instruct"):
+        tables = import_module(f"backends.{name}.reader").tables()
+        order = [tuple(int(n) for n in each.split(".")) for each in tables.versions]
+        assert order == sorted(order)
+        for version, facts in zip(tables.versions, tables.facts, strict=True):
+            table = tables.table(version)
+            for key, fact in facts.items():
+                assert table.has(key)
+                usual = fact.default.strip("[]'")
+                assert not fact.values or usual in (*fact.values, "null", "?"), (name, key)
+
+
+def test_source_keys_reads_wrappers_nested_classes_and_no_code() -> None:
+    source = """
+class Norm:
+    level: str | None = field(default=None, metadata={"choices": ["batch", "group"]})
+class Base:
+    lr: float = 1e-5
+class Actor(Base):
+    norm: Norm | None = field(default=None)
+    kind: Literal["a", "b"] = "a"
+    made: list[str] = field(default_factory=lambda: ["x"])
+    odd: int = os.getpid()
+"""
+    facts = fields(source, "Actor")
+    assert facts["lr"] == ("float", "1e-05", ())
+    assert facts["norm.level"] == ("str", "?", ("batch", "group"))
+    assert facts["kind"].values == ("a", "b")
+    assert facts["odd"].default == "?"
+    assert fields("def broken(:", "Actor") == {}
+    text = 'reset_arg(p, "--kl-coef", type=float, default=0.0)\n'
+    text += 'p.add_argument("--on", action="store_true")'
+    assert flags(text) == {"kl-coef": ("float", "0.0", ()), "on": ("switch", "false", ())}

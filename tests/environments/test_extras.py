@@ -1,0 +1,66 @@
+"""The sentence for a module that this installation of orch leaves out."""
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from orchestrator.environments import extras
+
+
+@pytest.fixture
+def origin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def set_(data: dict[str, Any]) -> None:
+        monkeypatch.setattr(extras, "_origin", lambda: data)
+
+    return set_
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("scipy", "run"),
+        ("mlflow.tracking", "run"),
+        ("optuna", "tune"),
+        ("torch", "micro"),
+        ("lm_eval.api", "eval"),
+        ("math_verify", "eval"),
+        ("reasoning_gym", "data"),
+        ("numpy", None),
+        ("orchestrator", None),
+        ("nobody_has_this", None),
+    ],
+)
+def test_a_module_is_brought_by_the_extra_that_declares_it(module: str, extra: str | None) -> None:
+    assert extras.extra_of(module) == extra
+
+
+@pytest.mark.parametrize(
+    ("data", "target"),
+    [
+        ({}, "orch-rl[run]"),
+        ({"url": "file:///a/orch.whl", "archive_info": {}}, "orch-rl[run] @ file:///a/orch.whl"),
+        ({"url": "file:///my%20code/orch", "dir_info": {}}, "/my code/orch[run]"),
+        (
+            {"url": "https://h/o.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}},
+            "orch-rl[run] @ git+https://h/o.git@ab12",
+        ),
+    ],
+)
+def test_the_line_installs_from_where_orch_came(
+    origin: Any, data: dict[str, Any], target: str
+) -> None:
+    origin(data)
+    assert shlex.split(extras.install_line("run")) == ["pip", "install", target]
+
+
+def test_a_checkout_stays_editable(origin: Any) -> None:
+    origin({"url": "file:///it%27s/orch", "dir_info": {"editable": True}})
+    line = extras.install_line("micro,eval")
+    assert shlex.split(line) == ["pip", "install", "-e", "/it's/orch[micro,eval]"]
+
+
+def test_this_installation_says_where_it_came_from() -> None:
+    text = extras.distribution(extras.DISTRIBUTION).read_text("direct_url.json")
+    assert extras._origin() == (json.loads(text) if text else {})
