@@ -1,5 +1,6 @@
 """Launching: on this machine in this package, on a cluster in slurm/, on nodes in node/.
 
+    launcher     the seam: what orch asks of a place where cells are trained
     local        decides which cell starts when, in the process of `orch run`
     fork_server  a process that imports the trainers once and forks a worker for each cell
     worker       one cell in one process: claim, attempt, training, ending; on a cluster too
@@ -7,6 +8,7 @@
     endings      how an attempt ended, and the classes of failure
     check        refuses, before a launch, cells that cannot be launched
     export       a checkpoint in its library's own format as a Hugging Face directory
+    logs         the last lines of what attempts printed
     processes    questions to the operating system: cores, deaths of parents, signals
     provenance   the source of orch that is running
 

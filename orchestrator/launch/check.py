@@ -12,6 +12,7 @@ from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import environment_fault as no_environment
+from orchestrator.launch.translations import translations
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.site_options import NodeOptions
@@ -27,19 +28,26 @@ def check_launchable(
     modules: set[str] = set()
     unprepared: dict[str, str | None] = {}
     refused: dict[str, list[str]] = {}
-    for cell in cells:
+    for cell, plan in translations(cells, folder):
         try:
             backend = plugins.load(cell.settings.backend.name)
-            plan = backend.translate(cell, folder.cell(cell).first_paths())
+            if cell.cadence.dump_rollouts and not backend.dumps_rollouts:
+                raise EnvironmentFault(
+                    f"cadence.dump_rollouts: orch has no hook that writes the rollouts of "
+                    f"{backend.title}; leave it out"
+                )
+            if isinstance(plan, OrchError):
+                raise plan
             recipe = plan.files.get(PLAN_FILE, "")
             if recipe not in unprepared:
+                prepared.make_shipped(plan)
                 unprepared[recipe] = prepared.missing(plan)
             if fault := unprepared[recipe]:
                 raise EnvironmentFault(fault)
         except OrchError as error:
             refused.setdefault(str(error), []).append(cell.slug)
         else:
-            if fault := _without_environment(plan, local) if local else "":
+            if fault := _without_environment(cell, plan, local) if local else "":
                 refused.setdefault(fault, []).append(cell.slug)
             modules.add((plan.entry or "").partition(":")[0])
     if refused:
@@ -52,8 +60,9 @@ def check_launchable(
     return modules - {""}
 
 
-def _without_environment(plan: LaunchPlan, local: NodeOptions) -> str:
+def _without_environment(cell: Cell, plan: LaunchPlan, local: NodeOptions) -> str:
     """Return what to do if a library lacks the environment that it needs; empty if it has one."""
     if plan.entry is not None or not has_lock(plan.backend, plan.version):
         return ""
-    return no_environment(plan.backend, plan.version, local)
+    gpus = cell.resources.gpus_per_node > 0
+    return no_environment(plan.backend, plan.version, local, gpus=gpus)

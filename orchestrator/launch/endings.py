@@ -7,6 +7,7 @@ Classes of failure, which decide if orch makes another attempt by itself:
     out_of_memory   of a GPU or of the node
     node            the machine is at fault; another one may do
     hung            it stopped writing
+    no_progress     it is stopped again and again before its next checkpoint
     lost            the process was killed and left no exit record
     error           anything else: a crash in the library
 """
@@ -47,6 +48,8 @@ class Ending(NamedTuple):
     failure: str = ""
     message: str = ""
     outcome: Outcome | None = None
+    host: str = ""
+    """The node at fault, where that is not this one."""
 
     def record(self, started: float, ended: float) -> ExitRecord:
         """Return the exit record, without costs."""
@@ -58,7 +61,7 @@ class Ending(NamedTuple):
             outcome=self.outcome,
             started=started,
             ended=ended,
-            host=node_name(),
+            host=self.host or node_name(),
         )
 
 

@@ -59,9 +59,9 @@ def export(
     if not checkpoint.needs_export:
         return checkpoint
     name = _name(checkpoint)
-    whole = cell_dir.exports / name
-    done = Checkpoint(checkpoint.step, whole / "huggingface")
-    if (whole / "export.json").exists():
+    target = cell_dir.exports / name
+    done = Checkpoint(checkpoint.step, target / "huggingface")
+    if (target / "export.json").exists():
         return done
     mine = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
     nascent = cell_dir.exports / f".new-{name}-{mine}"
@@ -70,11 +70,11 @@ def export(
         with telling(nascent, passing=()):
             nascent.mkdir(parents=True)
         _convert(cell, checkpoint, cell_dir, nascent, options or NodeOptions())
-        _take(nascent, whole)
+        _take(nascent, target)
     finally:
         rmtree(nascent, ignore_errors=True)
     for older in cell_dir.exports.glob(f"step{checkpoint.step}-*"):
-        if older != whole:  # of a checkpoint that is not there any more
+        if older != target:  # of a checkpoint that is not there any more
             rmtree(older, ignore_errors=True)
             older.unlink(missing_ok=True)
     return done
@@ -212,14 +212,14 @@ def _incomplete(target: Path) -> str:
     return ""
 
 
-def _take(nascent: Path, whole: Path) -> None:
+def _take(nascent: Path, target: Path) -> None:
     try:
-        nascent.rename(whole)
+        nascent.rename(target)
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise ExportError(f"{whole}: there is no room left to write to") from error
-        if not (whole / "export.json").exists():  # another was not faster
-            raise ExportError(f"{whole}: {error.strerror}") from error
+            raise ExportError(f"{target}: there is no room left to write to") from error
+        if not (target / "export.json").exists():  # another was not faster
+            raise ExportError(f"{target}: {error.strerror}") from error
 
 
 def _clear(exports: Path) -> None:

@@ -14,12 +14,14 @@ claims, the ledger and exit records are on disk. Messages to the fork server:
 Messages from it, each with the submission of its worker:
 
     {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
+    {"finished": true}                     one cell of several has its exit record
     {"ended": exit code}                   the process is gone, however it ended
 """
 
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -34,8 +36,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
+from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault, RunFolderError
-from orchestrator.launch import node, processes, provenance, worker
+from orchestrator.launch import node, processes, provenance, together, worker
 from orchestrator.launch.endings import Ending, disk_full_error
 from orchestrator.launch.processes import GRACE_SECONDS
 from orchestrator.records import Cell, LaunchPlan
@@ -88,6 +91,8 @@ class Order(NamedTuple):
     """The cell, as JSON."""
     core: int | None = None
     """The core to stay on; None: any."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Submission and cell, as JSON, of the cells that are trained with it in the same process."""
 
 
 # In orch
@@ -161,9 +166,10 @@ def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
 
 def import_fault(message: str) -> EnvironmentFault:
     """Return the error for a backend's entry module that cannot be imported."""
+    absent = re.search(r"No module named '([\w.]+)'", message)
+    remedy = (missing(absent[1]) if absent else None) or "`orch doctor` says what is missing"
     return EnvironmentFault(
-        f"the trainer cannot be imported: {message}. `orch doctor` says what is missing; nothing "
-        "was started"
+        f"the trainer cannot be imported: {message}. Nothing was started; {remedy}"
     )
 
 
@@ -243,7 +249,7 @@ class ForkServerLoop:
 
     def _forward(self, forked: ForkedWorker) -> None:
         for message in forked.channel.receive(0):
-            self.orch.send({**message, "submission": forked.submission})
+            self.orch.send({"submission": forked.submission, **message})
 
     def _reap(self) -> None:
         for forked in list(self.workers.values()):
@@ -267,13 +273,21 @@ class ForkServerLoop:
 
 def run_worker(order: Order, report: Channel) -> NoReturn:
     """Carry out one order, report the result, and end the process."""
-    stop = worker.StopSignals()
+    stop = worker.StopSignals(together.ASKS_TO_STOP if order.others else worker.STOP_SIGNALS)
     code = 0
     try:
         if order.core is not None:
             processes.pin(order.core)
         worker.one_thread()
-        train_cell(order, report, stop)
+        if order.others:
+
+            def tell(submission: str, **message: object) -> None:
+                report.send({**message, "submission": submission})
+
+            cells = ((order.submission, order.cell), *order.others)
+            together.train_cells(cells, Path(order.folder), tell, stop)
+        else:
+            train_cell(order, report, stop)
     except RunFolderError as error:
         report.send({"fault": str(error)})
         code = 1

@@ -1,24 +1,39 @@
 """Train cells on this machine to their end: decide which starts when, and restart lost ones."""
 
+import os
 import secrets
+import signal
+import socket
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
-from orchestrator.records import Cell
-from orchestrator.rundir import RESUMABLE, CellState, RunFolder
+from orchestrator.launch.launcher import PlannedJob, ReadState, state_on_disk
+from orchestrator.launch.logs import logs
+from orchestrator.records import Cell, ExitRecord
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 RELAUNCHES = 2
 """How often one run restarts a cell whose process was killed, from its last checkpoint. After that
 the next run can resume it."""
+FEWEST = 2
+"""Cells of a process, where so many can share one: fewer leave its products small."""
 _TICK_SECONDS = 0.25
+WAIT_SECONDS = 1.5 * processes.GRACE_SECONDS
+DYING_SECONDS = 10.0
+"""How long a killed worker may keep its claim."""
 
 
 class Launched(NamedTuple):
@@ -42,7 +57,8 @@ def launch(
 ) -> Launched:
     """Train every cell that still needs training. Return when all have ended.
 
-    workers: the number of cells at the same time; None: one per core. Failed and cancelled cells
+    workers: the number of processes at the same time; None: one per core. A process trains one
+    cell, or several of one shape where their backend can. Failed and cancelled cells
     are left to `retry`. If another orch is training a cell, wait for it, and take the cell over if
     that orch dies. The first Ctrl-C lets workers write what they have, the second ends them at
     once.
@@ -66,15 +82,22 @@ def launch(
     return Launched(states, interrupted)
 
 
+def _shape(cell: Cell) -> Hashable | None:
+    """Return what a cell must share with others to be trained with them; None: it goes alone."""
+    name = cell.settings.backend.name
+    shared = plugins.load(name).shared_process
+    return None if shared is None else (name, shared.shape(cell.settings))
+
+
 def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellState], ...]:
     return tuple((cell, folder.cell(cell).state()) for cell in cells)
 
 
-class RunningCell(NamedTuple):
-    """A cell for which a worker was started."""
+class RunningProcess(NamedTuple):
+    """A worker that was started: its slot, and the submissions of its cells."""
 
-    cell: Cell
     slot: int
+    submissions: tuple[str, ...]
 
 
 class LocalLaunch:
@@ -95,8 +118,11 @@ class LocalLaunch:
         allowed = processes.affinity()
         self.cores = allowed if workers == len(allowed) else None
         self.waiting = deque(waiting)
-        self.running: dict[str, RunningCell] = {}
+        self.running: dict[str, Cell] = {}
         """The running cells by submission."""
+        self.processes: dict[str, RunningProcess] = {}
+        """The workers by the submission of their first cell."""
+        self.workers = workers
         self.elsewhere = {cell.id: cell for cell in elsewhere}
         """Cells that another orch is training."""
         self.losses: Counter[str] = Counter()
@@ -110,13 +136,13 @@ class LocalLaunch:
 
         Raise RunFolderError or OrchError if continuing is useless.
         """
-        while self.running or (not self.stopping and (self.waiting or self.elsewhere)):
+        while self.processes or (not self.stopping and (self.waiting or self.elsewhere)):
             self._obey_person()
             if self.ready and not self.stopping:
                 self._fill_slots()
             for message in self.server.channel.receive(_TICK_SECONDS):
                 self._handle(message)
-            if not self.server.channel.open and (self.running or not self.stopping):
+            if not self.server.channel.open and (self.processes or not self.stopping):
                 raise OrchError(
                     "the process that starts workers was killed; run again to go on. Its last "
                     f"words: {self.server.last_lines() or 'none'}"
@@ -139,15 +165,42 @@ class LocalLaunch:
 
     def _fill_slots(self) -> None:
         while self.slots and self.waiting:
-            cell, slot = self.waiting.popleft(), self.slots.pop(0)
-            submission = secrets.token_hex(8)
-            # before the process exists: a kill in between leaves an intent, and no lost process
-            self.folder.append("intent", cell.id, submission=submission, launcher="local")
-            self.running[submission] = RunningCell(cell, slot)
-            core = self.cores[slot] if self.cores else None
+            cells, slot = self._next_cells(), self.slots.pop(0)
+            submissions = tuple(secrets.token_hex(8) for _ in cells)
+            for submission, cell in zip(submissions, cells, strict=True):
+                # before the process exists: a kill in between leaves an intent, and no lost process
+                self.folder.append("intent", cell.id, submission=submission, launcher="local")
+                self.running[submission] = cell
+            self.processes[submissions[0]] = RunningProcess(slot, submissions)
+            texts = [cell.model_dump_json() for cell in cells]
             self.server.start(
-                Order(submission, str(self.folder.path), cell.model_dump_json(), core)
+                Order(
+                    submissions[0],
+                    str(self.folder.path),
+                    texts[0],
+                    self.cores[slot] if self.cores else None,
+                    tuple(zip(submissions, texts, strict=True))[1:],
+                )
             )
+
+    def _next_cells(self) -> list[Cell]:
+        """Take the next cell from those that wait, with others to train in the same process.
+
+        Cells of one shape are dealt out among the workers. One whose process was killed goes alone:
+        it may have been at fault.
+        """
+        first = self.waiting.popleft()
+        shape = _shape(first)
+        if shape is None or self.losses[first.id]:
+            return [first]
+        alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
+        shared = plugins.load(first.settings.backend.name).shared_process
+        most = shared.at_most if shared else 1
+        dealt = max(FEWEST, ceil((1 + len(alike)) / self.workers))
+        chosen = alike[: min(most, dealt) - 1]
+        taken = {cell.id for cell in chosen}
+        self.waiting = deque(cell for cell in self.waiting if cell.id not in taken)
+        return [first, *chosen]
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "refused" in message:
@@ -156,7 +209,16 @@ class LocalLaunch:
             self.ready = True
             return
         submission = message["submission"]
-        cell = self.running[submission].cell
+        if "ended" in message:
+            self._handle_end(submission, message["ended"])
+            return
+        if "fault" in message:
+            self.fault = self.fault or message["fault"]
+            self._wind_down()
+            return
+        if "bug" in message:
+            raise RuntimeError(f"a worker failed outside training:\n{message['bug']}")
+        cell = self.running[submission]
         if "started" in message:
             attempts = self.folder.cell(cell).path / "attempts"
             self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
@@ -166,21 +228,23 @@ class LocalLaunch:
             self.on_event(LaunchEvent("elsewhere", cell))
         elif "settled" in message:
             self._withdraw(cell, submission, "settled meanwhile")
-        elif "fault" in message:
-            self.fault = self.fault or message["fault"]
-            self._wind_down()
-        elif "bug" in message:
-            raise RuntimeError(f"a worker failed outside training:\n{message['bug']}")
-        else:
-            self._handle_end(submission, message["ended"])
+        elif "finished" in message:
+            self._handle_cell(submission, 0)
 
     def _withdraw(self, cell: Cell, submission: str, why: str) -> None:
         self.folder.append("withdrawn", cell.id, submission=submission, why=why)
 
     def _handle_end(self, submission: str, code: int) -> None:
-        """Handle the end of a submission's process: report the cell's ending, or start it again."""
-        cell, slot = self.running.pop(submission)
-        self.slots.append(slot)
+        """Handle the end of a process: report its cells' endings, or start them again."""
+        process = self.processes.pop(submission)
+        self.slots.append(process.slot)
+        for each in process.submissions:
+            if each in self.running:
+                self._handle_cell(each, code)
+
+    def _handle_cell(self, submission: str, code: int) -> None:
+        """Handle the end of a cell, or of its process with this exit code."""
+        cell = self.running.pop(submission)
         cell_dir = self.folder.cell(cell)
         state = cell_dir.state()
         attempts = cell_dir.attempts()
@@ -217,3 +281,95 @@ class LocalLaunch:
                 self.waiting.append(cell)
             else:
                 self.on_event(LaunchEvent("ended", cell, None, state.exit))
+
+
+@dataclass(frozen=True)
+class LocalLauncher:
+    """This machine as a launcher: `submit` returns when the cells have ended."""
+
+    folder: RunFolder
+    workers: int | None = None
+
+    def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Train the cells that need it. Return those that nobody trained before."""
+        waiting = [cell for cell, state in _states(cells, self.folder) if state.state in RESUMABLE]
+        launch(cells, self.folder, workers=self.workers)
+        return waiting
+
+    def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
+        """Return the state of each cell, from the disk and the locks."""
+        return [state for _, state in _states(cells, self.folder)]
+
+    def cancel(self, cells: Sequence[Cell], why: str) -> None:
+        """Stop workers by a signal; mark the other cells."""
+        self.folder.open()
+        for cell in cells:
+            cancel_cell(cell, self.folder, why)
+
+    def logs(self, cell: Cell, *, lines: int = 50) -> str:
+        """Return the last lines of the cell's stdout."""
+        return logs(self.folder.cell(cell), lines=lines)
+
+    def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
+        """Return one entry: each cell is a process of one core."""
+        if not cells:
+            return []
+        return [PlannedJob(len(cells), 1, 0, 1, "the memory of this machine", False, None)]
+
+
+def cancel_cell(
+    cell: Cell, folder: RunFolder, why: str, read: ReadState = state_on_disk
+) -> tuple[bool, str]:
+    """Stop a cell that no scheduler has; return whether that was done, and how or why not.
+
+    read: returns the cell's state. The claim is taken first: a running worker is asked to stop and
+    writes its exit record itself; one that does not react is killed.
+    """
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    deadline = time.monotonic() + WAIT_SECONDS
+    asked: set[int] = set()
+    while (claim := cell_dir.take_claim(patience_seconds=0.1)) is None:
+        late = time.monotonic() > deadline
+        pid = _worker(cell_dir)
+        if pid is not None and (late or pid not in asked):
+            asked.add(pid)
+            attempt = cell_dir.attempts()[-1]
+            write_text(attempt.cancel_reason, why)
+            if late and not attempt.exit.exists():
+                # before the kill: without an exit record the launch would start the cell again
+                attempt.write_exit(_cancelled(why))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
+        gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
+        if late and pid is None and not gone:
+            return False, "it is claimed by a process that cannot be reached here"
+    with claim:
+        state = read(cell_dir, claimed=True).state
+        if state in {"succeeded", "failed", "unknown"}:
+            return False, f"it has {state} already"
+        if state == "cancelled" and not asked:
+            return False, "it was cancelled already"
+        if state != "cancelled":
+            cell_dir.open_attempt().write_exit(_cancelled(why))
+    folder.append("cancel", cell.id)
+    return True, "stopped" if asked else "will not start"
+
+
+def _cancelled(why: str) -> ExitRecord:
+    now = time.time()
+    return ExitRecord(
+        state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
+    )
+
+
+def _worker(cell_dir: CellDir) -> int | None:
+    """Return the process that trains the cell; None if there is none (yet) on this machine."""
+    attempts = cell_dir.attempts()
+    if not attempts or attempts[-1].exit.exists():
+        return None
+    job = read_json(attempts[-1].job) or {}
+    pid, here = job.get("pid"), job.get("host") == socket.gethostname()
+    if not isinstance(pid, int) or not here or processes.birth(pid) != job.get("birth"):
+        return None
+    return pid

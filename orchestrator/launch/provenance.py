@@ -31,8 +31,8 @@ def commit() -> str:
 
 def versions() -> dict[str, str]:
     """Return the version of Python and of each numerical library that this process has imported."""
-    found = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
-    return {"python": platform.python_version()} | {n: str(v) for n, v in found.items() if v}
+    versions_ = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
+    return {"python": platform.python_version()} | {n: str(v) for n, v in versions_.items() if v}
 
 
 def _checked_out(root: Path) -> str:
@@ -62,7 +62,7 @@ def _checked_out(root: Path) -> str:
 def _installed() -> str:
     """Return the commit that pip recorded for an installation from a repository (PEP 610)."""
     try:
-        told = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
-        return str(told.get("vcs_info", {}).get("commit_id", ""))
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        return str(origin.get("vcs_info", {}).get("commit_id", ""))
     except (PackageNotFoundError, ValueError, AttributeError):
         return ""

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 
 from orchestrator import __version__, plugins
@@ -56,6 +57,18 @@ class StopSignals:
         finally:
             self._armed = False
 
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Let no request interrupt what is inside; raise Stopped after it."""
+        armed, self._armed = self._armed, False
+        try:
+            yield
+        finally:
+            self._armed = armed
+        if armed and self.state is not None:
+            self._armed = False
+            raise Stopped(self.state)
+
 
 def train(
     cell: Cell,
@@ -72,13 +85,13 @@ def train(
     plan that is a program. Raise RunFolderError if the disk is full.
     """
     # a job may have trained another cell before: its CPU time is not this one's
-    started, before = time.time(), _cpu_seconds()
+    started, before = time.time(), cpu_seconds()
     ending = _train(cell, cell_dir, attempt, job, started, stop, announce, execute)
     ended = time.time()
     gpus = cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
     return ending.record(started, ended).model_copy(
         update={
-            "cpu_seconds": round(_cpu_seconds() - before, 3),
+            "cpu_seconds": round(cpu_seconds() - before, 3),
             "gpu_hours": gpus * (ended - started) / 3600,
         }
     )
@@ -88,7 +101,7 @@ def redirect(attempt: AttemptDir) -> None:
     """Send all further output of this process and its libraries to the attempt's files."""
     for stream, number, path in ((sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)):
         stream.flush()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(descriptor, number)
         os.close(descriptor)
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
@@ -112,13 +125,9 @@ def _train(
     execute: Callable[[LaunchPlan], Ending],
 ) -> Ending:
     """Train. Turn every fault of the cell, but no fault of orch, into an ending."""
-    paths = cell_dir.paths(attempt)
     try:
         with stop.interrupting():
-            plan = plugins.load(cell.settings.backend.name).translate(cell, paths)
-            cell_dir.write(cell, plan)
-            prepared.link(paths.plan_dir)
-            _write_job(attempt, job, plan, started)
+            paths, plan = begin(cell, cell_dir, attempt, job, started)
             announce()
             if plan.entry is None:
                 return execute(plan)
@@ -134,6 +143,34 @@ def _train(
         if ending.state == "cancelled" and attempt.cancel_reason.exists():
             return ending._replace(message=attempt.cancel_reason.read_text())
         return ending
+
+
+def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
+    """Link `model` in a plan's folder to the policy that ships with a backend, if it trains one.
+
+    A library loads `micro:elder` from there, by that name.
+    """
+    policy = None if plan.entry is not None else plugins.shipped_policy(path)
+    place = plan_dir / "model"
+    if policy is None or (place.is_symlink() and place.readlink() == policy):
+        return
+    nascent = plan_dir / f".model-{os.getpid()}"
+    nascent.unlink(missing_ok=True)
+    nascent.symlink_to(policy, target_is_directory=True)
+    nascent.replace(place)
+
+
+def begin(
+    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], started: float
+) -> tuple[AttemptPaths, LaunchPlan]:
+    """Write a cell's plan and the attempt's job.json. Return where its files go, and the plan."""
+    paths = cell_dir.paths(attempt)
+    plan = plugins.load(cell.settings.backend.name).translate(cell, paths)
+    cell_dir.write(cell, plan)
+    prepared.link(paths.plan_dir)
+    link_policy(cell.settings.model.path, plan, paths.plan_dir)
+    _write_job(attempt, job, plan, started)
+    return paths, plan
 
 
 def _call_entry(entry: str, cell: Cell, paths: AttemptPaths) -> Outcome:
@@ -162,7 +199,7 @@ def _write_job(
     write_text(attempt.job, json.dumps(record) + "\n")
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of the processes that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)

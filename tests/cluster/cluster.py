@@ -21,6 +21,16 @@ from .waiting import wait_for
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb-install-db")
 SEARCH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
+NVIDIA_SMI = """\
+#!/bin/sh
+answer="{base}/gpus.$SLURMD_NODENAME"
+[ -e "$answer" ] && exec cat "$answer"
+IFS=,
+for gpu in ${{CUDA_VISIBLE_DEVICES}}; do echo "$gpu, 81153, 81920, 0"; done
+"""
+"""Answers the one question that orch asks, for the job's GPUs: index, free and all memory, errors.
+GPUs here are device files."""
+
 
 def missing() -> str:
     """What keeps a cluster from starting here, in a sentence; empty if nothing does."""
@@ -47,7 +57,7 @@ class Cluster:
         self._blind: set[str] = set()
         self.conf = base / "slurm.conf"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-        self.env |= {"SLURM_CONF": str(self.conf), "PATH": SEARCH}
+        self.env |= {"SLURM_CONF": str(self.conf), "PATH": f"{base}/bin:{SEARCH}"}
 
     @property
     def nodes(self) -> list[str]:
@@ -139,11 +149,17 @@ class Cluster:
         wait_for(partial(self._answers, node), 60, f"{node} to answer", every=0.05)
         return True
 
+    def spoil(self, node: str, answer: str) -> None:
+        """Lets nvidia-smi on a node print this, and nothing else, until the next test."""
+        (self.base / f"gpus.{node}").write_text(answer)
+
     def restore(self) -> None:
         """Ends all jobs and brings every daemon and node back, for the next test."""
         for name in self._blind:
             self.stop_daemon(name)
         self._blind.clear()
+        for path in self.base.glob("gpus.*"):
+            path.unlink()
         for name in ("munged", "mariadbd", "slurmdbd", "slurmctld", *self.nodes):
             if not daemons.is_running(name, self.base):
                 self.start_daemon(name)
@@ -252,8 +268,10 @@ class Cluster:
 
     def _write(self) -> None:
         base = self.base
-        for name in ("log", "pid", "run", "state", "spool", "sql", "dev"):
+        for name in ("bin", "log", "pid", "run", "state", "spool", "sql", "dev"):
             (base / name).mkdir(parents=True, exist_ok=True)
+        (base / "bin" / "nvidia-smi").write_text(NVIDIA_SMI.format(base=base))
+        (base / "bin" / "nvidia-smi").chmod(0o755)
         base.chmod(0o755)
         (base / "ports").write_text(str(daemons.free_ports(3 + self.num_nodes)))
         key = base / "munge.key"

@@ -1,6 +1,5 @@
 """The cluster's processes: started in the foreground, found again by a file, killed for sure."""
 
-import ctypes
 import os
 import random
 import signal
@@ -13,8 +12,6 @@ from pathlib import Path
 
 from .waiting import wait_for
 
-_PR_SET_PDEATHSIG = 1
-
 
 def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str], tied: bool) -> None:
     """Starts a daemon; its pid is kept in BASE/run/NAME. `tied`: it dies with this process.
@@ -22,21 +19,17 @@ def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str], ti
     The kernel ties it to the thread that started it, so only the main thread's are tied.
     """
     tied = tied and threading.current_thread() is threading.main_thread()
-
-    def die_together() -> None:
-        if tied:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
+    # a program's work: code between fork and exec can wait for ever for another thread's lock
+    tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
     with (base / "log" / f"{name}.out").open("ab") as sink:
         process = subprocess.Popen(
-            argv,
+            [*tie, *argv],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
             env=dict(env),
             cwd=base,
             start_new_session=True,
-            preexec_fn=die_together,
         )
     (base / "run" / name).write_text(str(process.pid))
     _children.append(process)

@@ -4,6 +4,7 @@ Prints each event as it comes, then a summary as JSON. Exits 1 with the sentence
 """
 
 import json
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ def tell(event: LaunchEvent) -> None:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests ignore it
     plain = json.loads(Path(sys.argv[2]).read_text())
     cells = [Cell.model_validate_json(json.dumps(c)) for c in plain]
     folder = RunFolder(Path(sys.argv[1]))

@@ -37,7 +37,7 @@ def environment(folder: Path) -> Path:
     """The environment; `calls` of its folder has a line for each time it was used."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
-    log, policy = str(folder / "calls"), str(POLICIES / "amber")
+    log, policy = str(folder / "calls"), str(POLICIES / "elder")
     python.write_text(MERGER.format(python=sys.executable, log=log, policy=policy))
     python.chmod(0o755)
     return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from orchestrator.evaluate.scores import stamp
+from orchestrator.evaluate.checkpoint import stamp
 from orchestrator.launch.export import ExportError, export
 from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir, RunFolder

@@ -7,10 +7,11 @@ import pytest
 
 from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
+from orchestrator.launch.logs import logs
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.logs import errors, follow, logs
+from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
 from tests.launch.kit import Orch, ended, leave
 from tests.launch.test_local import units, wait_for

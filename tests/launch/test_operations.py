@@ -71,7 +71,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
 def test_a_worker_that_does_not_listen_is_killed(
     orch: Orch, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.runs.operations.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("orchestrator.launch.local.WAIT_SECONDS", 0.5)
     cells = [cell(0, "slow", steps=400)]
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
@@ -85,9 +85,9 @@ def test_a_worker_that_does_not_listen_is_killed(
             written.append(attempt.exit.exists())
         kill(at, number)
 
-    monkeypatch.setattr("orchestrator.runs.operations.os.kill", watched)
+    monkeypatch.setattr("orchestrator.launch.local.os.kill", watched)
     (done,) = cancel(cells, folder)
-    monkeypatch.setattr("orchestrator.runs.operations.os.kill", kill)
+    monkeypatch.setattr("orchestrator.launch.local.os.kill", kill)
     assert done.done
     assert written == [True], "its last word comes first: nobody starts it again"
     out, _ = process.communicate(timeout=30)

@@ -1,13 +1,16 @@
 """The agent: one node's part of a run. It runs a program and ends all that the program started.
 
-python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] -- ARGV
+python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] [--gpus N]
+    [--interface NAME] -- ARGV
 
-The agent runs ARGV to its end, or until its stdin ends. Its stdin is the pipe from the run's first
-node. That pipe closes when the run is over, also when the process on the first node dies. (srun
-forwards the end of stdin. A signal to srun would kill the agent without telling it.) Then the agent
-ends everything that ARGV started, on any session. It finds the processes by a token in their
-environment variables, which a daemon that leaves its session keeps. It keeps the logs of a failed
-run (`keep` on stdin), and removes the scratch folder.
+The agent looks at the node's GPUs first, if ARGV takes any, and ends with BAD_NODE if one is not
+well. It puts the node's address on the interface in place of OWN_ADDRESS in ARGV. Then it runs ARGV
+to its end, or until its stdin ends. Its stdin is the pipe from the run's first node. That pipe
+closes when the run is over, also when the process on the first node dies. (srun forwards the end of
+stdin. A signal to srun would kill the agent without telling it.) Then the agent ends everything
+that ARGV started, on any session. It finds the processes by a token in their environment variables,
+which a daemon that leaves its session keeps. It keeps the logs of a failed run (`keep` on stdin),
+and removes the scratch folder.
 """
 
 import argparse
@@ -23,9 +26,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes, program
+from orchestrator.launch.node import process_group
+from orchestrator.launch.node.gpus import gpu_fault
+from orchestrator.launch.node.process_group import BAD_NODE, OWN_ADDRESS, REFUSED, TOKEN
 
-TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
 SCRATCH = "orch-"
 """Prefix of a scratch folder's name; the run's token follows."""
 
@@ -86,20 +92,38 @@ def main() -> int:
     parser.add_argument("--token", required=True)
     parser.add_argument("--scratch", type=Path)
     parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
+    parser.add_argument("--gpus", type=int, default=0, help="how many must be well")
+    parser.add_argument("--interface", help="whose address OWN_ADDRESS stands for")
     parser.add_argument("argv", nargs="+")
     given = parser.parse_args()
+    if given.gpus and (fault := gpu_fault(given.gpus)):
+        sys.stderr.write(f"{fault}\n")
+        return BAD_NODE
+    try:
+        argv = _placed(given.argv, given.interface)
+    except EnvironmentFault as error:
+        sys.stderr.write(f"{error}\n")
+        return REFUSED
     pipe, stop = ControlPipe(), processes.Stop()
     with stop.listening():
         if given.scratch:
             clear_orphans(given.scratch.parent)
             given.scratch.mkdir(parents=True, exist_ok=True)
-        code = _run(given.argv, given.token, lambda: pipe.listen(0.3) and not stop.asked)
+        code = _run(argv, given.token, lambda: pipe.listen(0.3) and not stop.asked)
         end_processes(given.token)
         if given.scratch:
             if given.logs and (code != STOPPED or b"keep" in pipe.received):
                 keep_logs(given.scratch, given.logs)
             shutil.rmtree(given.scratch, ignore_errors=True)
     return code
+
+
+def _placed(argv: list[str], interface: str | None) -> list[str]:
+    """Return argv with this node's address. Raise EnvironmentFault if the interface has none."""
+    if interface is None:
+        return argv
+    address = process_group.own_address(interface, None)
+    return [word.replace(OWN_ADDRESS, address) for word in argv]
 
 
 def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:

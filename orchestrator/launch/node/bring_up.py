@@ -12,9 +12,10 @@ from orchestrator.files import write_text
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
-from orchestrator.launch.node.agent import SCRATCH, TOKEN, end_processes
+from orchestrator.launch.node.agent import SCRATCH, end_processes
 from orchestrator.launch.node.environment import environment_for, read_secrets
-from orchestrator.launch.node.process_group import ProcessGroup
+from orchestrator.launch.node.gpus import gpu_fault
+from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
@@ -43,6 +44,8 @@ def run(
     except OrchError as error:
         return ending_of(error)
     _record(attempt, setup)
+    if setup.gpus_checked and (fault := gpu_fault(setup.gpus_per_node)):
+        return Ending("failed", failure="node", message=f"node {setup.names[0]}: {fault}")
     token = tokens.token_hex(8)
     group = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
@@ -67,15 +70,18 @@ def run(
 def _setup(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> NodeSetup:
     num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
     cwd = attempt.path.parents[1] / "plan"
-    return NodeSetup(
+    setup = NodeSetup(
         names=process_group.names(num_nodes),
         gpus_per_node=cell.resources.gpus_per_node,
-        environment=environment_for(plan, options),
+        environment=environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0),
         options=options,
         cwd=cwd,
         visible=(attempt.path.parents[3], *_linked(cwd)),
+        ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )
+    setup.command(plan.argv, {})  # a folder that an image cannot be given is refused here
+    return setup
 
 
 def _linked(folder: Path) -> list[Path]:
@@ -122,8 +128,9 @@ def _with_ranks(
         env = {**env, "ORCH_SERVER_HOST": process_group.address_of(setup.names[1])}
     for rank, node in enumerate(setup.names[1:], start=1):
         own = {**env, "ORCH_NODE_RANK": str(rank)}
-        argv = setup.command(plan.argv, own)
-        group.start(node, argv, setup.environment.variables(own), setup.cwd, local=False)
+        argv = setup.command(plan.argv, own, node)
+        variables = setup.environment.variables(own)
+        group.start(node, argv, variables, setup.cwd, local=False, words=setup.agent_words)
     return _program(plan, attempt, setup, {**env, "ORCH_NODE_RANK": "0"}, group, claim)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.environments.lock import find_installed, root
 from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.node.process_group import container_step
 from orchestrator.records import LaunchPlan
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
 
@@ -37,16 +38,22 @@ class TrainerEnvironment:
         return {**kept, **self.env, **added}
 
     def command(
-        self, argv: Sequence[str], cwd: Path, visible: Sequence[Path], passes: Sequence[str]
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        visible: Sequence[Path],
+        passes: Sequence[str],
+        node: str | None = None,
     ) -> list[str]:
         """Return argv inside the environment.
 
-        visible: folders that an image must see. passes: names of the variables that enroot passes
-        on; Apptainer passes on all.
+        visible: folders that an image must see. passes: names of the variables that enroot and
+        pyxis pass on; Apptainer passes on all. node: where it will run, for pyxis; None: here.
+        Raise EnvironmentFault for a folder that no image can be given.
         """
         command = list(argv)
         if self.entry is not None and self.entry.image:
-            command = self._in_image(self.entry, command, cwd, visible, passes)
+            command = self._in_image(self.entry, command, cwd, visible, passes, node)
         if self.entry is not None and self.entry.setup:
             command = ["bash", "-lc", self._script(self.entry.setup), "orch", *command]
         return command
@@ -64,58 +71,68 @@ class TrainerEnvironment:
         cwd: Path,
         visible: Sequence[Path],
         passes: Sequence[str],
+        node: str | None,
     ) -> list[str]:
+        image = str(entry.image)
+        image = str(Path(image).expanduser()) if image.startswith("~") else image
+        if bad := next((path for path in (cwd, *visible) if set(",:") & set(str(path))), None):
+            raise EnvironmentFault(
+                f"the image {image} cannot be given the folder {bad}: ',' and ':' separate what is "
+                "mounted; choose another site.runs_dir"
+            )
         binds = [
             *(f"{path}:{path}" for path in visible),
             *(b if ":" in b else f"{b}:{b}" for b in entry.binds),
         ]
-        if str(entry.image).endswith(".sqsh"):
+        if entry.container == "pyxis":
+            options = [f"--container-image={image}", f"--container-workdir={cwd}"]
+            options += [f"--container-mounts={','.join(binds)}"] if binds else []
+            # the run's own variables win over the image's
+            options += [f"--container-env={','.join(passes)}"] if passes else []
+            return [*container_step(node), *options, *argv]
+        if entry.container == "enroot":
             mounts = [word for bind in binds for word in ("--mount", bind)]
             names = [word for name in passes for word in ("--env", name)]
-            return [
-                "enroot",
-                "start",
-                "--rw",
-                *mounts,
-                *names,
-                str(entry.image),
-                "sh",
-                "-c",
-                _SHELL,
-                str(cwd),
-                *argv,
-            ]
+            inside = ["sh", "-c", _SHELL, str(cwd), *argv]
+            return ["enroot", "start", "--rw", *mounts, *names, image, *inside]
         bound = [word for bind in binds for word in ("--bind", bind)]
-        return ["apptainer", "exec", "--nv", "--pwd", str(cwd), *bound, str(entry.image), *argv]
+        return ["apptainer", "exec", "--nv", "--pwd", str(cwd), *bound, image, *argv]
 
 
-def find_environment(library: str, version: str, options: NodeOptions) -> TrainerEnvironment | None:
+def find_environment(
+    library: str, version: str, options: NodeOptions, *, gpus: bool = True
+) -> TrainerEnvironment | None:
     """Return the environment of a release: the site's, else the one that `orch env create` made.
 
-    Return None if there is neither.
+    gpus: False for a program that uses none: it gets the environment of flavour cpu, if there is
+    one. Return None if no environment is known.
     """
     name = f"{library}@{version}"
     entry = options.environments.get(name) or options.environments.get(library)
     if entry is not None:
-        return _declared(name, entry)
+        return declared(name, entry)
     within = Path(options.environments_dir).expanduser() if options.environments_dir else None
-    installed = find_installed(library, version, within=within)
+    installed = None if gpus else find_installed(library, version, "cpu", within)
+    installed = installed or find_installed(library, version, within=within)
     if installed is not None:
         added = {"ORCH_ENVIRONMENT_BIN": str(installed.bin), **installed.variables(os.environ)}
         return TrainerEnvironment({"kind": "orch env", **installed.record()}, added)
     plain = (within or root()) / f"{library}-{version}"
     if (plain / "bin" / "python").exists():
-        return _declared(name, EnvironmentEntry(venv=str(plain)))
+        return declared(name, EnvironmentEntry(venv=str(plain)))
     return None
 
 
-def environment_for(plan: LaunchPlan, options: NodeOptions) -> TrainerEnvironment:
+def environment_for(
+    plan: LaunchPlan, options: NodeOptions, *, gpus: bool = True
+) -> TrainerEnvironment:
     """Return the plan's environment, or the programs on PATH if no environment is known."""
-    known = find_environment(plan.backend, plan.version, options)
+    known = find_environment(plan.backend, plan.version, options, gpus=gpus)
     return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
 
 
-def _declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
+def declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
+    """Return the environment that a site file says of a release."""
     record = {"kind": "site", "name": name, **entry.model_dump(exclude_defaults=True)}
     programs = None
     if entry.venv:
@@ -131,23 +148,30 @@ def _declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
     return TrainerEnvironment(record, added, entry)
 
 
-def environment_fault(library: str, version: str, options: NodeOptions) -> str:
+def environment_fault(
+    library: str, version: str, options: NodeOptions, *, gpus: bool = True
+) -> str:
     """Return what to do about a missing or broken environment; empty if it is usable.
 
     Look only at this machine's file system.
     """
-    environment = find_environment(library, version, options)
+    environment = find_environment(library, version, options, gpus=gpus)
     name = f"{library}@{version}"
     if environment is None:
+        flavour = "" if gpus else " --cpu"
         return (
-            f"no environment is known for {name}: `orch env create {name}` makes one, or say "
+            f"no environment is known for {name}: `orch env create {name}{flavour}` makes one, or "
+            "say "
             f"where it is in site.options.environments['{name}']"
         )
     entry = environment.entry
     if entry is None:
         return ""
-    if entry.image and "://" not in entry.image and not Path(entry.image).expanduser().exists():
-        return f"the image {entry.image} of {name} is not there"
+    image = entry.image or ""
+    # pyxis takes the address of an image without docker://
+    is_file = image.startswith(("/", ".", "~")) or entry.container != "pyxis"
+    if image and "://" not in image and is_file and not Path(image).expanduser().exists():
+        return f"the image {image} of {name} is not there"
     programs = environment.env.get("ORCH_ENVIRONMENT_BIN")
     if programs and not any((Path(programs) / p).exists() for p in ("python", "python3")):
         return f"{programs} has no python; it is given for {name} in site.options.environments"

@@ -15,7 +15,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_tail
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.processes import node_name
-from orchestrator.launch.slurm.messages import refusal_of
+from orchestrator.launch.slurm.scheduler import refusal_of
 
 _ASK_SECONDS = 30
 _LONGEST_SCRATCH = 30
@@ -140,6 +140,19 @@ def on_node(node: str, command: Sequence[str]) -> list[str]:
     ]
 
 
+def container_step(node: str | None) -> list[str]:
+    """Return the start of an argv that runs the rest as a step of its own on this node.
+
+    pyxis makes the step's container. node: where the step runs; None: on the node that runs this.
+    srun is often called from within a step here, whose variables would be read as its options.
+    """
+    where = node or (node_name() if "SLURM_JOB_ID" in os.environ else None)
+    dropped = [word for name in _STEP for word in ("-u", name)]
+    placed = [f"--nodelist={where}"] if where else []
+    alone = ["--overlap", "--nodes=1", "--ntasks=1", *placed, "--mem=0", "--cpu-bind=none"]
+    return ["env", *dropped, "srun", *alone, "--export=ALL", "--job-name=orch-container"]
+
+
 def without_step(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for an srun within a step."""
     return {name: value for name, value in env.items() if name not in _STEP}
@@ -185,7 +198,12 @@ _MODULE = "orchestrator.launch.node.agent"
 _LAST_LINES = 6
 _GRACE_SECONDS = 20.0
 """More than an agent gives what it runs."""
-_MEANING = {127: "config"}
+TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
+OWN_ADDRESS = "@address-of-this-node@"
+"""In an argv: what each node's agent replaces by its own address."""
+BAD_NODE, REFUSED = 75, 78
+"""Exit codes of an agent that has started nothing, with the reason as its last line."""
+_MEANING = {127: "config", REFUSED: "config", BAD_NODE: "node"}
 
 
 @dataclass
@@ -198,12 +216,19 @@ class ProcessGroup:
     members: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(
-        self, node: str, argv: Sequence[str], env: dict[str, str], cwd: Path, *, local: bool
+        self,
+        node: str,
+        argv: Sequence[str],
+        env: dict[str, str],
+        cwd: Path,
+        *,
+        local: bool,
+        words: Sequence[str] = (),
     ) -> None:
-        """Start argv on a node, under an agent."""
+        """Start argv on a node, under an agent. words: further arguments of the agent."""
         self.folder.mkdir(parents=True, exist_ok=True)
         rank = len(self.members)
-        own = ["--token", f"{self.token}.{rank}"]
+        own = ["--token", f"{self.token}.{rank}", *words]
         if self.scratch is not None:
             own += ["--scratch", str(self.scratch), "--logs", str(self.folder / node)]
         command = [sys.executable, "-P", "-m", _MODULE, *own, "--", *argv]
@@ -234,7 +259,11 @@ class ProcessGroup:
         failure = _MEANING.get(code) or (named if named != "error" else "node")
         last = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
         what = f"node {node} left the run: what ran there ended with code {code}\n{last}"
-        return Ending("failed", code=code, failure=failure, message=what.rstrip())
+        if code in (BAD_NODE, REFUSED):
+            said = [line for line in tail.splitlines() if not line.startswith("srun:")]
+            what = f"node {node}: {said[-1] if said else ''}"
+        host = node if failure == "node" else ""
+        return Ending("failed", code=code, failure=failure, message=what.rstrip(), host=host)
 
     def stop(self, *, keep_logs: bool) -> None:
         """End all agents and wait for them. Each agent ends what it started."""

@@ -16,7 +16,7 @@ from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import TrainerEnvironment
-from orchestrator.launch.node.process_group import ProcessGroup
+from orchestrator.launch.node.process_group import OWN_ADDRESS, ProcessGroup
 from orchestrator.spec.site_options import NodeOptions
 
 _WAIT = Path(__file__).with_name("ray_wait.py")
@@ -43,10 +43,26 @@ class NodeSetup(NamedTuple):
     visible: Sequence[Path]
     """Folders that an image must see."""
     python: str
+    ray_cpus: int | None = None
+    """CPUs that the library's actors claim over all nodes."""
 
-    def command(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-        """Return argv inside the environment."""
-        return self.environment.command(argv, self.cwd, self.visible, sorted(env))
+    def command(
+        self, argv: Sequence[str], env: Mapping[str, str], node: str | None = None
+    ) -> list[str]:
+        """Return argv inside the environment, for a node; None: this one."""
+        return self.environment.command(argv, self.cwd, self.visible, sorted(env), node)
+
+    @property
+    def gpus_checked(self) -> bool:
+        """Return True if nvidia-smi is asked about the GPUs before anything starts."""
+        return self.options.gpu_check and self.gpus_per_node > 0
+
+    @property
+    def agent_words(self) -> list[str]:
+        """What the agent of another node looks at first."""
+        words = ["--gpus", str(self.gpus_per_node)] if self.gpus_checked else []
+        interface = self.options.network_interface
+        return [*words, "--interface", interface] if interface else words
 
 
 @contextmanager
@@ -63,13 +79,16 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     address = f"{host}:{port}"
     variables = setup.environment.variables(env)
     for rank, node in enumerate(setup.names):
-        where = (
-            ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
-            if rank == 0
-            else [f"--address={address}"]
-        )
-        argv = setup.command(["ray", "start", *where, *_common(setup, group)], env)
-        group.start(node, argv, variables, setup.cwd, local=rank == 0)
+        words: list[str] = []
+        if rank == 0:
+            where = ["--head", f"--port={port}", "--include-dashboard=false"]
+            where.append(f"--node-ip-address={host}")
+        else:
+            words, where = setup.agent_words, [f"--address={address}"]
+            if setup.options.network_interface:
+                where.append(f"--node-ip-address={OWN_ADDRESS}")
+        argv = setup.command(["ray", "start", *where, *_common(setup, group)], env, node)
+        group.start(node, argv, variables, setup.cwd, local=rank == 0, words=words)
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
     _wait_for_cluster(setup, group, address, variables, env)
@@ -78,7 +97,8 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
 
 def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
     gpus = setup.gpus_per_node
-    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), 4 * gpus + 4)
+    claimed = -(-(setup.ray_cpus or 0) // len(setup.names))
+    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
     common = [
         f"--num-gpus={gpus}",
         f"--num-cpus={cpus}",

@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.messages import refusal_of
+from orchestrator.launch.slurm.scheduler import refusal_of
+from orchestrator.spec.site_options import SlurmOptions
 
 DEADLINE_SECONDS = 20.0
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
@@ -82,7 +83,8 @@ class Cluster:
     requeues: bool
     partitions: tuple[Partition, ...]
     nodes: tuple[ClusterNode, ...]
-    rights: tuple[Rights, ...] = ()
+    rights: tuple[Rights, ...] | None = ()
+    """None: accounting did not say."""
     qos: frozenset[str] = frozenset()
     faults: tuple[str, ...] = field(default=())
     """Sentences on commands that failed."""
@@ -98,7 +100,7 @@ class Cluster:
         """Return, for fields of a site file, the cluster's names, for suggestions."""
         return {
             "partition": [each.name for each in self.partitions],
-            "account": sorted({right.account for right in self.rights if right.account}),
+            "account": sorted({right.account for right in self.rights or () if right.account}),
             "qos": sorted(self.qos),
             "constraint": sorted({name for node in self.nodes for name in node.features}),
         }
@@ -160,6 +162,7 @@ def read_cluster() -> Cluster | None:
     nodes = _output(faults, "scontrol", "show", "node", "-o")
     accounting = "none" not in config.get("AccountingStorageType", "none")
     rights, qos = "", ""
+    before = len(faults)
     if accounting:
         rights = _output(
             faults,
@@ -171,7 +174,9 @@ def read_cluster() -> Cluster | None:
             "format=account,partition,qos,maxsubmit,maxwall",
         )
         qos = _output(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
-    return parse_cluster(config, partitions, nodes, rights, qos, faults)
+    answers = parse_cluster(config, partitions, nodes, rights, qos, faults)
+    # without an answer nothing is known of the user's rights: that is not the same as none
+    return answers if len(faults) == before else replace(answers, rights=None)
 
 
 def parse_cluster(
@@ -216,7 +221,7 @@ def minutes(text: str | None) -> float | None:
     return float(days or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
-def gpus(gres: str) -> tuple[tuple[str, int], ...]:
+def parse_gres(gres: str) -> tuple[tuple[str, int], ...]:
     """Return (type, number) for each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
     kinds = []
     for name, kind, count in _GRES.findall(gres):
@@ -225,6 +230,15 @@ def gpus(gres: str) -> tuple[tuple[str, int], ...]:
                 kind, count = "", kind
             kinds.append((kind, int(count or 1)))
     return tuple(kinds)
+
+
+def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
+    """Return type and number of GPUs that a job asks of each node."""
+    if not gpus:
+        return "", 0
+    if not options.gres:
+        return "", gpus
+    return next(iter(parse_gres(options.gres)), ("", 0))
 
 
 def _settings(text: str) -> dict[str, str]:
@@ -257,7 +271,7 @@ def _node(fields: dict[str, str]) -> ClusterNode:
         partitions=tuple(fields.get("Partitions", "").split(",")),
         cpus=_count(fields.get("CPUEfctv")) or _count(fields.get("CPUTot")) or 0,
         memory_mib=_count(fields.get("RealMemory")) or 0,
-        gpus=gpus(fields.get("Gres", "")),
+        gpus=parse_gres(fields.get("Gres", "")),
         features=_names(fields.get("AvailableFeatures", "")),
         usable=not any(word in state for word in _DOWN),
     )

@@ -1,23 +1,25 @@
 """Ask SLURM about attempts that have no final exit record.
 
-The scheduler is asked once for all jobs of a folder. The answer is kept for a while, longer each
-time nothing changed: reading the states of 10,000 cells costs one sacct. The queue is asked too in
-three cases: accounting does not answer, it does not know a job yet, or it says that a job ended
-whose worker has not written so. This module writes nothing.
+A look at a folder is one squeue at most, and one sacct at most: the queue knows every job that has
+not ended, accounting is asked only about those that the queue does not list as alive. A program
+that does not answer is not asked again during the look. The answer is kept for a while, longer each
+time nothing changed. This module writes nothing.
 """
 
+import os
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.files import read_tail
+from orchestrator.files import read_json, read_tail
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.lease import has_helper
-from orchestrator.launch.slurm.messages import stuck_reason
+from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, AttemptDir, CellDir, RunFolder, SchedulerReport
 
@@ -25,11 +27,13 @@ FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 """Seconds for which an answer is kept, at first and at most."""
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
+SKYPILOT = "skypilot"
+"""In the order of an attempt: SkyPilot started it, and nobody here can ask about it."""
+FROZEN_SECONDS = 300.0
+"""Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
 _FRESH_SECONDS = 1.0
 _YOUNG_SECONDS = 120.0
 """Seconds for which accounting may not know a job that was just submitted."""
-_SKEW_SECONDS = 3600.0
-"""Maximum difference, in seconds, between the clocks of a login node and of the controller."""
 
 
 def polled_state(
@@ -41,6 +45,9 @@ def polled_state(
     Return None if the submission was refused or never sent: then nothing works on the attempt.
     """
     order = _read_head(attempt)
+    if order.get("submission") == SKYPILOT:
+        fault = "SkyPilot started it: `sky jobs queue` says what it does now"
+        return SchedulerReport("unknown", ended, fault)
     folder = RunFolder(cell_dir.path.parents[1])
     answer = snapshot(folder)
     # a submission younger than the answer is in the ledger only
@@ -64,6 +71,8 @@ def polled_state(
         and has_helper(attempt, f"{submission.job}_{index}")
     ):
         return SchedulerReport("running")
+    if ended is None and report.state == "running":
+        return report._replace(fault=_silence(attempt, answer.at_work_since(submission, index)))
     if ended is None or report.state in ON_CLUSTER:
         return report
     if report.state == "cancelled":
@@ -73,6 +82,27 @@ def polled_state(
     if time.time() - ended.ended < scheduler.LATE_SECONDS:
         return SchedulerReport("pending")  # the job is putting itself back into the queue
     return SchedulerReport(ended.state, ended)
+
+
+def _silence(attempt: AttemptDir, since: float) -> str:
+    """Return a sentence on a worker without a heartbeat; empty while it has one, or has not begun.
+
+    since: when the job was started, or started again, which may have made no attempt yet.
+
+    A worker that is frozen (a file server that does not answer, SIGSTOP) cannot say so itself: its
+    own watch is frozen with it.
+    """
+    try:
+        silent = time.time() - max(attempt.heartbeat.stat().st_mtime, since)
+    except OSError:
+        return ""
+    if silent < FROZEN_SECONDS or not attempt.job.exists():
+        return ""
+    node = (read_json(attempt.job) or {}).get("host", "its node")
+    return (
+        f"frozen: no heartbeat from {node} for {silent / 60:.0f} min, while SLURM says RUNNING. "
+        "`orch run --wait` ends it and tries another node; `orch cancel` ends it"
+    )
 
 
 def polled_element(
@@ -85,106 +115,230 @@ def polled_element(
 def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     """Return why jobs wait that will never start: one sentence per reason, with the number of jobs.
 
-    options: `site.options`, for the values in the sentences. Accounting keeps the last reason other
-    than priority and resources, even if it no longer holds. If such a reason prevents a start, ask
-    the queue if it still holds, which is one call more.
+    options: `site.options`, for the values in the sentences. A job that is held is named, with the
+    command that lets it go.
     """
     answer = snapshot(folder)
-    own = {s.job for s in answer.submissions.values() if s.job and not s.drained}
-    since = time.time() - PATIENCE_SECONDS
-    late = {
-        element.reason
-        for element in answer.accounted().values()
-        if element.word in scheduler.WAITING and element.submitted < since
-    }
-    if not own or not (answer.fault or any(stuck_reason(reason, options) for reason in late)):
+    if not any(s.job and not s.drained for s in answer.submissions.values()):
         return []
-    queue = answer.queued() or {}
-    reasons = Counter(
-        element.reason
-        for (job, _), element in queue.items()
-        if job in own and element.word in scheduler.WAITING
-    )
+    late = time.time() - PATIENCE_SECONDS
+    waiting: dict[str, dict[str, list[int]]] = {}
+    for (job, index), element in (answer.queued() or {}).items():
+        sent = answer.by_job.get(job)
+        if sent is None or element.word not in scheduler.WAITING:
+            continue
+        if sent.time < late or scheduler.is_held(element.reason):
+            waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
     sentences: Counter[str] = Counter()
-    for reason, count in reasons.items():
-        if (message := stuck_reason(reason, options)) is not None:
-            sentences[message.sentence] += count
+    for reason, jobs in waiting.items():
+        named = " ".join(scheduler.written(job, indices) for job, indices in jobs.items())
+        message = stuck_reason(reason, options, named)
+        if message is not None:
+            sentences[message.sentence] += sum(map(len, jobs.values()))
     return [
         f"{count} job{'s wait' if count > 1 else ' waits'}: {why}"
         for why, count in sentences.items()
     ]
 
 
-class SchedulerSnapshot:
-    """One answer of the scheduler about a folder's jobs.
+class Twin(NamedTuple):
+    """A job that has the name of a submission, and is not the one that may run it."""
 
-    Each command is called when it is needed.
+    job: str
+    submission: submissions.Submission
+
+    def __str__(self) -> str:
+        if self.submission.job is None:
+            why = "which was given up"
+        else:
+            why = f"which job {self.submission.job} runs"
+        return f"job {self.job} is a second copy of submission {self.submission.id}, {why}"
+
+
+def twins(folder: RunFolder) -> list[Twin]:
+    """Return the jobs in the queue that are second copies of submissions of this folder.
+
+    A request that a stalled controller had kept makes one, or a script that somebody sent again.
+    It starts nothing (submissions.claim_array), but it waits in the queue. None while the
+    scheduler does not answer.
+    """
+    answer = snapshot(folder)
+    names = {s.name: s for s in answer.submissions.values() if not s.open}
+    if not any(not s.drained and not s.dropped for s in names.values()):
+        return []
+    copies: dict[str, Twin] = {}
+    for (job, _), element in (answer.listed_in_queue or {}).items():
+        sent = names.get(element.name)
+        if sent is not None and job != sent.job and not scheduler.is_over(element.word):
+            copies[job] = Twin(job, sent)
+    return list(copies.values())
+
+
+def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str]:
+    """Return elements (`job_index`) of evaluations in the queue whose cell was cancelled.
+
+    cancelled: directories of cells. SLURM leaves an evaluation in the queue if the element that it
+    waits for was cancelled alone while it waited.
+    """
+    names = frozenset(cancelled)
+    answer = snapshot(folder)
+    sent = [s for s in answer.submissions.values() if s.kind == "evaluate" and s.job]
+    if not names or not any(not s.drained for s in sent):
+        return []
+    alive = {key for key, each in (answer.queued() or {}).items() if each.word in scheduler.WAITING}
+    jobs = {job for job, _ in alive}
+    return [
+        f"{each.job}_{index}"
+        for each in sent
+        if each.job in jobs
+        for index, (name, _) in enumerate(
+            submissions.read_manifest(folder, each.id).get("elements", ())
+        )
+        if name in names and (str(each.job), index) in alive
+    ]
+
+
+class SchedulerSnapshot:
+    """One answer of the scheduler about a folder's jobs: one squeue and one sacct at most.
+
+    Each command is called when it is needed, and once: that it did not answer is an answer too.
     """
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
         self.submissions = {s.id: s for s in submissions.read(folder).values()}
+        self.by_job = {str(s.job): s for s in self.submissions.values() if s.job}
         self.made = time.monotonic()
-        self.listed: scheduler.Answer | None = None
-        """The elements that sacct listed; None before it was asked."""
-        self._queued: scheduler.Answer | None = None
         self.fault = ""
         """A sentence that names the command that does not answer."""
+        self._queue: scheduler.Answer | None = None
+        self._own_queue: scheduler.Answer | None = None
+        self._accounted: scheduler.Answer | None = None
+        self._asked_queue = False
+        self._cluster_name: str | None = None
+
+    @property
+    def listed_in_queue(self) -> scheduler.Answer | None:
+        """The elements that squeue lists of everyone who submitted for this folder; None while it
+        does not answer."""
+        if not self._asked_queue:
+            self._asked_queue = True
+            alive = [s for s in self.submissions.values() if s.job and not s.drained]
+            users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
+            try:
+                # nothing is asked where nothing is in the queue any more
+                asked = scheduler.look("squeue", lambda: scheduler.queue(users)) if alive else {}
+                self._queue = asked
+            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+                self.fault = f"the scheduler does not answer ({error})"
+            self.made = time.monotonic()
+        return self._queue
+
+    def queued(self) -> scheduler.Answer | None:
+        """Return the elements of this folder's arrays that squeue lists; None without an answer."""
+        if self._own_queue is None and (listed := self.listed_in_queue) is not None:
+            self._own_queue = {
+                key: each for key, each in listed.items() if self._is_ours(key, each)
+            }
+        return self._own_queue
 
     def accounted(self) -> scheduler.Answer:
         """Return the elements that sacct lists; none while it does not answer."""
-        if self.listed is None:
+        if self._accounted is None:
             jobs = [s.job for s in self.submissions.values() if s.job and not s.drained]
             try:
-                self.listed = scheduler.accounting(jobs)
+                listed = scheduler.look("sacct", lambda: scheduler.accounting(jobs))
             except scheduler.SchedulerUnavailable as error:
-                self.listed, self.fault = {}, f"accounting does not answer ({error})"
-        return self.listed
+                self._accounted = {}
+                self.fault = self.fault or f"accounting does not answer ({error})"
+            else:
+                self._accounted = {k: each for k, each in listed.items() if self._is_ours(k, each)}
+            self.made = time.monotonic()
+        return self._accounted
 
-    def queued(self) -> scheduler.Answer | None:
-        """Return the elements that squeue lists; None while it does not answer."""
-        if self._queued is None:
-            try:
-                self._queued = scheduler.queue()
-            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-                self.fault = f"the scheduler does not answer ({error})"
-        return self._queued
+    def answers(self) -> tuple[object, object]:
+        """Return what was answered so far, to be compared with another answer."""
+        return self._queue, self._accounted
+
+    def _is_ours(self, key: tuple[str, int], element: scheduler.ArrayElement) -> bool:
+        """Return True if a job of the right id has the right name.
+
+        Another cluster, or a controller that lost its state, gives the same ids to other jobs.
+        """
+        sent = self.by_job.get(key[0])
+        return sent is not None and element.name in ("", sent.name)
 
     def report(self, submission: submissions.Submission, index: int) -> SchedulerReport:
         """Return the report of one element of a submission that was sent."""
-        job, sent = str(submission.job), submission.time
-        # what the element prints; SLURM makes it when it starts the element
-        log = self.folder.submission(submission.id) / f"{job}_{index}.log"
-        accounted = self.accounted().get((job, index))
-        if accounted is not None and 0 < accounted.submitted < sent - _SKEW_SECONDS:
-            accounted = None  # another job's: ids begin again when a controller loses its state
-        if accounted is not None and not scheduler.is_over(accounted.word):
-            return SchedulerReport(scheduler.state_of(accounted))
+        key = str(submission.job), index
         queue = self.queued()
-        if queue is None:
-            return SchedulerReport("unknown", fault=f"{self.fault}; ask again when it does")
-        queued = queue.get((job, index))
+        queued = queue.get(key) if queue is not None else None
         if queued is not None and not scheduler.is_over(queued.word):
             return SchedulerReport(scheduler.state_of(queued))
+        accounted = self.accounted().get(key)
+        if accounted is not None and not scheduler.is_over(accounted.word):
+            return SchedulerReport(scheduler.state_of(accounted))
+        if queue is None:
+            return SchedulerReport("unknown", fault=f"{self.fault}; ask again when it does")
         if accounted is None and queued is not None:
             if self._is_accounting_late(queued):
                 return SchedulerReport("running")
             accounted = queued
         if accounted is not None:
-            ended = scheduler.ending_of(accounted, _last_lines(log))
+            ended = scheduler.ending_of(accounted, _last_lines(self._log(submission, index)))
             waiting: State = "pending" if accounted.word in scheduler.STOPPED else "running"
             return SchedulerReport(ended.state if ended else waiting, ended)
-        if self._knows(job) and not log.exists():
+        return self._unlisted(submission, index)
+
+    def _unlisted(self, submission: submissions.Submission, index: int) -> SchedulerReport:
+        """Return the report of an element that neither the queue nor accounting lists."""
+        job = str(submission.job)
+        if self._knows(job) and not self._log(submission, index).exists():
             return scheduler.cancelled_unstarted(job, index)
-        if not self.fault and time.time() - sent < _YOUNG_SECONDS:
+        if not self.fault and time.time() - submission.time < _YOUNG_SECONDS:
             return SchedulerReport("submitted")
-        if not self.fault:
+        # the same words for all cells of an array, so that they are printed once
+        if self.fault:
+            fault = (
+                f"job {job} is not in the queue, and {self.fault}. If it stays so, `orch "
+                "cancel` and `orch retry` submit the cell again"
+            )
+        elif not submission.is_mine:
+            user = submission.user or f"user {submission.uid}"
+            fault = (
+                f"submitted by {user} as job {job}, not visible to you: {user} can look and go "
+                "on; `orch run --take-over` submits the cell again as yours"
+            )
+        elif submission.cluster and submission.cluster != (here := self._cluster()):
+            fault = (
+                f"submitted on the cluster {submission.cluster} as job {job}, and this is "
+                f"{here or 'one that does not say its name'}: look from a login node of that one"
+            )
+        else:
             return scheduler.forgotten(job, index)
-        fault = (
-            f"job {job}_{index} is not in the queue, and {self.fault}. If it stays so, `orch "
-            "cancel` and `orch retry` submit the cell again"
-        )
         return SchedulerReport("unknown", fault=fault)
+
+    def at_work_since(self, submission: submissions.Submission, index: int) -> float:
+        """Return when an element started, by the queue; now if it is not RUNNING (SUSPENDED, say)
+        or the queue cannot say."""
+        element = (self.queued() or {}).get((str(submission.job), index))
+        if element is None or element.word != "RUNNING" or not element.started:
+            return time.time()
+        return element.started
+
+    def _cluster(self) -> str:
+        """Return this cluster's name; empty while the controller does not say."""
+        if self._cluster_name is None:
+            try:
+                config = scheduler.look("scontrol", scheduler.config)
+                self._cluster_name = config.get("ClusterName", "")
+            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
+                self._cluster_name = ""
+        return self._cluster_name
+
+    def _log(self, submission: submissions.Submission, index: int) -> Path:
+        """Return the file of what the element prints; SLURM makes it when it starts the element."""
+        return self.folder.submission(submission.id) / f"{submission.job}_{index}.log"
 
     def _is_accounting_late(self, queued: scheduler.ArrayElement) -> bool:
         """Return True if accounting may still list the exit code of a job that has ended."""
@@ -202,12 +356,14 @@ class SchedulerSnapshot:
 
 _snapshots: dict[Path, SchedulerSnapshot] = {}
 _gaps: dict[Path, float] = {}
+_held: Counter[Path] = Counter()
 
 
 def forget() -> None:
     """Drop all answers, because something was submitted or cancelled."""
     _snapshots.clear()
     _gaps.clear()
+    scheduler.forget_silence()
 
 
 def refresh(folder: RunFolder) -> None:
@@ -217,15 +373,30 @@ def refresh(folder: RunFolder) -> None:
         del _snapshots[folder.path]
 
 
+@contextmanager
+def one_look(folder: RunFolder) -> Iterator[None]:
+    """Keep one answer of the scheduler for all that is asked inside, however long that takes."""
+    if not _held[folder.path]:
+        snapshot(folder)  # replaces an answer that is too old
+    _held[folder.path] += 1
+    try:
+        yield
+    finally:
+        _held[folder.path] -= 1
+
+
 def snapshot(folder: RunFolder) -> SchedulerSnapshot:
     """Return the scheduler's answer: a few seconds old at most, a minute if nothing changes."""
     known = _snapshots.get(folder.path)
-    if known is not None and time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS):
+    if known is not None and (
+        _held[folder.path] or time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS)
+    ):
         return known
     fresh = SchedulerSnapshot(folder)
     if known is not None:
+        fresh.queued()
         longer = _gaps.get(folder.path, FIRST_SECONDS) * 1.5
-        gap = longer if fresh.accounted() == known.listed else FIRST_SECONDS
+        gap = longer if fresh.answers()[0] == known.answers()[0] else FIRST_SECONDS
         # many orchs that wait must not ask at the same moment
         _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
     _snapshots[folder.path] = fresh

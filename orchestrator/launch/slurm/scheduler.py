@@ -1,4 +1,4 @@
-"""SLURM's commands as functions, and its job states as orch's states.
+"""SLURM's commands as functions, its job states as orch's states, its messages as sentences.
 
 Commands are argv lists with a deadline. SchedulerUnavailable means that the scheduler, or its
 accounting, does not answer: nothing is known and orch asks again. SchedulerRefusal means that it
@@ -6,21 +6,23 @@ answered with an error.
 
 A state that says a job has ended is believed only if the queue does not list the job. A job that is
 requeued after NODE_FAIL or PREEMPTED keeps its id.
+
+The messages, each with the site-file field to change, are data: messages.toml.
 """
 
 import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.launch import processes
-from orchestrator.launch.slurm.messages import refusal_of
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import SchedulerReport
 
@@ -38,6 +40,10 @@ class SchedulerRefusal(EnvironmentFault):
     """Raised if the scheduler answers with a refusal. The message is its own."""
 
 
+class UnclearAnswer(EnvironmentFault):
+    """Raised if sbatch ends well and prints no job id: it may have submitted the job or not."""
+
+
 class ArrayElement(NamedTuple):
     """One element of an array, as squeue or sacct lists it."""
 
@@ -50,6 +56,8 @@ class ArrayElement(NamedTuple):
     ended: float = 0.0
     submitted: float = 0.0
     """0 where the command does not say."""
+    name: str = ""
+    """The job's name."""
 
 
 NO_ELEMENT = -1
@@ -73,7 +81,8 @@ def call(argv: Sequence[str], cwd: Path | None = None) -> str:
             errors="replace",
             # a killed orch must not leave an sbatch behind: `reconcile` would look before it ends
             preexec_fn=partial(processes.die_with, os.getpid()),
-            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
+            # times in seconds; lists of elements in full (the default cuts them at 64 characters)
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"},
         )
     except FileNotFoundError as error:
         raise EnvironmentFault(
@@ -97,51 +106,105 @@ def call(argv: Sequence[str], cwd: Path | None = None) -> str:
     raise SchedulerRefusal(message)
 
 
-def sbatch(argv: Sequence[str], cwd: Path) -> str:
-    """Submit a script; return the array's id. Raise SchedulerUnavailable or SchedulerRefusal."""
-    return call(argv, cwd=cwd).strip().partition(";")[0]
+T = TypeVar("T")
+BREAK_SECONDS = 20.0
+"""Seconds for which a program that did not answer is not asked again by those who only look."""
+_silent: dict[str, tuple[float, Exception]] = {}
 
 
-def find_job(name: str, since: float) -> str | None:
-    """Return the id of the job with this name, or None once SLURM confirms there is none.
+def look(program: str, question: Callable[[], T]) -> T:
+    """Return the answer to a question of one who looks.
 
-    since: the earliest time of its submission. Raise SchedulerUnavailable if SLURM cannot be asked.
-    The controller knows every job that has not ended, and, for MinJobAge, those that have.
-    Accounting knows the others. So without accounting, an absence is confirmed only for MinJobAge.
+    A program that did not answer is not asked again for BREAK_SECONDS: what it raised is raised
+    again. A controller that is away is asked once by a look at 10,000 cells, and a time-out of ten
+    seconds is waited for once. Raise SchedulerUnavailable or SchedulerRefusal.
     """
-    listed = call(["squeue", "--noheader", "--me", "--states=all", f"--name={name}", "--format=%F"])
-    if ids := listed.split():
-        return ids[0]
+    when, fault = _silent.get(program, (0.0, None))
+    if fault is not None and time.monotonic() - when < BREAK_SECONDS:
+        raise fault
+    try:
+        answer = question()
+    except (SchedulerUnavailable, SchedulerRefusal) as error:
+        _silent[program] = (time.monotonic(), error)
+        raise
+    _silent.pop(program, None)
+    return answer
+
+
+def forget_silence() -> None:
+    """Ask every program again."""
+    _silent.clear()
+
+
+_ID = re.compile(r"(\d+)(;\S+)?")
+"""What `sbatch --parsable` prints: the id, and the cluster where there are several."""
+
+
+def sbatch(argv: Sequence[str], cwd: Path | None = None) -> str:
+    """Submit a script; return the job's id.
+
+    Only a last line that is an id is believed: many sites put a notice before it, and a wrapper may
+    print nothing. Raise UnclearAnswer, SchedulerUnavailable or SchedulerRefusal.
+    """
+    output = call(argv, cwd=cwd)
+    lines = output.strip().splitlines()
+    if lines and (hit := _ID.fullmatch(lines[-1].strip())):
+        return hit[1]
+    shown = repr(" ".join(output.split())[:200]) if lines else "nothing"
+    raise UnclearAnswer(f"sbatch ended without a fault and printed {shown}, which is no job id")
+
+
+def find_jobs(name: str, user: str, since: float) -> list[str]:
+    """Return the ids of the jobs with this name; none once SLURM confirms that there are none.
+
+    user: who submitted them. since: the earliest time of the submission. Raise
+    SchedulerUnavailable if SLURM cannot be asked. The controller knows every job that has not
+    ended, and, for MinJobAge, those that have. Accounting knows the others. So without accounting,
+    an absence is confirmed only for MinJobAge.
+    """
+    if ids := queued_ids(name, user):
+        return ids
     # a day earlier, because the clocks of this machine and the cluster may differ
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - 86400))
-    named, after = f"--name={name}", f"--starttime={start}"
+    which = [f"--user={user}", f"--name={name}", f"--starttime={start}"]
     try:
-        listed = call(["sacct", "-X", "--noheader", "--parsable2", named, after, "--format=JobID"])
+        listed = call(["sacct", "-X", "--noheader", "--parsable2", *which, "--format=JobID"])
     except (SchedulerUnavailable, SchedulerRefusal):
-        if time.time() - since > _min_job_age():
+        if time.time() - since > seconds_of(config(), "MinJobAge", 0.0):
             raise SchedulerUnavailable(
                 "accounting does not answer, and the job would have left the queue by this time"
             ) from None
-        return None
-    return listed.split("\n")[0].partition("_")[0].strip() or None
+        return []
+    return sorted({line.partition("_")[0].strip() for line in listed.splitlines()} - {""}, key=int)
 
 
-def queue() -> Answer:
-    """Return every element of this user's arrays that the controller knows.
+def queued_ids(name: str, user: str) -> list[str]:
+    """Return the ids of the jobs with this name that the controller knows, smallest first.
 
-    It knows all that have not ended and, for MinJobAge (300 s), those that have. Raise
-    SchedulerUnavailable.
+    Raise SchedulerUnavailable or SchedulerRefusal.
     """
-    listed = call(
-        ["squeue", "--noheader", "--me", "--array", "--states=all", "--format=%F|%K|%T|%N|%r|%S|%e"]
-    )
+    named = [f"--user={user}", f"--name={name}", "--states=all", "--format=%F"]
+    return sorted(set(call(["squeue", "--noheader", *named]).split()), key=int)
+
+
+def queue(users: Iterable[str]) -> Answer:
+    """Return every element of these users' arrays that the controller knows and this user may see.
+
+    It knows all that have not ended and, for MinJobAge (300 s), those that have. Waiting elements
+    of an array come as one line. Raise SchedulerUnavailable or SchedulerRefusal.
+    """
+    fields = "--format=%F|%K|%T|%N|%r|%S|%e|%j"
+    whose = f"--user={','.join(sorted(users))}"
+    listed = call(["squeue", "--noheader", whose, "--states=all", fields])
     elements = {}
     for line in listed.splitlines():
-        job, index, word, node, reason, start, end = line.split("|", 6)
+        if line.count("|") < 7:
+            continue  # the rest of somebody's job name with a line break in it
+        job, which, word, node, reason, start, end, name = line.split("|", 7)
         times = _seconds(start), _seconds(end)
-        if index.isdigit() or word == "CANCELLED":
-            number = int(index) if index.isdigit() else NO_ELEMENT
-            elements[job, number] = ArrayElement(word, "", node, reason, *times)
+        element = ArrayElement(word, "", node, reason, *times, name=name)
+        for index in indices(which) or [NO_ELEMENT]:
+            elements[job, index] = element
     return elements
 
 
@@ -153,19 +216,21 @@ def accounting(jobs: Iterable[str]) -> Answer:
     ids = list(jobs)
     if not ids:
         return {}
-    fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason"
-    argv = ["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(ids)}", fields]
+    fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason,JobName%256"
+    argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={','.join(ids)}"]
     try:
-        listed = call(argv)
+        listed = call([*argv, fields])
     except SchedulerRefusal as error:
         # there is no accounting: the queue is asked instead
         raise SchedulerUnavailable(str(error)) from error
     elements = {}
     for line in listed.splitlines():
-        id_, state, code, node, start, end, sent, reason = line.split("|", 7)
+        if line.count("|") < 8:
+            continue
+        id_, state, code, node, start, end, sent, reason, name = line.split("|", 8)
         job, _, which = id_.partition("_")
         times = _seconds(start), _seconds(end), _seconds(sent)
-        element = ArrayElement(state.split()[0], code, node, reason, *times)
+        element = ArrayElement(state.split()[0], code, node, reason, *times, name)
         for index in indices(which) or ([NO_ELEMENT] if element.word == "CANCELLED" else []):
             elements[job, index] = element
     return elements
@@ -192,16 +257,42 @@ def cancel(elements: Iterable[str]) -> None:
         call(["scancel", "--quiet", *ids[start : start + MAX_ARGUMENTS]])
 
 
-def max_array_size() -> int:
+def config() -> Mapping[str, str]:
+    """Return the controller's configuration. Raise SchedulerUnavailable or SchedulerRefusal."""
+    lines = (line.partition("=") for line in call(["scontrol", "show", "config"]).splitlines())
+    return {key.strip(): value.strip() for key, equals, value in lines if equals}
+
+
+def seconds_of(config: Mapping[str, str], key: str, default: float) -> float:
+    """Return the number of seconds in a setting such as `10 sec`."""
+    hit = re.match(r"\d+", config.get(key, ""))
+    return float(hit[0]) if hit else default
+
+
+def max_array_size(config: Mapping[str, str]) -> int:
     """Return the maximum number of elements of an array. MaxArraySize bounds the index, from 0."""
-    config = call(["scontrol", "show", "config"])
-    hit = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-    return max(1, int(hit[1])) if hit else 1001
+    return max(1, int(seconds_of(config, "MaxArraySize", 1001)))
 
 
-def _min_job_age() -> float:
-    hit = re.search(r"^MinJobAge\s*=\s*(\d+)", call(["scontrol", "show", "config"]), re.MULTILINE)
-    return float(hit[1]) if hit else 0.0
+SETTLE_MARGIN_SECONDS = 5.0
+"""Seconds beyond MessageTimeout in which a controller works off what it was sent while it stood."""
+
+
+def settle(name: str, user: str, since: float) -> list[str]:
+    """Return the ids of the jobs with this name, or none after the controller has said so for long.
+
+    A request that timed out may still lie in the controller's socket, and it is worked off after
+    the first questions are answered: one "none" is no answer. So the controller is asked for longer
+    than its MessageTimeout, beginning with its first answer. Raise SchedulerUnavailable if it goes
+    silent meanwhile, or SchedulerRefusal.
+    """
+    wait = seconds_of(config(), "MessageTimeout", 10.0) + SETTLE_MARGIN_SECONDS
+    until = time.monotonic() + wait
+    while time.monotonic() < until:
+        if ids := queued_ids(name, user):
+            return ids
+        time.sleep(min(2.0, wait))
+    return find_jobs(name, user, since)
 
 
 def _seconds(text: str) -> float:
@@ -281,6 +372,26 @@ _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNOR
 def is_over(word: str) -> bool:
     """Return True if a job in this state has ended."""
     return word not in WAITING | AT_WORK
+
+
+def is_held(reason: str) -> bool:
+    """Return True if a job waits until somebody releases it, by squeue's reason."""
+    return "held" in reason.lower() or reason.startswith("JobHold")
+
+
+def written(job: str, indices: Iterable[int]) -> str:
+    """Return elements of an array as SLURM's commands take them: `12_[0-3,7]`."""
+    spans: list[list[int]] = []
+    for index in sorted(indices):
+        if spans and index == spans[-1][1] + 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    parts = [f"{a}-{b}" if a < b else f"{a}" for a, b in spans]
+    if not parts or parts == [str(NO_ELEMENT)]:
+        return job
+    alone = len(parts) == 1 and "-" not in parts[0]
+    return f"{job}_{parts[0]}" if alone else f"{job}_[{','.join(parts)}]"
 
 
 def state_of(element: ArrayElement) -> State:
@@ -385,3 +496,81 @@ def _code(text: str) -> int | None:
     if number.isdigit() and int(number):
         return -int(number)
     return int(code) if code.isdigit() else None
+
+
+class SchedulerMessage(NamedTuple):
+    """One message of the scheduler, as a sentence for a user."""
+
+    sentence: str
+    field: str = ""
+    """The field to change, dotted (`site.options.partition`); empty where none is at fault."""
+    passing: bool = False
+    """The scheduler is away or busy: ask again later, nothing is wrong with the request."""
+
+
+def refusal_of(
+    stderr: str, options: Mapping[str, object], names: Mapping[str, list[str]] | None = None
+) -> SchedulerMessage:
+    """Return the output of a failed sbatch, srun, scontrol or sacct, as a sentence.
+
+    options: `site.options`. names: field -> the cluster's names, for a suggestion.
+    """
+    line = _telling_line(stderr)
+    for rule in _table()["refusal"]:
+        if re.search(rule["phrase"], stderr, re.IGNORECASE):
+            return _message(rule, line, options, names or {})
+    return SchedulerMessage(f"SLURM refuses: {line or 'without a word'}")
+
+
+def stuck_reason(
+    reason: str, options: Mapping[str, object], jobs: str = "<job id>"
+) -> SchedulerMessage | None:
+    """Return why a pending job will never start, by squeue's reason, or None if it may start.
+
+    jobs: their ids, as scontrol takes them, for the sentence of a job that is held.
+    """
+    name = reason.strip("()").split(",")[0].strip()
+    for rule in _table()["reason"]:
+        if rule["name"] == name:
+            return _message(rule, name, options, {}, jobs)
+    return None
+
+
+@cache
+def _table() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return tomllib.loads(Path(__file__).with_name("messages.toml").read_text(encoding="utf-8"))
+
+
+def _message(
+    rule: Mapping[str, Any],
+    line: str,
+    options: Mapping[str, object],
+    names: Mapping[str, list[str]],
+    jobs: str = "",
+) -> SchedulerMessage:
+    template, field, passing = rule["sentence"], rule.get("field", ""), rule.get("passing", False)
+    value = options.get(field)
+    shown = "that was asked for" if value is None else f"'{value}'"
+    sentence = template.format(value=shown, line=line, jobs=jobs)
+    if not field:
+        return SchedulerMessage(sentence, passing=passing)
+    path = "site.runs_dir" if field == "runs_dir" else f"site.options.{field}"
+    offered = names.get(field, [])
+    hint = did_you_mean(str(value), offered) if value is not None else ""
+    if not hint and offered:
+        hint = f" (there are: {', '.join(offered)})"
+    if template.endswith("{line}") or line in sentence:
+        return SchedulerMessage(f"{sentence}{hint}; change {path}", path, passing)
+    return SchedulerMessage(f"{sentence}{hint}; change {path}. SLURM: {line}", path, passing)
+
+
+def _telling_line(stderr: str) -> str:
+    """Return the last line with `error` in it, else the last line, without SLURM's prefixes."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    chosen = next((line for line in reversed(lines) if "error" in line.lower()), "")
+    chosen = chosen or (lines[-1] if lines else "")
+    return re.sub(
+        r"^(sbatch|srun|scontrol|squeue|sacct|sacctmgr|scancel|error|fatal): *",
+        "",
+        re.sub(r"^\w+: ", "", chosen),
+    ).strip()

@@ -1,13 +1,25 @@
-"""Write the batch script of one array with submitit, and the argv of its sbatch."""
+"""The batch script of one array, what its jobs ask for, and the argv of its sbatch.
+
+submitit writes the script. How much of a node a job takes follows from its GPUs: CPUs and memory in
+their share, or the whole node.
+"""
 
 import math
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+from orchestrator.launch.launcher import PlannedJob
+from orchestrator.launch.slurm import cluster
+from orchestrator.launch.slurm.cluster import Cluster, ClusterNode
 from orchestrator.records import Cell
 from orchestrator.spec.site_options import SlurmOptions
+
+_CPU_FLAGS = frozenset({"cpus-per-task", "cpus-per-gpu"})
+_MEMORY_FLAGS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 EVALUATE = "orchestrator.runs.evaluation_task"
 """The program that exports and scores a trained cell. Evaluation is above launching: it is named
@@ -21,6 +33,17 @@ class ArrayResources(NamedTuple):
     gpus_per_node: int = 0
 
 
+class JobSize(NamedTuple):
+    """What one job takes of each of its nodes, beside GPUs."""
+
+    cpus: int | None = None
+    """None: what the cluster gives by itself."""
+    memory_mib: int | None = None
+    """None: what the cluster gives by itself; 0: all that the node has."""
+    exclusive: bool = False
+    """No other job on the node."""
+
+
 class ArrayJob(NamedTuple):
     """One array to submit."""
 
@@ -30,9 +53,14 @@ class ArrayJob(NamedTuple):
     throttle: int | None = None
     after: str | None = None
     """Id of the array whose elements these wait for, one by one."""
+    after_any: tuple[str, ...] = ()
+    """Ids of arrays that must have ended before this one begins."""
     exclude: tuple[str, ...] = ()
     program: str = "orchestrator.launch.slurm.task"
     """Module that each element runs, by name."""
+    size: JobSize | None = None
+    """What it takes of each node beside GPUs; None: what the site says, and no more."""
+    comment: str = ""
 
 
 def array_resources(cell: Cell) -> ArrayResources:
@@ -40,6 +68,82 @@ def array_resources(cell: Cell) -> ArrayResources:
     if cell.scale == "micro":
         return ArrayResources()
     return ArrayResources(cell.resources.num_nodes, cell.resources.gpus_per_node)
+
+
+def job_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
+    """Return what a job takes of each node, on the cluster of this machine.
+
+    The cluster is asked, once, if a job takes GPUs and the site does not say the rest.
+    """
+    size = given_size(options, resources)
+    if not resources.gpus_per_node or (size.cpus and size.memory_mib is not None):
+        return size
+    return fitted_size(options, resources, _cluster())
+
+
+@lru_cache(maxsize=1)
+def _cluster() -> Cluster | None:
+    return cluster.read_cluster()
+
+
+def planned_jobs(cells: Sequence[Cell], options: SlurmOptions) -> list[PlannedJob]:
+    """Return what the jobs of these cells ask for, one entry for each shape of cell."""
+    jobs = []
+    for shape, count in Counter(map(array_resources, cells)).items():
+        size = job_size(options, shape)
+        memory = f"{(size.memory_mib or 0) / 1024:.3g} GiB"
+        if not size.memory_mib:
+            memory = "the cluster's default of memory" if size.memory_mib is None else "all memory"
+        nodes, gpus = shape
+        hours = options.time_limit_hours
+        jobs.append(PlannedJob(count, nodes, gpus, size.cpus, memory, size.exclusive, hours))
+    return jobs
+
+
+def given_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
+    """Return what the site says: one core for a job without GPUs, else nothing by itself."""
+    gpus = resources.gpus_per_node
+    cpus = options.cpus_per_task or (options.cpus_per_gpu or 0) * gpus or (None if gpus else 1)
+    memory = math.ceil(options.memory_gib * 1024) if options.memory_gib else None
+    return JobSize(cpus, memory, bool(options.exclusive))
+
+
+def fitted_size(
+    options: SlurmOptions, resources: ArrayResources, answers: Cluster | None
+) -> JobSize:
+    """Return the size of a job, with what the site does not say from what the nodes have.
+
+    A job that takes all GPUs of a node takes the node: its CPUs, all its memory, and no other job
+    beside it. One that takes some of them takes that share of CPUs and memory. Of nodes that differ
+    the smallest decides, so that each of them can run the job.
+    """
+    size = given_size(options, resources)
+    gpus = resources.gpus_per_node
+    nodes = fitting_nodes(options, gpus, answers) if gpus and answers is not None else []
+    if not nodes:
+        return size
+    flags = {flag.removeprefix("--").partition("=")[0] for flag in options.extra}
+    _, count = cluster.gres_of(options, gpus)
+    whole = all(count >= node.gpus_of("") for node in nodes)
+    exclusive = whole if options.exclusive is None else size.exclusive
+    cpus, memory = size.cpus, size.memory_mib
+    if cpus is None and not flags & _CPU_FLAGS:
+        cpus = max(1, min(node.cpus * count // node.gpus_of("") for node in nodes))
+    if memory is None and not flags & _MEMORY_FLAGS:
+        shares = [node.memory_mib * count // node.gpus_of("") for node in nodes]
+        memory = 0 if exclusive else min(shares)
+    return JobSize(cpus, memory, exclusive)
+
+
+def fitting_nodes(options: SlurmOptions, gpus: int, answers: Cluster) -> Sequence[ClusterNode]:
+    """Return the nodes of the site's partition that have the GPUs, and the feature if it is one."""
+    partition = answers.partition(options.partition)
+    kind, count = cluster.gres_of(options, gpus)
+    nodes = answers.nodes_of(partition.name) if partition else []
+    feature = options.constraint or ""
+    if feature.replace("_", "").isalnum():
+        nodes = [node for node in nodes if feature in node.features]
+    return [node for node in nodes if node.gpus_of(kind) >= count]
 
 
 def text(job: ArrayJob, options: SlurmOptions) -> str:
@@ -51,9 +155,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
 
     gpus = job.resources.gpus_per_node
     gres = (options.gres or f"gpu:{gpus}") if gpus else None
-    cpus = options.cpus_per_task
-    if cpus is None:
-        cpus = (options.cpus_per_gpu or 0) * gpus or (None if gpus else 1)
+    size = job.size or given_size(options, job.resources)
     excluded = [*filter(None, [options.exclude]), *job.exclude]
     more: dict[str, object] = {
         "output": "%A_%a.log",
@@ -67,13 +169,17 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     }
     if options.reservation:
         more["reservation"] = options.reservation
+    if size.exclusive:
+        more["exclusive"] = True
+    dependency = [f"aftercorr:{job.after}"] if job.after else []
+    dependency += [f"afterany:{':'.join(job.after_any)}"] if job.after_any else []
     if job.after:
         more["kill-on-invalid-dep"] = "yes"
     for flag in options.extra:
         name, given, value = flag.removeprefix("--").partition("=")
         more[name] = value if given else True
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
-    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see work_stealing
+    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see lease
     script: str = _make_sbatch_string(
         command=f"{trained} || exec {command}",
         folder=".",
@@ -86,11 +192,12 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         constraint=options.constraint,
         gres=gres,
         nodes=job.resources.num_nodes,
-        cpus_per_task=cpus,
+        cpus_per_task=size.cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),
-        mem=f"{math.ceil(options.memory_gib * 1024)}M" if options.memory_gib else None,
+        mem=None if size.memory_mib is None else f"{size.memory_mib}M",
         exclude=",".join(excluded) or None,
-        dependency=f"aftercorr:{job.after}" if job.after else None,
+        dependency=",".join(dependency) or None,
+        comment=job.comment or None,
         additional_parameters=more,
     )
     return script

@@ -8,11 +8,18 @@ The ledger gets one event for each step of a submission, before or after it happ
     drained     nothing works on the array any more: SLURM is not asked about it again
 
 The folder slurm/<submission>/ holds the manifest (which cells, which attempts), the batch script,
-one log per element, and the exit records of evaluations (ends/<index>.<state>.json).
+one log per element, the exit records of evaluations (ends/<index>.<state>.json), and the claim:
+array/<id>, whose file name is the id of the one job array that may run the submission.
 """
 
+import errno
 import json
+import os
+import pwd
+import socket
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +31,10 @@ from orchestrator.rundir import RunFolder
 
 INTENT, SENT, DROPPED, DRAINED = "intent", "submitted", "dropped", "drained"
 FORGIVEN = "forgiven"
+NO_ARRAY = "none"
+"""The claim of a submission that was given up: no array may run it any more."""
+_CLAIM_SECONDS = 10.0
+"""Seconds for which a network file system may hide a claim that another machine has made."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,13 @@ class Submission:
     cells: int
     follows: str = ""
     """The training submission that an evaluation waits for."""
+    user: str = ""
+    """Who submitted it; empty where an older orch did not say."""
+    uid: int | None = None
+    cluster: str = ""
+    """SLURM's ClusterName where it was submitted; empty where an older orch did not say."""
+    running: int | None = None
+    """How many of its elements may run at the same time; None: any number."""
     job: str | None = None
     dropped: bool = False
     drained: bool = False
@@ -53,6 +71,59 @@ class Submission:
         The submission is then being sent, or was cut short.
         """
         return self.job is None and not self.dropped
+
+    @property
+    def is_mine(self) -> bool:
+        """Return True if this user submitted it, or nobody knows who did."""
+        return self.uid in (None, os.geteuid())
+
+
+def user_name() -> str:
+    """Return the name of the user that this process runs as."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's user may have no name
+        return str(os.geteuid())
+
+
+def claim_array(place: Path, array: str) -> str:
+    """Return the id of the one array that may run a submission: `array`, unless another was first.
+
+    place: the submission's folder. orch claims for the id that sbatch gave, or for NO_ARRAY when it
+    gives a submission up; a job claims for its own array before it does anything. Whoever is first
+    decides, so that a second job of the same script ends without having started a cell, however it
+    came to be: a request that a stalled controller still had, a script sent again by hand.
+
+    The claim is a folder with one entry, made under another name and renamed: `rename` to a folder
+    that is not empty fails on every file system, and nobody sees a claim without its id.
+    """
+    held = place / "array"
+    nascent = place / f".array-{socket.gethostname()}-{os.getpid()}"
+    if (holder := _claimed_by(held)) is not None:
+        return holder
+    nascent.mkdir(parents=True, exist_ok=True)
+    (nascent / array).touch()
+    try:
+        nascent.rename(held)
+    except OSError as error:
+        (nascent / array).unlink()
+        nascent.rmdir()
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    else:
+        return array
+    deadline = time.monotonic() + _CLAIM_SECONDS
+    while (holder := _claimed_by(held)) is None:
+        if time.monotonic() > deadline:
+            raise OSError(errno.EIO, "the claim of the submission cannot be read", str(held))
+        time.sleep(0.2)
+    return holder
+
+
+def _claimed_by(held: Path) -> str | None:
+    with suppress(FileNotFoundError):
+        return next((each.name for each in held.iterdir()), None)
+    return None
 
 
 def read(folder: RunFolder) -> Mapping[str, Submission]:
@@ -95,6 +166,10 @@ def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
                 birth=event["birth"],
                 cells=event["cells"],
                 follows=event.get("follows", ""),
+                user=event.get("user", ""),
+                uid=event.get("uid"),
+                cluster=event.get("cluster", ""),
+                running=event.get("running"),
             )
         case "submitted":
             known[id_] = replace(known[id_], job=event.get("job"))

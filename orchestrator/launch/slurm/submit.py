@@ -7,16 +7,21 @@ does, in this order:
     2  reserve each cell's next attempt, with the submission's id in its order.json
     3  write the manifest and the batch script
     4  call sbatch
-    5  append the array's id to the ledger
+    5  claim the submission for the array's id (submissions.claim_array)
+    6  append the array's id to the ledger
 
 A kill between any two steps leaves an intent without an outcome. The next submission reconciles it
-first: it asks SLURM for a job of that name and appends the answer. If the kill came before step 4,
-there is no such job. The submission is dropped, and its cells, whose attempts never started, are
-submitted again. If it came after step 4, there is one, and the ledger gets its id. If SLURM cannot
-be asked, nothing is submitted.
+first: it asks SLURM for a job of that name. If the kill came before step 4, there is no such job.
+The submission is dropped, and its cells, whose attempts never started, are submitted again. If it
+came after step 4, there is one, and the ledger gets its id. If SLURM cannot be asked, nothing is
+submitted.
 
-An attempt names the one submission that may start it, and a job checks that before it starts
-(lease.open_attempt). So even a forgotten job that starts later trains nothing twice.
+An sbatch that timed out may still reach a controller that stood still. So before it is sent again,
+and before a submission is dropped, SLURM must have said "none" for longer than its message timeout
+(scheduler.settle). And whatever SLURM has in the end, one array runs: a job starts nothing unless
+the claim of its submission has its array's id, and an attempt names the one submission that may
+start it (lease.open_attempt). Second copies of a job are looked for at every run, status and
+cancel, and cancelled (end_twins).
 """
 
 import fcntl
@@ -24,25 +29,29 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.files import telling, write_text
+from orchestrator.files import read_json, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.launcher import PlannedJob
+from orchestrator.launch.local import cancel_cell
+from orchestrator.launch.logs import logs
 from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
-from orchestrator.launch.slurm.messages import refusal_of
+from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import SlurmOptions, of_evaluation
 
-SETTLED_SECONDS = 5.0
-"""Seconds after an intent in which its sbatch may not have reached the controller yet."""
 ELSEWHERE_SECONDS = 900.0
 """Seconds for which an intent of another machine counts as one of a running orch."""
 LOCK_SECONDS = 60.0
@@ -84,39 +93,84 @@ def submit(
     options: SlurmOptions,
     *,
     evaluate: bool = False,
+    take_over: bool = False,
     tell: Tell = lambda _: None,
 ) -> Submitted:
     """Submit the cells that need training and are not with the scheduler already.
 
-    evaluate: also submit each cell's evaluation, as a job that waits for its training. Raise
-    OrchError, before anything is submitted, for cells that a backend cannot express. Raise
-    EnvironmentFault if SLURM refuses, or does not answer for AWAY_SECONDS.
+    evaluate: also submit each cell's evaluation, as a job that waits for its training. take_over:
+    submit as well what another user has submitted and this one cannot see. Raise OrchError, before
+    anything is submitted, for cells that a backend cannot express. Raise EnvironmentFault if SLURM
+    refuses, or does not answer for AWAY_SECONDS.
     """
     folder.open()
+    sender = Sender(folder, options, tell)
     with submission_lock(folder):
-        for sentence in reconcile(folder):
+        for sentence in reconcile(folder, take_over=take_over):
             tell(sentence)
         mark_drained(folder)
         poll.refresh(folder)
         # States are read under the lock: whoever held it before may have submitted these cells.
-        states = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
-        waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
+        with poll.one_look(folder):
+            states = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
+            taken = _foreign(folder, states) if take_over else ()
+            end_twins(folder, tell)
+        for cell in taken:
+            folder.append("take_over", cell.id, user=submissions.user_name())
+        waiting = [
+            (cell, state) for cell, state in states if state.state in RESUMABLE or cell in taken
+        ]
         check_launchable([cell for cell, _ in waiting], folder)
-        _submit_missing_evaluations(folder, options, tell)
+        sender.missing_evaluations()
         if not waiting:
             return Submitted()
-        room = _queue_room(options, evaluate, tell)
-        sent: list[Cell] = []
-        jobs: list[str] = []
-        size = retry_while_away(scheduler.max_array_size, tell)
-        arrays = list(_arrays(waiting[:room], folder, min(size, options.max_array_size or size)))
-        throttle = _throttle(options.max_running, len(arrays))
-        for array in arrays:
-            jobs.append(_submit_training(array, folder, options, throttle, evaluate, tell))
-            sent += array.cells
+        sent, jobs = sender.send_all(waiting, evaluate)
         poll.forget()
-        left = () if room is None else tuple(cell for cell, _ in waiting[room:])
+        ids = {cell.id for cell in sent}
+        left = tuple(cell for cell, _ in waiting if cell.id not in ids)
         return Submitted(tuple(sent), tuple(jobs), left)
+
+
+def _foreign(folder: RunFolder, states: Iterable[tuple[Cell, CellState]]) -> list[Cell]:
+    """Return the cells in an unknown state that another user submitted."""
+    known = submissions.read(folder)
+    foreign = []
+    for cell, state in states:
+        if state.state == "unknown" and (attempts := folder.cell(cell).attempts()):
+            sent = known.get(attempts[-1].read_order().get("submission", ""))
+            if sent is not None and not sent.is_mine:
+                foreign.append(cell)
+    return foreign
+
+
+def preview(
+    cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions, *, evaluate: bool = False
+) -> list[str]:
+    """Return the batch scripts that `submit` would send for these cells. Write nothing.
+
+    They are the very scripts but for what only a submission has: its id in the job's name, and the
+    id of the array that an evaluation waits for.
+    """
+    sender = Sender(folder, options, lambda _: None)
+    try:
+        sender.config = scheduler.look("scontrol", scheduler.config)
+    except EnvironmentFault:  # there is no cluster here, or it does not answer
+        sender.config = {}
+    waiting = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
+    scripts = []
+    for array, lane in sender.plan_arrays(waiting, None):
+        name = sender.job_name(UNSENT, "train", [cell.slug for cell in array.cells])
+        scripts.append(script.text(sender.training_job(name, array, lane), options))
+        if evaluate:
+            slugs = [cell.slug for cell in array.cells]
+            name = sender.job_name(UNSENT, "evaluate", slugs)
+            job, adapted = sender.evaluation_job(name, slugs, array.cells[:1], UNSENT)
+            scripts.append(script.text(job, adapted))
+    return scripts
+
+
+UNSENT = "ID"
+"""In place of ids that only a submission has."""
 
 
 def submit_evaluation(
@@ -129,13 +183,275 @@ def submit_evaluation(
     with submission_lock(folder):
         for sentence in reconcile(folder):
             tell(sentence)
-        submission = secrets.token_hex(8)
         cell_dirs = [folder.cell(cell) for cell in cells]
         elements = [[each.path.name, each.attempts()[-1].number] for each in cell_dirs]
-        name = _append_intent(folder, submission, "evaluate", len(elements))
-        array = _send_evaluation(folder, submission, name, elements, cells, None, options, tell)
+        array = Sender(folder, options, tell).evaluate(elements, cells)
         poll.forget()
         return array
+
+
+class Lane(NamedTuple):
+    """The share of `max_running` that one array has."""
+
+    throttle: int | None = None
+    """How many of its elements run at the same time; None: any number."""
+    after: tuple[str, ...] = ()
+    """Arrays that must end before it begins, because they have the same share."""
+
+
+class Sender:
+    """Sends arrays of one folder. The caller holds the submission lock."""
+
+    def __init__(self, folder: RunFolder, options: SlurmOptions, tell: Tell):
+        self.folder, self.options, self.tell = folder, options, tell
+        self._was_full = False
+
+    @cached_property
+    def config(self) -> Mapping[str, str]:
+        return retry_while_away(scheduler.config, self.tell)
+
+    def send_all(
+        self, waiting: Sequence[tuple[Cell, CellState]], evaluate: bool
+    ) -> tuple[list[Cell], list[str]]:
+        """Send training, and evaluation if asked, of these cells; as many as the queue takes.
+
+        Return the cells that were sent, and the ids of their arrays.
+        """
+        sent: list[Cell] = []
+        jobs: list[str] = []
+        rest = list(waiting[: self._queue_room(evaluate)])
+        while rest:
+            try:
+                for array, lane in self.plan_arrays(rest, jobs):
+                    jobs.append(self.train(array, lane, evaluate))
+                    sent += array.cells
+                return sent, jobs
+            except QueueFull as full:
+                ids = {cell.id for cell in sent}
+                room = self._room_when_full(evaluate)
+                left = [each for each in waiting if each[0].id not in ids]
+                self.tell(
+                    f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now"
+                    + ("" if room else ". Run again when some have ended, or with --wait")
+                )
+                rest = left[:room]
+        return sent, jobs
+
+    def plan_arrays(
+        self, waiting: Sequence[tuple[Cell, CellState]], jobs: list[str] | None
+    ) -> Iterator[tuple[ArrayCells, Lane]]:
+        """Yield the arrays to send, each with its share of `max_running`.
+
+        jobs: the ids of arrays that were sent, to which the caller appends that of each array it is
+        given; None if nothing is sent.
+        """
+        size = scheduler.max_array_size(self.config)
+        size = min(size, self.options.max_array_size or size)
+        arrays = list(_arrays(waiting, self.folder, size))
+        if self.options.max_running is None:
+            yield from ((array, Lane()) for array in arrays)
+            return
+        lanes = self._lanes(self.options.max_running)
+        count = len(lanes)
+        for number, array in enumerate(arrays):
+            first = number * count // len(arrays) if len(arrays) <= count else number % count
+            last = (number + 1) * count // len(arrays) if len(arrays) <= count else first + 1
+            after = dict.fromkeys(job for job in lanes[first:last] if job is not None)
+            yield array, Lane(last - first, tuple(after))
+            lanes[first:last] = [jobs[-1] if jobs else UNSENT] * (last - first)
+
+    def _lanes(self, max_running: int) -> list[str | None]:
+        """Return, for each cell that may run at the same time, the array that has this place.
+
+        Places that are free come alone if there are any: their arrays begin at once.
+        """
+        queue = poll.snapshot(self.folder).queued() or {}
+        alive = {job for (job, _), each in queue.items() if not scheduler.is_over(each.word)}
+        lanes: list[str | None] = []
+        for sent in submissions.read(self.folder).values():
+            if sent.kind == "train" and sent.job in alive:
+                lanes += [sent.job] * (sent.running or max_running)
+        free: list[str | None] = [None] * (max_running - len(lanes))
+        return free or lanes[-max_running:]
+
+    def train(self, array: ArrayCells, lane: Lane, evaluate: bool) -> str:
+        """Send the training of cells, and their evaluation if asked. Return the array's id."""
+        submission = secrets.token_hex(8)
+        evaluation = secrets.token_hex(8) if evaluate else ""
+        slugs = [cell.slug for cell in array.cells]
+        name = self.job_name(submission, "train", slugs)
+        self._note_intent(submission, "train", name, len(slugs), running=lane.throttle)
+        elements = []
+        # look all directories up before any is made: making one invalidates the listing
+        cell_dirs = [(cell, self.folder.cell(cell)) for cell in array.cells]
+        for index, (cell, cell_dir) in enumerate(cell_dirs):
+            cell_dir.make(cell)
+            head = f'"submission": "{submission}", "index": {index}'
+            order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
+            elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
+        job = self.training_job(name, array, lane)
+        manifest = {"kind": "train", "elements": elements, "evaluate": evaluation}
+        self._write(submission, manifest, job, self.options)
+        array_id = _send(self.folder, submission, name, self.options, self.tell)
+        if evaluate:
+            with suppress(QueueFull):  # they go with the next submission: `missing_evaluations`
+                self._following_evaluation(submission, evaluation, array_id)
+        return array_id
+
+    def training_job(self, name: str, array: ArrayCells, lane: Lane) -> script.ArrayJob:
+        """Return what the batch script of a training array says."""
+        return script.ArrayJob(
+            name,
+            len(array.cells),
+            array.resources,
+            throttle=lane.throttle,
+            after_any=lane.after,
+            exclude=array.exclude,
+            size=script.job_size(self.options, array.resources),
+            comment=self._comment([cell.slug for cell in array.cells]),
+        )
+
+    def missing_evaluations(self) -> None:
+        """Send evaluations that a kill prevented after the submission of their training."""
+        known = submissions.read(self.folder)
+        followed = {sent.follows for sent in known.values() if not sent.dropped}
+        for sent in list(known.values()):
+            if sent.kind != "train" or sent.job is None or sent.drained or sent.id in followed:
+                continue
+            evaluation = submissions.read_manifest(self.folder, sent.id).get("evaluate", "")
+            if evaluation:
+                # an id that was given up is never used again: its claim is taken
+                new = secrets.token_hex(8) if evaluation in known else evaluation
+                with suppress(QueueFull):
+                    self._following_evaluation(sent.id, new, sent.job)
+
+    def _following_evaluation(self, follows: str, submission: str, array: str) -> None:
+        """Send evaluations, each of which waits for its element of the training array `follows`."""
+        elements = submissions.read_manifest(self.folder, follows).get("elements", [])
+        # the elements of one training array need the same resources, so one cell stands for all
+        first = [
+            CellDir(self.folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]
+        ]
+        self.evaluate(elements, first, array, submission, follows)
+
+    def evaluate(
+        self,
+        elements: Sequence[Sequence[Any]],
+        cells: Sequence[Cell],
+        after: str | None = None,
+        submission: str = "",
+        follows: str = "",
+    ) -> str:
+        """Send evaluations, each one process on one node. Return the array's id."""
+        submission = submission or secrets.token_hex(8)
+        slugs = [str(name).rpartition("-")[0] for name, _ in elements]
+        name = self.job_name(submission, "evaluate", slugs)
+        self._note_intent(submission, "evaluate", name, len(slugs), follows=follows)
+        job, adapted = self.evaluation_job(name, slugs, cells, after)
+        gpus = job.resources.gpus_per_node
+        manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
+        self._write(submission, manifest, job, adapted)
+        return _send(self.folder, submission, name, adapted, self.tell)
+
+    def evaluation_job(
+        self, name: str, slugs: Sequence[str], cells: Sequence[Cell], after: str | None
+    ) -> tuple[script.ArrayJob, SlurmOptions]:
+        """Return what the batch script of an evaluation array says, and its options."""
+        gpus = self.options.evaluation.gpus
+        if gpus is None:
+            gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
+        adapted = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
+        resources = script.ArrayResources(1, gpus)
+        job = script.ArrayJob(
+            name,
+            len(slugs),
+            resources,
+            throttle=self.options.max_running,
+            after=after,
+            size=script.job_size(adapted, resources),
+            program=script.EVALUATE,
+            comment=self._comment(slugs),
+        )
+        return job, adapted
+
+    def job_name(self, submission: str, kind: str, slugs: Sequence[str]) -> str:
+        """Return a job's name: experiment and cell first, for a person; the submission's id last.
+
+        The name is what a job is found by after a kill or a time-out.
+        """
+        cells = slugs[0] if len(slugs) == 1 else f"{len(slugs)}cells"
+        words = [self.folder.experiment[:60], *(["eval"] if kind == "evaluate" else []), cells[:80]]
+        return f"{_plain('.'.join(words))}.{submission}"
+
+    def _comment(self, slugs: Sequence[str]) -> str:
+        last = f" to {_plain(slugs[-1])}" if len(slugs) > 1 else ""
+        text = f"{_plain(self.folder.experiment)}: {_plain(slugs[0])}{last}, {len(slugs)} cells"
+        return text[:500]
+
+    def _note_intent(
+        self, submission: str, kind: str, name: str, cells: int, **details: object
+    ) -> None:
+        """Append the intent to the ledger, with who submits where."""
+        submissions.note(
+            self.folder,
+            submissions.INTENT,
+            submission,
+            kind=kind,
+            name=name,
+            cells=cells,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            birth=processes.birth(os.getpid()),
+            user=submissions.user_name(),
+            uid=os.geteuid(),
+            cluster=self.config.get("ClusterName", ""),
+            **details,
+        )
+
+    def _write(
+        self,
+        submission: str,
+        manifest: Mapping[str, object],
+        job: script.ArrayJob,
+        options: SlurmOptions,
+    ) -> None:
+        """Write the manifest and the batch script."""
+        # relative paths of the options mean what they meant to the person who submits
+        submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
+        plain = options.model_dump(mode="json")
+        whole = {**manifest, **submitter, "options": plain}
+        submissions.write_manifest(self.folder, submission, whole)
+        write_text(self.folder.submission(submission) / "job.sh", script.text(job, options))
+
+    def _queue_room(self, evaluate: bool) -> int | None:
+        """Return how many more cells the queue accepts; None if no limit is known."""
+        limit = self.options.max_submit_jobs or _learned_limit.get(os.geteuid())
+        if limit is None:
+            return None
+        return max(0, limit - self._num_queued()) // (2 if evaluate else 1)
+
+    def _room_when_full(self, evaluate: bool) -> int:
+        """Return how many more cells the queue accepts, after it refused an array."""
+        answers = cluster.read_cluster()
+        limits = [r.max_submit for r in answers.rights or () if r.max_submit] if answers else []
+        queued = self._num_queued()
+        _learned_limit[os.geteuid()] = max(min(limits, default=0), queued)
+        room = self._queue_room(evaluate) or 0
+        was_full, self._was_full = self._was_full, True
+        return 0 if was_full else room
+
+    def _num_queued(self) -> int:
+        question = partial(scheduler.queue, [str(os.geteuid())])
+        queue = retry_while_away(question, self.tell)
+        return sum(not scheduler.is_over(element.word) for element in queue.values())
+
+
+_learned_limit: dict[int, int] = {}
+"""The user's limit on jobs in the queue, where SLURM has refused one more: uid -> jobs."""
+
+
+def _plain(text: str) -> str:
+    return "".join(c if (c.isascii() and c.isalnum()) or c in "._-+" else "_" for c in text)
 
 
 def cancel_submitted(
@@ -179,7 +495,35 @@ def cancel_submitted(
         )
     finally:
         poll.forget()
+    end_twins(folder)
     return cancelled, ""
+
+
+def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> list[str]:
+    """End the jobs of cells whose worker is frozen, so that they go on elsewhere. Return sentences.
+
+    The exit record says `hung` and names the node: the next attempt avoids it. A worker that wakes
+    up finds that its attempt was superseded, and writes nothing more.
+    """
+    known = submissions.read(folder)
+    sentences: list[str] = []
+    elements: list[str] = []
+    for cell, state in cells:
+        attempt = folder.cell(cell).attempts()[-1]
+        order, job = attempt.read_order(), read_json(attempt.job) or {}
+        sent, now = known.get(order.get("submission", "")), time.time()
+        if attempt.exit.exists() or sent is None:
+            continue
+        host = str(job.get("host", ""))
+        started = float(job.get("started", now))
+        record = Ending("failed", failure="hung", message=state.fault).record(started, now)
+        attempt.write_exit(record.model_copy(update={"host": host}))
+        elements.append(f"{sent.job}_{order['index']}")
+        sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
+    with suppress(scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
+        scheduler.cancel(elements)
+    poll.forget()
+    return sentences
 
 
 @contextmanager
@@ -208,8 +552,10 @@ def submission_lock(folder: RunFolder) -> Iterator[None]:
         yield
 
 
-def reconcile(folder: RunFolder) -> list[str]:
+def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
     """Append an outcome to every intent that has none. Return sentences. The caller holds the lock.
+
+    take_over: give up what another user began to submit and this one cannot see.
 
     Raise EnvironmentFault if the scheduler does not answer. Raise OrchError if an orch on another
     machine may be submitting.
@@ -217,16 +563,17 @@ def reconcile(folder: RunFolder) -> list[str]:
     sentences = []
     for cut in [s for s in submissions.read(folder).values() if s.open]:
         _refuse_if_alive(cut)
-        # sbatch may have been started by a process that was then killed: SLURM would not know yet
-        time.sleep(max(0.0, min(SETTLED_SECONDS, cut.time + SETTLED_SECONDS - time.time())))
+        place = folder.submission(cut.id)
         try:
-            job = scheduler.find_job(cut.name, cut.time)
+            # the script is the last thing that is written before sbatch is called
+            ids = _settled_jobs(cut, take_over) if (place / "job.sh").exists() else []
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             raise EnvironmentFault(
                 f"submission {cut.id} was cut short, and the scheduler cannot say whether it has "
                 f"the job: {error}. Nothing was submitted; run again when it answers"
             ) from error
-        if job is None:
+        job = submissions.claim_array(place, ids[0] if ids else submissions.NO_ARRAY)
+        if job == submissions.NO_ARRAY:
             submissions.note(folder, submissions.DROPPED, cut.id, why="cut short before sbatch")
             sentences.append(f"submission {cut.id} was cut short; its {cut.cells} cells go again")
         else:
@@ -235,6 +582,18 @@ def reconcile(folder: RunFolder) -> list[str]:
     if sentences:
         poll.forget()
     return sentences
+
+
+def _settled_jobs(cut: Submission, take_over: bool) -> list[str]:
+    """Return the jobs of a submission that was cut short; none once SLURM has settled that."""
+    if cut.is_mine:
+        return scheduler.settle(cut.name, str(os.geteuid()), cut.time)
+    if (ids := scheduler.find_jobs(cut.name, str(cut.uid), cut.time)) or take_over:
+        return ids
+    raise scheduler.SchedulerUnavailable(
+        f"{cut.user or cut.uid} submitted it, whose jobs may not be visible to you. Ask for an "
+        f"`orch run` by {cut.user or cut.uid}, or take the folder over with --take-over"
+    )
 
 
 def _refuse_if_alive(cut: Submission) -> None:
@@ -271,160 +630,92 @@ def _is_final(cell_dir: CellDir, submission: str) -> bool:
     return ended is not None and ended.state not in ("preempted", "timed_out")
 
 
-def _submit_training(
-    array: ArrayCells,
-    folder: RunFolder,
-    options: SlurmOptions,
-    throttle: int | None,
-    evaluate: bool,
-    tell: Tell,
-) -> str:
-    submission = secrets.token_hex(8)
-    evaluation = secrets.token_hex(8) if evaluate else ""
-    name = _append_intent(folder, submission, "train", len(array.cells))
-    elements = []
-    # look all directories up before any is made: making one invalidates the listing
-    cell_dirs = [(cell, folder.cell(cell)) for cell in array.cells]
-    for index, (cell, cell_dir) in enumerate(cell_dirs):
-        cell_dir.make(cell)
-        head = f'"submission": "{submission}", "index": {index}'
-        order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
-        elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
-    job = script.ArrayJob(name, len(elements), array.resources, throttle, exclude=array.exclude)
-    manifest: dict[str, object] = {"kind": "train", "elements": elements, "evaluate": evaluation}
-    _write(folder, submission, manifest, job, options)
-    array_id = _sbatch(folder, submission, name, options, tell)
-    if evaluate:
-        _submit_following_evaluation(folder, submission, evaluation, array_id, options, tell)
-    return array_id
-
-
-def _submit_missing_evaluations(folder: RunFolder, options: SlurmOptions, tell: Tell) -> None:
-    """Submit evaluations that a kill prevented after the submission of their training."""
-    known = submissions.read(folder)
-    for sent in list(known.values()):
-        if sent.kind != "train" or sent.job is None or sent.drained:
-            continue
-        evaluation = submissions.read_manifest(folder, sent.id).get("evaluate", "")
-        if evaluation and (evaluation not in known or known[evaluation].dropped):
-            _submit_following_evaluation(folder, sent.id, evaluation, sent.job, options, tell)
-
-
-def _submit_following_evaluation(
-    folder: RunFolder,
-    follows: str,
-    submission: str,
-    array: str,
-    options: SlurmOptions,
-    tell: Tell,
-) -> None:
-    """Submit evaluations, each of which waits for its element of the training array `follows`."""
-    elements = submissions.read_manifest(folder, follows).get("elements", [])
-    name = _append_intent(folder, submission, "evaluate", len(elements), follows)
-    # the elements of one training array need the same resources, so one cell stands for all
-    first = [CellDir(folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]]
-    _send_evaluation(folder, submission, name, elements, first, array, options, tell)
-
-
-def _send_evaluation(
-    folder: RunFolder,
-    submission: str,
-    name: str,
-    elements: Sequence[object],
-    cells: Sequence[Cell],
-    after: str | None,
-    options: SlurmOptions,
-    tell: Tell,
-) -> str:
-    """Send evaluations, each one process on one node. Return the array's id."""
-    gpus = options.evaluation.gpus
-    if gpus is None:
-        gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
-    adapted = of_evaluation(options, gpus, small=all(c.scale == "micro" for c in cells))
-    job = script.ArrayJob(
-        name,
-        len(elements),
-        script.ArrayResources(1, gpus),
-        after=after,
-        program=script.EVALUATE,
-    )
-    manifest: dict[str, object] = {"kind": "evaluate", "elements": elements, "gpus": gpus}
-    _write(folder, submission, manifest, job, adapted)
-    return _sbatch(folder, submission, name, adapted, tell)
-
-
-def _append_intent(
-    folder: RunFolder, submission: str, kind: str, cells: int, follows: str = ""
-) -> str:
-    """Append the intent to the ledger.
-
-    Return the job's name, which contains the submission's id.
-    """
-    plain = "".join(
-        c if (c.isascii() and c.isalnum()) or c in "._-" else "_" for c in folder.experiment
-    )
-    name = f"orch-{plain[:60]}-{submission}"
-    submissions.note(
-        folder,
-        submissions.INTENT,
-        submission,
-        kind=kind,
-        name=name,
-        cells=cells,
-        follows=follows,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        birth=processes.birth(os.getpid()),
-    )
-    return name
-
-
-def _write(
-    folder: RunFolder,
-    submission: str,
-    manifest: dict[str, object],
-    job: script.ArrayJob,
-    options: SlurmOptions,
-) -> None:
-    """Write the manifest and the batch script."""
-    # relative paths of the options mean what they meant to the person who submits
-    submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
-    plain = options.model_dump(mode="json")
-    submissions.write_manifest(folder, submission, {**manifest, **submitter, "options": plain})
-    write_text(folder.submission(submission) / "job.sh", script.text(job, options))
-
-
-def _sbatch(
-    folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell
-) -> str:
+def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell) -> str:
     """Call sbatch. Append the outcome to the ledger. Return the array's id.
 
     If the controller does not answer, try again. An sbatch that timed out may have reached the
-    controller, so from the second try on, first look the job up by its name.
+    controller, and a controller that stood still works it off after it has answered other
+    questions. So before another try the job is looked up by its name, for as long as that may take.
+    Raise EnvironmentFault if SLURM refuses, or never says what became of the request; QueueFull if
+    the user's limit on jobs is reached.
     """
-    started = time.time()
+    place, started = folder.submission(submission), time.time()
     tries = 0
+
+    def settled() -> str | None:
+        ids = scheduler.settle(name, str(os.geteuid()), started)
+        return ids[0] if ids else None
 
     def send() -> str:
         nonlocal tries
-        job = scheduler.find_job(name, started) if tries else None
+        if tries and (job := settled()) is not None:
+            return job
         tries += 1
-        place = folder.submission(submission)
-        return job or scheduler.sbatch(script.argv(str(place)), cwd=place)
+        return scheduler.sbatch(script.argv(str(place)), cwd=place)
 
+    refused: EnvironmentFault | None = None
     try:
-        job = retry_while_away(send, tell)
-    except scheduler.SchedulerRefusal as error:
-        submissions.note(folder, submissions.DROPPED, submission, why=str(error)[:500])
-        answers = cluster.read_cluster()
-        names = answers.names() if answers else None
-        message = refusal_of(str(error), options.model_dump(mode="json"), names)
-        raise EnvironmentFault(
-            f"the cluster refuses the job: {message.sentence.rstrip('.')}. Nothing of it was "
-            "submitted"
-        ) from error
-    submissions.note(folder, submissions.SENT, submission, job=job)
-    return job
+        job: str | None = retry_while_away(send, tell)
+    except (scheduler.SchedulerRefusal, scheduler.UnclearAnswer) as error:
+        refused = error
+        unsure = tries > 1 or isinstance(error, scheduler.UnclearAnswer)
+        job = retry_while_away(settled, tell) if unsure else None
+    holder = submissions.claim_array(place, job or submissions.NO_ARRAY)
+    if holder == submissions.NO_ARRAY:
+        submissions.note(folder, submissions.DROPPED, submission, why=str(refused)[:500])
+        raise _refusal(refused, options) from refused
+    submissions.note(folder, submissions.SENT, submission, job=holder)
+    if tries > 1:
+        poll.forget()
+        end_twins(folder, tell)
+    return holder
+
+
+class QueueFull(EnvironmentFault):
+    """Raised if this user may have no more jobs in the queue."""
+
+
+def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> EnvironmentFault:
+    """Return the refusal of sbatch as a sentence for the person who submits."""
+    if isinstance(error, scheduler.UnclearAnswer):
+        return EnvironmentFault(
+            f"{error}, and SLURM has no job of that name. Nothing was submitted; ask the "
+            "administrator what sbatch prints here, and run again"
+        )
+    answers = cluster.read_cluster()
+    names = answers.names() if answers else None
+    message = refusal_of(str(error), options.model_dump(mode="json"), names)
+    kind = QueueFull if message.field == "site.options.max_submit_jobs" else EnvironmentFault
+    return kind(f"the cluster refuses the job: {message.sentence.rstrip('.')}")
+
+
+def end_twins(folder: RunFolder, tell: Tell = lambda _: None) -> list[str]:
+    """Cancel second copies of this folder's submissions. Return, and tell, a sentence for each."""
+    sentences = []
+    for twin in poll.twins(folder):
+        try:
+            scheduler.cancel([twin.job])
+            sentences.append(f"{twin}; it is cancelled, and had started nothing")
+        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+            sentences.append(
+                f"{twin}; it could not be cancelled ({error}). It starts nothing: `scancel "
+                f"{twin.job}` takes it out of the queue"
+            )
+    for sentence in sentences:
+        tell(sentence)
+    return sentences
+
+
+def end_waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> int:
+    """Cancel evaluations in the queue whose cell was cancelled. Return how many.
+
+    cancelled: directories of cells.
+    """
+    elements = poll.waiting_evaluations(folder, cancelled)
+    with suppress(scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
+        scheduler.cancel(elements)
+        return len(elements)
+    return 0
 
 
 def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
@@ -470,14 +761,44 @@ def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
     return (ended.host,)
 
 
-def _throttle(max_running: int | None, arrays: int) -> int | None:
-    return None if max_running is None else max(1, max_running // max(1, arrays))
+@dataclass(frozen=True)
+class SlurmLauncher:
+    """A SLURM cluster as a launcher: `submit` returns when the cells are in the queue."""
 
+    folder: RunFolder
+    options: SlurmOptions
 
-def _queue_room(options: SlurmOptions, evaluate: bool, tell: Tell) -> int | None:
-    """Return how many more cells the queue accepts; None if the site names no limit."""
-    if options.max_submit_jobs is None:
-        return None
-    queue = retry_while_away(scheduler.queue, tell)
-    queued = sum(not scheduler.is_over(element.word) for element in queue.values())
-    return max(0, options.max_submit_jobs - queued) // (2 if evaluate else 1)
+    def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Send job arrays. Return the cells that were sent."""
+        return submit(cells, self.folder, self.options).cells
+
+    def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
+        """Return the state of each cell: one squeue and one sacct at most."""
+        poll.refresh(self.folder)
+        with poll.one_look(self.folder):
+            return [self.folder.cell(cell).state(poll=poll.polled_state) for cell in cells]
+
+    def cancel(self, cells: Sequence[Cell], why: str) -> None:
+        """Write that the cells are cancelled, and tell SLURM. Raise EnvironmentFault if it does not
+        answer: then their jobs end by themselves when they start."""
+        self.folder.open()
+        sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
+        cancelled, fault = cancel_submitted(sent, self.folder, why)
+        done = {cell.id for cell, _ in cancelled}
+        for cell in cells:
+            if cell.id not in done:
+                cancel_cell(cell, self.folder, why, self._read)
+        if fault:
+            raise EnvironmentFault(fault)
+
+    @staticmethod
+    def _read(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        return cell_dir.state(claimed=claimed, poll=poll.polled_state)
+
+    def logs(self, cell: Cell, *, lines: int = 50) -> str:
+        """Return the last lines of the cell's stdout."""
+        return logs(self.folder.cell(cell), lines=lines)
+
+    def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
+        """Return what the job arrays ask for."""
+        return script.planned_jobs(cells, self.options)

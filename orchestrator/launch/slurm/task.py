@@ -23,7 +23,8 @@ from orchestrator.files import NO_ROOM, read_json
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import HangWatch
-from orchestrator.launch.slurm import scheduler, script, work_stealing
+from orchestrator.launch.progress import MAX_IDLE_REQUEUES, checkpoint_step, is_stuck
+from orchestrator.launch.slurm import lease, scheduler, script, submissions
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_earlier_attempts
 from orchestrator.launch.slurm.scheduler import job_id
 from orchestrator.records import Cell, ExitRecord, LaunchPlan, State
@@ -76,12 +77,14 @@ def main() -> int:
     task = read_task()
     if task is None:
         return scheduler.UNSEEN
+    if code := exit_code_of(lambda: refuse_copies(task)):
+        return code
     if task.manifest["kind"] == "evaluate":
         # submitted by an orch whose evaluations did not name their own program yet
         runpy.run_module(script.EVALUATE, run_name="__main__", alter_sys=True)
     if not task.is_shared():
         return exit_code_of(lambda: train(task, stop))
-    return work_stealing.run_in_child(
+    return lease.run_in_child(
         lambda: exit_code_of(lambda: train_shared(task, stop)),
         lambda: help_others(task, stop),
         stop,
@@ -104,6 +107,22 @@ def read_task() -> ArrayTask | None:
         return None
     os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]  # as it was where the cells were submitted
     return ArrayTask(submission, int(os.environ["SLURM_ARRAY_TASK_ID"]), manifest)
+
+
+def refuse_copies(task: ArrayTask) -> int:
+    """Return NOT_OURS, and print why, if another job array runs this submission; else 0.
+
+    This is the last guard of `exactly once`: a second copy of the job ends here, before it has
+    looked at any cell.
+    """
+    array = os.environ["SLURM_ARRAY_JOB_ID"]
+    holder = submissions.claim_array(task.submission, array)
+    if holder == array:
+        return 0
+    given_up = holder == submissions.NO_ARRAY
+    runs = "was given up" if given_up else f"is run by job array {holder}"
+    say(f"submission {task.submission.name} {runs}; job array {array} starts nothing")
+    return NOT_OURS
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
@@ -140,10 +159,8 @@ def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
     cell_dir, number = task.cell_of(task.index)
     attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
     submission, index = task.submission, task.index
-    if attempts and not work_stealing.take_element(submission, index, job_id()):
-        work_stealing.wait_for_helper(
-            submission, index, attempts[0], lambda: stop.state is not None
-        )
+    if attempts and not lease.take_element(submission, index, job_id()):
+        lease.wait_for_helper(submission, index, attempts[0], lambda: stop.state is not None)
         if stop.state in ("preempted", "timed_out"):
             # no training was stopped here, so this does not count as one of max_requeues
             scheduler.requeue_job(job_id())
@@ -162,17 +179,17 @@ def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
     def may_go_on() -> bool:
         return stop.state is None and time.monotonic() < until
 
-    for other in work_stealing.claim_unstarted(
+    for other in lease.claim_unstarted(
         task.submission, task.index, task.num_elements, job_id(), may_go_on
     ):
-        if not work_stealing.begin_unstarted(*task.cell_of(other)):
+        if not lease.begin_unstarted(*task.cell_of(other)):
             continue
         ended = train_cell(task, other, stop)
         if isinstance(ended, int):
             continue
         if ended.state != "succeeded":
             return
-        work_stealing.mark_done(task.submission, other)
+        lease.mark_done(task.submission, other)
 
 
 def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRecord | int:
@@ -193,10 +210,16 @@ def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRec
     if lease.lost or not attempt.path.exists():
         say(f"{cell_dir.path.name}: attempt {attempt.number} was taken over, or removed")
         return NOT_OURS
+    if attempt.read_exit() is not None:
+        # `orch run --wait` ended a frozen worker, and scancel woke it up to hear that
+        say(f"{cell_dir.path.name}: attempt {attempt.number} was ended from outside")
+        return NOT_OURS
     if lease.ending is not None and record.state == "preempted":
         # the lease itself sent the signal that ended the training
         record = lease.ending.record(record.started, record.ended)
     record = _preempted_or_timed_out(record, task.options)
+    if record.state in ("preempted", "timed_out") and is_stuck(cell, cell_dir, record):
+        record = _without_progress(record, cell, cell_dir, task.options)
     attempt.write_exit(record)
     return record
 
@@ -217,6 +240,7 @@ def _run_attempt(
         "launcher": "slurm",
         "job": job_id(),
         "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
+        "checkpoint_step": checkpoint_step(cell, cell_dir),
     }
 
     def execute(plan: LaunchPlan) -> Ending:
@@ -242,6 +266,24 @@ def _preempted_or_timed_out(record: ExitRecord, options: SlurmOptions) -> ExitRe
     limit = options.time_limit_hours * 3600
     early = record.ended - record.started < limit - options.signal_seconds - 120
     return record.model_copy(update={"state": "preempted"}) if early else record
+
+
+def _without_progress(
+    record: ExitRecord, cell: Cell, cell_dir: CellDir, options: SlurmOptions
+) -> ExitRecord:
+    """Return the record of a cell that is stopped again and again before its next checkpoint."""
+    step = checkpoint_step(cell, cell_dir)
+    every = cell.cadence.checkpoint_every_steps
+    cadence = f"every {every} steps" if every else "only after the last step"
+    message = (
+        f"stopped {MAX_IDLE_REQUEUES + 1} times ({record.state}) without a checkpoint newer than "
+        f"step {step} of {cell.settings.num_train_steps}. Checkpoints are written {cadence} "
+        "(cadence.checkpoint_every_steps), and a job may run for "
+        f"{options.time_limit_hours:g} h (site.options.time_limit_hours): change one of them, then "
+        "`orch retry`"
+    )
+    changes = {"state": "failed", "failure": "no_progress", "message": message}
+    return record.model_copy(update=changes)
 
 
 def _requeue(task: ArrayTask) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.node.process_group import own_address
 from tests.cluster import wait_for
 
 GONE_SECONDS = 120.0
@@ -46,3 +48,11 @@ def wait_until_gone(**wanted: str) -> None:
         wait_for(none, GONE_SECONDS, "nothing to be left of the run")
     except TimeoutError:
         raise AssertionError(f"left of {wanted}: {left}") from None
+
+
+def has_address(interface: str) -> bool:
+    """Whether an interface has an address that other machines may reach."""
+    try:
+        return not own_address(interface, None).startswith("127.")
+    except EnvironmentFault:
+        return False

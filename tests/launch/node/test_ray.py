@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import pytest
 
 from backends.verl import BACKEND
+from orchestrator.launch.node.process_group import own_address
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
 from tests.backends.environments import library_python
 from tests.backends.verl.cells import cell as verl_cell
 from tests.cluster import Cluster, wait_for
-from tests.launch.node.kit import carriers, command, wait_until_gone
+from tests.launch.node.kit import carriers, command, has_address, wait_until_gone
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
 RAY = "2.55.0"
+INTERFACE = next((name for _, name in socket.if_nameindex() if has_address(name)), "lo")
 SECRET = "not-for-any-file-7391"
 
 
@@ -40,6 +43,7 @@ def submit(
         "secrets": ["STANDIN_SECRET"],
         "ray_object_store_gib": 0.1,
         "start_minutes": 3,
+        "network_interface": INTERFACE,
     }
     order = folder.path.with_name(f"{folder.path.name}.json")
     order.write_text(
@@ -97,6 +101,7 @@ def test_two_runs_of_two_nodes_side_by_side(
     assert len({(w["node"], w["gpu"]) for w in seen}) == 8
     assert len({w["node"] for w in seen}) == 2
     assert {w["secret"] for w in seen} == {SECRET}
+    assert {w["address"] for w in seen} == {own_address(INTERFACE, None)}, "on both nodes"
     assert all(w["python"].startswith(str(environment)) for w in seen)
     points = list(BACKEND.read_metrics(attempt.path))
     assert [point.step for point in points] == [1, 2, 3]

@@ -132,5 +132,5 @@ def test_an_evaluation_waits_for_its_cell_and_dies_with_it(
     wait(request(site, good, bad))
     told = of(site, good)
     assert told.exit is not None, told
-    assert "units cannot be read" in told.exit.message, "it came after the checkpoint was there"
+    assert "units has no config.json" in told.exit.message, "it came after the checkpoint was there"
     assert of(site, bad).state == "cancelled", "it is no failure of its own"

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.files import read_json
 from orchestrator.launch.local import launch
-from orchestrator.launch.slurm import work_stealing
+from orchestrator.launch.slurm import lease
 from orchestrator.launch.slurm.submit import cancel_submitted
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
@@ -28,22 +28,20 @@ SMOKE = ROOT / "experiments" / "smoke.yaml"
 
 
 def test_an_element_is_taken_once_and_kept(tmp_path: Path) -> None:
-    assert work_stealing.take_element(tmp_path, 3, "7_3")
-    assert work_stealing.take_element(tmp_path, 3, "7_3"), (
-        "a job that SLURM starts again still has it"
-    )
-    assert not work_stealing.take_element(tmp_path, 3, "7_0")
+    assert lease.take_element(tmp_path, 3, "7_3")
+    assert lease.take_element(tmp_path, 3, "7_3"), "a job that SLURM starts again still has it"
+    assert not lease.take_element(tmp_path, 3, "7_0")
 
 
 def test_help_comes_from_the_far_end_and_leaves_what_is_taken(tmp_path: Path) -> None:
-    work_stealing.take_element(tmp_path, 4, "7_4")
-    found = work_stealing.claim_unstarted(tmp_path, 1, 6, "7_1", lambda: True)
+    lease.take_element(tmp_path, 4, "7_4")
+    found = lease.claim_unstarted(tmp_path, 1, 6, "7_1", lambda: True)
     assert list(found) == [5, 3, 2]
-    assert list(work_stealing.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
+    assert list(lease.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: True)) == [1]
 
 
 def test_nothing_is_taken_when_the_time_is_over(tmp_path: Path) -> None:
-    assert list(work_stealing.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: False)) == []
+    assert list(lease.claim_unstarted(tmp_path, 0, 6, "7_0", lambda: False)) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,8 +55,8 @@ def test_a_helper_begins_cells_and_never_takes_one_over(
         attempt = cell_dir.reserve('{"submission": "one", "index": 0}')
         if began:
             (attempt.path / began).write_text("{}")
-        assert work_stealing.begin_unstarted(cell_dir, attempt.number) == (began is None)
-        assert not work_stealing.begin_unstarted(cell_dir, attempt.number + 1), "it is another's"
+        assert lease.begin_unstarted(cell_dir, attempt.number) == (began is None)
+        assert not lease.begin_unstarted(cell_dir, attempt.number + 1), "it is another's"
     assert attempt.path.is_dir()
 
 
@@ -78,7 +76,7 @@ def test_a_helper_begins_cells_and_never_takes_one_over(
 def test_the_code_of_its_own_work_outlives_the_helper(own: int | str, more: str, code: int) -> None:
     program = f"""
 import os, sys
-from orchestrator.launch.slurm import task, work_stealing
+from orchestrator.launch.slurm import lease, task
 from orchestrator.launch.worker import StopSignals
 def own():
     {own if isinstance(own, str) else "pass"}
@@ -86,7 +84,7 @@ def own():
 def more():
     {more}
 signals = task.STOP_SIGNALS
-sys.exit(work_stealing.run_in_child(own, more, StopSignals(signals), signals))
+sys.exit(lease.run_in_child(own, more, StopSignals(signals), signals))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
@@ -96,17 +94,16 @@ sys.exit(work_stealing.run_in_child(own, more, StopSignals(signals), signals))
 
 
 def test_a_silent_helper_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_stealing, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.5)
     attempt = AttemptDir(tmp_path / "1", 1)
     attempt.path.mkdir()
-    work_stealing.take_element(tmp_path, 0, "7_5")
+    lease.take_element(tmp_path, 0, "7_5")
     began = time.monotonic()
-    work_stealing.wait_for_helper(tmp_path, 0, attempt, lambda: False)
-    assert 0.3 < time.monotonic() - began < 5
+    lease.wait_for_helper(tmp_path, 0, attempt, lambda: False)
+    assert time.monotonic() - began > 0.3
     attempt.exit.write_text("{}")
-    began = time.monotonic()
-    work_stealing.wait_for_helper(tmp_path, 0, attempt, lambda: False)
-    assert time.monotonic() - began < 0.2, "its last word is enough"
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 600.0)  # past the test's own limit
+    lease.wait_for_helper(tmp_path, 0, attempt, lambda: False)  # its last word is enough
 
 
 # ---------------------------------------------------------------- on a cluster
@@ -163,7 +160,8 @@ def test_one_job_trains_the_whole_array_and_every_element_ends_well(
     assert numbers(cells, micro.folder) == numbers(cells, alone)
     for record in collect(cells, micro.folder):  # its own alone, though one process trained all
         assert record.last is not None
-        assert record.last.cpu_seconds < 1.5 * (record.last.ended - record.last.started) + 0.2
+        # the process had used seconds before it began the second cell
+        assert record.last.cpu_seconds < 1.5 * (record.last.ended - record.last.started) + 0.5
 
     def ends() -> list[str]:
         told = micro.cluster.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "state,exitcode")
@@ -174,7 +172,7 @@ def test_one_job_trains_the_whole_array_and_every_element_ends_well(
 
 @pytest.mark.slow
 def test_a_helper_that_dies_leaves_the_cell_to_its_own_job(micro: Site, tmp_path: Path) -> None:
-    short, long = cells = cells_of(2, 120)
+    short, long = cells = cells_of(2, 200)
     alone = RunFolder(tmp_path / "alone")
     assert launch(cells, alone).count("succeeded") == len(cells)
     micro.start(*cells)
@@ -184,9 +182,13 @@ def test_a_helper_that_dies_leaves_the_cell_to_its_own_job(micro: Site, tmp_path
         return metrics.exists() and len(metrics.read_text().splitlines()) > 25
 
     until(half_way, lambda: micro.words(long))
+    pid = int(str(job_of(micro.attempts(long)[0])["pid"]))
+    os.kill(pid, signal.SIGSTOP)  # however slow this machine is, it does not come to its end
+    assert not micro.attempts(long)[0].exit.exists(), "it ended before it could be killed"
+    micro.attempts(long)[0].heartbeat.touch()
     assert micro.look(short).state == "succeeded"
     assert micro.look(long).state == "running", "though its own job waits in the queue"
-    os.kill(int(str(job_of(micro.attempts(long)[0])["pid"])), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     seen = micro.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}, micro.words(long)
     job = str(job_of(micro.attempts(short)[0])["job"])

@@ -58,6 +58,29 @@ def test_every_option_reaches_sbatch() -> None:
     }
 
 
+def test_submitit_is_the_release_that_orch_knows() -> None:
+    """One private function of it writes the script: see docs/decisions/067."""
+    import inspect
+
+    from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
+
+    passed = {
+        *("partition", "account", "qos", "constraint", "gres", "nodes", "cpus_per_task", "time"),
+        *("mem", "exclude", "dependency", "comment", "use_srun", "additional_parameters"),
+    }
+    assert passed <= SlurmExecutor._valid_parameters()
+    taken = inspect.signature(_make_sbatch_string).parameters
+    assert passed | {"command", "folder", "job_name", "wckey"} <= taken.keys()
+
+
+def test_what_must_end_before_is_part_of_the_dependency() -> None:
+    job = ArrayJob("x", 2, ArrayResources(), throttle=1, after_any=("7", "9"), comment="exp: a, 2")
+    found = flags(text(job, slurm_options({})))
+    assert found["dependency"] == "afterany:7:9"
+    assert found["comment"] == "'exp: a, 2'"
+    assert "kill-on-invalid-dep" not in found, "the arrays before may fail"
+
+
 def test_an_evaluation_waits_for_its_own_cell_and_dies_with_it() -> None:
     found = flags(text(ArrayJob("x", 2, ArrayResources(), after="17"), slurm_options({})))
     assert found["dependency"] == "aftercorr:17"

@@ -33,6 +33,7 @@ class Fake(LibraryBackend):
             files={"settings.json": cell.settings.model_dump_json()},
             env={"FAKE_ATTEMPT": str(place.attempt_dir)},
             entry=None if program else "backends.fake.entry:train",
+            bring_up="ranks" if program and cell.resources.num_nodes > 1 else "program",
         )
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

@@ -8,6 +8,7 @@ The instruction of a cell, words separated by spaces:
     die-always      kills its own process after its first unit, each time
     collapse        ends with a collapsed outcome
     fill            writes until the disk or the limit is full
+    idle            works without ever ending a unit
     hang            writes nothing more after the first unit
     deaf            hangs, and does not listen to signals
 
@@ -67,8 +68,7 @@ def train(cell: Cell, place: AttemptPaths) -> Outcome:
     done = len(units.read_text().splitlines()) if units.exists() else 0
     print(f"starting at unit {done}")
     for step in range(done + 1, cell.settings.num_train_steps + 1):
-        if "slow" in words:
-            time.sleep(0.05)
+        time.sleep(600.0 if "idle" in words else 0.05 if "slow" in words else 0.0)
         _append(units, f"{step} {os.getpid()}\n")
         point = {"step": step, "time": time.time(), "values": {"train/reward_mean": step / 10}}
         _append(place.attempt_dir / "metrics.jsonl", json.dumps(point) + "\n")

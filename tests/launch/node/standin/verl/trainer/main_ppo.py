@@ -23,6 +23,7 @@ class Worker:
             "gpu": os.environ["CUDA_VISIBLE_DEVICES"],
             "secret": os.environ.get("STANDIN_SECRET"),
             "python": sys.executable,
+            "address": ray.util.get_node_ip_address(),
         }
 
     def save(self, folder, size, rank):

@@ -1,0 +1,68 @@
+"""The health of a node's GPUs, asked before a trainer starts, so that a bad GPU is a bad node."""
+
+import os
+import shutil
+import subprocess
+
+_ASK_SECONDS = 60.0
+"""A GPU that has fallen off the bus lets nvidia-smi wait for long, or for ever."""
+_FREE_SHARE = 0.9
+"""With less of its memory free, another process holds a GPU: trainers plan with the whole."""
+_ASKED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
+_UNSAID = frozenset({"N/A", "[N/A]", "[Not Supported]"})
+
+
+def gpu_fault(count: int) -> str:
+    """Return what is wrong with this node's GPUs, of which a run takes `count`; empty if nothing.
+
+    nvidia-smi must be there and answer, and list so many GPUs. Each must have no uncorrectable ECC
+    error since its driver was loaded, and its memory free. Only the GPUs of the job are asked
+    about; those cut by MIG are not.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if "MIG-" in visible:
+        return ""
+    if shutil.which("nvidia-smi") is None:
+        return (
+            f"nvidia-smi is not on PATH, and {count} GPUs are wanted (site.options.gpu_check=false "
+            "where GPUs are not NVIDIA's)"
+        )
+    argv = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits"]
+    argv += [f"--id={visible}"] if visible[:1].isdigit() or visible.startswith("GPU-") else []
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ASK_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"nvidia-smi does not answer ({error})"
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        return f"nvidia-smi ends with code {done.returncode}: {words[-1] if words else ''}"
+    faults = [fault for line in lines if (fault := _fault(line))]
+    if len(lines) < count:
+        faults.append(f"nvidia-smi lists {len(lines)} of the {count} GPUs of this run")
+    return "; ".join(faults)
+
+
+def _fault(line: str) -> str:
+    """Return what is wrong with the GPU of a line of nvidia-smi; empty if nothing is."""
+    index, *values = (word.strip() for word in line.split(","))
+    if len(values) != len(_ASKED) - 1:
+        return f"nvidia-smi says {line.strip()!r}"
+    numbers = []
+    for value in values:
+        if not value.isdigit() and value not in _UNSAID:
+            return f"GPU {index}: nvidia-smi says {value!r}"
+        numbers.append(int(value) if value.isdigit() else None)
+    free, total, errors = numbers
+    if errors:
+        return f"GPU {index} has {errors} uncorrectable ECC errors"
+    if free is not None and total and free < _FREE_SHARE * total:
+        return f"GPU {index} has {free} of {total} MiB free: another process holds the rest"
+    return ""

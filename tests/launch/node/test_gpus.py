@@ -1,0 +1,74 @@
+"""GPUs are looked at before a trainer starts: nvidia-smi is a stand-in, which answers as told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.node.gpus import gpu_fault
+
+WELL = "0, 81153, 81920, 0\n1, 81153, 81920, 0\n"
+Install = Callable[[str], None]
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a shell script in the place of nvidia-smi."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def install(body: str) -> None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+
+    return install
+
+
+def prints(text: str) -> str:
+    return f"cat <<'END'\n{text}END"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (WELL, ""),
+        (WELL.replace("81153", "[N/A]").replace(" 0\n", " [N/A]\n"), ""),
+        (WELL.replace("1, 81153, 81920, 0", "1, 81153, 81920, 3"), "GPU 1 has 3 uncorrectable ECC"),
+        (WELL.replace("0, 81153", "0, 60000"), "GPU 0 has 60000 of 81920 MiB free"),
+        (WELL.replace("1, 81153", "1, [GPU requires reset]"), "GPU 1: nvidia-smi says '[GPU req"),
+        ("0, 81153, 81920, 0\n", "nvidia-smi lists 1 of the 2 GPUs"),
+        ("No devices were found\n", "nvidia-smi says 'No devices were found'"),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_is_a_sentence(
+    nvidia_smi: Install, answer: str, fault: str
+) -> None:
+    nvidia_smi(prints(answer))
+    told = gpu_fault(2)
+    assert told.startswith(fault)
+    assert bool(told) == bool(fault)
+
+
+def test_one_that_is_not_there_fails_or_hangs_is_told(
+    nvidia_smi: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "nvidia-smi is not on PATH" in gpu_fault(2)
+    assert "site.options.gpu_check=false" in gpu_fault(2)
+    nvidia_smi("echo 'Unable to determine the device handle for GPU0000:3B:00.0' >&2; exit 15")
+    assert gpu_fault(2).startswith("nvidia-smi ends with code 15: Unable to determine the device")
+    monkeypatch.setattr("orchestrator.launch.node.gpus._ASK_SECONDS", 0.3)
+    nvidia_smi("exec sleep 30")
+    assert "nvidia-smi does not answer" in gpu_fault(2)
+
+
+def test_only_the_gpus_of_the_job_are_asked_about(
+    nvidia_smi: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_smi(
+        'for word; do case "$word" in --id=2,3) echo "2, 9, 9, 0"; echo "3, 9, 9, 0";; esac; done'
+    )
+    assert "lists 0 of the 2" in gpu_fault(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert gpu_fault(2) == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1f3c")
+    assert gpu_fault(2) == "", "a part of a GPU has no health of its own"

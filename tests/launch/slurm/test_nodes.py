@@ -1,0 +1,199 @@
+"""What a job does on its nodes before the trainer runs: GPUs looked at, containers, addresses.
+
+Apptainer and pyxis are not here. A program stands where orch calls them, writes down how it was
+called, and runs what it was given.
+"""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.node.process_group import own_address
+from orchestrator.records import Cell, LaunchPlan
+from tests.cluster import Cluster
+from tests.launch.kit import make_cell
+from tests.launch.node.kit import has_address
+from tests.launch.node.test_ranks import ended, start
+from tests.launch.slurm.conftest import Site
+
+TELL = """program:
+import os, pathlib
+own = pathlib.Path(f"rank{os.environ.get('ORCH_NODE_RANK', '0')}.{os.environ['SLURMD_NODENAME']}")
+own.write_text(os.getcwd())
+import time
+while len(list(pathlib.Path().glob("rank*"))) < %d: time.sleep(0.1)
+"""
+
+
+def on_gpus(nodes: int = 1, seed: int = 0) -> Cell:
+    resources = {"num_nodes": nodes, "gpus_per_node": 4}
+    return make_cell(seed, TELL % nodes, resources=resources)
+
+
+def ranks(site: Site, cell: Cell) -> dict[str, str]:
+    """Node of each rank, from what the program wrote into its folder."""
+    plan = site.folder.cell(cell).path / "plan"
+    return dict(path.name.split(".") for path in plan.glob("rank*"))
+
+
+def test_a_bad_gpu_is_a_bad_node_and_the_cell_goes_elsewhere(site: Site) -> None:
+    """On the first node of a job, and on its second, which is asked by its own agent."""
+    site.cluster.spoil("a100-0", "0, 81153, 81920, 7\n1, 1, 81920, 0\n")
+    alone = on_gpus()
+    site.set(gres="gpu:a100:4", memory_gib=0.2, exclude="a100-[2-3]", retries={"node": 1})
+    site.start(alone)
+    seen = site.wait(alone)[alone.id]
+    assert seen.state == "succeeded", site.words(alone)
+    first, _second = site.attempts(alone)
+    record = first.read_exit()
+    assert record is not None
+    assert (record.failure, record.host) == ("node", "a100-0")
+    assert record.message.startswith("node a100-0: GPU 0 has 7 uncorrectable ECC errors; GPU 1 has")
+    assert ranks(site, alone) == {"rank0": "a100-1"}
+
+    site.cluster.spoil("a100-0", "0, 9, 9, 0\n1, 9, 9, 0\n2, 9, 9, 0\n3, 9, 9, 0\n")
+    site.cluster.spoil("a100-1", "0, 81153, 81920, 0\n")
+    both = on_gpus(2, seed=1)
+    site.set(exclude="a100-3")
+    site.start(both)
+    seen = site.wait(both)[both.id]
+    assert seen.state == "succeeded", site.words(both)
+    record = site.attempts(both)[0].read_exit()
+    assert record is not None
+    assert (record.failure, record.host) == ("node", "a100-1"), record
+    assert "node a100-1: nvidia-smi lists 1 of the 4 GPUs of this run" in record.message
+    assert set(ranks(site, both).values()) >= {"a100-0", "a100-2"}
+
+
+APPTAINER = """#!/bin/bash
+printf '%s\\n' "$@" > "{calls}.$SLURMD_NODENAME"
+while [ "$1" != /images/fake.sif ]; do [ "$1" = --pwd ] && cd "$2"; shift; done
+shift; exec "$@"
+"""
+PYXIS = """#!/bin/bash
+# pyxis adds the options --container-* to srun and takes them away from the command
+plain=()
+for word; do case "$word" in
+    --container-workdir=*) cd "${{word#*=}}" && echo "$word" >> "{calls}.$$";;
+    --container-*) echo "$word" >> "{calls}.$$";;
+    *) plain+=("$word");;
+esac; done
+exec {srun} "${{plain[@]}}"
+"""
+
+
+def stand_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> Callable[[], list[list[str]]]:
+    """Put a script before a program. Return what reads the words of each call."""
+    place, calls = tmp_path / "stand-ins", tmp_path / "called"
+    place.mkdir()
+    (place / name).write_text(text.format(calls=calls, srun=shutil.which("srun")))
+    (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return lambda: [p.read_text().splitlines() for p in sorted(tmp_path.glob("called.*"))]
+
+
+def test_a_trainer_runs_in_an_apptainer_image(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = stand_in(tmp_path, monkeypatch, "apptainer", APPTAINER)
+    site.folder = type(site.folder)(tmp_path / "a b" / "runs" / "test")
+    image = {"image": "/images/fake.sif", "binds": ["/data", "/host:/inside:ro"]}
+    site.set(gres="gpu:a100:4", environments={"fake": image})
+    cell = on_gpus()
+    site.start(cell)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    (words,) = calls()
+    plan, root = site.folder.cell(cell).path / "plan", site.folder.path
+    assert words[:4] == ["exec", "--nv", "--pwd", str(plan)]
+    bound = [words[n + 1] for n, word in enumerate(words) if word == "--bind"]
+    assert bound == [f"{root}:{root}", "/data:/data", "/host:/inside:ro"]
+    assert (plan / f"rank0.{ranks(site, cell)['rank0']}").read_text() == str(plan)
+    record = json.loads((site.attempts(cell)[0].path / "nodes.json").read_text())
+    assert record["environment"]["image"] == "/images/fake.sif"
+
+
+def test_a_trainer_runs_in_a_container_of_pyxis_on_each_node(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = stand_in(tmp_path, monkeypatch, "srun", PYXIS)
+    site.folder = type(site.folder)(tmp_path / "a b" / "runs" / "test")
+    image = {"image": "nvcr.io#nvidia/pytorch:25.06-py3", "runtime": "pyxis", "binds": ["/data"]}
+    site.set(gres="gpu:a100:4", memory_gib=0.2, environments={"fake": image}, env={"MINE": "x"})
+    cell = on_gpus(2)
+    site.start(cell)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    seen, root = ranks(site, cell), site.folder.path
+    assert seen.keys() == {"rank0", "rank1"}
+    assert seen["rank0"] != seen["rank1"], "each container is a step on its own node"
+    plan = site.folder.cell(cell).path / "plan"
+    first, second = calls()
+    for words in (first, second):
+        assert words[0] == "--container-image=nvcr.io#nvidia/pytorch:25.06-py3"
+        assert f"--container-workdir={plan}" in words
+        assert f"--container-mounts={root}:{root},/data:/data" in words
+        (env,) = (word for word in words if word.startswith("--container-env="))
+        assert {"FAKE_ATTEMPT", "MINE", "ORCH_NODE_RANK"} <= set(env.partition("=")[2].split(","))
+
+
+def test_a_folder_that_an_image_cannot_be_given_is_refused(site: Site, tmp_path: Path) -> None:
+    site.folder = type(site.folder)(tmp_path / "a,b" / "runs" / "test")
+    site.set(environments={"fake": {"image": "/images/fake.sif"}}, gpu_check=False)
+    cell = make_cell(0, TELL % 1)
+    site.start(cell)
+    seen = site.wait(cell)[cell.id]
+    assert seen.exit is not None
+    assert seen.exit.failure == "config"
+    assert "choose another site.runs_dir" in seen.exit.message
+
+
+STANDS_FOR_RAY = f"""#!{sys.executable}
+import os, pathlib, socket, sys, time
+options = dict(word.partition("=")[::2] for word in sys.argv[2:])
+seen = pathlib.Path(os.environ["SEEN"], "ray." + os.environ["SLURMD_NODENAME"])
+seen.write_text(chr(10).join(sys.argv))
+if "--head" in options:
+    server = socket.create_server((options["--node-ip-address"], int(options["--port"])))
+time.sleep(300)
+"""
+
+
+def test_each_node_of_a_ray_cluster_has_its_address_on_the_interface(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    interface = next((n for _, n in socket.if_nameindex() if has_address(n)), "lo")
+    programs = tmp_path / "env" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "ray").write_text(STANDS_FOR_RAY)
+    # the driver leaves at once; whoever asks if Ray counts all GPUs waits for both nodes
+    asked = 'while [ "$(ls "$SEEN"/ray.* | wc -l)" -lt 2 ]; do sleep 0.2; done; echo "$4 $5"'
+    (programs / "python").write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then {asked}; fi\n')
+    for path in programs.iterdir():
+        path.chmod(0o755)
+    cell = on_gpus(2)
+    plan = LaunchPlan(
+        cell_id=cell.id, backend="fake", version="1", bring_up="ray", argv=("python", "driver")
+    )
+    attempt = start(
+        cluster,
+        tmp_path / "x",
+        cell,
+        plan,
+        environments={"fake": {"venv": str(programs.parent)}},
+        network_interface=interface,
+        start_minutes=1,
+        env={"SEEN": str(tmp_path)},
+    )
+    told = ended(attempt)
+    assert told["state"] == "succeeded", told
+    words = [path.read_text().splitlines() for path in tmp_path.glob("ray.*")]
+    assert sorted("--head" in each for each in words) == [False, True]
+    address = f"--node-ip-address={own_address(interface, None)}"
+    assert all(address in each for each in words), words

@@ -1,0 +1,81 @@
+"""A folder that others share: their jobs, another cluster's jobs, and taking over."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.slurm import poll, submissions, submit
+from orchestrator.records import Cell
+from tests.launch.slurm.conftest import Site
+from tests.launch.slurm.test_unchecked import stand_in
+
+Many = Callable[..., list[Cell]]
+
+
+@pytest.fixture
+def hidden(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets the ledger name another submitter or cluster, and SLURM list nothing (PrivateData)."""
+
+    def hide(old: str, new: str) -> None:
+        text = site.folder.ledger.read_text()
+        assert old in text
+        site.folder.ledger.write_text(text.replace(old, new))
+        for program in ("squeue", "sacct"):
+            stand_in(tmp_path, monkeypatch, program, "exit 0")
+        monkeypatch.setattr(poll, "_YOUNG_SECONDS", 0.0)
+        poll.forget()
+
+    return hide
+
+
+def test_cells_of_another_user_are_taken_over_and_go_on(
+    site: Site, many: Many, hidden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other's job, which nobody here can see or cancel, is fenced, and does no unit twice."""
+    (cell,) = many(1, "slow", 300)
+    (first,) = site.start(cell).jobs
+    site.until_units(cell, 5)
+    path = os.environ["PATH"]
+    mine = f'"user": "{submissions.user_name()}", "uid": {os.geteuid()}'
+    hidden(mine, '"user": "ada", "uid": 4242')
+    seen = site.look(cell)
+    assert seen.state == "unknown"
+    assert seen.fault.startswith(f"submitted by ada as job {first}, not visible to you")
+    assert "orch run --take-over" in seen.fault
+    assert site.submit(cell).cells == (), "never submitted again by itself"
+    taken = submit.submit([cell], site.folder, site.options, take_over=True)
+    assert taken.cells == (cell,)
+    monkeypatch.setenv("PATH", path)  # ours are visible
+    deadline = time.monotonic() + 60
+    while first in site.cluster.run("squeue", "-h", "-o", "%F").split():
+        assert time.monotonic() < deadline, "the first attempt was not fenced"
+        time.sleep(0.3)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    _old, new = site.attempts(cell)
+    assert new.read_order()["submission"] in {
+        sent.id for sent in submissions.read(site.folder).values() if sent.job == taken.jobs[0]
+    }
+    units = site.folder.cell(cell).checkpoints / "units"
+    steps = [int(line.split()[0]) for line in units.read_text().splitlines()]
+    assert steps == list(range(1, 301)), "the second went on where the first was ended"
+
+
+def test_jobs_of_another_cluster_are_not_called_lost(
+    site: Site, many: Many, hidden: Callable[..., None]
+) -> None:
+    site.set(extra=["--hold"])
+    cells = many(2)
+    (job,) = site.submit(*cells).jobs
+    hidden('"cluster": "orch"', '"cluster": "juelich"')
+    seen = [site.look(cell) for cell in cells]
+    assert [each.state for each in seen] == ["unknown"] * 2
+    assert seen[0].fault == (
+        f"submitted on the cluster juelich as job {job}, and this is orch: look from a login node "
+        "of that one"
+    )
+    assert site.submit(*cells).cells == ()
+    taken = submit.submit(cells, site.folder, site.options, take_over=True)
+    assert taken.cells == (), "they are this user's own, where they were sent"

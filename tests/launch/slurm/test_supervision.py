@@ -1,0 +1,78 @@
+"""Jobs are watched from outside: a worker that is frozen, and one that never gets anywhere."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.files import read_json
+from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm.submit import end_frozen
+from orchestrator.records import Cell
+from orchestrator.runs.plan import plan
+from tests.launch.slurm.conftest import Site
+
+Many = Callable[..., list[Cell]]
+
+
+def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file server that does not answer freezes the worker's own watch with it."""
+    (cell,) = many(1, "slow", 100)
+    site.start(cell)
+    site.until_units(cell, 3)
+    job = read_json(site.attempts(cell)[0].job)
+    assert job is not None
+    os.kill(int(job["pid"]), signal.SIGSTOP)
+    monkeypatch.setattr(poll, "FROZEN_SECONDS", 15.0)
+    deadline = time.monotonic() + 60
+    while not (seen := site.look(cell)).fault:
+        assert seen.state == "running"
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    (row,) = plan([cell], site.folder).rows
+    assert row.state == "running", "by SLURM it is"
+    assert row.detail.startswith(f"frozen: no heartbeat from {job['host']} for 0 min, while SLURM")
+
+    def end_and_let_it_wake(*given: Any) -> list[str]:
+        """scancel wakes the worker, which is told to stop and must not write over the record."""
+        sentences = end_frozen(*given)
+        while site.cluster.run("squeue", "-h"):
+            assert time.monotonic() < deadline + 60
+            time.sleep(0.2)
+        return sentences
+
+    monkeypatch.setattr("orchestrator.runs.wait.end_frozen", end_and_let_it_wake)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    first, second = (attempt.read_exit() for attempt in site.attempts(cell))
+    assert first is not None
+    assert second is not None
+    assert (first.state, first.failure, first.host) == ("failed", "hung", job["host"])
+    assert second.host != first.host, "the node is avoided"
+    assert any("its job is ended" in sentence for sentence in site.told)
+    assert site.units(cell) == 100, "no unit of work was done twice or left out"
+
+
+def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site, many: Many) -> None:
+    """SLURM tells it to stop, as before a time limit, and it is put back into the queue: twice."""
+    (cell,) = many(1, "idle")
+    site.set(time_limit_hours=0.2, signal_seconds=30, max_requeues=20)
+    site.start(cell)
+    for number in (1, 2, 3):
+        deadline = time.monotonic() + 60
+        while len(site.attempts(cell)) < number or not site.attempts(cell)[-1].job.exists():
+            assert time.monotonic() < deadline, site.words(cell)
+            time.sleep(0.2)
+        time.sleep(0.5)
+        site.cluster.run("scancel", "--batch", "--signal=USR1", site.job(cell))
+    seen = site.until(cell, "failed", 30)
+    assert seen.exit is not None
+    assert seen.exit.failure == "no_progress", seen
+    assert "stopped 3 times (preempted) without a checkpoint newer than step 0" in seen.exit.message
+    assert "cadence.checkpoint_every_steps" in seen.exit.message
+    assert len(site.attempts(cell)) == 3
+    assert site.start(cell).cells == (), "it would happen again"
