@@ -8,6 +8,7 @@ held-out ones.
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault
 
 TRAIN_SEED, VALIDATION_SEED, EVALUATION_SEED = 0, 1_000_000_000, 2_000_000_000
@@ -34,14 +35,14 @@ class Problem(NamedTuple):
 def problems(count: int, seed: int, without: Collection[Problem] = ()) -> list[Problem]:
     """`count` different problems, none of them among `without` (in any order of its numbers)."""
     taken = {_unordered(problem) for problem in without}
-    found: list[Problem] = []
+    generated: list[Problem] = []
     for problem in _drawn(seed):
-        if len(found) == count:
+        if len(generated) == count:
             break
         if _unordered(problem) not in taken:
             taken.add(_unordered(problem))
-            found.append(problem)
-    return found
+            generated.append(problem)
+    return generated
 
 
 def _unordered(problem: Problem) -> tuple[tuple[int, ...], int]:
@@ -54,11 +55,11 @@ def _drawn(seed: int) -> Iterator[Problem]:
     except ImportError as error:
         raise EnvironmentFault(
             "Countdown problems are made by reasoning-gym, which is not installed: "
-            "pip install 'orch-rl[data]', or put a file of problems where data.path says"
+            f"{install_line('data')}, or put a file of problems where data.path says"
         ) from error
-    made = CountdownDataset(CountdownConfig(seed=seed, size=1_000_000_000))
+    dataset = CountdownDataset(CountdownConfig(seed=seed, size=1_000_000_000))
     index = 0
     while True:
-        facts = made[index]["metadata"]
+        facts = dataset[index]["metadata"]
         yield Problem(tuple(facts["numbers"]), facts["target"])
         index += 1

@@ -3,6 +3,7 @@
 A format's folder appears whole or not at all; about.json keeps the size and the hash of each file.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.data.recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault
@@ -53,23 +55,23 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
     wanted = [name for name in formats if _fault(folder, about, name, by_hash=True)]
     if about and not wanted:
         return _made(folder, about, formats, fresh=False)
-    found = rows(data, [Path.cwd(), directory])
-    if about and about["content"] != found.digest:
+    prompts = rows(data, [Path.cwd(), directory])
+    if about and about["content"] != prompts.digest:
         raise EnvironmentFault(
-            f"{found.origin} is not what {folder} was prepared from (content "
-            f"{about['content'][:12]}, now {found.digest[:12]}). If no cell of yours has trained "
+            f"{prompts.origin} is not what {folder} was prepared from (content "
+            f"{about['content'][:12]}, now {prompts.digest[:12]}). If no cell of yours has trained "
             "on it, remove that folder and prepare again; else give the data another name"
         )
     about = about or {
         "data": data.model_dump(),
-        "origin": found.origin,
-        "content": found.digest,
-        "num_prompts": len(found.train),
-        "num_validation": len(found.validation),
+        "origin": prompts.origin,
+        "content": prompts.digest,
+        "num_prompts": len(prompts.train),
+        "num_validation": len(prompts.validation),
         "formats": {},
     }
     for name in wanted:
-        about["formats"][name] = _write(folder, name, data, found)
+        about["formats"][name] = _write(folder, name, data, prompts)
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return _made(folder, about, formats, fresh=True)
 
@@ -85,18 +87,20 @@ def _made(folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fre
     )
 
 
-def _write(folder: Path, name: str, data: Data, found: PromptRows) -> dict[str, dict[str, object]]:
+def _write(
+    folder: Path, name: str, data: Data, prompts: PromptRows
+) -> dict[str, dict[str, object]]:
     nascent = folder / f".new-{name}-{os.getpid()}"
     shutil.rmtree(nascent, ignore_errors=True)
     nascent.mkdir(parents=True)
-    for file, part in zip(FORMATS[name], (found.train, found.validation), strict=True):
+    for file, part in zip(FORMATS[name], (prompts.train, prompts.validation), strict=True):
         split = file.partition(".")[0]
-        made = [_row(name, data, row, split, index) for index, row in enumerate(part)]
-        _save(nascent / file, made)
-    whole = {file: _facts(nascent / file) for file in FORMATS[name]}
+        lines = [_row(name, data, row, split, index) for index, row in enumerate(part)]
+        _save(nascent / file, lines)
+    facts = {file: _facts(nascent / file) for file in FORMATS[name]}
     shutil.rmtree(folder / name, ignore_errors=True)
     nascent.replace(folder / name)
-    return whole
+    return facts
 
 
 def _row(name: str, data: Data, row: PromptRow, split: str, index: int) -> dict[str, object]:
@@ -115,16 +119,16 @@ def _row(name: str, data: Data, row: PromptRow, split: str, index: int) -> dict[
     }
 
 
-def _save(file: Path, made: list[dict[str, object]]) -> None:
+def _save(file: Path, lines: list[dict[str, object]]) -> None:
     if file.suffix == ".jsonl":
         file.write_text(
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8"
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines), encoding="utf-8"
         )
         return
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    pq.write_table(pa.Table.from_pylist(made), file)
+    pq.write_table(pa.Table.from_pylist(lines), file)
 
 
 def _facts(file: Path) -> dict[str, object]:
@@ -134,15 +138,15 @@ def _facts(file: Path) -> dict[str, object]:
 
 def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) -> str | None:
     """Return a sentence on what is wrong with one format of a data set; None if it is whole."""
-    told = about.get("formats", {}).get(name)
-    if told is None:
+    recorded = about.get("formats", {}).get(name)
+    if recorded is None:
         return f"{folder / name} is missing"
-    for file, facts in told.items():
+    for file, facts in recorded.items():
         path = folder / name / file
         if not path.exists():
             return f"{path} is missing"
-        seen = _facts(path) if by_hash else {"bytes": path.stat().st_size}
-        if any(seen[what] != facts[what] for what in seen):
+        actual = _facts(path) if by_hash else {"bytes": path.stat().st_size}
+        if any(actual[what] != facts[what] for what in actual):
             return f"{path} is not the file that was prepared"
     return None
 
@@ -154,6 +158,21 @@ def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
     """
     recipe = of_plan(plan.files)
     return None if recipe is None else _missing(recipe, directory or data_dir(), by_hash=False)
+
+
+def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
+    """Prepare the prompts that a plan reads, if they ship with a backend and are missing.
+
+    They need no network. Prompts of other origins are left to `orch data prepare`.
+    """
+    recipe, directory = of_plan(plan.files), directory or data_dir()
+    if recipe is None or not _missing(recipe, directory, by_hash=False):
+        return
+    if recipe.data.path.partition(":")[0] in plugins.names():
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / f".{recipe.prepared}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            prepare(recipe.data, [recipe.format], directory)
 
 
 def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:

@@ -7,7 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.data import generate
+from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault, Fault, SpecError
 from orchestrator.scoring.math_answers import extract
 from orchestrator.settings import Data
@@ -47,6 +49,9 @@ def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
     Raise SpecError with every difference from what is declared or known of the data set, and
     EnvironmentFault if the data set cannot be read.
     """
+    if (shipped := plugins.shipped_prompts(data.path, data.num_prompts)) is not None:
+        train, held_out = ([PromptRow(*pair) for pair in part] for part in shipped)
+        return _checked(data, PromptRows(train, held_out, data.path))
     if Path(data.path).suffix not in KINDS:
         return _checked(data, _from_hub(data))
     file = next((root / data.path for root in roots if (root / data.path).exists()), None)
@@ -71,17 +76,17 @@ def _generated(data: Data) -> PromptRows:
     train = generate.problems(count, generate.TRAIN_SEED)
     held_out = generate.problems(generate.NUM_VALIDATION, generate.VALIDATION_SEED, without=train)
 
-    def told(problems: Sequence[generate.Problem]) -> list[PromptRow]:
+    def rows_of(problems: Sequence[generate.Problem]) -> list[PromptRow]:
         return [
             PromptRow(p.question, json.dumps({"numbers": list(p.numbers), "target": p.target}))
             for p in problems
         ]
 
-    return PromptRows(told(train), told(held_out), "reasoning-gym's generator")
+    return PromptRows(rows_of(train), rows_of(held_out), "reasoning-gym's generator")
 
 
 def _from_file(data: Data, file: Path) -> PromptRows:
-    beside = next(
+    neighbour = next(
         (
             file.with_name(name + file.suffix)
             for name in ("validation", "test")
@@ -89,7 +94,7 @@ def _from_file(data: Data, file: Path) -> PromptRows:
         ),
         None,
     )
-    if beside is None:
+    if neighbour is None:
         raise SpecError(
             str(file),
             [
@@ -100,7 +105,7 @@ def _from_file(data: Data, file: Path) -> PromptRows:
                 )
             ],
         )
-    return PromptRows(_read(data, file), _read(data, beside), str(file))
+    return PromptRows(_read(data, file), _read(data, neighbour), str(file))
 
 
 def _read(data: Data, file: Path) -> list[PromptRow]:
@@ -166,8 +171,7 @@ def _datasets() -> Any:
         import datasets
     except ImportError as error:
         raise EnvironmentFault(
-            "data sets are read with `datasets`, which is not installed: "
-            "pip install 'orch-rl[data]'"
+            f"data sets are read with `datasets`, which is not installed: {install_line('data')}"
         ) from error
     datasets.disable_progress_bars()
     return datasets
@@ -181,8 +185,8 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
         answer = "numbers"
     missing = [
         " or ".join(wanted)
-        for wanted, found in ((QUESTION, question), (ANSWER, answer))
-        if found is None
+        for wanted, column in ((QUESTION, question), (ANSWER, answer))
+        if column is None
     ]
     if missing or question is None or answer is None:
         raise SpecError(
@@ -192,7 +196,7 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
                 for what in missing
             ],
         )
-    made, faults = [], []
+    prompts, faults = [], []
     for number, row in enumerate(loaded):
         value = {k: row[k] for k in ("numbers", "target")} if answer == "numbers" else row[answer]
         label = LABELS[data.reward](value)
@@ -207,11 +211,11 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
                 )
             )
         else:
-            made.append(PromptRow(row[question].strip(), label))
+            prompts.append(PromptRow(row[question].strip(), label))
     if faults:
         more = [Fault(f"... and {len(faults) - 5} more rows")] if len(faults) > 5 else []
         raise SpecError(where, faults[:5] + more)
-    return made
+    return prompts
 
 
 def _math(value: object) -> str | None:
@@ -236,8 +240,8 @@ def _countdown(value: object) -> str | None:
     if not isinstance(value, Mapping):
         return None
     numbers, target = value.get("numbers"), value.get("target")
-    whole = isinstance(numbers, Sequence) and all(type(n) is int for n in numbers)
-    if not numbers or not whole or type(target) is not int:
+    integers = isinstance(numbers, Sequence) and all(type(n) is int for n in numbers)
+    if not numbers or not integers or type(target) is not int:
         return None
     return json.dumps({"numbers": list(numbers), "target": target})
 
@@ -249,16 +253,16 @@ def _exact(value: object) -> str | None:
 LABELS = {"math_boxed": _math, "countdown": _countdown, "exact": _exact}
 
 
-def _checked(data: Data, found: PromptRows) -> PromptRows:
+def _checked(data: Data, prompts: PromptRows) -> PromptRows:
     faults = [
-        Fault(f"{found.origin} has no prompts in split {name}", "$.data.path")
-        for name, part in (("train", found.train), ("validation", found.validation))
+        Fault(f"{prompts.origin} has no prompts in split {name}", "$.data.path")
+        for name, part in (("train", prompts.train), ("validation", prompts.validation))
         if not part
     ]
-    if data.num_prompts is not None and len(found.train) != data.num_prompts:
+    if data.num_prompts is not None and len(prompts.train) != data.num_prompts:
         faults.append(
             Fault(
-                f"{found.origin} has {len(found.train)} prompts in split {data.split}, and the "
+                f"{prompts.origin} has {len(prompts.train)} prompts in split {data.split}, and the "
                 f"spec "
                 f"says {data.num_prompts}: correct data.num_prompts, or find out what changed",
                 "$.data.num_prompts",
@@ -266,7 +270,7 @@ def _checked(data: Data, found: PromptRows) -> PromptRows:
         )
     if faults:
         raise SpecError(data.name, faults)
-    return found
+    return prompts
 
 
 def _first_line(error: Exception) -> str:

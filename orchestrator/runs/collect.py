@@ -1,13 +1,13 @@
 """Read run directories into Records. Write nothing; one broken file costs only itself."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
 from orchestrator.library.protocol import Backend
-from orchestrator.metrics.points import compact
+from orchestrator.metrics.points import checked, compact
 from orchestrator.records import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import read_state
@@ -100,11 +100,15 @@ def _points(
     faults: list[str],
 ) -> list[MetricPoint]:
     points: list[MetricPoint] = []
+    num_read, foreign = 0, list[str]()
     try:
-        for point in backend.read_metrics(attempt.path):
-            if not isinstance(point.step, int) or not isinstance(point.values, Mapping):
-                raise TypeError("a step is a whole number and values are a mapping")
-            points.append(point)
+        for read in backend.read_metrics(attempt.path):
+            num_read += 1
+            point, sentence = checked(read)
+            if point is not None:
+                points.append(point)
+            if sentence:
+                foreign.append(sentence)
     except LogFault as fault:
         faults.append(str(fault))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -114,17 +118,25 @@ def _points(
         )
     else:
         if state != "running":  # its last line may just be being written
-            faults.extend(_lost_lines(attempt.metrics, len(points)))
+            faults.extend(_lost_lines(attempt.metrics, num_read))
         if not points and ended is not None and ended.state == "succeeded":
             faults.append(
                 f"{attempt.path} ended well, and there is no metric in it where backend "
                 f"'{backend.name}' looks for its log"
             )
+    if foreign:
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        faults.append(
+            f"the log of {attempt.path}: {foreign[0]}{more}; they are left out, the rest is kept"
+        )
     return points
 
 
 def _lost_lines(path: Path, num_points: int) -> list[str]:
-    """Return sentences about lines that gave no point; parse only a file with such lines."""
+    """Return sentences about lines that gave no point; parse only a file with such lines.
+
+    num_points: the points that the backend read in it.
+    """
     faults: list[str] = []
     try:
         with telling(path):

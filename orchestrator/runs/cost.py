@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
-from orchestrator.records import Cell
+from orchestrator.records import ENDED, Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.watch import latest_metrics
@@ -57,6 +57,16 @@ class Cost(NamedTuple):
     basis: Basis = "model"
     low: float = 0.0
     high: float = 0.0
+
+    def scaled(self, share: float) -> "Cost":
+        """Return the cost of a share of the cell."""
+        return Cost(
+            self.gpu_hours * share,
+            self.cpu_seconds * share,
+            self.basis,
+            self.low * share,
+            self.high * share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,11 @@ def gpu_hours(cell: Cell, measured: Measured | None = None) -> float:
 
 def bill(cells: Iterable[Cell], measured: Measured | None = None) -> Bill:
     """Return the cost of these cells together."""
-    costs = [cost(cell, measured) for cell in cells]
+    return _sum_of(cost(cell, measured) for cell in cells)
+
+
+def _sum_of(prices: Iterable[Cost]) -> Bill:
+    costs = list(prices)
     counts: dict[Basis, int] = {}
     for priced in costs:
         counts[priced.basis] = counts.get(priced.basis, 0) + 1
@@ -175,9 +189,66 @@ def num_parameters(cell: Cell) -> float | None:
     None if neither has it.
     """
     for text in (cell.settings.model.path, cell.settings.model.name):
-        if found := _SIZE.search(text):
-            return float(found[1]) * 1e9
+        if match := _SIZE.search(text):
+            return float(match[1]) * 1e9
     return None
+
+
+def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
+    """Return the CPU seconds of all attempts of these cells.
+
+    An attempt without an exit record counts until its last heartbeat, as one core.
+    """
+    used = 0.0
+    for row in rows:
+        if row.cell is None or _has_not_begun(row):
+            continue
+        if row.attempts == 1 and row.exit is not None and row.exit.state in ENDED:
+            used += row.exit.cpu_seconds  # it is known: nothing is opened
+        else:
+            used += sum(map(_cpu_seconds, row.directory.attempts()))
+    return used
+
+
+def _has_not_begun(row: PlanRow) -> bool:
+    """Return True if no attempt of the cell can have begun, by its state alone."""
+    waits = row.state in ("planned", "submitted", "pending")
+    return waits and row.attempts <= 1 and row.exit is None
+
+
+def _cpu_seconds(attempt: AttemptDir) -> float:
+    ended = attempt.read_exit()
+    return ended.cpu_seconds if ended is not None else _seconds_alive(attempt)
+
+
+def _seconds_alive(attempt: AttemptDir) -> float:
+    """Return the seconds from an attempt's start to its last sign of life; 0 if it has not begun.
+
+    A worker on this machine has no heartbeat: its metrics are its sign of life.
+    """
+    job = read_json(attempt.job) or {}
+    times = []
+    for sign in (attempt.heartbeat, attempt.metrics):
+        with suppress(FileNotFoundError):
+            times.append(sign.stat().st_mtime)
+    last = max(times, default=0.0)
+    return max(0.0, last - float(job.get("started", last)))
+
+
+def remaining_bill(rows: Iterable[PlanRow], measured: Measured | None = None) -> Bill:
+    """Return the cost of these cells from the train steps they have reached to their end."""
+    return _sum_of(
+        cost(row.cell, measured).scaled(
+            1.0 if _has_not_begun(row) else _share_left(row.cell, row.directory)
+        )
+        for row in rows
+        if row.cell is not None
+    )
+
+
+def _share_left(cell: Cell, directory: CellDir) -> float:
+    step = max((latest_metrics(a.path).step for a in directory.attempts()), default=0)
+    return max(0.0, 1 - step / cell.settings.num_train_steps)
 
 
 def _told(value: float) -> str:
@@ -267,9 +338,7 @@ def remaining_gpu_hours(cell: Cell, directory: CellDir, measured: Measured | Non
 
     NaN if its size is unknown.
     """
-    whole = gpu_hours(cell, measured)
-    step = max((latest_metrics(a.path).step for a in directory.attempts()), default=0)
-    return whole * max(0.0, 1 - step / cell.settings.num_train_steps)
+    return gpu_hours(cell, measured) * _share_left(cell, directory)
 
 
 def afford(
@@ -314,11 +383,11 @@ def afford(
             tuple(paid), (), f"budget of {budget:g} GPU-hours: {known}, {room:.3g} left"
         )
     wants = "an unknown number of" if math.isnan(sum(more)) else f"{sum(more):.3g}"
-    told = (
+    sentence = (
         f"the budget of {budget:g} GPU-hours is reached: {known}; {_cells(len(unpaid))} left, "
         f"which want{'s' if len(unpaid) == 1 else ''} {wants} GPU-hours more"
     )
-    return Afforded(tuple(paid), tuple(unpaid), told)
+    return Afforded(tuple(paid), tuple(unpaid), sentence)
 
 
 def _sum(hours: Iterable[float]) -> float:
@@ -338,9 +407,4 @@ def _hours(attempt: AttemptDir, cell: Cell) -> float:
     ended = attempt.read_exit()
     if ended is not None:
         return ended.gpu_hours
-    job = read_json(attempt.job) or {}
-    try:
-        last = attempt.heartbeat.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-    return max(0.0, last - float(job.get("started", last))) * _gpus(cell) / 3600
+    return _seconds_alive(attempt) * _gpus(cell) / 3600

@@ -32,6 +32,7 @@ from orchestrator.launch.slurm.task import (
     end_process,
     exit_code_of,
     read_task,
+    refuse_copies,
 )
 from orchestrator.records import Record, Spec
 from orchestrator.runs.collect import collect
@@ -44,7 +45,7 @@ def main() -> int:
     task = read_task()
     if task is None:
         return scheduler.UNSEEN
-    return exit_code_of(lambda: run(task, stop))
+    return exit_code_of(lambda: refuse_copies(task) or run(task, stop))
 
 
 def run(task: ArrayTask, stop: worker.StopSignals) -> int:

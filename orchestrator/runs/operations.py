@@ -6,28 +6,19 @@ has a last attempt whose exit record says so, even if it never started. A cell t
 last attempt that was made and not started.
 """
 
-import os
-import signal
-import socket
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 from shutil import rmtree
 from typing import NamedTuple
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json, remove_tree, write_text
-from orchestrator.launch import processes
-from orchestrator.launch.processes import GRACE_SECONDS
+from orchestrator.files import remove_tree
+from orchestrator.launch.local import cancel_cell
 from orchestrator.launch.slurm import submit
-from orchestrator.records import Cell, ExitRecord
+from orchestrator.records import Cell
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
 from orchestrator.runs.evaluation_jobs import forgive
 from orchestrator.runs.state import read_state
 
-WAIT_SECONDS = 1.5 * GRACE_SECONDS
-DYING_SECONDS = 10.0
-"""How long a killed worker may keep its claim."""
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
 
 
@@ -61,8 +52,8 @@ def cancel(
     return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
 
 
-def _how(seen: CellState) -> str:
-    return "stopped" if seen.state == "running" else "will not start"
+def _how(state: CellState) -> str:
+    return "stopped" if state.state == "running" else "will not start"
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
@@ -94,56 +85,8 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult
 
 
 def _cancel(cell: Cell, folder: RunFolder, why: str) -> OperationResult:
-    cell_dir = folder.cell(cell)
-    cell_dir.make(cell)
-    deadline = time.monotonic() + WAIT_SECONDS
-    asked: set[int] = set()
-    while (claim := cell_dir.take_claim(patience_seconds=0.1)) is None:
-        late = time.monotonic() > deadline
-        pid = _worker(cell_dir)
-        if pid is not None and (late or pid not in asked):
-            asked.add(pid)
-            attempt = cell_dir.attempts()[-1]
-            write_text(attempt.cancel_reason, why)
-            if late and not attempt.exit.exists():
-                # before the kill: without an exit record the launch would start the cell again
-                attempt.write_exit(_cancelled(why))
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
-        gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
-        if late and pid is None and not gone:
-            return OperationResult(
-                cell_dir, False, "it is claimed by a process that cannot be reached here"
-            )
-    with claim:
-        state = read_state(cell_dir, claimed=True).state
-        if state in {"succeeded", "failed", "unknown"}:
-            return OperationResult(cell_dir, False, f"it has {state} already")
-        if state == "cancelled" and not asked:
-            return OperationResult(cell_dir, False, "it was cancelled already")
-        if state != "cancelled":
-            cell_dir.open_attempt().write_exit(_cancelled(why))
-    folder.append("cancel", cell.id)
-    return OperationResult(cell_dir, True, "stopped" if asked else "will not start")
-
-
-def _cancelled(why: str) -> ExitRecord:
-    now = time.time()
-    return ExitRecord(
-        state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
-    )
-
-
-def _worker(cell_dir: CellDir) -> int | None:
-    """Return the process that trains the cell; None if there is none (yet) on this machine."""
-    attempts = cell_dir.attempts()
-    if not attempts or attempts[-1].exit.exists():
-        return None
-    job = read_json(attempts[-1].job) or {}
-    pid, here = job.get("pid"), job.get("host") == socket.gethostname()
-    if not isinstance(pid, int) or not here or processes.birth(pid) != job.get("birth"):
-        return None
-    return pid
+    done, note = cancel_cell(cell, folder, why, read_state)
+    return OperationResult(folder.cell(cell), done, note)
 
 
 def _retry(cell: Cell, folder: RunFolder) -> OperationResult:

@@ -14,8 +14,11 @@ from orchestrator import plugins
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines
 from orchestrator.identity import drift, identity
+from orchestrator.launch.progress import checkpoint_step
+from orchestrator.launch.slurm import poll
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import CellDir, CellState, RunFolder
+from orchestrator.runs.ended import EndedIndex, index_of
 from orchestrator.runs.state import read_state
 
 _NAME = "tune/cells.jsonl"
@@ -118,6 +121,14 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     orch's.
     """
     folder.check()
+    with poll.one_look(folder):
+        index = index_of(folder.path)
+        rows = _plan(cells, folder, index)
+    index.flush()
+    return rows
+
+
+def _plan(cells: Iterable[Cell], folder: RunFolder, index: EndedIndex) -> Plan:
     wanted = {cell.id: cell for cell in cells}
     on_disk = folder.directories()
     known = wanted.keys() | tuned_ids(folder)
@@ -129,10 +140,11 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
         earlier.setdefault(orphan.slug, []).append(orphan)
     rows, replaced = [], {}
     for cell in wanted.values():
+        directory = CellDir(folder.cells_path / on_disk.get(cell.id, cell.directory))
         if cell.id in on_disk:
-            rows.append(_known(cell, folder.cell(cell)))
+            rows.append(_known(cell, directory, index))
             continue
-        row = _unknown(cell, folder.cell(cell), earlier.get(cell.slug, ()))
+        row = _unknown(cell, directory, earlier.get(cell.slug, ()))
         rows.append(row)
         if row.reason == "changed":
             replaced[cell.slug] = cell.id
@@ -140,30 +152,39 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     return Plan(tuple(rows))
 
 
-def _known(cell: Cell, directory: CellDir) -> PlanRow:
-    seen = read_state(directory)
-    reason, detail = _why(cell, directory, seen)
-    return PlanRow(directory, seen.state, reason, cell, detail, (), seen.exit, seen.attempts)
+def _known(cell: Cell, directory: CellDir, index: EndedIndex) -> PlanRow:
+    state = read_state(directory, index=index)
+    reason, detail = _why(cell, directory, state)
+    return PlanRow(directory, state.state, reason, cell, detail, (), state.exit, state.attempts)
 
 
-def _why(cell: Cell, directory: CellDir, seen: CellState) -> tuple[Reason, str]:
-    match seen.state:
+def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]:
+    match state.state:
         case "succeeded":
-            outcome = seen.exit.outcome if seen.exit else None
+            outcome = state.exit.outcome if state.exit else None
             return "unchanged", outcome.kind if outcome else "trained"
         case "failed":
-            ended = seen.exit
+            ended = state.exit
             return "failed", f"{ended.failure}: {ended.message.strip()}" if ended else ""
         case "cancelled":
             return "cancelled", "waits for `orch retry`"
         case "unknown":
-            return "unreadable", seen.fault
+            return "unreadable", state.fault
         case "preempted" | "timed_out":
             return "interrupted", _resumption(cell, directory)
         case "planned":
-            return "new", "to be tried again" if seen.attempts > 1 else ""
+            return "new", "to be tried again" if state.attempts > 1 else ""
         case _:
-            return "running", ""
+            return "running", state.fault or _begun_again(cell, directory, state)
+
+
+def _begun_again(cell: Cell, directory: CellDir, state: CellState) -> str:
+    """Return how often a cell was begun again, and from where; empty if it never was."""
+    if state.attempts < 2:
+        return ""
+    step = checkpoint_step(cell, directory)
+    where = f"its newest checkpoint is of step {step}" if step else "it has no checkpoint yet"
+    return f"attempt {state.attempts}; {where}"
 
 
 def _resumption(cell: Cell, directory: CellDir) -> str:
@@ -195,11 +216,18 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
 
 
 def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
-    seen = read_state(directory)
+    state = read_state(directory)
     newer = replaced.get(directory.slug)
     detail = f"replaced by {newer}" if newer else "no longer in the spec"
     return PlanRow(
-        directory, seen.state, "orphan", None, seen.fault or detail, (), seen.exit, seen.attempts
+        directory,
+        state.state,
+        "orphan",
+        None,
+        state.fault or detail,
+        (),
+        state.exit,
+        state.attempts,
     )
 
 

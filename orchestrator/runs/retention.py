@@ -11,7 +11,8 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.evaluate.scores import Result, Stamp, current, stamp
+from orchestrator.evaluate.checkpoint import Stamp, stamp
+from orchestrator.evaluate.scores import Result, current
 from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
 from orchestrator.files import read_json, remove_tree
 from orchestrator.records import Cell, Checkpoint, EvaluationSpec
@@ -59,12 +60,12 @@ def retention_decisions(
 def _of_cell(
     cell: Cell, directory: CellDir, evaluation: EvaluationSpec, state: str
 ) -> Iterator[RetentionDecision]:
-    found = plugins.load(cell.settings.backend.name).find_checkpoints(directory.checkpoints)
-    results = current(directory) if len(found) > 1 else []
-    for checkpoint in found:
+    checkpoints = plugins.load(cell.settings.backend.name).find_checkpoints(directory.checkpoints)
+    results = current(directory) if len(checkpoints) > 1 else []
+    for checkpoint in checkpoints:
         policy = _policy(directory, checkpoint)
         kept = ""
-        if checkpoint.step == found[-1].step:
+        if checkpoint.step == checkpoints[-1].step:
             kept = "the cell's last"
         elif state in WORKING:
             kept = f"the cell is {state}"
@@ -137,14 +138,14 @@ def _policy(directory: CellDir, checkpoint: Checkpoint) -> Stamp | None:
     """Return the stamp of the files that evaluation reads; None if they were never made."""
     path = checkpoint.path
     if checkpoint.needs_export:
-        made = [
+        decisions = [
             each.parent / "huggingface"
             for each in directory.exports.glob(f"step{checkpoint.step}-*/export.json")
             if (read_json(each) or {}).get("checkpoint") == str(checkpoint.path)
         ]
-        if not made:
+        if not decisions:
             return None
-        path = made[-1]
+        path = decisions[-1]
     try:
         return stamp(path)
     except OrchError:

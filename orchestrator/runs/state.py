@@ -5,19 +5,30 @@ Reading never changes a state.
 
 from collections.abc import Mapping
 
+from orchestrator.launch.progress import is_stuck
+from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm.poll import polled_state
 from orchestrator.records import ENDED, ExitRecord, State
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.runs.ended import EndedIndex, index_of
 from orchestrator.spec.site_options import RETRIES, SlurmOptions
 
 
-def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-    """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim.
+def read_state(
+    cell_dir: CellDir, *, claimed: bool = False, index: EndedIndex | None = None
+) -> CellState:
+    """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim. index:
+    that of its folder, for a caller who looks at many.
 
     The scheduler is asked at most once for all cells of a folder, and only about attempts that were
-    submitted and have no final exit record.
+    submitted and have no final exit record. A cell that has ended is opened once: see runs/ended.
     """
-    return cell_dir.state(claimed=claimed, poll=polled_state)
+    index = index or index_of(cell_dir.path.parents[1])
+    if (ended := index.state_of(cell_dir)) is not None:
+        return ended
+    state = cell_dir.state(claimed=claimed, poll=polled_state)
+    index.note(cell_dir, state)
+    return state
 
 
 def state_of(cell_dir: CellDir) -> tuple[State, ExitRecord | None]:
@@ -32,7 +43,11 @@ def survey(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
     No cell.json is read: 10,000 cells take half a second.
     """
     folder.check()
-    return [(cell_dir, read_state(cell_dir)) for cell_dir in folder.cells()]
+    with poll.one_look(folder):
+        index = index_of(folder.path)
+        states = [(cell_dir, read_state(cell_dir, index=index)) for cell_dir in folder.cells()]
+    index.flush()
+    return states
 
 
 def is_ended(state: State) -> bool:
@@ -55,6 +70,8 @@ def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> boo
     ended = state.exit
     failure = ended.failure if ended is not None else ""
     if state.state in RESUMABLE and failure != "node":
+        if state.attempts > 2 and is_stuck(cell_dir.read_cell(), cell_dir, ended):
+            return False
         return _count(cell_dir, "") <= options.max_requeues
     if state.state == "failed" or failure == "node":
         return _count(cell_dir, failure) <= retry_limit(failure, options)

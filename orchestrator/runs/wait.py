@@ -6,8 +6,15 @@ from typing import NamedTuple
 
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.local import Launched
+from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm.script import ArrayResources, array_resources
-from orchestrator.launch.slurm.submit import Submitted, submit, submit_evaluation
+from orchestrator.launch.slurm.submit import (
+    Submitted,
+    end_frozen,
+    end_waiting_evaluations,
+    submit,
+    submit_evaluation,
+)
 from orchestrator.records import Cell, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
@@ -16,6 +23,8 @@ from orchestrator.runs.state import may_retry, read_state
 from orchestrator.spec.site_options import SlurmOptions
 
 POLL_SECONDS = 2.0
+FULL_SECONDS = 60.0
+"""How long a queue without room is not asked for room again, unless one of these cells ends."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
@@ -28,6 +37,8 @@ class SubmitRequest(NamedTuple):
     evaluate: bool
     tell: Callable[[str], None]
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
+    take_over: bool = False
+    """Submit as well what another user has submitted and this one cannot see."""
     admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
     """Return the ids of those cells, of all that would be submitted, that a budget covers."""
 
@@ -37,9 +48,10 @@ def start(request: SubmitRequest) -> Submitted:
     folder, options = request.folder, request.options
     folder.open()
     busy, wanted = [], []
-    for cell in request.cells:
+    with poll.one_look(folder):
+        states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
+    for cell, seen in states:
         cell_dir = folder.cell(cell)
-        seen = read_state(cell_dir)
         if seen.state in RESUMABLE or seen.state == "failed":
             if may_retry(cell_dir, seen, options):
                 wanted.append((cell, seen))
@@ -48,7 +60,16 @@ def start(request: SubmitRequest) -> Submitted:
         elif seen.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
     paid, unpaid = _admitted(request, wanted)
-    sent = submit([*busy, *paid], folder, options, evaluate=request.evaluate, tell=request.tell)
+    sent = submit(
+        [*busy, *paid],
+        folder,
+        options,
+        evaluate=request.evaluate,
+        take_over=request.take_over,
+        tell=request.tell,
+    )
+    cancelled = [folder.cell(cell).path.name for cell, seen in states if seen.state == "cancelled"]
+    end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent._replace(unpaid=unpaid)
 
@@ -60,14 +81,14 @@ def _admitted(
     may = {cell.id for cell, _ in wanted}
     if request.admit is not None and wanted:
         may &= set(request.admit([cell for cell, _ in wanted]))
-    for cell, seen in wanted:
-        if cell.id in may and seen.state == "failed":
+    for cell, state in wanted:
+        if cell.id in may and state.state == "failed":
             cell_dir = request.folder.cell(cell)
             last = cell_dir.attempts()[-1]
-            if seen.exit is not None and last.read_exit() is None:
-                last.write_exit(seen.exit)  # only the scheduler knew, and it must count as a try
+            if state.exit is not None and last.read_exit() is None:
+                last.write_exit(state.exit)  # only the scheduler knew, and it must count as a try
             cell_dir.new_attempt()
-            request.folder.append("retry", cell.id, why=seen.exit.failure if seen.exit else "")
+            request.folder.append("retry", cell.id, why=state.exit.failure if state.exit else "")
     paid = [cell for cell, _ in wanted if cell.id in may]
     return paid, tuple(cell for cell, _ in wanted if cell.id not in may)
 
@@ -80,11 +101,11 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again = []
-    for cell, seen in looks:
+    for cell, state in looks:
         mine = known.get(request.folder.cell(cell).path.name)
         never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
         repeat = mine is not None and evaluation_jobs.may_repeat(mine, request.options)
-        if seen.state == "succeeded" and (never or repeat):
+        if state.state == "succeeded" and (never or repeat):
             again.append(cell)
     for shape, cells in _by_shape(again).items():
         array = submit_evaluation(cells, request.folder, request.options, request.tell)
@@ -116,16 +137,24 @@ def wait(request: SubmitRequest) -> Launched:
     """
     seen_before: dict[str, str] = {}
     unpaid: set[str] = set()
+    full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
-            looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
+            with poll.one_look(request.folder):
+                looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
             for cell, seen in looks:
                 if seen_before.get(cell.id) != seen.state:
                     unpaid.clear()  # what has ended may have cost less than expected
+                    full_until = 0.0  # and it may have made room
                     _tell_change(request, cell, seen)
                     seen_before[cell.id] = seen.state
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
+            frozen = [(c, seen) for c, seen in looks if seen.state == "running" and seen.fault]
+            if frozen:
+                for sentence in end_frozen(frozen, request.folder):
+                    request.tell(sentence)
+                continue
             states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)
             if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
@@ -134,7 +163,10 @@ def wait(request: SubmitRequest) -> Launched:
                     evaluation_jobs.may_repeat(each, request.options) for each in scores.values()
                 )
             ):
-                unpaid |= {cell.id for cell in start(request).unpaid}
+                if time.monotonic() > full_until:
+                    sent = start(request)
+                    unpaid |= {cell.id for cell in sent.unpaid}
+                    full_until = time.monotonic() + FULL_SECONDS if sent.left else 0.0
             elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
@@ -146,23 +178,23 @@ def num_waiting(scores: Mapping[str, EvaluationState]) -> int:
 
 
 def _goes_again(
-    request: SubmitRequest, cell: Cell, seen: CellState, unpaid: Collection[str]
+    request: SubmitRequest, cell: Cell, state: CellState, unpaid: Collection[str]
 ) -> bool:
-    if cell.id in unpaid or (seen.state not in RESUMABLE and seen.state != "failed"):
+    if cell.id in unpaid or (state.state not in RESUMABLE and state.state != "failed"):
         return False
-    return may_retry(request.folder.cell(cell), seen, request.options)
+    return may_retry(request.folder.cell(cell), state, request.options)
 
 
-def _tell_change(request: SubmitRequest, cell: Cell, seen: CellState) -> None:
+def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
     attempts = request.folder.cell(cell).attempts()
     last = attempts[-1].path if attempts else None
-    if seen.state == "running" and last is not None:
+    if state.state == "running" and last is not None:
         request.on_event(LaunchEvent("started", cell, last))
-    elif seen.state == "failed" and _goes_again(request, cell, seen, ()):
-        why = f"{seen.exit.failure}: {seen.exit.message}".partition("\n")[0] if seen.exit else ""
+    elif state.state == "failed" and _goes_again(request, cell, state, ()):
+        why = f"{state.exit.failure}: {state.exit.message}".partition("\n")[0] if state.exit else ""
         request.tell(f"{cell.slug}: failed ({why}); it is tried again")
-    elif seen.state not in _BUSY | RESUMABLE:
-        request.on_event(LaunchEvent("ended", cell, last, seen.exit))
+    elif state.state not in _BUSY | RESUMABLE:
+        request.on_event(LaunchEvent("ended", cell, last, state.exit))
 
 
 def _pause(request: SubmitRequest, stop: processes.Stop) -> None:

@@ -4,6 +4,7 @@ tails = CurveTails()
 while not (seen := take_snapshot(experiment.cells, experiment.folder, tails)).over: ...
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ from orchestrator import plugins
 from orchestrator.files import read_tail, telling
 from orchestrator.identity import digest
 from orchestrator.launch import LaunchEvent
+from orchestrator.launch.slurm import poll
 from orchestrator.records import Cell, State
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.state import read_state as look_at
@@ -52,8 +54,8 @@ class AttemptCurve:
 
     def values(self) -> list[float]:
         """Return the main metric by step."""
-        found = self.points.get(self.main, {})
-        return [found[step] for step in sorted(found)]
+        by_step = self.points.get(self.main, {})
+        return [by_step[step] for step in sorted(by_step)]
 
     def take(self, step: object, values: object) -> None:
         """Keep the main metrics of one point. Ignore what is not a point."""
@@ -62,7 +64,8 @@ class AttemptCurve:
         self.step = max(self.step, step)
         for name in MAIN_METRICS:
             if isinstance(value := values.get(name), int | float):
-                self.points.setdefault(name, {})[step] = float(value)
+                with contextlib.suppress(OverflowError):  # an integer beyond every float
+                    self.points.setdefault(name, {})[step] = float(value)
 
 
 class CurveTails:
@@ -92,10 +95,10 @@ class CurveTails:
                 return curve
             file.seek(start)
             raw = file.read(end - start)
-        whole, newline, _ = raw.rpartition(b"\n")  # the last line may just be being written
+        complete, newline, _ = raw.rpartition(b"\n")  # the last line may just be being written
         self.bytes_read += len(raw)
-        curve.position = start + len(whole) + len(newline)
-        for line in whole.splitlines():
+        curve.position = start + len(complete) + len(newline)
+        for line in complete.splitlines():
             try:
                 plain = json.loads(line)
                 curve.take(plain["step"], plain["values"])
@@ -184,22 +187,23 @@ def take_snapshot(
     Without `tails` no metrics are read, only the sizes and times of files.
     """
     lines = []
-    for cell in cells:
+    with poll.one_look(folder):
+        states = [(cell, look_at(folder.cell(cell))) for cell in cells]
+    for cell, look in states:
         cell_dir = folder.cell(cell)
-        seen = look_at(cell_dir)
-        attempts = cell_dir.attempts() if seen.attempts else []
-        outcome = seen.exit.outcome if seen.exit else None
+        attempts = cell_dir.attempts() if look.attempts else []
+        outcome = look.exit.outcome if look.exit else None
         curve = AttemptCurve()
         if tails is not None:
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             for attempt in started[-1:]:
-                curve = tails.curve(cell, attempt, moving=seen.state in MOVING)
-        step = cell.settings.num_train_steps if seen.state == "succeeded" else curve.step
-        message = seen.exit.message if seen.exit and seen.state != "succeeded" else seen.fault
+                curve = tails.curve(cell, attempt, moving=look.state in MOVING)
+        step = cell.settings.num_train_steps if look.state == "succeeded" else curve.step
+        message = look.exit.message if look.exit and look.state != "succeeded" else look.fault
         lines.append(
             CellLine(
                 cell,
-                seen.state,
+                look.state,
                 step,
                 tuple(curve.values()),
                 curve.main,
@@ -213,15 +217,15 @@ def take_snapshot(
 
 def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
     """Return sizes and times of the files that a cell's report is made from. Read none of them."""
-    seen: list[object] = [len(attempts)]
+    trace: list[object] = [len(attempts)]
     files = [f for a in attempts[-1:] for f in (a.metrics, a.stdout, a.exit, a.path / "logs")]
     for path in (*files, evaluations):
         try:
-            found = path.stat()
-            seen += [found.st_size, found.st_mtime_ns]
+            stat = path.stat()
+            trace += [stat.st_size, stat.st_mtime_ns]
         except OSError:
-            seen.append(0)
-    return ",".join(map(str, seen))
+            trace.append(0)
+    return ",".join(map(str, trace))
 
 
 class Speed:
@@ -230,24 +234,28 @@ class Speed:
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None
 
-    def seconds_left(self, seen: ProgressSnapshot, now: float) -> float | None:
+    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
         """Return the seconds left; None before a speed is known."""
         if self._began is None:
-            self._began = (now, seen.steps)
-        spent, gained = now - self._began[0], seen.steps - self._began[1]
-        return spent * seen.steps_left / gained if gained > 0 and spent > 2 and seen.live else None
+            self._began = (now, snapshot.steps)
+        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
+        return (
+            spent * snapshot.steps_left / gained
+            if gained > 0 and spent > 2 and snapshot.live
+            else None
+        )
 
 
-def progress_line(seen: ProgressSnapshot) -> str:
+def progress_line(snapshot: ProgressSnapshot) -> str:
     """Return one line such as `3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
-    counts = seen.counts
+    counts = snapshot.counts
     done = counts.pop("succeeded", 0)
-    parts = [f"{done} of {len(seen.lines)} cells done"]
+    parts = [f"{done} of {len(snapshot.lines)} cells done"]
     parts += [f"{count} {state}" for state, count in counts.items()]
-    collapsed = sum(line.outcome == "collapsed" for line in seen.lines)
+    collapsed = sum(line.outcome == "collapsed" for line in snapshot.lines)
     if collapsed:
         parts.append(f"{collapsed} collapsed")
-    return f"{', '.join(parts)}; {seen.steps / max(1, seen.steps_total):.0%} of steps"
+    return f"{', '.join(parts)}; {snapshot.steps / max(1, snapshot.steps_total):.0%} of steps"
 
 
 _HEARTBEAT_SECONDS = 30.0
@@ -287,8 +295,8 @@ class LaunchProgress:
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
             earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
-            found = max(latest_metrics(earlier).step, latest_metrics(event.attempt_dir).step)
-            self._steps_found.setdefault(cell.id, found)
+            step = max(latest_metrics(earlier).step, latest_metrics(event.attempt_dir).step)
+            self._steps_found.setdefault(cell.id, step)
             return ""
         self.running.pop(cell.id, None)
         if event.kind == "lost":
@@ -416,8 +424,9 @@ def latest_metrics(attempt_dir: Path) -> LatestMetrics:
     for line in reversed(read_tail(attempt_dir / "metrics.jsonl", _TAIL_BYTES).splitlines()):
         try:
             point = json.loads(line)
-            return LatestMetrics(int(point["step"]), point["values"].get("train/reward_mean"))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            reward = point["values"].get("train/reward_mean")
+            return LatestMetrics(int(point["step"]), None if reward is None else float(reward))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue  # torn, or not a metric: the line before it is as good
     return LatestMetrics()
 

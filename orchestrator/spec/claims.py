@@ -3,7 +3,7 @@
     claim      = side relation (side | number | "predicted") ["+-" number] {condition}
     side       = metric ["[" choice {"," choice} "]"]
     relation   = ">" | ">=" | "<" | "<=" | "~"
-    condition  = "at" choice {("and" | ",") choice} | "in" "study" (name | list)
+    condition  = "at" choice {("and" | ",") choice} | "in" "study" (name | list) | "over" "items"
     choice     = axis ("=" value | "in" list)
     list       = "[" value {"," value} "]"
 
@@ -11,28 +11,31 @@
 `eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05 in study onpolicy`
 `collapse[kl=k3.reward] > collapse[kl=none] at beta=1`
 
-`collapse` is the share of runs that collapsed; any other metric is a canonical name
+`collapse` is the share of runs that collapsed. `works` is the share of runs that trained to their
+end, did not collapse and were evaluated as the spec asks; a claim on it (`works >= 1`) is counted
+on these very runs and infers nothing about others. Any other metric is a canonical name
 (orchestrator/metrics/names.py). `eval/in_domain/mean` and `eval/out_of_domain/mean` are mean@k over
 the tasks of a domain whatever k ran, and hold at every scale; `mean@32` needs k = 32. An axis is a
 field as `--where` knows it (`kl`, `beta`, `model`, `kl.estimator`, ...). `~` says "equal within the
-margin", `>=` with a margin "not lower by more than the margin". `predicted` is the backend's closed
-form of the same settings.
+margin", `>=` with a margin "not lower by more than the margin". `over items` asks for a verdict on
+the tasks that the items were drawn from, and not on these items alone. `predicted` is the backend's
+closed form of the same settings.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, cast
+from typing import Literal, NoReturn, cast
 
 from orchestrator.errors import did_you_mean
 from orchestrator.metrics.names import METRICS
-from orchestrator.records import Cell
 from orchestrator.spec.expand import Expansion, Pointer, SpecProblem
 from orchestrator.spec.fields import FIELDS, LABELS
 from orchestrator.spec.select import OF_A_CELL, term
 
 Relation = Literal[">", ">=", "<", "<=", "~"]
 COLLAPSE = "collapse"
+WORKS = "works"
 
 _METRIC = re.compile(r"[A-Za-z_][\w./@-]*")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -82,6 +85,8 @@ class Claim:
     at: tuple[AxisCondition, ...] = ()
     studies: tuple[str, ...] = ()
     """Empty: every study."""
+    over_items: bool = False
+    """Judged with the spread between items, so that it speaks of the tasks they were drawn from."""
 
     @property
     def sides(self) -> tuple[ClaimSide, ...]:
@@ -97,9 +102,18 @@ def parse(text: str) -> Claim:
     )
     right = _right(reader)
     margin = _margin(reader, relation)
-    at, studies = _conditions(reader)
+    at, studies, over_items = _conditions(reader)
     _check_collapse(left, right, margin)
-    return Claim(" ".join(text.split()), left, relation, right, margin, at, studies)
+    _check_works(left, relation, right)
+    if over_items and (left.metric in (COLLAPSE, WORKS) or not _same_metric(left, right)):
+        raise ValueError(
+            "`over items` is for a claim that compares one evaluated metric of two sides"
+        )
+    return Claim(" ".join(text.split()), left, relation, right, margin, at, studies, over_items)
+
+
+def _same_metric(left: ClaimSide, right: "ClaimSide | float | str") -> bool:
+    return isinstance(right, ClaimSide) and right.metric == left.metric
 
 
 class _Reader:
@@ -117,27 +131,27 @@ class _Reader:
         """Return what stands here if it matches the pattern or starts with the literal text."""
         if isinstance(pattern, str):
             return pattern if self.text.startswith(pattern, self.at) else None
-        found = pattern.match(self.text, self.at)
-        return found.group() if found else None
+        match = pattern.match(self.text, self.at)
+        return match.group() if match else None
 
     def accept(self, pattern: re.Pattern[str] | str) -> str | None:
-        found = self.peek(pattern)
-        if found is not None:
-            self.at += len(found)
+        match = self.peek(pattern)
+        if match is not None:
+            self.at += len(match)
             self.skip()
-        return found
+        return match
 
     def take(self, pattern: re.Pattern[str] | str, expected: str) -> str:
-        found = self.accept(pattern)
-        return self.fail(expected) if found is None else found
+        match = self.accept(pattern)
+        return self.fail(expected) if match is None else match
 
     def word(self, word: str) -> bool:
         return self.peek(_WORD) == word and self.accept(_WORD) is not None
 
     def fail(self, expected: str) -> NoReturn:
         rest = self.text[self.at : self.at + 24]
-        found = f"'{rest}'" if rest else "the end"
-        raise ValueError(f"expected {expected} at character {self.at + 1}, found {found}")
+        got = f"'{rest}'" if rest else "the end"
+        raise ValueError(f"expected {expected} at character {self.at + 1}, found {got}")
 
 
 def _side(reader: _Reader) -> ClaimSide:
@@ -173,7 +187,8 @@ def _margin(reader: _Reader, relation: Relation) -> float:
     return margin
 
 
-def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, ...]]:
+def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], bool]:
+    over_items = False
     at: list[AxisCondition] = []
     studies: list[str] = []
     while reader.at < len(reader.text):
@@ -185,9 +200,13 @@ def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, 
             if not reader.word("study"):
                 reader.fail("'study' after 'in'")
             studies += _values(reader)
+        elif reader.word("over"):
+            if not reader.word("items"):
+                reader.fail("'items' after 'over'")
+            over_items = True
         else:
-            reader.fail("'at AXIS=VALUE', 'in study NAME' or the end")
-    return tuple(at), tuple(studies)
+            reader.fail("'at AXIS=VALUE', 'in study NAME', 'over items' or the end")
+    return tuple(at), tuple(studies), over_items
 
 
 def _choice(reader: _Reader) -> AxisCondition:
@@ -230,13 +249,25 @@ def _check_collapse(left: ClaimSide, right: "ClaimSide | float | str", margin: f
         )
 
 
+def _check_works(left: ClaimSide, relation: str, right: "ClaimSide | float | str") -> None:
+    if WORKS not in (left.metric, right.metric if isinstance(right, ClaimSide) else ""):
+        return
+    share = isinstance(right, float) and 0 < right <= 1
+    if left.metric != WORKS or relation != ">=" or not share:
+        raise ValueError(
+            f"{WORKS} is the share of runs that trained and were evaluated; say how many are "
+            f"enough: '{WORKS} >= 1', or '{WORKS}[kl=none] >= 0.9'"
+        )
+
+
 def _check_metric(metric: str) -> None:
     parts = metric.split("/")
     evaluated = parts[0] == "eval" and len(parts) == 3 and all(parts)
-    if metric != COLLAPSE and metric not in METRICS and not evaluated:
+    if metric not in (COLLAPSE, WORKS) and metric not in METRICS and not evaluated:
+        known = [COLLAPSE, WORKS, *METRICS]
         raise ValueError(
-            f"no metric is called '{metric}'{did_you_mean(metric, [COLLAPSE, *METRICS])}; a metric "
-            "is collapse, eval/<task>/<metric> or a name of `orchestrator/metrics/names.py`"
+            f"no metric is called '{metric}'{did_you_mean(metric, known)}; a metric "
+            "is collapse, works, eval/<task>/<metric> or a name of `orchestrator/metrics/names.py`"
         )
 
 
@@ -272,16 +303,15 @@ def check_claims(
             for axis in unknown:
                 hint = did_you_mean(axis, [*LABELS, *FIELDS])
                 problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", at))
+            meant = [
+                (w.axis, term(w.axis, "=", w.values))
+                for w in wheres
+                if not (done.problems and w.axis == "seed")  # then there is the first seed alone
+            ]
             some = unknown or any(
-                _is_meant(cell, wheres) and set(claim.studies or studies) & set(cell.studies)
+                all(asked.holds((cell.axes.get(axis, ""),)) for axis, asked in meant)
+                and not set(claim.studies or studies).isdisjoint(cell.studies)
                 for cell in done.cells
             )
             if strict and done.cells and not some:
                 problems.append(SpecProblem(f"claim '{name}': no cell has {side}", at))
-
-
-def _is_meant(cell: Cell, wheres: Sequence[Any]) -> bool:
-    return all(
-        term(where.axis, "=", where.values).holds((cell.axes.get(where.axis, ""),))
-        for where in wheres
-    )

@@ -13,6 +13,7 @@ from orchestrator.spec.expand import Pointer, spelled
 from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.sentences import shown
+from orchestrator.spec.shipped import shipped_folder
 from orchestrator.spec.yaml_file import MAX_DEPTH, MAX_NODES, YamlDocument, read
 
 GROUPS = ("recipe", "model", "data", "site", "evaluation", "sampling", "published")
@@ -39,8 +40,13 @@ class Library:
     """What the command line changed, and how it was written there."""
 
     def names(self, group: str) -> list[str]:
-        """Return the names of a group's entries."""
-        return sorted(path.stem for path in (self.folder / group).glob("*.yaml"))
+        """Return the names of a group's entries: those beside the spec, and shipped ones."""
+        return group_names(self.folder, group)
+
+    def file(self, group: str, name: str) -> Path:
+        """Return the file of an entry; one beside the spec hides a shipped one of its name."""
+        own = self.folder / group / f"{name}.yaml"
+        return own if own.is_file() else shipped_folder() / group / f"{name}.yaml"
 
     def missing(self, group: str, name: str) -> str:
         """Return the sentence for an entry that does not exist; empty if it does."""
@@ -49,8 +55,8 @@ class Library:
         names = self.names(group)
         if name in names:
             return ""
-        there = f"there are: {', '.join(names)}" if names else f"there is no folder {group}/"
-        return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({there})'}"
+        available = f"there are: {', '.join(names)}" if names else f"there is no folder {group}/"
+        return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({available})'}"
 
     def entry(self, group: str, name: str) -> Mapping[str, Any]:
         """Return the plain data of an entry. Raise LookupError with a sentence if there is none."""
@@ -79,7 +85,7 @@ class Library:
         self, group: str, name: str, prefix: Pointer, above: tuple[Path, ...]
     ) -> Iterator[ComposedPart]:
         """Yield an entry and the entries that its `defaults` name, in order of composition."""
-        file = self.folder / group / f"{name}.yaml"
+        file = self.file(group, name)
         document = read(file, self.faults)
         if document is None:
             return
@@ -114,7 +120,7 @@ class Library:
         problem = self.missing(group, name)
         if problem:
             self.faults.append(document.fault(problem, at))
-        elif self.folder / group / f"{name}.yaml" in above:
+        elif self.file(group, name) in above:
             chain = " -> ".join([*(path.stem for path in above), name])
             self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
         else:
@@ -138,6 +144,12 @@ class Library:
                         document.lines[inner],
                     )
         return Fault(message, spelled(pointer))
+
+
+def group_names(folder: Path, group: str) -> list[str]:
+    """Return the names of a config group's entries: in the folder of a spec, and shipped ones."""
+    folders = (folder, shipped_folder())
+    return sorted({path.stem for each in folders for path in (each / group).glob("*.yaml")})
 
 
 def is_name(name: object) -> bool:
@@ -193,7 +205,7 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
-    found = []
+    overrides = []
     for text in texts:
         try:
             read_ = parser.parse_override(text)
@@ -209,8 +221,10 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
             first = str(error).splitlines()[0]
             faults.append(Fault(f"override '{text}' cannot be read: {first}"))
             continue
-        found.append(Override(text, read_.key_or_group, value, read_.is_add(), read_.is_delete()))
-    return found
+        overrides.append(
+            Override(text, read_.key_or_group, value, read_.is_add(), read_.is_delete())
+        )
+    return overrides
 
 
 def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:
@@ -307,13 +321,19 @@ def compose(
         return {}
     try:
         with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
-            config = hydra_compose(config_name=file.stem, overrides=theirs)
+            config = hydra_compose(config_name=file.stem, overrides=[*_search_path(file), *theirs])
         plain = OmegaConf.to_container(config)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, LookupError, TypeError, ValueError) as error:
+        # OmegaConf lets Python's own errors through where a key goes through a list
+        if not isinstance(error, HydraException | OmegaConfBaseException):
+            faults.extend(_unplaced(overrides, data))
+            if not faults:
+                raise
+            return {}
         hint = _hint(overrides, data)
         lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
-        said = lines if not hint else [x for x in lines if not x.startswith("To append")]
-        faults.append(Fault(f"{'; '.join(said)}{hint}"))
+        message = lines if not hint else [x for x in lines if not x.startswith("To append")]
+        faults.append(Fault(f"{'; '.join(message)}{hint}"))
         return {}
     if not isinstance(plain, dict):
         raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
@@ -323,13 +343,42 @@ def compose(
     return composed
 
 
+def _search_path(file: Path) -> list[str]:
+    """Return the override that lets Hydra find shipped config groups too."""
+    shipped = shipped_folder()
+    if file.parent.absolute() == shipped:
+        return []
+    quoted = str(shipped).replace("\\", "\\\\").replace("'", "\\'")
+    return [f"hydra.searchpath=['file://{quoted}']"]
+
+
+def _unplaced(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for each override whose key goes through something that has no keys."""
+    for override in overrides:
+        words = override.key.split(".")
+        for size in range(len(words) - 1, 0, -1):
+            pointer = place(".".join(words[:size]), data)
+            if pointer is None:
+                continue
+            node: Any = data
+            for step in pointer:
+                node = node[step]
+            if not isinstance(node, Mapping):
+                above, rest = ".".join(words[:size]), ".".join(words[size:])
+                yield Fault(
+                    f"override '{override.text}': {above} is {shown(node)} in the spec, so it has "
+                    f"no '{rest}'; give the whole of it: '{above}=...'"
+                )
+            break
+
+
 def _absent(override: Override, file: Path) -> Fault | None:
     """Return the fault of an override that names no entry of its config group."""
-    folder, name = file.parent / override.key, override.value
-    if override.key not in GROUPS or not isinstance(name, str) or not folder.is_dir():
+    name = override.value
+    if override.key not in GROUPS or not isinstance(name, str):
         return None
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name in names or (override.key == "site" and name in KINDS):
+    names = group_names(file.parent, override.key)
+    if not names or name in names or (override.key == "site" and name in KINDS):
         return None
     hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
     return Fault(f"override '{override.text}': no {override.key} is called '{name}'{hint}")
@@ -348,14 +397,14 @@ def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
         known = words[0] in SpecFile.model_fields
     if not known:
         return override.text
-    group = len(words) == 1 and words[0] in GROUPS and (file.parent / words[0]).is_dir()
+    group = len(words) == 1 and words[0] in GROUPS and bool(group_names(file.parent, words[0]))
     return f"{'+' if group else '++'}{override.text}"
 
 
 def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
     """Return the place of a key that Hydra cannot address: a step of it has a dot, or it is the
     name of an entry where Hydra, seeing a config group, looks for an item of the defaults list."""
-    pointer = place(key, data)
+    pointer = place(key, data) or _new_axis(key, data)
     if pointer and len(pointer) == 1 and pointer[0] in GROUPS and isinstance(data[key], str):
         return pointer
     return pointer if any("." in str(step) for step in pointer or ()) else None
@@ -375,6 +424,19 @@ def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
         else:
             return None
     return tuple(steps)
+
+
+def _new_axis(key: str, data: Mapping[str, Any]) -> Pointer | None:
+    """Return the place of a dotted axis that a study does not have yet, as the override
+    `studies.a.axes.kl.beta=[0.1]` names it; None for any other key."""
+    for size in range(4, len(words := key.split("."))):
+        if words[0] != "studies" or words[size - 2] != "axes":
+            continue
+        study, axis = ".".join(words[1 : size - 2]), ".".join(words[size - 1 :])
+        at = place(f"studies.{study}.axes", data)
+        if at is not None and axis in FIELDS:
+            return (*at, axis)
+    return None
 
 
 def _apply(composed: dict[str, Any], override: Override) -> None:
@@ -428,7 +490,7 @@ def _plain(node: Any, at: Pointer, problems: list[tuple[str, Pointer]], budget: 
     if not isinstance(node, DictConfig | ListConfig):
         return node
     keys = list(range(len(node))) if isinstance(node, ListConfig) else list(node)
-    found: dict[Any, Any] = {}
+    plain: dict[Any, Any] = {}
     for key in keys if budget[0] >= 0 and len(at) <= MAX_DEPTH else ():
         try:
             value = node[key]
@@ -437,7 +499,7 @@ def _plain(node: Any, at: Pointer, problems: list[tuple[str, Pointer]], budget: 
         except RecursionError:
             problems.append(("interpolations refer to each other in a circle", (*at, key)))
         else:
-            found[key] = _plain(value, (*at, key), problems, budget)
+            plain[key] = _plain(value, (*at, key), problems, budget)
     if len(at) > MAX_DEPTH:
         problems.append(("an interpolation contains itself", at))
-    return list(found.values()) if isinstance(node, ListConfig) else found
+    return list(plain.values()) if isinstance(node, ListConfig) else plain

@@ -37,7 +37,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator import estimators
 from orchestrator.errors import Fault, SpecError, did_you_mean
-from orchestrator.identity import fingerprint
+from orchestrator.identity import fingerprint_by_seed
 from orchestrator.records import Cell, Spec, Study
 from orchestrator.settings import Frozen, Kl, Placement, Settings
 from orchestrator.spec.fields import DEFAULTS, FIELDS, WHOLE, label_of, text_of, unknown
@@ -246,9 +246,9 @@ class Reader:
             rule = "an axis under a name of its own is a zip, a product or a list of mappings"
             self._report(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
         else:
-            found = self._alternatives(field, items, pointer)
-            if len(self.problems) == before and found is not None:
-                return Axis(name, found)
+            alternatives = self._alternatives(field, items, pointer)
+            if len(self.problems) == before and alternatives is not None:
+                return Axis(name, alternatives)
         return None
 
     def conditions(self, written: object, pointer: Pointer) -> tuple[FilterTerm, ...]:
@@ -321,17 +321,18 @@ class Reader:
         (kind,) = kinds
         body, at = grid[kind], (*pointer, kind)
         if kind == "values":
-            found = self._alternatives(field, body, at)
+            alternatives = self._alternatives(field, body, at)
         elif not isinstance(body, dict) or not body:
             self._report(f"{kind} holds axes (a mapping of lists); got {shown(body)}", at)
             return None
         else:
-            found = (self._product if kind == "product" else self._zip)(field, body, at)
-        if found is None or "when" not in grid:
-            return found
+            alternatives = (self._product if kind == "product" else self._zip)(field, body, at)
+        if alternatives is None or "when" not in grid:
+            return alternatives
         when = self.conditions(grid["when"], (*pointer, "when"))
         return Alternatives(
-            tuple(Choice(c.assign, c.when + when) for c in found.choices), found.formula
+            tuple(Choice(c.assign, c.when + when) for c in alternatives.choices),
+            alternatives.formula,
         )
 
     def _below(self, field: str, body: dict[str, Any], pointer: Pointer) -> list[Axis] | None:
@@ -344,8 +345,8 @@ class Reader:
                 self._report(unknown(str(name), field), (*pointer, name))
             else:
                 axes.append(self.axis(full, items, (*pointer, name)))
-        whole = [axis for axis in axes if axis is not None]
-        return whole if len(whole) == len(body) else None
+        complete = [axis for axis in axes if axis is not None]
+        return complete if len(complete) == len(body) else None
 
     def _product(self, field: str, body: dict[str, Any], pointer: Pointer) -> Alternatives | None:
         axes = self._below(field, body, pointer)
@@ -381,11 +382,11 @@ class Reader:
         return tuple(read(field, value, pointer, self.lookup, self.problems))
 
     def _report_duplicates(self, items: Sequence[object], pointer: Pointer) -> None:
-        seen: list[object] = []
+        earlier: list[object] = []
         for i, item in enumerate(items):
-            if item in seen:
+            if item in earlier:
                 self._report(f"{shown(item)} is in this axis twice", (*pointer, i))
-            seen.append(item)
+            earlier.append(item)
 
     def _report(self, message: str, pointer: Pointer) -> None:
         self.problems.append(SpecProblem(message, pointer))
@@ -674,14 +675,14 @@ class Builder:
                 parts[name] = scalars.get(name, self.base.get(name))
         return parts
 
-    def settings(self, parts: Mapping[str, Any], seed: int, row: GridRow) -> Settings | None:
-        """Return the settings of a row and a seed, or None after reporting why they cannot be."""
+    def settings(self, parts: Mapping[str, Any], row: GridRow) -> Settings | None:
+        """Return the settings of a row with seed 0, or None after reporting why they cannot be."""
         inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
         if any(name not in parts for name in SECTIONS):
-            self._scalars(parts, row)
+            self.scalars(parts, row)
             return None
         try:
-            return Settings.model_validate({**inside, "seed": seed})
+            return Settings.model_validate({**inside, "seed": 0})
         except ValidationError as error:
             self._report(error, "", row)
             return None
@@ -690,16 +691,16 @@ class Builder:
         """Check the base, and each choice by itself, for a study whose axes cannot be read."""
         for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
             self._section(name, ())
-        self._scalars(self.base, ())
+        self.scalars(self.base, ())
         for choice in choices:
             own = {assignment.field for assignment in choice.assign}
             for name in {a.section for a in choice.assign} & SECTIONS.keys():
                 self._section(name, (choice,), own)
             scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
-            self._scalars(scalars, (choice,))
+            self.scalars(scalars, (choice,))
 
-    def _scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
-        """Check the scalars of settings whose sections are at fault already."""
+    def scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
+        """Check scalars by themselves: of settings whose sections are at fault, and seeds."""
         for name in SCALARS:
             if name in parts:
                 try:
@@ -714,7 +715,7 @@ class Builder:
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
             put(tree, assignment)
-        if name in OUTSIDE:
+        if name in OUTSIDE or not Settings.model_fields[name].is_required():
             tree.setdefault(name, {})
         if name not in tree:
             if own:
@@ -824,36 +825,81 @@ _LABELLED = (
 """Fields that a standard label shows, or that change no result."""
 
 
-def cells_of(
-    study: Study, grid: GridRows, builder: Builder, slugs: dict[str, str]
-) -> dict[str, Cell]:
-    """Return the cells of one study by id. Two rows that are one cell are a problem."""
+class Variant(NamedTuple):
+    """A row with all but its seed: checked, named and encoded once for all its seeds."""
+
+    row: GridRow
+    seeds: Sequence[int]
+    by_hand: bool
+    """Whether it is among the included rows."""
+    cell: Cell
+    """With seed 0, and without the seed at the end of its slug."""
+    id_of: Callable[[int], str]
+
+    def with_seed(self, seed: int, slugs: dict[str, str]) -> Cell:
+        """Return the cell of a seed. `slugs`: slug -> id of every cell so far."""
+        name, slug = self.id_of(seed), f"{self.cell.slug}-s{seed}"
+        if slugs.setdefault(slug, name) != name:
+            slug = f"{slug}-{name[:6]}"
+        return self.cell.but(
+            id=name,
+            slug=slug,
+            axes={**self.cell.axes, "seed": str(seed)},
+            settings=self.cell.settings.but(seed=seed),
+        )
+
+
+def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]:
+    """Return the rows of a study that are without fault, and report the faults of the others."""
     extras = _extra_labels(grid)
-    planned = [(row, seed) for seed in study.seeds for row in grid.product]
-    planned += [
-        (row, seed) for row, own in grid.included for seed in (study.seeds if own is None else own)
-    ]
-    parts_of: dict[int, dict[str, Any]] = {}
-    cells: dict[str, Cell] = {}
-    for row, seed in planned:
-        parts = parts_of.get(id(row))
-        if parts is None:
-            parts = parts_of[id(row)] = builder.parts(row)
-        settings = builder.settings(parts, seed, row)
+    rows_ = [(row, study.seeds, False) for row in grid.product]
+    rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
+    for seed, row in {seed: row for row, seeds, _ in rows_[:1] for seed in seeds}.items():
+        builder.scalars({"seed": seed}, row)
+    variants: list[Variant] = []
+    twins: dict[str, list[Variant]] = {}
+    for row, seeds, by_hand in rows_:
+        parts = builder.parts(row)
+        settings = builder.settings(parts, row)
         if settings is None:
             continue
-        cell = _cell(study, settings, parts, extras, slugs)
-        if cell.id in cells:
-            _report_duplicate(cell, cells[cell.id], row, builder)
-        cells.setdefault(cell.id, cell)
+        cell = _cell(study, settings, parts, extras)
+        variant = Variant(row, seeds, by_hand, cell, fingerprint_by_seed(settings))
+        same = twins.setdefault(variant.id_of(0), [])
+        for twin in same[:1]:
+            if common := set(twin.seeds) & set(seeds):
+                _report_duplicate(variant, f"{twin.cell.slug}-s{min(common)}", builder)
+        same.append(variant)
+        variants.append(variant)
+    return variants
+
+
+def cells_of(
+    variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
+) -> dict[str, Cell]:
+    """Return the cells of one study by id: by seed and row, then those included by hand."""
+    product_: list[Variant] = []
+    by_hand: list[Variant] = []
+    for variant in variants:
+        (by_hand if variant.by_hand else product_).append(variant)
+    cells = {}
+    for seed in seeds:
+        for variant in product_:
+            cell = variant.with_seed(seed, slugs)
+            cells[cell.id] = cell
+    for variant in by_hand:
+        for seed in variant.seeds:
+            cell = variant.with_seed(seed, slugs)
+            cells.setdefault(cell.id, cell)
     return cells
 
 
-def _report_duplicate(cell: Cell, twin: Cell, row: GridRow, builder: Builder) -> None:
+def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
+    row = variant.row
     last = row[-1].assign[-1].pointer if row and row[-1].assign else builder.at
     builder.problems.append(
         SpecProblem(
-            f"two rows of study '{cell.studies[0]}' are the same cell, {twin.slug}: drop one "
+            f"two rows of study '{variant.cell.studies[0]}' are the same cell, {twin}: drop one "
             "with `exclude`, or keep an axis away from it with `when`",
             last,
         )
@@ -885,7 +931,6 @@ def _cell(
     settings: Settings,
     parts: Mapping[str, Any],
     extras: list[str],
-    slugs: dict[str, str],
 ) -> Cell:
     kl = settings.kl
     axes = {
@@ -902,13 +947,9 @@ def _cell(
             axes[field] = text_of(attrgetter(field)(settings))
         except AttributeError:  # below a section that is not set, as loss.clip.low with no clip
             axes[field] = text_of(None)
-    name = fingerprint(settings)
-    slug = _slug(settings, axes, extras)
-    if slugs.setdefault(slug, name) != name:
-        slug = f"{slug}-{name[:6]}"
     return Cell(
-        id=name,
-        slug=slug,
+        id="",
+        slug=_slug(settings, axes, extras),
         studies=(study.name,),
         axes=axes,
         settings=settings,
@@ -918,7 +959,8 @@ def _cell(
 
 
 def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str:
-    """Return a readable name: safe as a file name, the same whatever else the spec declares."""
+    """Return a readable name but for the seed: safe as a file name, the same whatever else the spec
+    declares."""
     words = [axes["model"], axes["data"], axes["kl"]]
     if settings.kl.estimator != "none":
         words.append(f"b{axes['beta']}")
@@ -928,19 +970,18 @@ def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str
         words.append(f"a{axes['async']}")
     words.append(axes["backend"])
     words += [f"{field.rpartition('.')[2]}{axes[field]}" for field in extras]
-    return _UNSAFE.sub("_", "-".join(words))[:MAX_SLUG] + f"-s{axes['seed']}"
+    return _UNSAFE.sub("_", "-".join(words))[:MAX_SLUG]
 
 
 def merged(one: Cell, other: Cell) -> Cell:
-    return one.model_copy(
-        update={"studies": one.studies + other.studies, "axes": {**other.axes, **one.axes}}
-    )
+    return one.but(studies=one.studies + other.studies, axes={**other.axes, **one.axes})
 
 
 class Expansion(NamedTuple):
     """The cells of a spec, how each study's number comes about, and what is wrong."""
 
     cells: tuple[Cell, ...]
+    """With a problem: of the rows without fault, those of the first seed alone."""
     formulas: dict[str, str]
     problems: tuple[SpecProblem, ...]
 
@@ -963,15 +1004,15 @@ def how(spec: Spec) -> dict[str, str]:
 
 
 def _expansion_of(spec: Spec) -> Expansion:
-    found = next((done for owner, done in _latest if owner() is spec), None)
-    if found is None:
-        found = expansion(spec.studies, _entries(spec))
-        keep(spec, found)
-    if found.problems:
+    cached = next((done for owner, done in _latest if owner() is spec), None)
+    if cached is None:
+        cached = expansion(spec.studies, _entries(spec))
+        keep(spec, cached)
+    if cached.problems:
         source = Path(spec.source) if spec.source else None
-        faults = [Fault(p.message, spelled(p.pointer), source) for p in found.problems]
+        faults = [Fault(p.message, spelled(p.pointer), source) for p in cached.problems]
         raise SpecError(spec.source or spec.name, faults)
-    return found
+    return cached
 
 
 def keep(spec: Spec, done: Expansion) -> None:
@@ -991,13 +1032,11 @@ def expansion(
     `origins`: study -> field -> where it was written. `strict`: see `rows`.
     """
     problems: list[SpecProblem] = []
-    cells: dict[str, Cell] = {}
-    slugs: dict[str, str] = {}
-    formulas: dict[str, str] = {}
+    checked: list[tuple[Study, str, list[Variant]]] = []
     for study in studies:
         own: Mapping[str, Pointer] = (origins or {}).get(study.name, {})
         try:
-            found = rows(study, Reader(lookup, problems), strict=strict)
+            read = rows(study, Reader(lookup, problems), strict=strict)
         except TooLargeError:
             problems.append(
                 SpecProblem(
@@ -1008,11 +1047,16 @@ def expansion(
             )
             continue
         builder = Builder(study.name, study.base, own, problems)
-        if found.broken:
-            builder.alone(c for axis in found.axes for c in axis.alternatives.choices)
+        if read.broken:
+            builder.alone(c for axis in read.axes for c in axis.alternatives.choices)
             continue
-        added = cells_of(study, found, builder, slugs)
-        formulas[study.name] = f"{found.formula} = {len(added)}"
+        checked.append((study, read.formula, variants_of(study, read, builder)))
+    cells: dict[str, Cell] = {}
+    slugs: dict[str, str] = {}
+    formulas: dict[str, str] = {}
+    for study, formula_, variants in checked:
+        added = cells_of(variants, study.seeds[:1] if problems else study.seeds, slugs)
+        formulas[study.name] = f"{formula_} = {len(added)}"
         for cell in added.values():
             twin = cells.get(cell.id)
             cells[cell.id] = cell if twin is None else merged(twin, cell)

@@ -15,11 +15,15 @@ class StudyFile(Frozen):
     """A named sub-grid: one figure, one question."""
 
     title: str = ""
+    """What the report calls it."""
     figure: str = ""
+    """The figure of the paper it repeats."""
     recipe: str | Fields | None = None
     """Instead of the spec's recipe: an entry of recipe/, or its content."""
     model: str | Fields | None = None
+    """Instead of the spec's model."""
     data: str | Fields | None = None
+    """Instead of the spec's data."""
     backend: str | Fields | None = None
     """`verl`, `verl@0.9.1`."""
     base: Fields = Field(default_factory=dict)
@@ -38,23 +42,34 @@ class SpecFile(Frozen):
     """One experiment."""
 
     name: Name
+    """Names the folder of runs and the MLflow experiment."""
     question: str = ""
     """What the experiment is to answer."""
     description: str = ""
+    """For readers of the report."""
     seeds: Seeds = Field(default_factory=lambda: [0])
+    """Every cell is trained once with each."""
     recipe: str | Fields | None = None
+    """Settings all studies begin with: an entry of recipe/, or its content."""
     model: str | Fields | None = None
+    """An entry of model/, or its content."""
     data: str | Fields | None = None
+    """An entry of data/, or its content."""
     backend: str | Fields | None = None
+    """The library that trains: `verl`, `verl@0.9.1`."""
     base: Fields = Field(default_factory=dict)
+    """Over the recipe: settings, resources and cadence that all cells share."""
     studies: dict[Name, StudyFile] = Field(min_length=1)
+    """Study name -> sub-grid."""
     claims: dict[Name, str] = Field(default_factory=dict)
     """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
     evaluation: str | Fields | None = None
+    """What checkpoints are asked: an entry of evaluation/, or its content."""
     sampling: str | Fields | None = None
     """How evaluation samples: an entry of sampling/, or its content."""
     published: str | Fields | None = None
     """Numbers to set ours beside: an entry of published/, or its content."""
     site: str | Fields | None = None
+    """Where cells run: an entry of site/, or its content."""
     tune: Fields | None = None
     """What a search varies; kept as it is written."""

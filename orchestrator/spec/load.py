@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator import plugins
-from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import (
     Baseline,
     Cell,
@@ -28,7 +28,9 @@ from orchestrator.records import (
     Spec,
     Study,
 )
+from orchestrator.redaction import secrets_in
 from orchestrator.settings import BackendRef, Data, Frozen, Model, Settings
+from orchestrator.spec import select
 from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import (
     GROUPS,
@@ -56,6 +58,7 @@ from orchestrator.spec.expand import (
 from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.sentences import sentence, shown
+from orchestrator.spec.shipped import locate
 
 _BELOW: dict[str | int, type[Frozen]] = {
     "tasks": EvalTask,
@@ -74,9 +77,9 @@ def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | No
         try:
             return SpecFile.model_validate(plain)
         except ValidationError as error:
-            whole = plain
+            merged = plain
             for detail in error.errors():
-                pointer, union = _pointer(detail["loc"], whole)
+                pointer, union = _pointer(detail["loc"], merged)
                 field = ".".join(map(str, pointer)) or "spec"
                 if union:
                     message = f"{field} is a name or a mapping; got {shown(detail['input'])}"
@@ -213,11 +216,12 @@ MAX_FAULTS = 100
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
-    """Read a spec file and check every cell of it.
+    """Read a spec file, or the shipped spec of this name, and check every cell of it.
 
     `overrides` are in Hydra's grammar. Raise SpecError with every fault found, each with its
     file and line.
     """
+    path = locate(path)
     faults: list[Fault] = []
     library = Library(path.parent, faults)
     if path.suffix != ".yaml" and path.is_file():
@@ -232,10 +236,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
         pointer = place(override.key, composed)
         if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
             library.overridden.append((pointer, override.text))
+    faults += [library.fault(sentence, pointer) for pointer, sentence in secrets_in(composed)]
+    _stop(path, faults)
     problems: list[SpecProblem] = []
-    found: list[tuple[str, Pointer]] = []
-    file = checked(resolved(composed, found), problems)
-    problems += [SpecProblem(*told_) for told_ in found]
+    unknown: list[tuple[str, Pointer]] = []
+    file = checked(resolved(composed, unknown), problems)
+    problems += [SpecProblem(*told_) for told_ in unknown]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
     if spec and not problems and parsed:
         problems += unfelt(parsed, expand(spec))
@@ -341,14 +347,14 @@ class _Layers(NamedTuple):
 
     def assignments(self, lookup: Any) -> list[Assignment]:
         at: Pointer = ("studies", self.name)
-        found = self._recipe(at, lookup)
+        assigned = self._recipe(at, lookup)
         for owner, root in ((self.file, ()), (self.study, at)):
             for field in ("model", "data", "backend"):
                 value = getattr(owner, field)
                 if value is not None:
-                    found += read(field, value, (*root, field), lookup, self.problems)
-            found += read("", owner.base, (*root, "base"), lookup, self.problems)
-        return found
+                    assigned += read(field, value, (*root, field), lookup, self.problems)
+            assigned += read("", owner.base, (*root, "base"), lookup, self.problems)
+        return assigned
 
     def _recipe(self, at: Pointer, lookup: Any) -> list[Assignment]:
         own = self.study.recipe is not None
@@ -383,9 +389,11 @@ def _entry(
 def _check_seeds(seeds: Sequence[int], pointer: Pointer, problems: list[SpecProblem]) -> None:
     if not seeds:
         problems.append(SpecProblem("an axis needs at least one value; seeds is empty", pointer))
+    earlier: set[int] = set()
     for i, seed in enumerate(seeds):
-        if seed in seeds[:i]:
+        if seed in earlier:
             problems.append(SpecProblem(f"seed {seed} is there twice", (*pointer, i)))
+        earlier.add(seed)
 
 
 def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -> EvaluationSpec:
@@ -422,6 +430,12 @@ def _published(
         unread: list[SpecProblem] = []
         check_claims({number.name: number.claim}, done, list(file.studies), unread, strict=False)
         problems += [SpecProblem(each.message, (*at, "numbers", i, "claim")) for each in unread]
+    for i, figure in enumerate(published.figures):
+        for j, panel in enumerate(figure.panels):
+            try:
+                select.parse(panel.where)
+            except SelectionError as error:
+                problems.append(SpecProblem(str(error), (*at, "figures", i, "panels", j, "where")))
     return published
 
 
@@ -437,6 +451,6 @@ def _site(file: SpecFile, library: Library, problems: list[SpecProblem]) -> Site
         from orchestrator.spec.site_options import faults
 
         problems += [
-            SpecProblem(said, (*at, "options", *loc)) for said, loc in faults(site.options)
+            SpecProblem(message, (*at, "options", *loc)) for message, loc in faults(site.options)
         ]
     return site

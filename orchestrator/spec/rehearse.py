@@ -4,14 +4,16 @@ A rehearsal is trained in the dialect of the library and release it was declared
 the libraries mean differently by equal settings can be seen here.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import fingerprint_by_seed
 from orchestrator.kl.library_semantics import Semantics
-from orchestrator.records import Cell
-from orchestrator.settings import BackendRef, Settings
+from orchestrator.kl.verdicts import verdict_of
+from orchestrator.records import Cell, EvalTask, EvaluationSpec
+from orchestrator.settings import BackendRef, Settings, without_seed
 
 if TYPE_CHECKING:
     from orchestrator.kl.verdicts import GradientVerdict
@@ -26,20 +28,63 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
     release whose mathematics nothing is known of.
     """
     trainer = plugins.load(backend)
+    variants: dict[tuple[int, ...], _Rehearsed] = {}
     merged: dict[str, Cell] = {}
     for cell in cells:
-        small = trainer.rehearse(cell, semantics(cell.settings.backend).dialect)
-        if small is None:
-            raise UnsupportedSetting(
-                backend,
-                "backend.name",
-                cell.settings.backend.name,
-                plugins.names(),
-                "Choose a site with a cluster (site=...).",
-            )
+        key = (id(cell.resources), id(cell.cadence), *without_seed(cell.settings))
+        variant = variants.get(key)
+        if variant is None:
+            first = trainer.rehearse(cell, semantics(cell.settings.backend).dialect)
+            if first is None:
+                raise UnsupportedSetting(
+                    backend,
+                    "backend.name",
+                    cell.settings.backend.name,
+                    plugins.names(),
+                    "Choose a site with a cluster (site=...).",
+                )
+            variant = _Rehearsed(cell, first, fingerprint_by_seed(first.settings))
+            variants[key] = variant
+        small = variant.of(cell)
         twin = merged.get(small.id)
         merged[small.id] = small if twin is None else _merge(twin, small)
     return list(merged.values())
+
+
+class _Rehearsed(NamedTuple):
+    """A cell and its rehearsal, from which those of other seeds follow (library/protocol.py)."""
+
+    declared: Cell
+    """Kept alive, so that no other cell gets the identities of its parts."""
+    small: Cell
+    id_of: Callable[[int], str]
+
+    def of(self, cell: Cell) -> Cell:
+        """Return the rehearsal of a cell that differs from `declared` in its seed alone."""
+        if self.small is self.declared:
+            return cell
+        seed = cell.settings.seed
+        return self.small.but(
+            id=self.id_of(seed),
+            slug=cell.slug,
+            studies=cell.studies,
+            axes=cell.axes,
+            settings=self.small.settings.but(seed=seed),
+            declared=cell.settings,
+        )
+
+
+def replaced_tasks(cells: Iterable[Cell], evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
+    """Return the tasks that backends have in the place of the declared ones, of all cells.
+
+    Empty where nothing is declared, and where the declared tasks are those that are run.
+    """
+    if not evaluation.tasks:
+        return ()
+    chosen: dict[EvalTask, None] = {}
+    for cell in cells:
+        chosen |= dict.fromkeys(plugins.load(cell.settings.backend.name).rehearse_tasks(cell))
+    return tuple(chosen)
 
 
 def semantics(library: BackendRef) -> Semantics:
@@ -50,7 +95,6 @@ def semantics(library: BackendRef) -> Semantics:
 def verdict_on(settings: Settings) -> "GradientVerdict":
     """Return the verdict on a cell's KL term in the dialect of its library, or in the plain one
     for a release of whose mathematics nothing is known."""
-    from orchestrator.kl.verdicts import verdict_of
 
     try:
         return verdict_of(settings, semantics(settings.backend).dialect)
@@ -63,7 +107,7 @@ def _merge(one: Cell, other: Cell) -> Cell:
     axes = {
         name: _join(one.axes.get(name), other.axes.get(name)) for name in {**one.axes, **other.axes}
     }
-    return one.model_copy(update={"studies": studies, "axes": axes})
+    return one.but(studies=studies, axes=axes)
 
 
 def _join(one: str | None, other: str | None) -> str:

@@ -4,12 +4,18 @@ It knows every field, its type and its bounds, and the grammar of axes. What nee
 (names of group entries, rules between fields, claims) is left to `load`.
 """
 
-from typing import Any
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from orchestrator.records import EvaluationSpec, Published, Sampling, Site
-from orchestrator.settings import Frozen
+from orchestrator.records import Cell, EvaluationSpec, Published, Sampling, Site
+from orchestrator.settings import Frozen, Settings
 from orchestrator.spec.expand import PLACEMENTS
 from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField
 from orchestrator.spec.language import SpecFile
@@ -25,6 +31,7 @@ _GROUPS: dict[str, type[Frozen]] = {
     "published": Published,
 }
 _NAMED: JsonSchema = {"type": "string", "minLength": 1}
+_DEFAULTS = "Entries of config groups this spec begins with, as Hydra composes them."
 
 
 def schema() -> JsonSchema:
@@ -33,7 +40,11 @@ def schema() -> JsonSchema:
     definitions = document.pop("$defs")
     properties = document["properties"]
     study = definitions["StudyFile"]["properties"]
-    properties["defaults"] = {"type": "array", "items": {"type": ["string", "object"]}}
+    properties["defaults"] = {
+        "type": "array",
+        "items": {"type": ["string", "object"]},
+        "description": _DEFAULTS,
+    }
     for owner in (properties, study):
         for field in WHOLE:
             owner[field] = _ref(f"value {field}")
@@ -49,11 +60,77 @@ def schema() -> JsonSchema:
         properties[name] = {"anyOf": [_NAMED, _ref(name)]}
     definitions["evaluation"]["properties"]["sampling"] = {"anyOf": [_NAMED, _ref("sampling")]}
     document["$defs"] = definitions | _language()
+    models = {model.__name__: model for model in _models(SpecFile, *_GROUPS.values())}
+    parts: list[tuple[type[Frozen], JsonSchema]] = [
+        (SpecFile, document),
+        *((model, document["$defs"][name]) for name, model in _GROUPS.items()),
+        *((model, document["$defs"].get(name, {})) for name, model in models.items()),
+    ]
+    for model, part in parts:
+        for name, field in part.get("properties", {}).items():
+            if name in model.model_fields:
+                field["description"] = described(model, name)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch experiment",
         **_open_to_interpolation(document),
     }
+
+
+def described(model: type[Frozen], name: str) -> str:
+    """Return what a field is: the text under it in the model's source, else its section's."""
+    for owner in model.__mro__:
+        text = _texts(owner).get(name) if issubclass(owner, Frozen) else None
+        if text:
+            return text
+    sections = list(sections_of(model.model_fields[name].annotation))
+    return inspect.cleandoc(sections[0].__doc__ or "") if sections else ""
+
+
+@cache
+def _texts(model: type[Frozen]) -> dict[str, str]:
+    """Return the text under each field of a class, as it stands in the source."""
+    module = ast.parse(inspect.getsource(sys.modules[model.__module__]))
+    (body,) = [
+        n.body for n in module.body if isinstance(n, ast.ClassDef) and n.name == model.__name__
+    ]
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def sections_of(annotation: Any) -> Iterator[type[Frozen]]:
+    """Return the models that an annotation names, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        yield annotation
+    for option in get_args(annotation):
+        yield from sections_of(option)
+
+
+def _models(*models: type[Frozen]) -> Iterator[type[Frozen]]:
+    """Return models and those of their fields."""
+    for model in models:
+        yield model
+        for field in model.model_fields.values():
+            yield from _models(*sections_of(field.annotation))
+
+
+def about(name: str) -> str:
+    """Return what a field of a cell, or a short name of one, is."""
+    if name in FIELDS:
+        owner, _, leaf = name.rpartition(".")
+        if owner:
+            section = FIELDS[owner].section
+            return described(section, leaf) if section is not None else ""
+        model = Settings if name in Settings.model_fields else Cell
+        return described(model, name)
+    return f"Short for {LABELS[name] or 'kl.estimator and kl.placement, as k1.reward'}."
 
 
 def _ref(name: str) -> JsonSchema:
@@ -63,18 +140,25 @@ def _ref(name: str) -> JsonSchema:
 def _language() -> JsonSchema:
     """Return definitions for the value and the axis of each field, and for what is made of them."""
     sections = [name for name, field in FIELDS.items() if field.section is not None]
-    found: JsonSchema = {f"value {name}": _value(field) for name, field in FIELDS.items()}
-    found |= {f"axis {name}": _axis(field) for name, field in FIELDS.items() if name != "seed"}
-    found |= {f"grid {section}": _grid(f"axes {section}") for section in sections}
-    found |= {f"axes {section}": _axes(section) for section in sections}
-    found["grid"], found["axes"] = _grid("axes"), _axes("")
-    found["fields"] = {
+    definitions: JsonSchema = {
+        f"value {name}": _value(field) | {"description": about(name)}
+        for name, field in FIELDS.items()
+    }
+    definitions |= {
+        f"axis {name}": _axis(field) | {"description": f"What varies: {about(name)}"}
+        for name, field in FIELDS.items()
+        if name != "seed"
+    }
+    definitions |= {f"grid {section}": _grid(f"axes {section}") for section in sections}
+    definitions |= {f"axes {section}": _axes(section) for section in sections}
+    definitions["grid"], definitions["axes"] = _grid("axes"), _axes("")
+    definitions["fields"] = {
         "type": "object",
         "properties": {name: _ref(f"value {name}") for name in FIELDS},
         "additionalProperties": False,
     }
-    found["condition"] = _condition()
-    return found
+    definitions["condition"] = _condition()
+    return definitions
 
 
 def _value(field: SettingsField) -> JsonSchema:
@@ -105,10 +189,17 @@ def _value(field: SettingsField) -> JsonSchema:
 def _grid(axes: str) -> JsonSchema:
     """Return the schema of a product, a zip or values, perhaps under a condition."""
     coupled: JsonSchema = {"minProperties": 1, **_ref(axes)}
-    kinds: JsonSchema = {"product": coupled, "zip": coupled, "values": {}}
+    kinds: JsonSchema = {
+        "product": coupled | {"description": "Every combination of these axes."},
+        "zip": coupled | {"description": "These axes in step: first with first."},
+        "values": {"description": "The values themselves, or sets of fields."},
+    }
     return {
         "type": "object",
-        "properties": {**kinds, "when": _ref("condition")},
+        "properties": {
+            **kinds,
+            "when": _ref("condition") | {"description": "Only where this holds."},
+        },
         "additionalProperties": False,
         "oneOf": [{"required": [kind]} for kind in kinds],
     }
@@ -155,7 +246,9 @@ def _condition() -> JsonSchema:
     return {
         "type": "object",
         "minProperties": 1,
-        "properties": dict.fromkeys((*FIELDS, *LABELS), compared),
+        "properties": {
+            name: compared | {"description": about(name)} for name in (*FIELDS, *LABELS)
+        },
         "additionalProperties": False,
     }
 
@@ -170,9 +263,10 @@ def _open_to_interpolation(node: Any) -> Any:
     if node.get("type") in kinds or ("enum" in node and "properties" not in node):
         return {
             "anyOf": [
-                {k: v for k, v in node.items() if k not in ("title", "default")},
+                {k: v for k, v in node.items() if k not in ("title", "default", "description")},
                 INTERPOLATION,
-            ]
+            ],
+            **{k: v for k, v in node.items() if k == "description"},
         }
     return {
         key: value

@@ -32,11 +32,11 @@ class FilterTerm(NamedTuple):
     op: str
     values: tuple[str, ...]
 
-    def holds(self, found: Sequence[str]) -> bool:
+    def holds(self, values: Sequence[str]) -> bool:
         """Return True if the term holds for something that has these values of the field."""
         if self.op in _ORDER:
-            return any(_ordered(self.op, text, self.values[0]) for text in found)
-        hit = any(_same(text, value, self.field) for text in found for value in self.values)
+            return any(_ordered(self.op, text, self.values[0]) for text in values)
+        hit = any(_same(text, value, self.field) for text in values for value in self.values)
         return hit if self.op == "=" else not hit
 
 
@@ -76,6 +76,8 @@ def term(field: str, op: str, values: Sequence[str], negated: bool = False) -> F
     cleaned = tuple(value.strip() for value in values)
     if not all(cleaned):
         raise ValueError(f"{field} is compared with nothing; write '{field}{op}VALUE'")
+    if field == "state":  # `orch status` calls a cell that Ctrl-C stopped here so
+        cleaned = tuple("preempted" if each == "interrupted" else each for each in cleaned)
     words = get_args(State) if field == "state" else _words(field)
     for value in cleaned if op in ("=", "!=") and words else ():
         if value not in words:
@@ -96,6 +98,11 @@ def _words(field: str) -> tuple[str, ...]:
         return ()
     words = choices(FIELDS[field].annotation)
     return (*words, "none") if words and FIELDS[field].nullable else words
+
+
+def values_of(field: str, cell: Cell) -> Sequence[str]:
+    """Return what a cell has of a field, as `--where` compares it; nothing for `state`."""
+    return _found(field, cell, None)
 
 
 def _found(field: str, cell: Cell, state: str | None) -> Sequence[str]:
@@ -128,15 +135,15 @@ def leaf_of(cell: Cell) -> Callable[[str], object]:
     return leaf
 
 
-def _same(found: str, value: str, field: str) -> bool:
+def _same(actual: str, value: str, field: str) -> bool:
     if field == "id":
-        return found.startswith(value)
-    one, other = _number(found), _number(value)
-    return found == value if one is None or other is None else one == other
+        return actual.startswith(value)
+    one, other = _number(actual), _number(value)
+    return actual == value if one is None or other is None else one == other
 
 
-def _ordered(op: str, found: str, value: str) -> bool:
-    one, other = _number(found), _number(value)
+def _ordered(op: str, actual: str, value: str) -> bool:
+    one, other = _number(actual), _number(value)
     return one is not None and other is not None and bool(_ORDER[op](one, other))
 
 

@@ -70,7 +70,7 @@ def choices(annotation: Any) -> tuple[str, ...]:
     """Return the words that an annotation allows, at any depth; none if it is no choice."""
     if isinstance(annotation, EstimatorName):
         return annotation.choices
-    found: list[str] = []
+    names: list[str] = []
     for option in get_args(annotation):
-        found += [option] if isinstance(option, str) else choices(option)
-    return tuple(found)
+        names += [option] if isinstance(option, str) else choices(option)
+    return tuple(names)

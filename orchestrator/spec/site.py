@@ -20,8 +20,8 @@ def read_site(path: Path) -> Site:
             site = Site.model_validate(document.data)
         except ValidationError as error:
             for each in error.errors():
-                said = sentence(each, ".".join(map(str, each["loc"])), tuple(Site.model_fields))
-                faults.append(document.fault(said, each["loc"]))
+                message = sentence(each, ".".join(map(str, each["loc"])), tuple(Site.model_fields))
+                faults.append(document.fault(message, each["loc"]))
     if faults or site is None:
         raise SpecError(str(path), faults)
     return site

@@ -23,6 +23,14 @@ from orchestrator.spec.sentences import sentence
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
+_IMAGE = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./~][A-Za-z0-9_./:@+#~-]*$", max_length=1024)]
+_MOUNTED = r"/[A-Za-z0-9_./@+=~ -]*"
+_BIND = Annotated[
+    str, Field(pattern=rf"^{_MOUNTED}(:{_MOUNTED}(:[a-z][a-z+-]*)?)?$", max_length=2048)
+]
+Runtime = Literal["apptainer", "enroot", "pyxis"]
+
+
 class EnvironmentEntry(Frozen):
     """Where one release of a library is installed: an environment, or lines of shell, or an image.
 
@@ -33,10 +41,14 @@ class EnvironmentEntry(Frozen):
     """A virtual environment: the folder that holds bin/python."""
     python: str | None = None
     """A Python whose folder has the library's programs, where it is no virtual environment."""
-    image: str | None = None
-    """An Apptainer image (.sif, docker://...) or an enroot image (.sqsh)."""
-    binds: tuple[str, ...] = Field(default=(), strict=False)
-    """Folders an image sees, beside the runs folder: `/data` or `/host:/inside`."""
+    image: _IMAGE | None = None
+    """A file (.sif, .sqsh) or an address (docker://nvcr.io/...)."""
+    runtime: Runtime | None = None
+    """What runs the image: `apptainer exec --nv`, `enroot start`, or `srun --container-image`
+    (pyxis). None: enroot for a .sqsh file, else Apptainer."""
+    binds: tuple[_BIND, ...] = Field(default=(), strict=False)
+    """Folders an image sees, beside the runs folder: `/data`, `/host:/inside` or
+    `/host:/inside:ro`."""
     setup: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
@@ -46,7 +58,17 @@ class EnvironmentEntry(Frozen):
             raise ValueError(f"an environment is one of venv, python, image; got {given}")
         if not given and not self.setup:
             raise ValueError("an environment needs venv, python, image or setup")
+        needless = [name for name in ("runtime", "binds") if getattr(self, name) and not self.image]
+        if needless:
+            raise ValueError(f"{' and '.join(needless)} go with an image, and none is given")
         return self
+
+    @property
+    def container(self) -> Runtime | None:
+        """What runs the image; None where there is none."""
+        if self.image is None:
+            return None
+        return self.runtime or ("enroot" if self.image.endswith(".sqsh") else "apptainer")
 
 
 class SecretFile(Frozen):
@@ -69,11 +91,15 @@ class NodeOptions(Frozen):
     start_minutes: PositiveFloat = 10.0
     """How long the nodes may take to come together."""
     network_interface: str | None = None
-    """For Ray, NCCL and Gloo, where a node has several (`ib0`)."""
+    """For NCCL, Gloo, and Ray on each of its nodes, where a node has several (`ib0`)."""
+    gpu_check: bool = True
+    """Whether nvidia-smi is asked for the health of the GPUs on each node before a trainer starts.
+    False where GPUs are not NVIDIA's."""
     scratch_dir: str | None = None
     """A folder of each node's own for Ray's sockets; None: $SLURM_TMPDIR, $TMPDIR or /tmp."""
     ray_cpus_per_node: PositiveInt | None = None
-    """What Ray may count on; None: the job's CPUs, and at least 4 a GPU and 4 more."""
+    """What Ray may count on; None: the CPUs that the job has, and at least what the library's
+    actors claim."""
     ray_object_store_gib: PositiveFloat | None = None
     """None: Ray's own choice."""
 
@@ -94,11 +120,20 @@ def node_options(options: Mapping[str, object]) -> NodeOptions:
         messages = []
         for each in error.errors():
             at = ".".join(map(str, each["loc"]))
-            messages.append(f"  {sentence(each, f'site.options.{at}')}  @ $.site.options.{at}")
+            messages.append(f"  {_sentence(each, NodeOptions)}  @ $.site.options.{at}")
         raise EnvironmentFault("\n".join(["the site cannot be used", *messages])) from error
 
 
-Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export"]
+def _sentence(error: Any, model: type[Frozen]) -> str:
+    """Return a fault that pydantic reports, as a sentence."""
+    name = f"site.options.{'.'.join(map(str, error['loc']))}"
+    field = next((each for each in reversed(error["loc"]) if isinstance(each, str)), "")
+    if error["type"] == "string_pattern_mismatch" and field in _RULES:
+        return f"{name}: {_RULES[field]}; got {error['input']!r}"
+    return sentence(error, name, tuple(model.model_fields))
+
+
+Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export", "no_progress"]
 
 # Values are plain: no blank, quote, dollar, semicolon or backslash, so that none means anything
 # to a shell, whoever pastes it. A constraint has SLURM's own grammar.
@@ -156,6 +191,8 @@ _RULES: Mapping[str, str] = {
     "exclude": "node names such as node[1-3],node7",
     "python": "an absolute path of letters, digits and '_./+@-'",
     "extra": "flags such as --mail-type=END, with a plain value",
+    "image": "a file or an address: letters, digits and '_./:@+#~-'",
+    "binds": "/host, /host:/inside or /host:/inside:ro: letters, digits, blanks and '_./@+=~-'",
 }
 
 
@@ -190,13 +227,19 @@ class SlurmOptions(NodeOptions):
     time_limit_hours: PositiveFloat = 24.0
     """Of one job. A cell that needs longer checkpoints, is requeued and goes on."""
     memory_gib: PositiveFloat | None = None
-    """Per node."""
+    """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
+    The cluster's default for a job without GPUs."""
     cpus_per_task: PositiveInt | None = None
+    """Per node; None: as cpus_per_gpu says."""
     cpus_per_gpu: PositiveInt | None = None
+    """None: the share of the job's GPUs in the nodes' CPUs; one CPU for a job without GPUs."""
+    exclusive: bool | None = None
+    """Whether no other job may be on the node; None: if a job takes all GPUs of its nodes."""
     extra: tuple[_FLAG, ...] = Field(default=(), strict=False)
     """Further flags of sbatch."""
     max_running: PositiveInt | None = None
-    """Cells at the same time."""
+    """Cells that train at the same time, over all arrays of an experiment; and of each array of
+    evaluations, evaluations that run at the same time."""
     max_array_size: PositiveInt | None = None
     """Elements of one job array; never more than the cluster's MaxArraySize."""
     max_submit_jobs: PositiveInt | None = None
@@ -225,6 +268,7 @@ RETRIES: Mapping[str, int] = {
     "node": 5,
     "disk": 0,
     "export": 1,
+    "no_progress": 0,
 }
 """Where the site file says nothing. A failure of class `config` is never tried again."""
 
@@ -235,12 +279,7 @@ def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int
         SlurmOptions.model_validate(dict(options))
     except ValidationError as error:
         for each in error.errors():
-            field = str(each["loc"][0]) if each["loc"] else ""
-            name = f"site.options.{'.'.join(map(str, each['loc']))}"
-            if each["type"] == "string_pattern_mismatch" and field in _RULES:
-                yield f"{name}: {_RULES[field]}; got {each['input']!r}", each["loc"]
-            else:
-                yield sentence(each, name, tuple(SlurmOptions.model_fields)), each["loc"]
+            yield _sentence(each, SlurmOptions), each["loc"]
 
 
 def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:

@@ -64,8 +64,8 @@ def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
         data = builder.document(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        said = " ".join(filter(None, (error.context, error.problem)))
-        faults.append(Fault(f"not valid YAML: {said}", "$", file, line))
+        message = " ".join(filter(None, (error.context, error.problem)))
+        faults.append(Fault(f"not valid YAML: {message}", "$", file, line))
         return None
     except yaml.YAMLError as error:
         faults.append(Fault(f"not readable as YAML: {str(error).splitlines()[0]}", "$", file))
@@ -208,13 +208,13 @@ class _Builder:
         return str(key)
 
     def merged(self, value: Any, at: Pointer, line: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for part in reversed(value if isinstance(value, list) else [value]):
             if not isinstance(part, dict):
                 self.tell("'<<' takes a mapping or a list of mappings", at, line)
                 return {}
-            found |= part
-        return found
+            merged |= part
+        return merged
 
     def scalar(self, event: Any, at: Pointer, line: int) -> Any:
         text = event.value

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import plugins
+from orchestrator.analysis.compare import compare
 from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.records import Cell, ExitRecord, MetricPoint, Outcome, Record
 from orchestrator.rundir import AttemptDir, RunFolder
@@ -136,7 +137,7 @@ def test_a_line_being_written_by_a_living_worker_is_no_fault(folder: RunFolder, 
     [
         (b"\x00\xff\xfe" * 50, "cut off"),
         (b'{"a": 1}\n', "gave 0 points"),
-        (b'{"step": "x", "time": 1, "values": {}}\n', "not what backend 'micro' writes"),
+        (b'{"step": "x", "time": 1, "values": {}}\n', "and 'x' is none"),
         (b'{"step": 1, "time": 1, "values": 3}\n', "not what backend 'micro' writes"),
         (b"[1, 2]\n", "cut off"),
     ],
@@ -149,6 +150,75 @@ def test_a_foreign_metrics_file_is_told(
     assert record.metrics == ()
     assert len(record.faults) == 1
     assert says in record.faults[0]
+
+
+def line(step: object, time: object, values: object) -> str:
+    return json.dumps({"step": step, "time": time, "values": values}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("bad", "kept", "says"),
+    [
+        (line(2, 2.0, {"train/entropy": "a"}), {1, 3}, "train/entropy 'a'"),
+        (line(2, 2.0, {"train/entropy": None}), {1, 3}, "train/entropy None"),
+        (line(2, 2.0, {"train/entropy": [1]}), {1, 3}, "train/entropy [1]"),
+        (line(2, 2.0, {"train/entropy": 10**400}), {1, 3}, "train/entropy a number of 1329 bits"),
+        (line(2, 2.0, {"train/entropy": 2.0, "note": "x"}), {1, 2, 3}, "note 'x'"),
+        (line(2, "x", {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is 'x'"),
+        (line(2, 1e300, {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is 1e+300"),
+        (line(2, float("nan"), {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is nan"),
+        (line(10**20, 2.0, {"train/entropy": 2.0}), {1, 3}, "a number of 67 bits is none"),
+        (line(-1, 2.0, {"train/entropy": 2.0}), {1, 3}, "and -1 is none"),
+        (line(1.5, 2.0, {"train/entropy": 2.0}), {1, 3}, "and 1.5 is none"),
+        (line(True, 2.0, {"train/entropy": 2.0}), {1, 3}, "and True is none"),
+    ],
+)
+def test_what_is_no_number_is_told_and_costs_itself_alone(
+    folder: RunFolder, cell: Cell, synthetic: Any, bad: str, kept: set[int], says: str
+) -> None:
+    attempt = attempt_of(folder, cell, 1)
+    with attempt.metrics.open("a") as file:
+        file.write(bad + line(3, 3.0, {"train/entropy": 3.0}))
+    record = only(folder, cell)
+    assert set(entropies(record)) == kept
+    (fault,) = record.faults
+    assert says in fault
+    assert str(attempt.path) in fault
+    compare(synthetic.spec({}), [record], [])
+
+
+def test_nan_and_infinity_are_numbers_that_a_diverged_run_reports(
+    folder: RunFolder, cell: Cell
+) -> None:
+    attempt = attempt_of(folder, cell)
+    attempt.metrics.write_text(line(1, 1, {"train/entropy": float("inf"), "a": float("nan")}))
+    record = only(folder, cell)
+    assert record.faults == ()
+    assert entropies(record) == {1: float("inf")}
+
+
+@pytest.mark.parametrize("name", [str(10**20), "9" * 200, "007", "0", "\u00b2", "1 "])
+def test_a_folder_that_is_no_attempt_is_not_taken_for_one(
+    folder: RunFolder, cell: Cell, name: str
+) -> None:
+    attempt = attempt_of(folder, cell, 1)
+    attempt.write_exit(ended("succeeded"))
+    (attempt.path.parent / name).mkdir()
+    record = only(folder, cell)
+    assert (record.state, len(record.attempts)) == ("succeeded", 1)
+    assert folder.cell(cell).new_attempt().number == 2
+
+
+@pytest.mark.parametrize("when", ["1e999", "-1", "1e300", "NaN"])
+def test_an_exit_record_of_no_time_costs_only_its_cell(
+    folder: RunFolder, cell: Cell, when: str
+) -> None:
+    attempt = attempt_of(folder, cell, 1)
+    attempt.write_exit(ended("succeeded"))
+    attempt.exit.write_text(attempt.exit.read_text().replace('"ended":2.0', f'"ended":{when}'))
+    record = only(folder, cell)
+    assert record.state == "unknown"
+    assert any("ended" in fault for fault in record.faults)
 
 
 def test_an_empty_metrics_file_is_no_fault(folder: RunFolder, cell: Cell) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.evaluate.scores import Result, ScoreKey, stamp
+from orchestrator.evaluate.checkpoint import stamp
+from orchestrator.evaluate.scores import Result, ScoreKey
 from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
 from orchestrator.records import Cell, EvaluationSpec, Spec
 from orchestrator.rundir import CellDir, RunFolder

@@ -36,6 +36,20 @@ def loaded(here: Path, body: str, overrides: Sequence[str] = ()) -> Spec:
     return load(write(here, study(body)), overrides)
 
 
+def test_a_secret_in_a_spec_is_refused_where_it_stands(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spec from elsewhere leaked a token by being planned and run."""
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "x1" * 15)
+    body = study("title: ${oc.env:HF_TOKEN}\naxes: {kl: [none]}")
+    text = told(write(here, body))
+    assert "'${oc.env:HF_TOKEN}' would copy a secret into the spec" in text
+    assert "$.studies.a.title" in text
+    plain = told(write(here, study("axes: {kl: [none]}")), ["studies.a.title=hf_" + "x1" * 15])
+    assert "holds a token or a password" in plain
+    assert "x1x1" not in plain.partition("holds a token")[0]
+
+
 # ---------------------------------------------------------------- what loads
 
 
@@ -103,6 +117,8 @@ axes:
         ("studies.a.axes.kl=[k2.loss]", 9),
         ("studies.a.axes.kl.beta=[0.1]", 6),  # a key with a dot in it
         ("~studies.a.axes.kl.beta", 6),
+        ("studies.a.axes.rollout.top_p=[0.5,0.9]", 36),  # an axis that is not there yet
+        ("+studies.a.axes.optimizer.learning_rate=[1e-6]", 18),
         ("~studies.b", 18),
         ("+studies.a.axes.loss.clip=[null,{low:0.1,high:0.1}]", 36),
         ("+studies.a.exclude=[{kl: k3.loss}]", 9),
@@ -337,6 +353,8 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
         ("seeds=1,2", "put a list in brackets"),
         ("site=nowhere", "nowhere"),
         ("seeds=zero", "seeds must be a list"),
+        ("seeds.a=1", "seeds is [0] in the spec, so it has no 'a'"),
+        ("studies.a.axes.kl.betta=[1]", "so it has no 'betta'; give the whole of it"),
     ],
 )
 def test_a_wrong_override_is_a_sentence(here: Path, override: str, part: str) -> None:

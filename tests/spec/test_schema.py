@@ -1,5 +1,6 @@
 """The JSON Schema accepts what `load` accepts and refuses what it can see."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,24 @@ def test_it_refuses(body: str) -> None:
 )
 def test_it_accepts(body: str) -> None:
     assert errors(plain(study(body))) == []
+
+
+def _properties(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, list):
+        for each in node:
+            yield from _properties(each, path)
+    elif isinstance(node, dict):
+        for name, each in node.get("properties", {}).items():
+            yield f"{path}/{name}", each
+        for name, each in node.items():
+            yield from _properties(each, f"{path}/{name}")
+
+
+def test_every_field_is_described() -> None:
+    """By itself, or where its `$ref` leads."""
+    fields = list(_properties(SCHEMA))
+    assert len(fields) > 1000
+    for path, field in fields:
+        target = field.get("$ref", "").rpartition("/")[2].replace("%20", " ")
+        text = field.get("description") or SCHEMA["$defs"].get(target, {}).get("description", "")
+        assert len(text) > 3, path

@@ -1,0 +1,38 @@
+"""The specs and config groups that orch brings: found by name, wherever orch is installed."""
+
+from functools import cache
+from pathlib import Path
+
+from orchestrator.errors import Fault, SpecError, did_you_mean
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@cache
+def shipped_folder() -> Path:
+    """Return the folder of shipped specs: inside the package if installed, else the checkout's."""
+    installed = _PACKAGE / "experiments"
+    return installed if installed.is_dir() else _PACKAGE.parent / "experiments"
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the shipped specs, sorted."""
+    return sorted(path.stem for path in shipped_folder().glob("*.yaml"))
+
+
+def locate(spec: str | Path) -> Path:
+    """Return the file of a spec: the path as given, else the shipped spec of that name.
+
+    Raise SpecError if a bare name is neither a file nor a shipped spec.
+    """
+    path = Path(spec)
+    text = str(spec)
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    names = shipped_names()
+    if text in names:
+        return shipped_folder() / f"{text}.yaml"
+    hint = did_you_mean(text, names) or f" (shipped: {', '.join(names)})"
+    raise SpecError(
+        text, [Fault(f"there is no file {text}, and no shipped spec is called so{hint}")]
+    )
