@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.evaluate import ScoredBaseline
-from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
+from orchestrator.records import (
+    Baseline,
+    EvaluationSpec,
+    Published,
+    PublishedFigure,
+    PublishedNumber,
+    PublishedPanel,
+    PublishedStatement,
+)
 from orchestrator.report import Context, Origin, Report, markdown, report
+from orchestrator.report.changes import changes_section
 from orchestrator.report.figures import MIN_POINTS, kept_points, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.settings import BackendRef
@@ -40,9 +49,14 @@ def names(found: Report) -> set[str]:
     return {s.id for s in found.sections}
 
 
-def full(synthetic: Any) -> Any:
+def full(synthetic: Any, *, decided: bool = False) -> Any:
+    more = ([0.81, 0.82], [0.72, 0.71]) if decided else ([], [])
     done = synthetic.grid(
-        {"none": [0.9, 0.9], "k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]},
+        {
+            "none": [0.9, 0.9],
+            "k1.reward": [0.8, 0.82, *more[0]],
+            "k3.loss": [0.7, 0.71, *more[1]],
+        },
         metrics={"eval/accuracy_predicted": 0.83},
     )
     done += synthetic.grid({"k1.reward": [0.5, 0.5]}, study="async10", staleness=10)
@@ -51,14 +65,97 @@ def full(synthetic: Any) -> Any:
 
 
 def test_the_answer_comes_first(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    assert found.answer == "Of 2 claims, 1 is supported and 1 is not testable."
+    found = reported(synthetic, full(synthetic, decided=True))
+    assert found.answer.startswith(
+        "Here 1 claim holds; the clearest effect: in-domain accuracy is 0.103 higher with "
+        "k1.reward than with k3.loss (95 % interval 0.087 to 0.118, 4 seeds)."
+    )
+    assert (
+        found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."
+    )
     assert [card.verdict for card in found.cards] == ["supported", "not testable"]
-    assert found.sections[0].id == "limits"
+    assert found.sections[0].id == "finals"
     facts = dict(found.facts)
-    assert facts["cells finished"] == "9 of 10"
-    assert (facts["collapsed"], facts["failed"]) == ("1", "1")
+    assert list(facts.values())[:3] == ["13 of 14", "1 of 13", "1 of 2"]
+    assert facts["seeds finished, of each configuration"] == "0 to 4 of 4"
     assert found.cards[0].cells, "a verdict names the cells it was judged on"
+
+
+def test_a_smoke_run_says_that_everything_works(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.9, 0.9]})
+    found = reported(synthetic, done, {"works": "works >= 1 in study onpolicy"})
+    assert found.answer.startswith("Everything works: 2 of 2 runs trained to the end")
+    done += synthetic.run("k1.loss", outcome=synthetic.collapsed)
+    found = reported(synthetic, done, {"works": "works >= 1 in study onpolicy"})
+    assert found.answer.startswith("Not everything works: 2 of 3 runs")
+
+
+def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.6, 0.64], "k3.loss": [0.7, 0.71]})
+    found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
+    assert found.answer.startswith(
+        "The clearest effect so far: in-domain accuracy is 0.085 lower with k1.reward than with"
+    )
+    assert found.missing.startswith("1 of 1 claim is still open: about")
+    (card,) = found.cards
+    assert card.effect is not None
+    assert card.effect.value == pytest.approx(-0.085)
+    turned = CLAIMS["unbiased_wins"].replace(">", "<")
+    (card,) = reported(synthetic, done, {"loses": turned}).cards
+    assert card.effect is not None
+    assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
+
+
+def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
+    done = full(synthetic)
+    panels = tuple(
+        PublishedPanel(
+            title=metric, study="onpolicy", where=("kl=k1.reward,none",), draws=draws, metric=metric
+        )
+        for draws, metric in (("curves", "in_domain"), ("finals", "out_of_domain"))
+    )
+    published = Published(
+        statements=(PublishedStatement(claim="unbiased_wins", says="It wins.", where="Fig. 9"),),
+        figures=(
+            PublishedFigure(figure="Fig. 1", title="Bias", shows="Less.", laboratory=True),
+            PublishedFigure(figure="Fig. 2", title="Curves", shows="They rise.", panels=panels),
+            PublishedFigure(
+                figure="Fig. 3",
+                title="None",
+                shows="More.",
+                panels=(PublishedPanel(title="x", study="async10", where=("kl=k3.loss",)),),
+            ),
+        ),
+    )
+    spec = synthetic.spec(CLAIMS, published=published)
+    comparison = compare(spec, done.records, done.scores)
+    found = report(comparison, done.records, done.scores, spec)
+    first, second, third = found.plates
+    assert first.figure is not None
+    assert second.figure is not None
+    shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
+    assert shown == [["none", "k1.reward β=0.1"]] * 2
+    assert (third.figure, third.missing) == (
+        None,
+        "No finished cell of this experiment redraws it.",
+    )
+    assert (found.cards[0].says, found.cards[0].where) == ("It wins.", "Fig. 9")
+    assert "**Fig. 2, Curves.** They rise." in markdown(found)
+
+
+def test_what_changed_since_another_run(synthetic: Any) -> None:
+    spec = synthetic.spec(CLAIMS)
+    one = synthetic.grid({"k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71], "none": [0.9]})
+    other = synthetic.grid(
+        {"k1.reward": [0.8, 0.82, 0.81, 0.82], "k3.loss": [0.7, 0.71, 0.72, 0.71], "none": [0.9]}
+    )
+    before, now = (compare(spec, done.records, done.scores) for done in (one, other))
+    found = changes_section(before, now, "old")
+    assert found.points[0] == "1 verdict of 2 claims changed; 1 effect did."
+    assert found.tables[0].rows[0][1::2] == ("underpowered", "supported")
+    finals = {row[2]: row[4::2] for row in found.tables[1].rows}
+    assert finals == {"k1.reward β=0.1": ("2", "4"), "k3.loss β=0.1": ("2", "4")}
+    assert changes_section(now, now, "same").tables == ()
 
 
 def test_everything_is_there(synthetic: Any) -> None:
@@ -84,12 +181,12 @@ def test_everything_is_there(synthetic: Any) -> None:
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     assert found.banner.startswith("Micro scale: embedded trainer, not the paper's numbers")
-    assert "embedded trainer" in found.sections[0].points[0]
-    assert any("declared for verl" in point for point in found.sections[0].points)
+    assert "embedded trainer" in section(found, "limits").points[0]
+    assert any("declared for verl" in point for point in section(found, "limits").points)
     assert markdown(found).splitlines()[2].startswith("> **Micro scale")
     done = synthetic.grid({"k1.reward": [0.8, 0.8]}, micro=False)
     assert reported(synthetic, done).banner == ""
-    assert not any("embedded" in p for p in reported(synthetic, done).sections[0].points)
+    assert not any("embedded" in p for p in section(reported(synthetic, done), "limits").points)
 
 
 def test_numbers_of_the_final_table(synthetic: Any) -> None:
@@ -215,7 +312,8 @@ def test_nothing_finished(synthetic: Any, states: list[str]) -> None:
 def test_one_seed_has_no_intervals_and_is_told_so(synthetic: Any) -> None:
     found = reported(synthetic, synthetic.grid({"none": [0.9], "k1.reward": [0.8]}))
     assert any(
-        "1 seed a configuration there are no intervals" in p for p in found.sections[0].points
+        "1 seed finished in each there are no intervals" in p
+        for p in section(found, "limits").points
     )
     assert "0.800 (one seed: no interval)" in markdown(found)
 
@@ -229,7 +327,7 @@ def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
     for seed in range(2):
         done += synthetic.run(seed=seed, outcome=diverged, metrics=nan, scored=False)
     found = reported(synthetic, done)
-    assert dict(found.facts)["collapsed"] == "2"
+    assert dict(found.facts)["runs collapsed"] == "2 of 2"
     assert json.dumps(found.data, allow_nan=False)
     assert "0.000 \\[0.000, 0.000\\]" in markdown(found)
 
@@ -243,9 +341,9 @@ def test_greedy_decoding_is_called_by_its_name(synthetic: Any) -> None:
     sampling = done.scores[0].sampling.model_copy(update={"min_p": 1.0})
     scores = [score.model_copy(update={"sampling": sampling}) for score in done.scores]
     found = reported(synthetic, done._replace(scores=scores))
-    assert any("greedy decoding" in point for point in found.sections[0].points)
+    assert any("greedy decoding" in point for point in section(found, "limits").points)
     plain = reported(synthetic, done)
-    assert not any("greedy decoding" in point for point in plain.sections[0].points)
+    assert not any("greedy decoding" in point for point in section(plain, "limits").points)
 
 
 def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
@@ -277,8 +375,9 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
 
 
 def test_markdown_says_what_the_page_says(synthetic: Any) -> None:
-    text = markdown(reported(synthetic, full(synthetic)))
-    assert "✓ **supported** (unbiased\\_wins): In-domain accuracy is higher with k1.reward" in text
+    text = markdown(reported(synthetic, full(synthetic, decided=True)))
+    assert "| In-domain accuracy is higher with k1.reward than with k3.loss. |" in text
+    assert "| ✓ supported |" in text
     assert "| k1.loss |  | 1 of 1 |" in text
     assert "## Provenance" in text
 
@@ -300,7 +399,8 @@ def test_data_is_small(synthetic: Any) -> None:
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
     assert len(json.dumps(found.data | {"laboratory": []})) < 2200 * 9
-    assert len(json.dumps(found.data["laboratory"])) < 6000
+    laboratory = found.data["laboratory"]
+    assert len(json.dumps(laboratory)) < 320 * len(laboratory)
 
 
 def test_a_report_is_plain_data(synthetic: Any) -> None:
@@ -335,7 +435,8 @@ def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None
     assert rows[0] == ("qwen2.5-7b", "its own", "0.250", "0.500", "stands for it")
     assert rows[1][2:4] == ("not evaluated", "not evaluated")
     assert any(
-        "qwen2.5-7b (chat template: none) is not evaluated" in p for p in found.sections[0].points
+        "qwen2.5-7b (chat template: none) is not evaluated" in p
+        for p in section(found, "limits").points
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.scores import read_scores
 from orchestrator.identity import digest
 from orchestrator.records import Baseline, Cell, Checkpoint, EvaluationSpec, Record, Score
@@ -16,16 +16,16 @@ from orchestrator.rundir import RunFolder
 
 def base_model(path: str) -> Path:
     """Return the Hugging Face directory of a spec's `model.path`: a folder, a policy that ships
-    with a backend (`micro:amber`), or a model of the hub that is in this machine's cache.
+    with a backend (`micro:elder`), or a model of the hub that is in this machine's cache.
 
     Raises CheckpointError, saying how to get it, if it is not on this machine.
     """
-    owner, colon, name = path.partition(":")
-    if colon and owner in plugins.names():
-        policies = plugins.load(owner).policies_dir
-        if policies is None or not (policies / name).is_dir():
-            raise CheckpointError(f"backend '{owner}' ships no policy '{name}' ({policies})")
-        return policies / name
+    try:
+        shipped = plugins.shipped_policy(path)
+    except EnvironmentFault as fault:
+        raise CheckpointError(str(fault)) from None
+    if shipped is not None:
+        return shipped
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
         return folder.absolute()
@@ -45,10 +45,10 @@ def _cached(repository: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(repository, "config.json")
+        file = try_to_load_from_cache(repository, "config.json")
     except HFValidationError:
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(file).parent if isinstance(file, str) else None
 
 
 # Models as they are before training, with and without their chat template.
@@ -98,7 +98,7 @@ def declared_baselines(
 
     A baseline takes its model, tasks and backend from the first cell of that model.
     """
-    found: list[DeclaredBaseline] = []
+    declared: list[DeclaredBaseline] = []
     faults: list[str] = []
     home = BaselineFolder(folder.path)
     for baseline in evaluation.baselines:
@@ -120,8 +120,8 @@ def declared_baselines(
             checkpoints=(Checkpoint(0, _path(cell, faults, baseline)),),
             directory=home.cell(stand_in).path,
         )
-        found.append(DeclaredBaseline(baseline, record, note))
-    return [one for one in found if one.record.checkpoints[0].path != Path()], faults
+        declared.append(DeclaredBaseline(baseline, record, note))
+    return [one for one in declared if one.record.checkpoints[0].path != Path()], faults
 
 
 def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:

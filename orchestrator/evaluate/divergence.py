@@ -91,28 +91,28 @@ def answer(
             zip(prompts, targets, ours, given["ours"], theirs, given["theirs"], strict=True)
         )
     ]
-    made = {
+    contents = {
         "items": rows,
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu,
     }
     Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
-        job, asked, [made], means(rows), versions
+        job, asked, [contents], means(rows), versions
     )
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
     """Return each quantity per sequence and per token, with standard errors over the prompts."""
-    told: dict[str, items.Mean] = {}
+    means_: dict[str, items.Mean] = {}
     for name in METRICS:
         values = [row[name] for row in rows]
         length = "reference_tokens" if name == "kl_forward" else "tokens"
         each, token = items.mean(values), items.ratio(values, [row[length] for row in rows])
         if name == "entropy":
-            told |= {"entropy": token, "entropy_per_sequence": each}
+            means_ |= {"entropy": token, "entropy_per_sequence": each}
         else:
-            told |= {name: each, f"{name}_per_token": token}
-    return told
+            means_ |= {name: each, f"{name}_per_token": token}
+    return means_
 
 
 @torch.no_grad()
@@ -123,10 +123,10 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
     torch.manual_seed(seed)
     ends = policy.model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [ends])
-    found: list[Response] = []
+    responses: list[Response] = []
     for first in range(0, len(prompts), SEQUENCES_AT_ONCE):
         tokens, mask = policy.tok_batch_encode(list(prompts[first : first + SEQUENCES_AT_ONCE]))
-        made = policy.model.generate(
+        generated = policy.model.generate(
             input_ids=tokens.to(policy.device),
             attention_mask=mask.to(policy.device),
             do_sample=True,
@@ -136,10 +136,10 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
             max_new_tokens=limit,
             pad_token_id=policy.tokenizer.pad_token_id,
         ).tolist()
-        for row, kept, out in zip(tokens.tolist(), mask.tolist(), made, strict=True):
-            prompt = [token for token, here in zip(row, kept, strict=True) if here]
-            found.append(Response(prompt, _until(out[len(row) :], stops)))
-    return found
+        for row, kept, out in zip(tokens.tolist(), mask.tolist(), generated, strict=True):
+            prompt = [token for token, is_token in zip(row, kept, strict=True) if is_token]
+            responses.append(Response(prompt, _until(out[len(row) :], stops)))
+    return responses
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
             f"policy and reference policy have vocabularies of {sizes[0]} and {sizes[1]} tokens: "
             "there is no divergence between them; the cell's model.path names another model"
         )
-    found: dict[int, ResponseSums] = {}
+    sums_: dict[int, ResponseSums] = {}
     for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
         batch = [responses[place] for place in places]
         tokens, mask = _packed(batch, ours.device)
@@ -163,11 +163,11 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
         for row, (place, one) in enumerate(zip(places, batch, strict=True)):
             # the distribution of a token stands one position before it
             start = len(one.prompt) - 1
-            here = slice(start, start + len(one.tokens))
-            found[place] = ResponseSums(
-                kl[row, here].double().sum().item(), entropy[row, here].double().sum().item()
+            columns = slice(start, start + len(one.tokens))
+            sums_[place] = ResponseSums(
+                kl[row, columns].double().sum().item(), entropy[row, columns].double().sum().item()
             )
-    return [found[place] for place in range(len(responses))]
+    return [sums_[place] for place in range(len(responses))]
 
 
 def _logps(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:

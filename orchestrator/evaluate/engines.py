@@ -47,8 +47,8 @@ def gpus_of(site: Site | None) -> int:
     given = options.get("gpus_per_node")
     if isinstance(given, int) and given > 0:
         return given
-    found = re.search(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", str(options.get("gres", "")))
-    return int(found[1]) if found else 1
+    match = re.search(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", str(options.get("gres", "")))
+    return int(match[1]) if match else 1
 
 
 def title(engine: Engine, harness: str) -> str:
@@ -132,17 +132,17 @@ def generation(
     """
     name = engine.name if engine else "hf"
     limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
-    said: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
+    arguments: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
     if name == "vllm":
-        said |= {"top_k": -1, "repetition_penalty": 1.0}
+        arguments |= {"top_k": -1, "repetition_penalty": 1.0}
     elif name != "hf" and (engine is None or engine.extensions):
-        said |= SERVER_EXTENSIONS
+        arguments |= SERVER_EXTENSIONS
     if sampling.temperature == 0:
-        return {**said, "do_sample": False, "temperature": 0.0}
-    said |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        return {**arguments, "do_sample": False, "temperature": 0.0}
+    arguments |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
     if name == "hf":
-        said["top_k"] = 0
-    return said | ({"min_p": sampling.min_p} if sampling.min_p > 0 else {})
+        arguments["top_k"] = 0
+    return arguments | ({"min_p": sampling.min_p} if sampling.min_p > 0 else {})
 
 
 def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
@@ -166,15 +166,15 @@ def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
 
 def rounds(identities: Sequence[int]) -> list[list[int]]:
     """Return indices of requests by how often the same request came before, firsts first."""
-    seen: dict[int, int] = {}
-    found: list[list[int]] = []
+    counts: dict[int, int] = {}
+    rounds_: list[list[int]] = []
     for place, identity in enumerate(identities):
-        count = seen.get(identity, 0)
-        seen[identity] = count + 1
-        if count == len(found):
-            found.append([])
-        found[count].append(place)
-    return found
+        count = counts.get(identity, 0)
+        counts[identity] = count + 1
+        if count == len(rounds_):
+            rounds_.append([])
+        rounds_[count].append(place)
+    return rounds_
 
 
 def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:

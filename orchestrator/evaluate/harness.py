@@ -60,8 +60,8 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     Raise EnvironmentFault if it has another number of items than its file says it has.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
-    said = (task.config.metadata or {}).get("num_items")
-    expected = task_data.stand_in_count(path.stem) or said
+    declared = (task.config.metadata or {}).get("num_items")
+    expected = task_data.stand_in_count(path.stem) or declared
     if expected is not None and len(task.eval_docs) != expected:
         raise EnvironmentFault(
             f"task {path.stem} has {len(task.eval_docs)} items where {expected} are expected: the "
@@ -87,7 +87,7 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
     task.set_fewshot_seed(asked.seed)
     num_items = min(len(task.eval_docs), asked.task.max_items or len(task.eval_docs))
     shards = Shards(Path(ask.results), num_items, repeats, job.slice_responses)
-    made = []
+    responses = []
     for part in shards.parts():
         done = shards.read(part)
         if done is None:
@@ -99,8 +99,8 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
                 "cpu_seconds": time.process_time() - cpu,
             }
             shards.keep(part, done)
-        made.append(done)
-    shards.finish(job, asked, made, means(joined(made), asked.task.repeats), VERSIONS)
+        responses.append(done)
+    shards.finish(job, asked, responses, means(joined(responses), asked.task.repeats), VERSIONS)
 
 
 def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:

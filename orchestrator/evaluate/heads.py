@@ -2,7 +2,7 @@
 
     python -m orchestrator.evaluate.heads CHECKPOINT NEW_FOLDER
 
-vLLM has no attention for heads of 12 numbers, which the shipped policies have. Queries, keys and
+vLLM has no attention for heads narrower than 32 numbers, nor for some wider ones. Queries, keys and
 values get zeros, which add nothing to a dot product; what turns with a position keeps its
 frequency, since theta ** (2 j / width) is kept by a larger theta; and the queries are multiplied by
 what the larger divisor, the square root of the width, takes away.
@@ -74,8 +74,8 @@ def pad(checkpoint: Path, folder: Path, width: int) -> None:
         if path.is_file() and path.name not in (WEIGHTS, CONFIG):
             shutil.copy(path, folder / path.name)
     weights = load_file(checkpoint / WEIGHTS)
-    made = {name: _padded(name, weight, narrow, width) for name, weight in weights.items()}
-    save_file(made, folder / WEIGHTS, metadata={"format": "pt"})
+    padded = {name: _padded(name, weight, narrow, width) for name, weight in weights.items()}
+    save_file(padded, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 

@@ -202,8 +202,8 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
                 one.n, one.seed = count, engines.request_seed(self.seed, prompt)
                 params.append(one)
                 place += count
-            made = super()._model_generate([prompt for prompt, _ in groups], True, params)
-            return [_Single([completion]) for output in made for completion in output.outputs]
+            outputs = super()._model_generate([prompt for prompt, _ in groups], True, params)
+            return [_Single([completion]) for output in outputs for completion in output.outputs]
 
     with _fitting(checkpoint, cpu) as fitting:
         return Vllm(
@@ -234,9 +234,9 @@ def _unreachable(engine: Engine, error: Exception) -> Exception:
         error, (aiohttp.ClientError, requests.RequestException, TimeoutError, ConnectionError)
     ):
         return error
-    told = " ".join(str(error).split()) or type(error).__name__
+    sentence = " ".join(str(error).split()) or type(error).__name__
     return EnvironmentFault(
-        f"the server at {engine.base_url} did not answer: {told[:300]}. What is scored stays "
+        f"the server at {engine.base_url} did not answer: {sentence[:300]}. What is scored stays "
         "scored; see that it serves "
         f"{'model ' + engine.model if engine.model else 'this checkpoint'} and run it again"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from orchestrator import plugins
+from orchestrator.environments.extras import install_line
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.scores import ScoringJob
@@ -47,7 +48,7 @@ def harness_version() -> str:
     except PackageNotFoundError as error:
         raise EnvironmentFault(
             "evaluation needs lm-evaluation-harness, which is not installed here; install orch "
-            "with it: pip install 'orch-rl[micro,eval]'"
+            f"with it: {install_line('micro,eval')}"
         ) from error
 
 
@@ -69,6 +70,8 @@ def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]
 def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
     """Return the environment variables of the process that does these jobs."""
     env = {**os.environ, **QUIET}
+    if any(job.engine.name == "vllm" for job in jobs):
+        del env["TQDM_DISABLE"]  # vLLM 0.29.0 divides by the time that its bar has measured
     if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
         env |= ON_CORES
     may_load = (OWN_TASKS, *plugins.task_folders())

@@ -9,7 +9,6 @@
 and nothing is ever overwritten by something else.
 """
 
-import hashlib
 import math
 import os
 from collections import defaultdict
@@ -20,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import RunFolderError
 from orchestrator.files import read_object, telling
 from orchestrator.identity import digest
 from orchestrator.metrics.names import is_divergence
@@ -39,7 +38,7 @@ class ScoreKey(Frozen):
     """One task of one checkpoint with one seed: all that its scores depend on."""
 
     checkpoint: str
-    """Hash of the checkpoint's files."""
+    """Hash of the policy: checkpoint.content_hash."""
     step: int
     task: EvalTask
     task_version: str
@@ -51,7 +50,7 @@ class ScoreKey(Frozen):
     """Name and version of what scores."""
     kind: Literal["accuracy", "divergence"] = "accuracy"
     reference: str = ""
-    """Of a divergence: hash of the reference policy's files."""
+    """Of a divergence: hash of the reference policy."""
 
     @property
     def stem(self) -> str:
@@ -124,8 +123,8 @@ class StoredScore(NamedTuple):
         return asked.step, asked.task.name, asked.seed, asked.kind
 
 
-def stored_scores(cell_dir: CellDir) -> Iterator[StoredScore]:
-    """Yield every result of a cell. Raise RunFolderError for a file that is cut or foreign."""
+def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterator[StoredScore]:
+    """Yield every result of a cell. What is cut or foreign is left out, and told in `faults`."""
     with telling(cell_dir.evaluations):
         try:
             names = sorted(
@@ -137,26 +136,49 @@ def stored_scores(cell_dir: CellDir) -> Iterator[StoredScore]:
             return
     for name in names:
         path = cell_dir.evaluations / name
-        result = read_object(Result, path)
-        if result is not None:
-            yield StoredScore(path, path.stat().st_mtime_ns, result)
+        try:
+            result = read_object(Result, path)
+            if result is None:
+                continue
+            _check(result, cell_dir, path)
+            with telling(path):
+                yield StoredScore(path, path.stat().st_mtime_ns, result)
+        except (RunFolderError, FileNotFoundError) as error:
+            if faults is not None:
+                faults.append(f"{error}. Its scores are left out; `orch eval` makes them again")
 
 
-def current(cell_dir: CellDir) -> list[Result]:
+def _check(result: Result, cell_dir: CellDir, path: Path) -> None:
+    """Raise RunFolderError for a result that is another cell's, or does not agree with itself."""
+    asked = result.asked
+    wrong = ""
+    if any(score.cell_id != cell_dir.id for score in result.scores):
+        wrong = "it holds scores of another cell"
+    elif any((s.step, s.task) != (asked.step, asked.task.name) for s in result.scores):
+        wrong = "it holds scores of another step or task than it was asked for"
+    elif not all(0 <= share <= 1 for share in result.shares):
+        wrong = "a share of right answers lies outside 0 to 1"
+    elif result.shares and any(s.num_items != len(result.shares) for s in result.scores):
+        wrong = "its scores are over another number of items than it holds"
+    if wrong:
+        raise RunFolderError(f"{path}: {wrong}")
+
+
+def current(cell_dir: CellDir, faults: list[str] | None = None) -> list[Result]:
     """Return the results of a cell as it was last evaluated: by step, then task and seed.
 
     Where a task was scored more than once at a step (with another sampling, say), only the one
-    last asked for is returned.
+    last asked for is returned. What cannot be read is left out, and told in `faults`.
     """
     newest: dict[SamplingKind, StoredScore] = {}
-    for one in stored_scores(cell_dir):
+    for one in stored_scores(cell_dir, faults):
         if one.kind not in newest or newest[one.kind].time_ns < one.time_ns:
             newest[one.kind] = one
     return [newest[kind].result for kind in sorted(newest)]
 
 
 def read_scores(cell_dir: CellDir) -> list[Score]:
-    """Return the scores of the current results of a cell."""
+    """Return the scores of the current results of a cell, as far as they can be read."""
     return [score for result in current(cell_dir) for score in result.scores]
 
 
@@ -170,47 +192,6 @@ def ask_again(one: StoredScore) -> None:
     """Record that this result is the one asked for now."""
     with telling(one.path):
         os.utime(one.path)
-
-
-# What a checkpoint is, for the cache of scores: the content of the files that make the policy.
-
-
-_POLICY_FILES = {".safetensors", ".bin", ".json", ".txt", ".model", ".jinja"}
-
-Stamp = dict[str, tuple[int, int]]
-"""File name -> bytes, time of last change in nanoseconds: as long as it holds, so does the hash."""
-
-
-def stamp(path: Path) -> Stamp:
-    """Return the files of the policy saved there. Raise CheckpointError if it is no policy."""
-    try:
-        files = sorted(f for f in path.iterdir() if f.suffix in _POLICY_FILES and f.is_file())
-        stats = {file.name: file.stat() for file in files}
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {path} cannot be read: {error.strerror}; `orch retry` trains the cell "
-            "again"
-        ) from error
-    if "config.json" not in stats:
-        raise CheckpointError(
-            f"checkpoint {path} has no config.json, so it is not in Hugging Face format; "
-            "`orch retry` trains the cell again"
-        )
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
-
-
-def content_hash(path: Path, files: Stamp) -> str:
-    """Return a hash of the names and the content of these files."""
-    total = hashlib.sha256()
-    try:
-        for name in files:
-            with (path / name).open("rb") as file:
-                total.update(
-                    f"{name}\n{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
-                )
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from error
-    return total.hexdigest()
 
 
 # Means over the tasks of a domain, as scores of the tasks `in_domain` and `out_of_domain`.
@@ -240,8 +221,8 @@ def aggregate(scores: Iterable[Score], exams: Exams | None = None) -> list[Score
 
 def _is_whole(group: list[Score], exams: Exams | None) -> bool:
     asked = (exams or {}).get(group[0].cell_id, {}).get(group[0].domain)
-    there = {score.task for score in group}
-    return all(math.isfinite(score.value) for score in group) and asked in (None, there)
+    tasks = {score.task for score in group}
+    return all(math.isfinite(score.value) for score in group) and asked in (None, tasks)
 
 
 def _mean(group: list[Score]) -> Score:

@@ -51,16 +51,16 @@ class Shards:
         whole = plain is not None and len(plain.get("items", ())) == len(part)
         return plain if whole else None
 
-    def keep(self, part: range, made: Shard) -> None:
+    def keep(self, part: range, shard: Shard) -> None:
         """Write a slice, unless it is the whole evaluation."""
         if len(part) < self.num_items:
-            write_text(self._path(part), json.dumps(made, ensure_ascii=False))
+            write_text(self._path(part), json.dumps(shard, ensure_ascii=False))
 
     def finish(
         self,
         job: ScoringJob,
         asked: ScoreKey,
-        made: Sequence[Shard],
+        shards: Sequence[Shard],
         means: Mapping[str, Mean],
         versions: Mapping[str, str],
     ) -> None:
@@ -72,7 +72,7 @@ class Shards:
                     f"{asked.task.name} {metric} of checkpoint {job.checkpoint} is {mean.value}: "
                     "its policy gives no finite probabilities, so nothing was kept"
                 )
-        items = joined(made)
+        items = joined(shards)
         scores = tuple(
             Score(
                 cell_id=job.cell_id,
@@ -88,7 +88,7 @@ class Shards:
                 sampling=asked.sampling,
                 task_version=asked.task_version,
                 harness=asked.harness,
-                seconds=sum(part["seconds"] for part in made),
+                seconds=sum(part["seconds"] for part in shards),
                 items_path=f"eval/{asked.stem}.jsonl",
             )
             for metric, mean in means.items()
@@ -99,7 +99,7 @@ class Shards:
             scores=scores,
             items=fingerprint_of(items),
             shares=shares_of(items),
-            cpu_seconds=sum(part["cpu_seconds"] for part in made),
+            cpu_seconds=sum(part["cpu_seconds"] for part in shards),
             versions=dict(versions),
         )
         lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)

@@ -11,19 +11,17 @@ from orchestrator import plugins
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import engines, task_files
 from orchestrator.evaluate.baselines import base_model
+from orchestrator.evaluate.checkpoint import Stamp, content_hash, stamp
 from orchestrator.evaluate.scores import (
     ItemRequest,
     Result,
     ScoreKey,
     ScoringJob,
-    Stamp,
     StoredScore,
     aggregate,
     ask_again,
-    content_hash,
     current,
     read_scores_at,
-    stamp,
     stored_scores,
 )
 from orchestrator.launch.export import export
@@ -61,7 +59,7 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
     if declared is None:
         return ()
     theirs = plugins.load(cell.settings.backend.name).rehearse_tasks(cell)
-    found: list[EvalTask] = []
+    tasks: list[EvalTask] = []
     for task in declared.tasks:
         own = EvalTask(
             name=task.name,
@@ -73,14 +71,14 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
             free = [
                 t
                 for t in theirs
-                if t.domain == task.domain and t.name not in [other.name for other in found]
+                if t.domain == task.domain and t.name not in [other.name for other in tasks]
             ]
             if not free:
                 continue
             items = min(declared.max_items, free[0].max_items or declared.max_items)
             own = free[0].model_copy(update={"repeats": 1, "max_items": items})
-        found.append(own)
-    return tuple(found)
+        tasks.append(own)
+    return tuple(tasks)
 
 
 @dataclass(frozen=True)
@@ -241,8 +239,8 @@ class Survey:
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
         """Return the checkpoint's hash: from a result made of the very same files, or read."""
-        seen = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
-        known = next((result.asked.checkpoint for result in seen), None)
+        results = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
+        known = next((result.asked.checkpoint for result in results), None)
         return known or content_hash(path, files)
 
     def _reference(self, path: Path) -> str:
@@ -251,8 +249,12 @@ class Survey:
         return self._hashes[path]
 
     def _task_file(self, cell: Cell, name: str) -> Path:
-        backend = plugins.load(cell.settings.backend.name)
-        folders = (backend.tasks_dir, task_files.OWN_TASKS, *plugins.task_folders())
+        """Return the file of a task: among those of the cell's backend, of the backend whose policy
+        it trains (`micro:elder`), orch's own and other distributions'."""
+        settings = cell.settings
+        owners = dict.fromkeys((settings.backend.name, settings.model.path.partition(":")[0]))
+        own = [plugins.load(name).tasks_dir for name in owners if name in plugins.names()]
+        folders = (*own, task_files.OWN_TASKS, *plugins.task_folders())
         return task_files.find_task(name, tuple(path for path in folders if path))
 
 
@@ -304,12 +306,14 @@ class ScoreIndex(NamedTuple):
 
 def score_index(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
     """Return the scores on disk of what is asked, with the means over each domain's tasks."""
-    results = {cell.id: _asked(cell, evaluation, folder) for cell in cells}
+    unread: list[str] = []
+    results = {cell.id: _asked(cell, evaluation, folder, unread) for cell in cells}
     slugs = {cell.id: cell.slug for cell in cells}
     every = [score for of_cell in results.values() for one in of_cell for score in one.scores]
     finite = [score for score in every if math.isfinite(score.value)]
     exams = {cell.id: _domains(cell, evaluation) for cell in cells if results[cell.id]}
     faults = [
+        *unread,
         *_not_numbers(every, slugs),
         *_missing(cells, results, evaluation),
         *_differences(results, slugs),
@@ -334,25 +338,30 @@ def _shares(results: Sequence[Result], seeds: int) -> Shares:
     }
 
 
-def _asked(cell: Cell, evaluation: EvaluationSpec, folder: RunFolder) -> list[Result]:
-    """Return a cell's current results of the tasks and seeds that are asked now."""
+def _asked(
+    cell: Cell, evaluation: EvaluationSpec, folder: RunFolder, unread: list[str]
+) -> list[Result]:
+    """Return a cell's current results of the tasks and seeds that are asked now.
+
+    Sentences about what cannot be read are added to `unread`.
+    """
     names = {
         "accuracy": {task.name for task in tasks_of(cell, evaluation)},
         "divergence": {task.name for task in divergence_tasks(cell, evaluation)},
     }
     return [
         one
-        for one in current(folder.cell(cell))
+        for one in current(folder.cell(cell), unread)
         if one.asked.task.name in names[one.asked.kind] and one.asked.seed in evaluation.seeds
     ]
 
 
 def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str, set[str]]:
     """Return domain -> the tasks of its mean."""
-    found: dict[str, set[str]] = defaultdict(set)
+    domains: dict[str, set[str]] = defaultdict(set)
     for task in tasks_of(cell, evaluation):
-        found[task.domain].add(task.name)
-    return found
+        domains[task.domain].add(task.name)
+    return domains
 
 
 def _not_numbers(scores: Iterable[Score], slugs: Mapping[str, str]) -> Iterator[str]:
@@ -374,10 +383,10 @@ def _missing(
         for one in results[cell.id]:
             if one.asked.kind == "accuracy":
                 done[one.asked.step].add((one.asked.task.name, one.asked.seed))
-        for step, there in done.items():
+        for step, present in done.items():
             for task in tasks_of(cell, evaluation):
                 for seed in seeds_of(evaluation):
-                    if (task.name, seed) not in there:
+                    if (task.name, seed) not in present:
                         lacking[task.name, seed].append(f"{cell.slug} at step {step}")
     for (name, seed), where in sorted(lacking.items()):
         yield (

@@ -75,33 +75,33 @@ def rows(
             f"{VARIABLE} is {root}, which has no data for task {task}: put {task}.parquet, .jsonl "
             f"or .csv (or a folder {task}/ of them) there, a copy of {where}"
         )
-    found = _read(files) if files else _from_hub(task, hub, config, splits)
-    lacking = [column for column in columns if found and column not in found[0]]
-    if lacking or not found:
-        there = ", ".join(found[0]) if found else "no rows"
+    read_rows = _read(files) if files else _from_hub(task, hub, config, splits)
+    lacking = [column for column in columns if read_rows and column not in read_rows[0]]
+    if lacking or not read_rows:
+        columns_read = ", ".join(read_rows[0]) if read_rows else "no rows"
         raise EnvironmentFault(
             f"task {task} needs the columns {', '.join(columns)} of {where}; "
-            f"{files[0] if files else 'the data set'} has {there}"
+            f"{files[0] if files else 'the data set'} has {columns_read}"
         )
-    return found
+    return read_rows
 
 
 def _files(root: Path, task: str, splits: Sequence[str]) -> list[Path]:
     single = [root / f"{task}{suffix}" for suffix in READERS]
-    inside = sorted((root / task).glob("*")) if (root / task).is_dir() else []
-    found = [path for path in (*single, *inside) if path.suffix in READERS and path.is_file()]
+    in_folder = sorted((root / task).glob("*")) if (root / task).is_dir() else []
+    files = [path for path in (*single, *in_folder) if path.suffix in READERS and path.is_file()]
 
     def place(path: Path) -> tuple[int, str]:
         named = [i for i, split in enumerate(splits) if path.name.startswith(split)]
         return (named[0] if named else len(splits)), path.name
 
-    return sorted(found, key=place)
+    return sorted(files, key=place)
 
 
 def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
     import datasets
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for path in files:
         try:
             part = datasets.load_dataset(
@@ -114,8 +114,8 @@ def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
             raise EnvironmentFault(
                 f"{path} cannot be read: {' '.join(str(error).split())[:200]}"
             ) from error
-        found += part.to_list()
-    return found
+        rows += part.to_list()
+    return rows
 
 
 def _from_hub(

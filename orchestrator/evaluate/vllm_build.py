@@ -31,11 +31,11 @@ def vllm_version() -> str | None:
     except PackageNotFoundError:
         pass
     for name in packages_distributions().get("vllm", ()):
-        told = version(name)
-        if name.endswith("-cpu") and CPU not in told:
-            told += CPU
-        sys.meta_path.append(_Renamed(told))
-        return told
+        release = version(name)
+        if name.endswith("-cpu") and CPU not in release:
+            release += CPU
+        sys.meta_path.append(_Renamed(release))
+        return release
     return None
 
 

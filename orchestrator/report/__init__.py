@@ -9,22 +9,23 @@ from typing import Any
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import LibrarySide
-from orchestrator.analysis.sentences import reason, statement
-from orchestrator.analysis.text import counted, listed
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data as drawing
+from orchestrator.report.front import answer as answer
+from orchestrator.report.front import cards, missing, plates
 from orchestrator.report.libraries import (
     capability_section,
     gradients_section,
     laboratory_data,
+    laboratory_figure,
     libraries_section,
 )
 from orchestrator.report.libraries import library_panels as by_library
 from orchestrator.report.markdown import markdown as markdown
-from orchestrator.report.model import Card, Section
 from orchestrator.report.model import Report as Report
+from orchestrator.report.model import Section
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
     failures_section,
@@ -104,12 +105,12 @@ def report(
     lab = laboratory_data()
     found = (
         incomplete(other.faults),
-        unlearnt(records),
-        limited(comparison, scores, spec, other.baselines),
         finals_section(comparison, other.baselines),
-        published_section(comparison, spec),
         curves_section(comparison),
         collapse_section(comparison),
+        published_section(comparison, spec),
+        limited(comparison, scores, spec, other.baselines),
+        unlearnt(records),
         stability_section(comparison),
         reference_section(comparison),
         predicted_section(comparison),
@@ -131,10 +132,13 @@ def report(
         question=spec.question,
         description=spec.description,
         banner=BANNER if is_micro(comparison.runs) else "",
-        answer=_answer(comparison),
+        answer=answer(comparison),
+        missing=missing(comparison, records),
         facts=_facts(comparison, records),
-        cards=tuple(_cards(comparison)),
+        cards=tuple(cards(comparison, spec)),
         sections=tuple(section for section in found if section is not None),
+        source=spec.published.source,
+        plates=tuple(plates(comparison, spec, laboratory_figure(lab))),
         data=_data(comparison, spec, other) | {"laboratory": lab["rows"]} | dict(data or {}),
         created=created,
         written=other.written,
@@ -161,15 +165,15 @@ def incomplete(faults: Sequence[str]) -> Section | None:
 
 def unlearnt(records: Sequence[Record]) -> Section | None:
     """Return a section on runs whose gradient was exactly 0 for a while; None without such runs."""
-    told = [
-        found.sentence(f"{record.cell.slug} ({record.cell.id})")
+    sentences = [
+        stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in records
-        if (found := stillness(record.metrics)) is not None
+        if (stretch := stillness(record.metrics)) is not None
     ]
-    if not told:
+    if not sentences:
         return None
-    more = [f"And {len(told) - MOST_STILL} more cells."] if len(told) > MOST_STILL else []
-    points = (*told[:MOST_STILL], *more)
+    more = [f"And {len(sentences) - MOST_STILL} more cells."] if len(sentences) > MOST_STILL else []
+    points = (*sentences[:MOST_STILL], *more)
     return Section("unlearnt", "Runs that learnt nothing for a while", points=points)
 
 
@@ -190,52 +194,24 @@ def limited(
     )
 
 
-def _cards(comparison: Comparison) -> list[Card]:
-    return [
-        Card(
-            f.name,
-            f.verdict,
-            statement(f.claim),
-            reason(f),
-            f.claim.text,
-            f.evidence.contrast.cells if f.evidence else (),
-        )
-        for f in comparison.claims
-    ]
-
-
-def _answer(comparison: Comparison) -> str:
-    findings = comparison.claims
-    if not any(run.record.state == "succeeded" for run in comparison.runs):
-        return "No cell has finished yet: there is nothing to say."
-    if not findings:
-        return "The spec states no claims; the figures below describe what came out."
-    counts = {v: [f.name for f in findings if f.verdict == v] for v in _VERDICTS}
-    told = [
-        f"{len(names)} {'is' if len(names) == 1 else 'are'} {_GLOSSES.get(verdict, verdict)}"
-        for verdict, names in counts.items()
-        if names
-    ]
-    decided = counts["supported"] or counts["contradicted"]
-    lead = "Of" if decided else "Nothing is decided yet: of"
-    return f"{lead} {counted(len(findings), 'claim')}, {listed(told)}."
-
-
-_VERDICTS = ("supported", "contradicted", "underpowered", "not testable")
-_GLOSSES = {"underpowered": "underpowered (too few seeds to tell)"}
-
-
 def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str, str], ...]:
     finished = sum(record.state == "succeeded" for record in records)
     failed = sum(record.state in ("failed", "timed_out") for record in records)
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
-    seeds = sorted({len(c.runs) for c in comparison.configurations}) or [0]
+    ended = sum(r.outcome is not None and r.state == "succeeded" for r in records)
+    seeds = sorted({c.num_finished for c in comparison.configurations}) or [0]
+    asked = max((len(c.runs) for c in comparison.configurations), default=0)
     exits = [end for record in records for end in record.attempts if end is not None]
+    claims = comparison.claims
+    held = sum(f.verdict in ("supported", "holds by construction") for f in claims)
+    spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
-        ("cells finished", f"{finished} of {len(records)}"),
-        ("configurations", str(len(comparison.configurations))),
-        ("seeds each", str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
-        ("collapsed", str(collapsed)),
+        ("runs finished", f"{finished} of {len(records)}"),
+        ("runs collapsed", f"{collapsed} of {ended}"),
+        ("claims that hold", f"{held} of {len(claims)}")
+        if claims
+        else ("configurations", str(len(comparison.configurations))),
+        ("seeds finished, of each configuration", f"{spread} of {asked}"),
         ("failed", str(failed)),
         ("cost", _cost(exits)),
     )

@@ -40,7 +40,7 @@ than MIN_POINTS each: steps are then left out evenly, the first and the last kep
 
 
 def figure_data(
-    found: Sequence[Configuration],
+    configurations: Sequence[Configuration],
     main: Sequence[str | None] = (),
     studies: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def figure_data(
     curves together hold at most MAX_VALUES values, but at least MIN_POINTS points each.
     """
     grids: dict[tuple[int, ...], int] = {}
-    settings = setting_names(found)
-    curves = [(c, m) for c in found for m in CURVES if has_curve(c, m)]
+    settings, varied = setting_names(configurations), varied_axes(configurations)
+    curves = [(c, m) for c in configurations for m in CURVES if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     plain = [
@@ -62,8 +62,15 @@ def figure_data(
             "beta": c.beta,
             "name": c.name,
             "seeds": len(c.runs),
+            "steps": c.stability.num_train_steps,
+            "open": [
+                [run.seed, run.record.state]
+                for run in c.runs
+                if run.series and run.record.state != "succeeded"
+            ],
             "model": c.traits.get("model", ""),
             "backend": c.traits.get("backend", ""),
+            "axes": {axis: v for axis, v in c.traits.items() if axis in varied[c.study]},
             "cells": [[run.seed, run.record.cell.id] for run in c.runs],
             "finals": {
                 m: _final_data(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")
@@ -74,9 +81,11 @@ def figure_data(
             "collapsed": [c.collapse.count, c.collapse.n],
             "predicted": rounded(c.predicted),
         }
-        for c, setting in zip(found, settings, strict=True)
+        for c, setting in zip(configurations, settings, strict=True)
     ]
-    used = {m for c in found for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"}
+    used = {
+        m for c in configurations for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"
+    }
     return {
         "metrics": {m: axis_label(m) for m in sorted(used)},
         "main": [m for m in main if m],
@@ -99,13 +108,28 @@ def axis_label(metric: str) -> str:
     return f"{text} ({unit})" if unit else text
 
 
-def setting_names(found: Sequence[Configuration]) -> list[str]:
+def varied_axes(configurations: Sequence[Configuration]) -> dict[str, set[str]]:
+    """Return study -> the axes that its settings differ in.
+
+    The library is not among them: the page has a choice of its own for it. Nor is the KL term.
+    """
+    values: dict[str, dict[str, set[str]]] = {c.study: {} for c in configurations}
+    for c in configurations:
+        for axis, value in c.traits.items():
+            values[c.study].setdefault(axis, set()).add(value)
+    return {
+        study: {axis for axis, taken in axes.items() if len(taken) > 1 and axis[:7] != "backend"}
+        for study, axes in values.items()
+    }
+
+
+def setting_names(configurations: Sequence[Configuration]) -> list[str]:
     """Return the name of each configuration's setting within its study, such as `qwen2.5-7b`."""
     values: dict[str, dict[str, set[str]]] = {}
-    for c in found:
+    for c in configurations:
         for trait, value in c.traits.items():
             values.setdefault(c.study, {}).setdefault(trait, set()).add(value)
-    return [_setting_name(c, values.get(c.study, {})) for c in found]
+    return [_setting_name(c, values.get(c.study, {})) for c in configurations]
 
 
 def _setting_name(c: Configuration, values: Mapping[str, set[str]]) -> str:
@@ -124,19 +148,19 @@ def _releases(backends: str, versions: str) -> str:
     names, numbers = backends.split(" | "), versions.split(" | ")
     if len(names) != len(numbers):
         return f"{backends} {versions}"
-    told = (f"{n} {v}".removesuffix(" none") for n, v in zip(names, numbers, strict=True))
-    return " | ".join(told)
+    texts = (f"{n} {v}".removesuffix(" none") for n, v in zip(names, numbers, strict=True))
+    return " | ".join(texts)
 
 
 def _rest(traits: Mapping[str, str]) -> str:
     return "".join(f", {trait} {value}" for trait, value in traits.items())
 
 
-def _final_data(c: Configuration, metric: str, found: Estimate) -> list[Any]:
+def _final_data(c: Configuration, metric: str, final: Estimate) -> list[Any]:
     seeds = {str(seed): rounded(value) for seed, value in c.by_seed(metric).items()}
     items = c.finals_over_items.get(metric)
     wide = (items.low, items.high) if items else (None, None)
-    return [*map(rounded, (found.mean, found.low, found.high)), seeds, *map(rounded, wide)]
+    return [*map(rounded, (final.mean, final.low, final.high)), seeds, *map(rounded, wide)]
 
 
 def _curve_data(
@@ -192,12 +216,12 @@ def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None
     scale = np.floor(np.log10(size)) - (DIGITS - 1)
     exact = np.abs(scale) <= EXACT_POWERS  # a whole number over a power of ten: rounded once
     power = 10.0 ** np.where(exact, np.abs(scale), 0.0)
-    whole = np.rint(np.where(scale < 0, x * power, x / power))
-    found = np.where(scale < 0, whole / power, whole * power)
+    digits_only = np.rint(np.where(scale < 0, x * power, x / power))
+    decimals = np.where(scale < 0, digits_only / power, digits_only * power)
     return [
         None if v != v else rounded(was) if not kept else v
         for v, was, kept in zip(
-            np.where(np.isfinite(x), np.where(known, found, 0.0), np.nan).tolist(),
+            np.where(np.isfinite(x), np.where(known, decimals, 0.0), np.nan).tolist(),
             x.tolist(),
             exact.tolist(),
             strict=True,
@@ -205,7 +229,7 @@ def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None
     ]
 
 
-def with_setting_names(found: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
+def with_setting_names(configurations: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
     """Return each configuration with the name of its setting."""
-    every = list(found)
+    every = list(configurations)
     return list(zip(every, setting_names(every), strict=True))

@@ -19,7 +19,7 @@ from orchestrator.analysis.libraries import (
 )
 from orchestrator.analysis.sentences import metric_title
 from orchestrator.analysis.stats import Estimate
-from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
+from orchestrator.analysis.text import counted, estimate_text, listed, number_text, p_text
 from orchestrator.probes.capability import RANK, CapabilityRow, Release, matrix, releases, words
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
@@ -126,6 +126,65 @@ def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
     return panels
 
 
+OVERVIEW_LEGEND = (
+    "Effect: the largest difference among these cells, as {metric}, with its 95 % interval and "
+    "cell. Causes that share a cell share its effect: `--ablate` tells them apart."
+)
+
+
+def overview_table(page: Mapping[str, Any], name: str) -> ReportTable:
+    """Return in one table what differs, whether it matters for these cells, and the effect.
+
+    `name`: of the side whose effects are shown.
+    """
+    side = page[name]
+    every = side["differences"]
+    rows: list[tuple[str, ...]] = []
+    for each in page["meaning"]:
+        library, total = each["library"], sum(d["right"] == each["library"] for d in every)
+        own = {d["question"]: d for d in every if d["right"] == library}
+        causes: dict[str, list[str]] = {}
+        for one in each["differs"]:
+            questions = causes.setdefault(one["title"], [])
+            questions += [q for q in one["questions"] if q not in questions]
+        mine = []
+        for title, questions in causes.items():
+            effect = _largest([own[q] for q in questions if q in own])
+            mine.append((title, f"in {len(questions)} of {total} cells", *effect))
+        same = [q for q, d in own.items() if d["verdict"] == "same mathematics"]
+        if same:
+            where = f"{len(same)} of {total} cells"
+            mine.append(("nothing", where, "0, one training run", "by construction"))
+        if each["idle"]:
+            mine.append((counted(len(each["idle"]), "other thing"), "no", "", ""))
+        rows += [(library if not i else "", *row) for i, row in enumerate(mine)]
+    columns = ("library", f"differs from {page['base']} in", "matters here", "effect", "verdict")
+    title = f"{SIDE_TITLES[name][0].upper()}{SIDE_TITLES[name][1:]}"
+    return ReportTable(title, columns, tuple(rows))
+
+
+def _largest(differences: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    measured = [d for d in differences if d["difference"] is not None]
+    if not measured:
+        return "not measured yet", ""
+    one = max(measured, key=lambda d: abs(d["difference"]["mean"]))
+    text = f"{_estimate_text(one['difference'], signed=True)} {one['question']}"
+    return text, one["verdict"].replace("underpowered (about ", "open (")
+
+
+def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
+    """Yield how hard the KL term of each question pulls in the base, in plain words."""
+    for question in sides[0].questions:
+        if base in question.cells:
+            settings = question.any_seed(base).cell.settings
+            if settings.kl.placement:
+                yield f"{question.name}: {_lower(verdict_on(settings).plain)}"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
     """Yield the tables of `orch compare --by backend`, of analysis.libraries.library_data."""
     yield _meaning_table(page["meaning"], page["base"])
@@ -144,8 +203,8 @@ def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
     """Return the effect of each cause alone, of analysis.ablation.ablation_data."""
     rows: list[tuple[str, str, str, str]] = []
     for question in ablation["questions"]:
-        whole = _estimate_text(question["gap"], signed=True)
-        rows.append((question["question"], "the whole difference", whole, ""))
+        gap = _estimate_text(question["gap"], signed=True)
+        rows.append((question["question"], "the whole difference", gap, ""))
         for cause in question["causes"]:
             named = question["told_apart"] and cause["part"] is not None
             part = f"{cause['part']:.0%}" if named else "–"
@@ -163,6 +222,8 @@ def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield sentences on what rehearsals do not imitate, and on what a library would refuse."""
     for each in meaning:
+        if each.get("idle"):
+            yield f"{each['library']} differs, but not for these cells, in {listed(each['idle'])}."
         for sentence in each["omits"]:
             yield f"{each['library']}, not imitated: {sentence}"
         for question, sentence in each["refused"].items():
@@ -407,9 +468,20 @@ def laboratory_data() -> Mapping[str, Any]:
 
 def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
     """Return the verdict on every configuration, and bias and variance of gradients (Fig. 1)."""
+    return Section(
+        "gradients",
+        GRADIENTS_TITLE,
+        ("Derived from exact gradients of the paper's autoregressive model (orch explain).",),
+        figures=(laboratory_figure(lab),),
+        tables=(_verdict_table(comparison), _gradient_table(lab)),
+    )
+
+
+def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
+    """Return the figure of bias and variance of gradients (Fig. 1)."""
     setting = lab["setting"]
     policy, reference = setting["policy"], setting["reference"]
-    figure = Figure(
+    return Figure(
         "gradients",
         "gradients",
         "Bias and variance of the gradient (Fig. 1)",
@@ -422,22 +494,17 @@ def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section
         "Dots on a log axis: bias and variance of each KL configuration's gradient; the table "
         "holds the numbers.",
     )
-    return Section(
-        "gradients",
-        GRADIENTS_TITLE,
-        ("Derived from exact gradients of the paper's autoregressive model (orch explain).",),
-        figures=(figure,),
-        tables=(_verdict_table(comparison), _gradient_table(lab)),
-    )
 
 
 def _verdict_table(comparison: Comparison) -> ReportTable:
     rows: dict[tuple[str, ...], None] = {}
     for c in comparison.configurations:
         verdict = verdict_on(c.runs[0].declared)
-        rows[c.study, c.kl, verdict.summary, verdict.advice.text] = None
+        rows[c.study, c.kl, verdict.plain, verdict.summary, verdict.advice.text] = None
     return ReportTable(
-        "The KL terms of this experiment", ("study", "KL", "its gradient", "advice"), tuple(rows)
+        "The KL terms of this experiment",
+        ("study", "KL", "in plain words", "its gradient", "advice"),
+        tuple(rows),
     )
 
 

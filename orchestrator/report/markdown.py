@@ -5,14 +5,32 @@ from collections.abc import Iterator
 
 from orchestrator.report.model import Card, Map, MapCell, Report, ReportTable, Section, text_of
 
-MARKS = {"supported": "✓", "contradicted": "✗", "underpowered": "…", "not testable": "–"}
+MARKS = {
+    "supported": "✓",
+    "contradicted": "✗",
+    "holds by construction": "=",
+    "underpowered": "…",
+    "not testable": "–",
+}
+PLATES = "The paper's figures, redrawn"
 MAX_ROWS = 200
 """Longer tables are cut, and say so; the page has them whole."""
 
 
 def markdown(report: Report) -> str:
     """Return the whole report as Markdown. Markup in names and questions is escaped."""
-    return "\n".join([*_head(report), *(line for s in report.sections for line in _section(s))])
+    lines = [*_head(report), *_plates(report)]
+    return "\n".join([*lines, *(line for s in report.sections for line in _section(s))])
+
+
+def _plates(report: Report) -> Iterator[str]:
+    if report.plates:
+        yield f"## {PLATES}\n"
+    for plate in report.plates:
+        missing = f" {plain(plate.missing)}" if plate.missing else ""
+        yield f"- **{plain(plate.number)}, {plain(plate.title)}.** {plain(plate.shows)}{missing}"
+    if report.plates:
+        yield "\nThe page draws each beside these words.\n"
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -21,18 +39,33 @@ def _head(report: Report) -> Iterator[str]:
         yield f"> **{plain(report.banner)}**\n"
     if report.question:
         yield f"**{plain(report.question)}**\n"
-    yield f"{plain(report.answer)}\n"
-    for card in report.cards:
-        yield _card(card)
-    yield ""
+    yield f"**{plain(report.answer)}** {plain(report.missing)}\n"
     yield " · ".join(f"{plain(name)}: {plain(value)}" for name, value in report.facts) + "\n"
+    yield from _claims(report)
     if report.description:
         yield f"{plain(report.description)}\n"
 
 
-def _card(card: Card) -> str:
-    head = f"- {MARKS[card.verdict]} **{card.verdict}** ({plain(card.name)}): "
-    return f"{head}{plain(card.statement)} {plain(card.reason)}"
+def _claims(report: Report) -> Iterator[str]:
+    cards = report.cards
+    if not cards:
+        return
+    yield from _table(
+        ReportTable("", (claims_title(report), "found here", "verdict"), tuple(map(_row, cards)))
+    )
+    for card in cards:
+        yield f"- {MARKS[card.verdict]} **{plain(card.name)}**: {plain(card.reason)}"
+    yield ""
+
+
+def claims_title(report: Report) -> str:
+    """Return the head of the column of claims."""
+    return "the paper says" if any(card.says for card in report.cards) else "the claim"
+
+
+def _row(card: Card) -> tuple[str, str, str]:
+    where = f" ({card.where})" if card.where else ""
+    return (card.says or card.statement) + where, card.here, f"{MARKS[card.verdict]} {card.verdict}"
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -54,9 +87,9 @@ def _section(section: Section) -> Iterator[str]:
         yield "\n".join(f"    {line}" for line in entry.lines.splitlines()) + "\n"
 
 
-def _map_table(found: Map) -> ReportTable:
-    rows = tuple((name, *map(map_text, cells)) for name, cells in found.rows)
-    return ReportTable(found.title, ("KL configuration", *found.columns), rows)
+def _map_table(map_: Map) -> ReportTable:
+    rows = tuple((name, *map(map_text, cells)) for name, cells in map_.rows)
+    return ReportTable(map_.title, ("KL configuration", *map_.columns), rows)
 
 
 def map_text(cell: MapCell | None) -> str:

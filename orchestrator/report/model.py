@@ -16,6 +16,7 @@ FigureKind = Literal[
     "published",
     "libraries",
     "trials",
+    "redrawn",
 ]
 
 
@@ -43,6 +44,27 @@ class Card:
     """The claim as the spec states it."""
     cells: tuple[str, ...] = ()
     """Ids of the cells it was judged on."""
+    says: str = ""
+    """What the publication says, in words; empty where the claim is the experiment's own."""
+    where: str = ""
+    """Where it says so."""
+    here: str = ""
+    """What came out here, in short."""
+    plain: str = ""
+    """What the verdict means, to somebody who reads no statistics."""
+    effect: "ClaimEffect | None" = None
+
+
+@dataclass(frozen=True)
+class ClaimEffect:
+    """The effect a claim is about, turned so that more is more as claimed."""
+
+    value: float
+    low: float | None
+    high: float | None
+    """95 % interval of one look; None with one seed."""
+    region: tuple[float, float | None]
+    """Where the claim holds; None: without an upper end."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,16 @@ class Map:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A panel with a choice of its own: `at` are indices of `Report.data["configurations"]`."""
+
+    title: str
+    draws: Literal["curves", "finals"]
+    metric: str
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure drawn from `Report.data`. The tables of its section hold the same numbers.
 
@@ -88,7 +120,8 @@ class Figure:
     gradients: the laboratory's Fig. 1, from `data["laboratory"]`; stability: dots, one panel a
     measure of `data["stability"]`; published: our intervals and the paper's numbers, from
     `data["published"]`; libraries: curves by library, one panel a question, from
-    `data["libraries"]`; trials: the panels of searches in `data["tune"]`.
+    `data["libraries"]`; trials: the panels of searches in `data["tune"]`; redrawn: `panels`, which
+    no filter changes.
     """
 
     id: str
@@ -97,6 +130,18 @@ class Figure:
     caption: str
     alt: str
     metrics: tuple[str, ...] = ()
+    panels: tuple[Panel, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A published figure: its number, what it shows in words, and ours, or why there is none."""
+
+    number: str
+    title: str
+    shows: str
+    figure: Figure | None
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,11 +180,17 @@ class Report:
     banner: str
     """Shown above everything; empty at full scale."""
     answer: str
-    """The verdicts in one sentence."""
+    """The finding in one sentence."""
     facts: tuple[tuple[str, str], ...]
-    """Short name -> value: cells, seeds, collapsed, ..."""
+    """Short name -> value: the three main numbers first, then seeds, cost, ..."""
     cards: tuple[Card, ...]
     sections: tuple[Section, ...]
+    missing: str = ""
+    """What is missing to know more, in a sentence; empty if nothing is."""
+    source: str = ""
+    """The publication that statements and plates are of."""
+    plates: tuple[Plate, ...] = ()
+    """Its figures, each with ours."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The data of figures, as JSON: see report/figures.py."""
     created: str = ""

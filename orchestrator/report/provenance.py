@@ -72,10 +72,11 @@ def is_micro(runs: Sequence[MeasuredRun]) -> bool:
 
 
 def _seed_limits(comparison: Comparison) -> Iterator[str]:
-    counts = sorted({len(c.runs) for c in comparison.configurations})
+    counts = sorted({c.num_finished for c in comparison.configurations})
     if not counts:
         return
     spread = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
+    spread = f"{spread} finished"
     metric = comparison.in_domain
     widths = [
         width
@@ -85,10 +86,10 @@ def _seed_limits(comparison: Comparison) -> Iterator[str]:
         and (width := c.finals[metric].half_width) is not None
     ]
     if not widths:
-        yield f"With {spread} a configuration there are no intervals: no difference is established."
+        yield f"With {spread} in each there are no intervals: no difference is established."
         return
     yield (
-        f"There are {spread} a configuration. The median 95 % interval of the in-domain result is "
+        f"Of each configuration, {spread}. The median 95 % interval of the in-domain result is "
         f"±{number_text(median(widths))}: much smaller differences cannot be told from chance."
     )
     yield (
@@ -180,8 +181,9 @@ METHODS = (
         "A claim is judged on differences within settings (same study, model, data, β, ...), "
         "averaged "
         "over settings for each seed, then tested over the seeds that every configuration has. "
-        "Shares "
-        "of collapsed runs are tested exactly (Fisher, binomial), each run counting once."
+        "In tests of shares of collapsed runs, each run counts once. A claim that says `over "
+        "items` is tested with the spread between items too, and speaks of the tasks they were "
+        "drawn from; any other speaks of the items that were asked."
     ),
     (
         "p-values are two-sided and corrected by Holm over all testable claims; below "
@@ -189,9 +191,12 @@ METHODS = (
         f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."
     ),
     (
-        "Means are tested by Student's t; where all seeds give the same difference, by the sign "
-        "test, "
-        "which n seeds bring to 2/2^n at best."
+        "Verdicts hold at every look: however often one looked before, and whatever made one add "
+        "seeds, the chance that a true nothing is ever claimed stays below the level. Means are "
+        "tested by the mixture t martingale, shares by the Beta mixture of the binomial; where all "
+        "seeds give the same difference, the sign test, which n seeds bring to 2/2^n at best. The "
+        "price is about twice the seeds of a test that is allowed one look. Intervals in tables "
+        "and figures are those of a single look."
     ),
     (
         "Claims with ~ are tests of equivalence: two one-sided tests against the margin, each "

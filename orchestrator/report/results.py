@@ -52,8 +52,8 @@ def final_text(c: Configuration, metric: str | None) -> str:
 
 def over_items_text(c: Configuration, metric: str | None) -> str:
     """Return a final value's interval over seeds and items; empty if single items are not known."""
-    found = c.finals_over_items.get(metric or "")
-    return "" if found is None or found.low is None else estimate_text(found).partition(" ")[2]
+    final = c.finals_over_items.get(metric or "")
+    return "" if final is None or final.low is None else estimate_text(final).partition(" ")[2]
 
 
 STABILITY_TEXT = (
@@ -74,12 +74,12 @@ MEASURES = {
 
 def stability_section(comparison: Comparison) -> Section | None:
     """Return a section with a figure and a table of stability; None if no run has ended well."""
-    found = [
+    measured = [
         (c, s) for c, s in with_setting_names(comparison.configurations) if c.stability.steps_kept
     ]
-    if not found:
+    if not measured:
         return None
-    curves = {name_of(c.stability.metric) for c, _ in found if c.stability.metric}
+    curves = {name_of(c.stability.metric) for c, _ in measured if c.stability.metric}
     figure = Figure(
         "stability",
         "stability",
@@ -90,7 +90,7 @@ def stability_section(comparison: Comparison) -> Section | None:
         "configuration; the table below holds the numbers.",
     )
     rows = tuple(
-        (*configuration_columns(c, s), *_stability_row(c), seed_links(c)) for c, s in found
+        (*configuration_columns(c, s), *_stability_row(c), seed_links(c)) for c, s in measured
     )
     columns = (
         *CONFIGURATION_COLUMNS,
@@ -117,12 +117,12 @@ def _stability_row(c: Configuration) -> tuple[str, ...]:
     )
 
 
-def _spread_text(found: SeedSpread | None) -> str:
-    if found is None:
+def _spread_text(spread: SeedSpread | None) -> str:
+    if spread is None:
         return "one seed: none"
-    if found.low is None or found.high is None:
-        return number_text(found.sd)
-    return f"{number_text(found.sd)} [{number_text(found.low)}, {number_text(found.high)}]"
+    if spread.low is None or spread.high is None:
+        return number_text(spread.sd)
+    return f"{number_text(spread.sd)} [{number_text(spread.low)}, {number_text(spread.high)}]"
 
 
 def stability_data(comparison: Comparison) -> dict[str, Any]:
@@ -184,11 +184,11 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
 
 
 def _spent(records: Iterable[Record]) -> tuple[str, ...]:
-    found = list(records)
-    ends: list[ExitRecord] = [end for record in found for end in record.attempts if end]
+    every = list(records)
+    ends: list[ExitRecord] = [end for record in every for end in record.attempts if end]
     return (
-        str(len(found)),
-        str(sum(len(record.attempts) for record in found)),
+        str(len(every)),
+        str(sum(len(record.attempts) for record in every)),
         _amount(sum(end.gpu_hours for end in ends)),
         _amount(sum(end.cpu_seconds for end in ends)),
         _amount(sum(max(0.0, end.ended - end.started) for end in ends) / 3600),
@@ -213,8 +213,8 @@ def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
         best: dict[str, tuple[int, float]] = {}
         for task in {s.task for s in scores if s.domain == domain and s.task != title}:
             for metric in {s.metric for s in scores if s.task == task}:
-                found = [s.value for s in scores if (s.task, s.metric) == (task, metric)]
-                mean = math.fsum(found) / len(found)
+                values = [s.value for s in scores if (s.task, s.metric) == (task, metric)]
+                mean = math.fsum(values) / len(values)
                 if at := _AT_K.fullmatch(metric):
                     named[f"eval/{task}/{metric}"] = mean
                     best[task] = max(best.get(task, (0, 0.0)), (int(at[1]), mean))
@@ -223,7 +223,7 @@ def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
     return named
 
 
-def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
+def baseline_data(baselines: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
     """Return the baselines for figures: model, name, note and values of each scored one."""
     return [
         {
@@ -232,7 +232,7 @@ def baseline_data(found: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
             "note": one.note,
             "finals": {name: rounded(v) for name, v in baseline_values(one.scores).items()},
         }
-        for one in found
+        for one in baselines
         if one.scores
     ]
 
@@ -242,14 +242,16 @@ def baseline_name(one: ScoredBaseline) -> str:
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
-def baseline_table(found: Sequence[ScoredBaseline], metrics: Sequence[str]) -> ReportTable | None:
+def baseline_table(
+    baselines: Sequence[ScoredBaseline], metrics: Sequence[str]
+) -> ReportTable | None:
     """Return a table of every declared baseline; None if none is declared.
 
     The row of an unscored baseline says `not evaluated`.
     """
-    if not found:
+    if not baselines:
         return None
-    rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in found)
+    rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in baselines)
     columns = ("model", "chat template", *map(name_of, metrics), "note")
     return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, rows)
 
@@ -258,8 +260,8 @@ def _baseline_row(
     one: ScoredBaseline, known: Mapping[str, float], metrics: Sequence[str]
 ) -> tuple[str, ...]:
     template = "none" if one.baseline.chat_template == "none" else "its own"
-    told = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
-    return (one.baseline.model, template, *told, one.note)
+    texts = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
+    return (one.baseline.model, template, *texts, one.note)
 
 
 FINALS_TITLE = "Final accuracy"
@@ -286,9 +288,9 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
             ("No cell has finished yet.",),
             tables=(before,) if before else (),
         )
-    found = comparison.configurations
-    tasks = sorted({m for c in found for m in c.finals if _is_task(m)})
-    over_items = any(c.finals_over_items.get(m) for c in found for m in metrics)
+    configurations = comparison.configurations
+    tasks = sorted({m for c in configurations for m in c.finals if _is_task(m)})
+    over_items = any(c.finals_over_items.get(m) for c in configurations for m in metrics)
     caption = (
         "Mean over seeds with its 95 % interval (Student's t); small marks are single seeds. "
         "A configuration without a bar has one seed."
@@ -320,12 +322,12 @@ def _is_task(metric: str) -> bool:
 
 
 def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
-    found, inside, outside = (
+    configurations, inside, outside = (
         comparison.configurations,
         comparison.in_domain,
         comparison.out_of_domain,
     )
-    differences = differences_to_no_kl(found, inside) if inside else {}
+    differences = differences_to_no_kl(configurations, inside) if inside else {}
     rows = [
         (
             *configuration_columns(c, setting),
@@ -338,7 +340,7 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
             f"{c.collapse.count} of {c.collapse.n}",
             seed_links(c),
         )
-        for i, (c, setting) in enumerate(with_setting_names(found))
+        for i, (c, setting) in enumerate(with_setting_names(configurations))
     ]
     more = ("... over seeds and items",) if over_items else ()
     columns = (
@@ -374,7 +376,8 @@ def curves_section(comparison: Comparison) -> Section | None:
         "Learning curves",
         "Mean over seeds, with its 95 % interval as a band. Nothing is smoothed unless the box is "
         "ticked, and then the figure says so. Curves of a configuration are cut to the train steps "
-        "that all of its seeds have reached. A cross marks configurations of which a seed "
+        "that all of its seeds have reached; a ring at the end marks one that a stopped or running "
+        "seed has cut short. A cross marks configurations of which a seed "
         "collapsed.",
         "Learning curves, one panel a KL configuration; the final values are in the table of the "
         "section before.",
@@ -385,11 +388,11 @@ def curves_section(comparison: Comparison) -> Section | None:
 
 def collapse_section(comparison: Comparison) -> Section | None:
     """Return a section with maps of which configurations collapse; None without a configuration."""
-    found = comparison.configurations
-    if not found:
+    configurations = comparison.configurations
+    if not configurations:
         return None
     groups: dict[tuple[str, str], list[Configuration]] = {}
-    for c, setting in zip(found, setting_names(found), strict=True):
+    for c, setting in zip(configurations, setting_names(configurations), strict=True):
         groups.setdefault((c.study, setting), []).append(c)
     maps = tuple(
         _collapse_map(" · ".join(filter(None, key)), group) for key, group in groups.items()
@@ -431,8 +434,8 @@ def reference_section(comparison: Comparison) -> Section | None:
         "Distance from the reference policy",
         "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
         "what the reference policy does; reverse KL is what the penalty is meant to bound. "
-        "Panels with more than 8 lines leave their bands out: choose a β to see them.",
-        "Curves of forward KL, reverse KL and entropy, one panel each.",
+        "One panel a measure and KL term; a ring marks a curve that an unfinished seed cuts short.",
+        "Curves of forward KL, reverse KL and entropy, one panel for each KL term.",
         metrics,
     )
     rows = [
@@ -533,17 +536,17 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
 def _published_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
     ours = one.ours
     if ours is None:
-        told = f"none: {one.missing}"
+        text = f"none: {one.missing}"
     else:
-        told = _percent(ours.value)
+        text = _percent(ours.value)
         if ours.low is not None and ours.high is not None:
-            told += f" [{_percent(ours.low)}, {_percent(ours.high)}]"
+            text += f" [{_percent(ours.low)}, {_percent(ours.high)}]"
     verdict = "not comparable (micro scale)" if micro else one.verdict
     return (
         statement(one.claim),
         one.published.where,
         _percent(one.published.relative_improvement),
-        told,
+        text,
         str(ours.n) if ours else "",
         verdict,
     )
@@ -635,13 +638,13 @@ def beta_section(comparison: Comparison) -> Section | None:
             if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])
         ]
         if means and c.beta is not None:
-            found = estimate(means)
+            mean = estimate(means)
             rows.append(
                 (
                     *configuration_columns(c, setting),
                     f"{c.beta:g}",
-                    estimate_text(found),
-                    f"{found.mean / c.beta:.3g}" if c.beta else "",
+                    estimate_text(mean),
+                    f"{mean.mean / c.beta:.3g}" if c.beta else "",
                     seed_links(c),
                 )
             )

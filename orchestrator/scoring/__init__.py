@@ -5,8 +5,9 @@
     choice         the letter of a multiple-choice question
     exact          the response itself
 
-`reward_function` is what every library's launch calls: some libraries decode a response with the
-tokens that end it and some without, so it leaves those out (`spoken`) before a rule sees the text.
+`reward_function` (`batch_reward_function`, for a whole batch) is what every library's launch calls:
+some libraries decode a response with the tokens that end it and some without, so it leaves those
+out (`spoken`) before a rule sees the text.
 
 These modules need the standard library and, for mathematics, math-verify. A backend copies them
 as they are into a launch (`files`), because orch is not installed where trainers run; so they keep
@@ -14,7 +15,8 @@ to Python 3.10. Each rule's module has `reward(response, label)`, where `label` 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 PACKAGE = "orch_scoring"
 """Name of this package where it was copied to."""
 MODULES: dict[str, tuple[str, ...]] = {
-    "math_boxed": ("math_answers", "notation", "judge"),
+    "math_boxed": ("math_answers", "notation", "magnitude", "judge"),
     "countdown": ("countdown",),
     "exact": ("exact",),
 }
@@ -35,7 +37,7 @@ _TAIL = 200
 
 
 def spoken(response: str) -> str:
-    """A decoded response without the special tokens that end it."""
+    """Return a decoded response without the special tokens that end it."""
     return response[:-_TAIL] + _ENDED.sub("", response[-_TAIL:])
 
 
@@ -44,9 +46,9 @@ def _of_spoken(reward: Callable[[str, str], float], response: str, label: str) -
 
 
 def reward_function(rule: str) -> Callable[[str, str], float]:
-    """`reward(response, label)` of a rule, ready to be called with a response as it was decoded.
+    """Return `reward(response, label)` of a rule, to be called with a response as it was decoded.
 
-    Raises ModuleNotFoundError where the rule needs a package that is not installed.
+    Raise ModuleNotFoundError where the rule needs a package that is not installed.
     """
     module = import_module(f"{__name__}.{MODULES[rule][0]}")
     ready = getattr(module, "ready", None)
@@ -55,11 +57,33 @@ def reward_function(rule: str) -> Callable[[str, str], float]:
     return partial(_of_spoken, module.reward)
 
 
+def batch_reward_function(rule: str) -> Callable[[Sequence[str], Sequence[str]], "list[float]"]:
+    """Return `rewards(responses, labels)` of a rule: the same as one by one, and judged in parallel
+    where the rule asks processes of its own.
+
+    Raise ModuleNotFoundError where the rule needs a package that is not installed.
+    """
+    reward = reward_function(rule)
+    module = import_module(f"{__name__}.{MODULES[rule][0]}")
+    at_once: int = getattr(module, "num_at_once", lambda: 1)()
+
+    def rewards(responses: Sequence[str], labels: Sequence[str]) -> "list[float]":
+        if len(responses) != len(labels):
+            raise ValueError(f"{len(responses)} responses and {len(labels)} labels")
+        if at_once == 1 or len(responses) < 2:
+            return list(map(reward, responses, labels))
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(reward, responses, labels))
+
+    return rewards
+
+
 @cache
 def files(rule: str) -> dict[str, str]:
-    """The package with all that a rule needs: path -> text, to lie beside what imports it."""
-    here = Path(__file__).parent
+    """Return the package with all that a rule needs: path -> text, to lie beside its importer."""
+    folder = Path(__file__).parent
     names = ("__init__", *MODULES[rule])
     return {
-        f"{PACKAGE}/{name}.py": (here / f"{name}.py").read_text(encoding="utf-8") for name in names
+        f"{PACKAGE}/{name}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
+        for name in names
     }

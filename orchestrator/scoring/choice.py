@@ -21,8 +21,8 @@ _LED = re.compile(r"\s*\**\(?([A-Z])(?:\)|\.|:|\s*$)")
 def extract(response: str, letters: str = "ABCD") -> str | None:
     """The chosen letter, upper case; None if none can be read."""
     tail = response[-LONGEST_TAIL:]
-    for found in reversed(_BOX.findall(tail)):
-        letter = _letter(found, letters)
+    for boxed in reversed(_BOX.findall(tail)):
+        letter = _letter(boxed, letters)
         if letter:
             return letter
     stated = [name for name in _STATED.findall(tail) if name in letters]

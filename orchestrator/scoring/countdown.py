@@ -74,12 +74,12 @@ def score(response: str, numbers: Sequence[int], target: int) -> float:
         return NO_EXPRESSION
     used: list[int] = []
     try:
-        made = _value(ast.parse(text, mode="eval").body, used)
+        value = _value(ast.parse(text, mode="eval").body, used)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return NO_EXPRESSION
-    if not isinstance(made, Fraction):
-        return EXPRESSION if made == NAN else NO_EXPRESSION
-    near = abs(made - target) <= ABSOLUTE + RELATIVE * abs(target)
+    if not isinstance(value, Fraction):
+        return EXPRESSION if value == NAN else NO_EXPRESSION
+    near = abs(value - target) <= ABSOLUTE + RELATIVE * abs(target)
     right = sorted(used) == sorted(numbers) and near
     return RIGHT if right else EXPRESSION
 

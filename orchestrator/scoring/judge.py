@@ -1,136 +1,230 @@
-"""math-verify in a process of its own, which can be killed.
+"""math-verify in processes of its own, which can be killed.
 
-sympy can be made to compute for ever (`9^{9^{9}}`) inside one machine instruction of Python, where
-no signal handler runs, and math-verify's own limits are signals, which threads cannot have. So one
-child process for each process that asks compares answers, under a limit of CPU time that the
-kernel enforces for each pair (so a busy machine changes no score), and of memory. A pair that
-kills it is not equal; the next pair gets a new child.
+sympy can be made to compute for ever inside one machine instruction of Python, where no signal
+handler runs, and math-verify's own limits are signals, which threads cannot have. So children
+compare answers, under a limit of CPU time that the kernel enforces for each pair (a busy machine
+changes no score), and of memory. A pair that kills its child is not equal.
 
-    python judge.py     one JSON line [gold, given, CPU seconds] in, `1` or `0` a line out
+The first child imports math-verify once and then only forks: a child that is killed is replaced in
+milliseconds, and as many pairs are judged at once as there are cores and threads that ask.
+
+    python judge.py FD     serve on a socket: a request is one byte, with a socket for `b"n"`
 """
 
 import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from functools import lru_cache
 from importlib.util import find_spec
 
-MAX_CPU_SECONDS = 4.0
+MAX_CPU_SECONDS = 1.0
 """For one pair."""
 MAX_WALL_SECONDS = 120.0
 """For one pair, whatever it is doing: a machine this slow is a machine that hangs."""
 MAX_BYTES = 4 << 30
-"""Address space of the child."""
-_READY = "ready"
-_LOCK = threading.RLock()
-_CHILD: "subprocess.Popen[str] | None" = None
+"""Address space of a child."""
+MAX_CHILDREN = 8
+"""Children of one process that asks."""
+_READY_SECONDS = 300.0
+_LONGEST_REPLY = 64
+
+
+def num_children() -> int:
+    """Return how many pairs are judged at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(MAX_CHILDREN, cores or 1))
 
 
 def ready() -> None:
-    """Raises ModuleNotFoundError where math-verify is missing; else starts the child."""
+    """Start the first child. Raise ModuleNotFoundError where math-verify is missing."""
     if find_spec("math_verify") is None:
         raise ModuleNotFoundError(
             f"the rewards of mathematics need math-verify, and {sys.executable} has none: "
             "pip install 'math-verify[antlr4_9_3]==0.9.0' there"
         )
-    with _LOCK:
-        _child()
+    _POOL.give(_POOL.take())
 
 
 @lru_cache(maxsize=100_000)
 def same(gold: str, given: str) -> bool:
-    """Whether math-verify finds two LaTeX answers equal. Safe in threads and after a fork."""
-    with _LOCK:
+    """Return whether math-verify finds two answers equal. Safe in threads and after a fork."""
+    line = json.dumps([gold, given, MAX_CPU_SECONDS])
+    for fresh in (False, True):
+        child = _POOL.take(fresh=fresh)
+        answer = child.ask(line)
+        if answer in ("0", "1"):
+            _POOL.give(child)
+            return answer == "1"
+        if _POOL.bury(child) == -signal.SIGPROF:
+            break  # its time was up; for any other death the pair gets a second child
+    return False
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process's children so far. Linux only."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(_ticks(pid) for pid in _POOL.pids()) / ticks
+
+
+def _ticks(pid: int) -> int:
+    """Return the CPU time of a process and of its ended children, in ticks of the kernel."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  (as short as it gets)
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[11:15]))
+
+
+class _Child:
+    """A process that judges one pair at a time."""
+
+    def __init__(self, pid: int, pipe: socket.socket):
+        self.pid, self.pipe = pid, pipe
+
+    def ask(self, line: str) -> str:
+        """Return its answer; empty if it died or did not answer in time."""
+        try:
+            self.pipe.settimeout(MAX_WALL_SECONDS)
+            self.pipe.sendall(line.encode("utf-8", "backslashreplace") + b"\n")
+            return self.pipe.recv(_LONGEST_REPLY).decode().strip()
+        except OSError:
+            return ""
+
+
+class _Pool:
+    """The children of this process: idle ones are kept, and the server makes more."""
+
+    def __init__(self) -> None:
+        self.server: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+        self._idle: list[_Child] = []
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(num_children())
+
+    def pids(self) -> "list[int]":
+        """Return the processes that live: the server and the idle children."""
+        server = [] if self.server is None else [self.server.pid]
+        with self._lock:
+            return [*server, *(child.pid for child in self._idle)]
+
+    def take(self, *, fresh: bool = False) -> _Child:
+        """Return a child that nobody else asks, a new one if `fresh`; wait if all are busy."""
+        self._free.acquire()
+        try:
+            with self._lock:
+                return self._idle.pop() if self._idle and not fresh else self._born()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give(self, child: _Child) -> None:
+        """Take a child back that has answered."""
+        with self._lock:
+            if len(self._idle) < MAX_CHILDREN:
+                self._idle.append(child)
+            else:
+                child.pipe.close()
+        self._free.release()
+
+    def bury(self, child: _Child) -> int:
+        """End a child that did not answer; return its exit code as Popen has it."""
+        child.pipe.close()
+        try:
+            with self._lock:
+                code = self._request(b"e", child.pid)
+                return -signal.SIGKILL if code is None else code
+        finally:
+            self._free.release()
+
+    def _born(self) -> _Child:
+        """Return a new child. Raise RuntimeError if math-verify does not start."""
         for _ in range(2):
-            child = _child()
-            answer = _ask(child, json.dumps([gold, given, MAX_CPU_SECONDS]))
-            if answer in ("0", "1"):
-                return answer == "1"
-            if _stop(child) == -signal.SIGPROF:
-                break  # its time was up; for any other death the pair gets a second child
-        return False
+            if self.control is None:
+                self._start()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                pid = self._request(b"n", theirs.fileno())
+            if pid is not None:
+                return _Child(pid, ours)
+            ours.close()
+        raise RuntimeError(f"math-verify does not start in {sys.executable}; {_HINT}")
 
-
-def _child() -> "subprocess.Popen[str]":
-    global _CHILD
-    if _CHILD is None or _CHILD.poll() is not None:
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
         path = os.pathsep.join(filter(None, sys.path))
-        _CHILD = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        if _ask(_CHILD, None) != _READY:
-            code = _CHILD.wait()
-            _CHILD = None
-            raise RuntimeError(
-                f"math-verify does not start in {sys.executable} (exit code {code}); see: "
-                f"{sys.executable} {__file__} < /dev/null"
+        with theirs:
+            self.server = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path},
             )
-    return _CHILD
+        self.control = ours
+        ours.settimeout(_READY_SECONDS)
+        try:
+            started = ours.recv(1)
+        except OSError:
+            started = b""
+        if not started:
+            self.server.kill()
+            code = self.server.wait()
+            self.control = None
+            raise RuntimeError(
+                f"math-verify does not start in {sys.executable} (exit code {code}); {_HINT}"
+            )
+
+    def _request(self, kind: bytes, number: int) -> "int | None":
+        """Return the server's answer: the pid of a new child (`n`, with a socket to pass on), or
+        the exit code of an ended one (`e`). None if the server is gone: the next one is another.
+        """
+        assert self.control is not None  # noqa: S101  (for mypy: callers see to it)
+        try:
+            self.control.settimeout(MAX_WALL_SECONDS)
+            if kind == b"n":
+                socket.send_fds(self.control, [b"n"], [number])
+            else:
+                self.control.sendall(b"e" + number.to_bytes(8, "little"))
+            reply = self.control.recv(8)
+        except OSError:
+            reply = b""
+        if len(reply) == 8:
+            return int.from_bytes(reply, "little", signed=True)
+        self.control.close()
+        self.control = None
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+        for child in self._idle:
+            child.pipe.close()
+        self._idle.clear()
+        return None
 
 
-def _ask(child: "subprocess.Popen[str]", line: "str | None") -> str:
-    """One line there, one back; empty if the child died or did not answer in time."""
-    assert child.stdin is not None  # noqa: S101  (for mypy: callers see to it)
-    assert child.stdout is not None  # noqa: S101  (for mypy: callers see to it)
-    watch = threading.Timer(MAX_WALL_SECONDS, child.kill)
-    watch.daemon = True
-    watch.start()
-    try:
-        if line is not None:
-            child.stdin.write(line + "\n")
-            child.stdin.flush()
-        return child.stdout.readline().rstrip("\n")
-    except (BrokenPipeError, ValueError):
-        return ""
-    finally:
-        watch.cancel()
-
-
-def _stop(child: "subprocess.Popen[str]") -> int:
-    """Ends a child that did not answer; its exit code."""
-    global _CHILD
-    try:
-        child.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-    for pipe in (child.stdin, child.stdout):
-        with contextlib.suppress(OSError):
-            if pipe is not None:
-                pipe.close()
-    _CHILD = None
-    return int(child.returncode)
+_HINT = f"see: {sys.executable} -c 'import math_verify'"
+_POOL = _Pool()
 
 
 def _forget() -> None:
-    """In a forked process: the child belongs to the parent, and its pipes with it."""
-    global _CHILD, _LOCK
-    if _CHILD is not None:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for pipe in (_CHILD.stdin, _CHILD.stdout):
-            if pipe is not None:
-                os.dup2(nothing, pipe.fileno(), inheritable=False)
-        os.close(nothing)
-        _CHILD.returncode = 0
-    _CHILD, _LOCK = None, threading.RLock()
+    """In a forked process: the children belong to the parent."""
+    global _POOL
+    if _POOL.server is not None:
+        _POOL.server.returncode = 0  # it is not ours to wait for
+    _POOL = _Pool()
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
 def _imaginary(answer: object) -> object:
-    """An answer whose only letter is i: that is the imaginary unit. math-verify sees it only in
+    """Return an answer with its only letter, i, as the imaginary unit. math-verify sees it only in
     the form a + bi."""
     import sympy  # type: ignore[import-untyped]
 
@@ -141,8 +235,8 @@ def _imaginary(answer: object) -> object:
 
 
 def _differ(gold: object, given: object) -> bool:
-    """Whether two expressions of the same letters differ, by far, at one point. Much sooner known
-    than that they are equal."""
+    """Return whether two expressions of the same letters differ, by far, at one point. It is much
+    sooner known than that they are equal."""
     import sympy
 
     if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
@@ -152,33 +246,73 @@ def _differ(gold: object, given: object) -> bool:
         return False
     point = {letter: sympy.Rational(29 + 12 * n, 17) for n, letter in enumerate(letters)}
     try:
-        there, here = (complex(x.doit().subs(point).evalf(15)) for x in (gold, given))
+        one, other = (complex(x.doit().subs(point).evalf(15)) for x in (gold, given))
     except (TypeError, ValueError, OverflowError, ArithmeticError):
         return False
-    return abs(there - here) > 1e-3 * max(1.0, abs(there))  # false where either is not a number
+    return abs(one - other) > 1e-3 * max(abs(one), abs(other))  # false where either is not a number
 
 
-def _serve() -> None:
+def _serve(control: socket.socket) -> None:
+    """Import math-verify; fork a child for every socket that arrives, until the parent ends."""
     import logging
+
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (as sys.path has it: a string)
+    sys.path[:] = [path for path in sys.path if path != own]
+    logging.disable(logging.CRITICAL)
+    from math_verify import parse, verify
+
+    verify(
+        *(parse(f"${x}$", parsing_timeout=None) for x in ("\\frac{1}{2}", "x^2")),
+        timeout_seconds=None,
+    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C is the parent's to answer
+    control.sendall(b"r")
+    while True:
+        kind, passed, _, _ = socket.recv_fds(control, 1, 1)
+        if not kind:
+            return
+        if kind == b"e":
+            pid = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "little")
+            control.sendall(_ended(pid).to_bytes(8, "little", signed=True))
+            continue
+        pid = os.fork()
+        if not pid:
+            control.close()
+            _judge(socket.socket(fileno=passed[0]))
+            os._exit(0)
+        os.close(passed[0])
+        control.sendall(pid.to_bytes(8, "little", signed=True))
+
+
+def _ended(pid: int) -> int:
+    """Return the exit code of a child of this process, which is killed unless it has ended."""
+    try:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if not done:
+            os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return -signal.SIGKILL
+    return os.waitstatus_to_exitcode(status)
+
+
+def _judge(pipe: socket.socket) -> None:
+    """Answer `1` or `0` to every line [gold, given, CPU seconds], until the parent ends."""
     import resource
 
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (as sys.path has it: a string)
-    sys.path[:] = [path for path in sys.path if path != here]
-    logging.disable(logging.CRITICAL)
     from math_verify import LatexExtractionConfig, parse, verify
 
     config = [LatexExtractionConfig(boxed_match_priority=0)]
 
     @lru_cache(maxsize=4096)
     def parsed(text: str) -> list[object]:
-        found: list[object] = parse(
+        expressions: list[object] = parse(
             f"\\boxed{{{text}}}", config, fallback_mode="no_fallback", parsing_timeout=None
         )
-        return [_imaginary(answer) for answer in found]
+        return [_imaginary(answer) for answer in expressions]
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    print(_READY, flush=True)  # noqa: T201  (stdout is the child's answer)
-    for line in sys.stdin:
+    for line in pipe.makefile("r", encoding="utf-8"):
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
@@ -188,8 +322,9 @@ def _serve() -> None:
         except (Exception, RecursionError, MemoryError):
             equal = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(int(bool(equal)), flush=True)  # noqa: T201  (stdout is the child's answer)
+        pipe.sendall(b"1\n" if equal else b"0\n")
 
 
 if __name__ == "__main__":
-    _serve()
+    with contextlib.suppress(OSError), socket.socket(fileno=int(sys.argv[1])) as control:
+        _serve(control)

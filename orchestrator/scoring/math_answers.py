@@ -5,17 +5,20 @@ box, unless only boxes count: what follows the last `answer is`, `answer:` or `#
 else the last mathematics between dollar signs or \\( \\) or \\[ \\]. Of a long response only the
 last 100,000 characters are read for boxes, the last 2,000 otherwise.
 
-Compared: as text in one notation; as exact numbers (to six decimals where one is written with a
-decimal point); part by part for lists, tuples, intervals, sets and matrices; what is left is judged
-by math-verify, in a process that can be killed. Units, dollar signs and degrees do not count; 10\\%
-is 10 and 0.1. What is longer than 1,000 characters, nested deeper than 40, or takes longer than
-`judge.MAX_CPU_SECONDS` is wrong: 0.
+Compared: as text in one notation; as exact numbers (where one is written with a decimal point, to
+six decimals and to one part in a million); part by part for lists, tuples, intervals, sets and
+matrices; what is left is judged by math-verify, in a process that can be killed. Units, dollar
+signs and degrees do not count, but the sine of 30 degrees is 1/2; 10\\% is 10 and 0.1. Relations of
+two variables differ; several letters are a name, unless they can be a product (`xy`). What is
+longer than 1,000 characters, nested deeper than 40, larger than `magnitude` allows, or takes longer
+than `judge.MAX_CPU_SECONDS`, is wrong: 0.
 """
 
 import re
 from functools import lru_cache
 
 from . import judge
+from .magnitude import is_small
 from .notation import MAX_PARTS, Value, plain, read
 
 LONGEST = 1000
@@ -25,8 +28,27 @@ LONGEST_TAIL = 2000
 DEEPEST = 40
 """Brackets within brackets of an answer."""
 DECIMALS = 6
+RELATIVE = 10**6
+"""One part in so many: 1.6e-19 is not 3.2e-19, and no number but 0 is 0."""
+_MANY = re.compile(r"\\(?:pm|mp|cup|\{|in|text)|[,=]")
+"""Marks of an answer that may be several."""
+_COMMAND = re.compile(
+    r"\\mathbb\{?[A-Z]\}?|\\(?:begin|end)\{[a-z]+\}"
+    # white space is gone: `\sin x` is `\sinx`
+    r"|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|\\(?:log|ln|exp|lg|max|min|det|deg|gcd)"
+    r"|\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|omega|phi|psi|rho|sigma|tau|pi)"
+    r"|\\(?:frac|sqrt|binom|cdot|times|div|pm|mp|lvert|rvert|lfloor|rfloor|lceil|rceil|infty)"
+    r"|\\(?:overline|vec|hat|bar|angle|circ|quad|ldots|cdots|dots)|\\[A-Za-z]+"
+    r"|(?:sin|cos|tan|log|ln|exp|pi)"
+)
+"""What is written with letters and is no variable."""
+_RELATED = re.compile(r"[=<>]|\\(?:le|ge|ne|in(?!fty)|cup|cap|to)|\\text")
+"""Marks of something else than an expression."""
+_INVERSE = re.compile(r"[A-Za-z]\^\{?-1\}?\(")
+"""An inverse function, which algebra would take for a power."""
 
 ready = judge.ready
+num_at_once = judge.num_children
 _TOKEN = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$.{][^\s$]*)")
 _STATED = re.compile(
@@ -45,12 +67,12 @@ def extract(response: str, *, boxed_only: bool = False) -> str | None:
     tail = response[-LONGEST_TAIL:]
     if bare := _BARE_BOX.findall(tail):
         return str(bare[-1])
-    lines = [tail[found.end() :].partition("\n")[0].strip() for found in _STATED.finditer(tail)]
+    lines = [tail[match.end() :].partition("\n")[0].strip() for match in _STATED.finditer(tail)]
     if stated := [line for line in lines if line.strip(" .*:$")]:
         text = stated[-1]
-        inside = _MATH.match(text)
-        if inside:
-            return next(group for group in inside.groups() if group is not None).strip()
+        formula = _MATH.match(text)
+        if formula:
+            return next(group for group in formula.groups() if group is not None).strip()
         return _TRAILING.sub("", text).strip(" .*") or None
     inside_all = [next(filter(None, groups)) for groups in _MATH.findall(tail)]
     return inside_all[-1].strip() if inside_all else None
@@ -59,7 +81,7 @@ def extract(response: str, *, boxed_only: bool = False) -> str | None:
 def _last_box(text: str) -> str | None:
     """One pass: a stack of open braces, each the start of a box's content or -1."""
     opened: list[int] = []
-    found: str | None = None
+    last: str | None = None
     for token in _TOKEN.finditer(text):
         kind = token[0]
         if kind == "{":
@@ -67,10 +89,10 @@ def _last_box(text: str) -> str | None:
         elif kind == "}":
             start = opened.pop() if opened else -1
             if start >= 0 and (content := text[start : token.start()].strip()):
-                found = content
+                last = content
         elif kind.endswith("{") and len(kind) > 2:
             opened.append(token.end())
-    return found
+    return last
 
 
 def score(response: str, answer: str, *, boxed_only: bool = False) -> float:
@@ -135,6 +157,10 @@ def _value(text: str) -> Value:
 
 
 def _same(gold: Value, given: Value) -> bool:
+    if (gold.letter and given.letter and gold.letter != given.letter) or (
+        gold.kind != given.kind and "relation" in (gold.kind, given.kind)
+    ):
+        return False  # x > 2 is not y > 2
     if gold.text == given.text and gold.kind == given.kind:
         return _marks_agree(gold, given)
     if gold.number is not None and given.number is not None:
@@ -143,11 +169,59 @@ def _same(gold: Value, given: Value) -> bool:
         return _same_in_base(gold, given)
     if "words" in (gold.kind, given.kind):
         return gold.text.casefold() == given.text.casefold()
-    if gold.parts and given.parts and {gold.kind, given.kind} <= {"set", "sequence"}:
+    if (gold.parts and given.parts and {gold.kind, given.kind} <= {"set", "sequence"}) or (
+        gold.parts and gold.kind == given.kind
+    ):
         return _same_parts(gold, given)
-    if gold.parts and gold.kind == given.kind:
-        return _same_parts(gold, given)
-    return bool(gold.text and given.text) and judge.same(_whole(gold, given), _whole(given, gold))
+    if {gold.kind, given.kind} == {"matrix", "sequence"}:
+        return _same_column(gold, given)
+    if "set" in (gold.kind, given.kind):
+        return _same_as_set(gold, given)
+    return _same_by_algebra(_whole(gold, given), _whole(given, gold))
+
+
+def _same_as_set(gold: Value, given: Value) -> bool:
+    """Compare a list with something that is none: 2,2 is not 2."""
+    one, other = (gold, given) if gold.kind == "set" else (given, gold)
+    if len(one.parts) == 1:
+        return _same(one.parts[0], other)
+    if other.kind in ("number", "matrix") or not _MANY.search(other.text):
+        return False
+    return _same_by_algebra(gold.text, given.text)
+
+
+def _same_by_algebra(gold: str, given: str) -> bool:
+    """Ask math-verify, of answers small enough to be asked about."""
+    if not gold or not given or bool(_INVERSE.search(gold)) != bool(_INVERSE.search(given)):
+        return False
+    if not _same_letters(gold, given):
+        return False
+    return is_small(gold) and is_small(given) and judge.same(gold, given)
+
+
+def _same_letters(gold: str, given: str) -> bool:
+    """Return False for expressions of other variables: 2m is not 2, and 7a is not 7A.
+
+    math-verify drops a letter after a number as a unit, and reads capitals as small letters.
+    """
+    if _RELATED.search(gold) or _RELATED.search(given):
+        return True
+    return _letters(gold) == _letters(given)
+
+
+def _letters(text: str) -> "frozenset[str]":
+    """Return the letters that are variables: not e and i, which algebra can make go away."""
+    runs = re.findall(r"[A-Za-z]+", _COMMAND.sub(" ", text))
+    return frozenset("".join(run for run in runs if len(run) <= 3)) - {"e", "i"}
+
+
+def _same_column(gold: Value, given: Value) -> bool:
+    """Compare a column of numbers with the same as a tuple."""
+    column, row = (gold, given) if gold.kind == "matrix" else (given, gold)
+    flat = set(column.mark.split("x")) == {"1"} and row.mark == "()"
+    if not flat or len(column.parts) != len(row.parts):
+        return False
+    return all(_same(a, b) for a, b in zip(gold.parts, given.parts, strict=True))
 
 
 def _whole(value: Value, other: Value) -> str:
@@ -170,7 +244,10 @@ def _same_number(gold: Value, given: Value) -> bool:
             (gold.number / 100, given.number) if gold.percent else (gold.number, given.number / 100)
         )
     if gold.rounded or given.rounded:
-        return any(abs(a - b) * 10**DECIMALS * 2 <= 1 for a, b in pairs)
+        return any(
+            abs(a - b) * 10**DECIMALS * 2 <= 1 and abs(a - b) * RELATIVE <= max(abs(a), abs(b))
+            for a, b in pairs
+        )
     return any(a == b for a, b in pairs)
 
 

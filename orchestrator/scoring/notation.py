@@ -11,9 +11,21 @@ MAX_DEPTH = 6
 
 _ROW = "\x01"
 """Stands for the two backslashes that end a row of a matrix."""
+_DEGREES = r"(?:\^\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?|\\degree(?![A-Za-z])|°)"
+_ANGLE = r"(\d{1,9}(?:\.\d{1,9})?|\\[dt]?frac\s*\{\d{1,9}\}\s*\{\d{1,9}\})"
+_OF_ANGLE = r"\\?(?<![A-Za-z])(sin|cos|tan|cot|sec|csc)(\s*\^\s*\{?-?\d\}?)?\s*"
 _REPLACED = tuple(
     (re.compile(pattern), new)
     for pattern, new in (
+        # the sine of an angle in degrees, before degrees are dropped as a unit
+        (
+            rf"{_OF_ANGLE}\\left\s*\(\s*{_ANGLE}\s*{_DEGREES}\s*\\right\s*\)",
+            r"\\\1\2(\\frac{\3\\pi}{180})",
+        ),
+        (rf"{_OF_ANGLE}\(\s*{_ANGLE}\s*{_DEGREES}\s*\)", r"\\\1\2(\\frac{\3\\pi}{180})"),
+        (rf"{_OF_ANGLE}\{{\s*{_ANGLE}\s*{_DEGREES}\s*\}}", r"\\\1\2(\\frac{\3\\pi}{180})"),
+        (rf"{_OF_ANGLE}{_ANGLE}\s*{_DEGREES}", r"\\\1\2(\\frac{\3\\pi}{180})"),
+        (r"\\log\s*_\s*\{?\s*e\s*\}?", r"\\ln "),
         (r"\\\\(?:\[[^\[\]]*\])?", _ROW),
         (r"\\[($]|\\[)\[\]]|\$", ""),
         (r"\\(?:left|right)\s*\.", ""),
@@ -75,13 +87,50 @@ _UNIT_WORDS = (
 _UNIT = re.compile(
     r"(?<=[\d})\]iI])\s*(?:\b|(?<=\d))(?:(?:sq(?:uare|\.)?|cu(?:bic|\.)?)\s*)?"
     rf"(?:{_UNIT_WORDS})\b(?:\s*(?:per|/)\s*(?:{_UNIT_WORDS})\b)?\.?"
-    r"(?:\s*\^\s*\{?[-\d]+\}?)?(?:\s*(?:squared|cubed))?$",
+    r"(?:\s*\^\s*\{?[-\d]+\}?)?(?:\s*(?:squared|cubed|old|long|wide|tall|high|deep|each))?$",
     re.IGNORECASE,
 )
 _INTEGER = r"\d{1,60}"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{0,60}})?|\.\d{{1,60}})"
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}")
-_COUNTED = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905  (as above)
+_COUNTED = {
+    **{word: n for n, word in enumerate(_ONES)},
+    **{word: 10 * n for n, word in enumerate(_TENS, start=2)},
+    **{
+        f"{tens}{mark}{ones}": 10 * n + m
+        for n, tens in enumerate(_TENS, start=2)
+        for m, ones in enumerate(_ONES[1:10], start=1)
+        for mark in ("-", " ")
+    },
+}
+"""Whole numbers below a hundred in words."""
+_SAID = {"dne": "doesnotexist", "nosolution": "nosolutions", "none": "none"}
+"""Words without white space -> the same in other words."""
+_PRODUCT = re.compile(r"(?!.*(.).*\1)[abckmnpqrstuvwxyz]{2,3}")
+"""Letters that may be a product of variables: `xy`. Other words of letters are names: `ASA`."""
 _PLAIN_NUMBER = re.compile(rf"{_DECIMAL}")
 _POWER = re.compile(
     rf"({_DECIMAL})(?:(?:\\times|\\cdot|\*|x)10\^\{{?([+-]?\d{{1,3}})\}}?|[eE]([+-]?\d{{1,3}}))"
@@ -93,6 +142,7 @@ _MIXED = re.compile(
     rf"({_INTEGER})\s*\\frac\{{({_INTEGER})\}}\{{({_INTEGER})\}}|({_INTEGER})\s+({_INTEGER})/({_INTEGER})"
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_PAIR = re.compile(r"[(\[]\s*[+-]?\d{1,3},\d{3}\s*[)\]]")
 _NAME = re.compile(r"(?:[A-Za-z](?:_\{?\w+\}?)?|[A-Za-z]\([A-Za-z]\)|[A-Za-z' ]{2,40}|\\[a-z]+)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z\s'.,/-]*")
 _RELATION = re.compile(r"(.*?)(\\le|\\ge|<|>)(.*)")
@@ -115,6 +165,8 @@ class Value(NamedTuple):
     parts: "tuple[Value, ...]" = ()
     mark: str = ""
     """Brackets of a sequence, shape of a matrix, base of a number, left side of an equation."""
+    letter: str = ""
+    """The one variable of a relation or an equation: `x` of `x > 2`."""
 
 
 def plain(text: str) -> str:
@@ -130,7 +182,10 @@ def plain(text: str) -> str:
 
 def read(text: str, depth: int = 0) -> Value:
     """An answer, already `plain`, taken apart."""
-    text = _without_unit(_THOUSANDS.sub(lambda found: found[0].replace(",", ""), text.strip()))
+    text = text.strip()
+    if not _PAIR.fullmatch(text):  # the comma of a pair of numbers separates them
+        text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = _without_unit(text)
     bare = re.sub(r"\s", "", text)
     number = _number(text)
     if number is not None:
@@ -142,17 +197,25 @@ def read(text: str, depth: int = 0) -> Value:
         value = _equation(text, depth) or _relation(bare, depth) or _compound(text, depth)
         if value is not None and len(value.parts) <= MAX_PARTS:
             return value
-    if _WORDS.fullmatch(text) and (" " in text or re.search(r"[A-Za-z]{4}", text)):
-        return Value("words", re.sub(r"[\s.]", "", text).casefold())
+    if _is_name(text):
+        words = re.sub(r"[\s.]", "", text).casefold()
+        return Value("words", _SAID.get(words, words))
     return Value("other", bare.replace(_ROW, "\\\\"))
+
+
+def _is_name(text: str) -> bool:
+    """Return True for words, and for letters that are no product of variables."""
+    if re.fullmatch(r"[A-Za-z]{2,}", text):
+        return not _PRODUCT.fullmatch(text)
+    return bool(_WORDS.fullmatch(text) and (" " in text or re.search(r"[A-Za-z]{4}", text)))
 
 
 def _without_unit(text: str) -> str:
     """`5 cm^2` is 5; `2x m` keeps its m, which may be a variable."""
-    found = _UNIT.search(text)
-    glued = found is not None and re.fullmatch("[A-Za-z]", found[0]) is not None
-    if found and not glued and re.search(r"\d|\\pi|\\sqrt", text[: found.start()]):
-        return text[: found.start()].strip()
+    unit = _UNIT.search(text)
+    glued = unit is not None and re.fullmatch("[A-Za-z]", unit[0]) is not None
+    if unit and not glued and re.search(r"\d|\\pi|\\sqrt", text[: unit.start()]):
+        return text[: unit.start()].strip()
     return text
 
 
@@ -176,17 +239,17 @@ def _number(text: str) -> Value | None:
 def _magnitude(body: str, bare: str) -> Fraction | None:
     if _PLAIN_NUMBER.fullmatch(body):
         return Fraction(bare.rstrip(".") or "0")
-    if found := _REPEATING.fullmatch(bare):
-        return _repeating(*found.groups(default=""))
+    if match := _REPEATING.fullmatch(bare):
+        return _repeating(*match.groups(default=""))
     if body.lower() in _COUNTED:
-        return Fraction(_COUNTED.index(body.lower()))
-    if found := _POWER.fullmatch(bare):
-        return Fraction(found[1].rstrip(".")) * Fraction(10) ** int(found[2] or found[3])
-    if found := _MIXED.fullmatch(body):
-        whole, top, bottom = (int(x) for x in found.groups() if x is not None)
+        return Fraction(_COUNTED[body.lower()])
+    if match := _POWER.fullmatch(bare):
+        return Fraction(match[1].rstrip(".")) * Fraction(10) ** int(match[2] or match[3])
+    if match := _MIXED.fullmatch(body):
+        whole, top, bottom = (int(x) for x in match.groups() if x is not None)
         return whole + Fraction(top, bottom)
-    if found := _FRACTION.fullmatch(bare):
-        top_text, bottom_text = (x for x in found.groups() if x is not None)
+    if match := _FRACTION.fullmatch(bare):
+        top_text, bottom_text = (x for x in match.groups() if x is not None)
         return Fraction(top_text.rstrip(".")) / Fraction(bottom_text.rstrip("."))
     return None
 
@@ -203,19 +266,27 @@ def _equation(text: str, depth: int) -> Value | None:
     if not sign:
         left, sign, right = text.partition("\\in ")
     left = left.strip()
+    if sign == "=" and re.fullmatch(r"[A-Za-z]", right.strip()) and not _NAME.fullmatch(left):
+        left, right = right.strip(), left  # 5 = x
     if not sign or "=" in right or not right.strip() or not _NAME.fullmatch(left):
         return None
     if len(split(right)) > 1 and not right.strip().startswith(("(", "[", "\\{")):
         return None
     value = read(right, depth + 1)
+    if re.fullmatch(r"[A-Za-z]", left):
+        value = value._replace(letter=left)
     return value._replace(mark=left) if sign == "=" and value.kind in ("number", "other") else value
 
 
 def _relation(bare: str, depth: int) -> Value | None:
-    """`2 < x \\le 5` is the interval (2, 5]."""
+    """`2 < x \\le 5` is the interval (2, 5] of x; `b > a` is `a < b`."""
     pieces = re.split(r"(\\le|\\ge|<|>)", bare)
     if len(pieces) == 3:
         left, sign, right = pieces
+        if re.fullmatch(r"[a-zA-Z]", left) and re.fullmatch(r"[a-zA-Z]", right):
+            if sign in (">", "\\ge"):
+                left, sign, right = right, {">": "<", "\\ge": "\\le"}[sign], left
+            return Value("relation", f"{left}{sign}{right}")
         if not re.fullmatch(r"[a-zA-Z]", left):
             left, sign, right = (
                 right,
@@ -225,8 +296,10 @@ def _relation(bare: str, depth: int) -> Value | None:
         if not re.fullmatch(r"[a-zA-Z]", left) or not right:
             return None
         if sign in ("<", "\\le"):
-            return _interval("-\\infty", right, "(", ")" if sign == "<" else "]", depth)
-        return _interval(right, "\\infty", "(" if sign == ">" else "[", ")", depth)
+            interval = _interval("-\\infty", right, "(", ")" if sign == "<" else "]", depth)
+        else:
+            interval = _interval(right, "\\infty", "(" if sign == ">" else "[", ")", depth)
+        return interval._replace(letter=left)
     if len(pieces) != 5 or not re.fullmatch(r"[a-zA-Z]", pieces[2]):
         return None
     low, first, _, second, high = pieces
@@ -236,7 +309,10 @@ def _relation(bare: str, depth: int) -> Value | None:
         second = second.replace("ge", "le")
     if first not in ("<", "\\le") or second not in ("<", "\\le"):
         return None
-    return _interval(low, high, "(" if first == "<" else "[", ")" if second == "<" else "]", depth)
+    interval = _interval(
+        low, high, "(" if first == "<" else "[", ")" if second == "<" else "]", depth
+    )
+    return interval._replace(letter=pieces[2])
 
 
 def _interval(low: str, high: str, opening: str, closing: str, depth: int) -> Value:
@@ -263,8 +339,8 @@ def _compound(text: str, depth: int) -> Value | None:
             if not before.strip():
                 plus = after
             return Value("set", bare, parts=parts([plus, minus]))
-    if found := _MATRIX.fullmatch(text):
-        rows = [row.split("&") for row in found[2].split(_ROW) if row.strip()]
+    if match := _MATRIX.fullmatch(text):
+        rows = [row.split("&") for row in match[2].split(_ROW) if row.strip()]
         cells = [cell for row in rows for cell in row]
         return Value("matrix", bare, parts=parts(cells), mark="x".join(str(len(r)) for r in rows))
     return _bracketed(text, bare, depth)
@@ -279,6 +355,8 @@ def _bracketed(text: str, bare: str, depth: int) -> Value | None:
     if not _balanced(inner):
         return None
     pieces = split(inner)
+    if len(pieces) == 1 and _MATRIX.fullmatch(inner.strip()):
+        return read(inner, depth + 1)
     if len(pieces) == 1 and not is_set:
         return read(inner, depth + 1) if bare[0] == "(" and bare[-1] == ")" else None
     if not all(pieces):

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 
+from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault, Fault, SpecError, did_you_mean
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
@@ -518,5 +519,5 @@ def _require_torch() -> None:
     if find_spec("torch") is None:
         raise EnvironmentFault(
             "sampler gp needs PyTorch, which is not installed here; take sampler tpe, or install "
-            "orch with it: pip install 'orch-rl[micro]'"
+            f"orch with it: {install_line('micro')}"
         )

@@ -121,7 +121,7 @@ class Search:
             seeds=tuple(seeds),
         )
         return list(
-            at_scale(expand(spec.model_copy(update={"studies": (study,)})), self.experiment.where)
+            at_scale(expand(spec.model_copy(update={"studies": (study,)})), self.experiment.scale)
         )
 
     def corners(self) -> list[dict[str, Any]]:

@@ -129,13 +129,13 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
     def scores(self, records: Sequence[Record]) -> list[Score]:
         """Return the scores that these records have so far."""
         ids = {record.cell.id for record in records}
-        found: list[Score] = []
+        scored: list[Score] = []
         for future in {id(f): f for key, f in self._futures.items() if key in ids}.values():
             if future.done():
                 error = future.exception()
                 scores = error.scores if isinstance(error, UnscoredError) else future.result()
-                found += [score for score in scores if score.cell_id in ids]
-        return found
+                scored += [score for score in scores if score.cell_id in ids]
+        return scored
 
     def __exit__(
         self,

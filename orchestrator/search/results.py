@@ -287,7 +287,7 @@ def brackets(result: SearchOutcome) -> list[Bracket]:
     worse = _worse(result, best) if best is not None else None
     if best is None or worse is None:
         return []
-    found = []
+    brackets_ = []
     for dimension in result.search.space:
         if dimension.is_range:
             field = dimension.field
@@ -295,8 +295,8 @@ def brackets(result: SearchOutcome) -> list[Bracket]:
             below = [t.params[field] for t in worse if t.params[field] < min(level)]
             above = [t.params[field] for t in worse if t.params[field] > max(level)]
             low, high = max(below, default=dimension.low), min(above, default=dimension.high)
-            found.append(Bracket(field, low, high, (not below, not above)))
-    return found
+            brackets_.append(Bracket(field, low, high, (not below, not above)))
+    return brackets_
 
 
 def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None:

@@ -170,13 +170,13 @@ def submit_controller(
     script, log = journal.path / "controller.sh", journal.path / "controller.log"
     write_text(script, controller_script(arguments, journal.path.name, log, options))
     try:
-        job = scheduler.call(["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)])
+        job = scheduler.sbatch(["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)])
     except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
         raise EnvironmentFault(
             f"the controller could not be submitted: {error}. Nothing of the search has begun; "
             "without --submit it runs here, in tmux for instance"
         ) from error
-    return job.strip().partition(";")[0], log
+    return job, log
 
 
 def controller_script(arguments: Sequence[str], name: str, log: Path, options: SlurmOptions) -> str:

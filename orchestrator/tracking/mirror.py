@@ -23,10 +23,12 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.files import telling
 from orchestrator.identity import digest
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
+from orchestrator.tracking.bulk import writer_of
 from orchestrator.tracking.content import (
     Content,
     Dataset,
@@ -51,6 +53,8 @@ NOTE = "mlflow.note.content"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL = 1000
 """MLflow's limit for one log_batch."""
+ROWS_AT_ONCE = 20_000
+"""Rows of one INSERT into a database."""
 
 MirrorProgress = Callable[[int, int], None]
 
@@ -116,6 +120,7 @@ class _Mirror:
     def __init__(self, client: Any, store: Store, report: MirrorReport, ready: Sequence[View]):
         self.client, self.store, self.report, self.ready = client, store, report, ready
         self.experiment_id = self.summary_id = ""
+        self.bulk = writer_of(client)
 
     def make(
         self, wanted: Sequence[Content], gone: frozenset[str], on_progress: MirrorProgress
@@ -146,23 +151,34 @@ class _Mirror:
     def _experiment(self, summary: Content) -> str:
         """Return the experiment's id; make it, restore it from the trash or move it as needed."""
         name, where = self.report.experiment, self.store.artifacts
-        found = self.client.get_experiment_by_name(name)
-        if found is not None and found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is not None and experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
         location = where.as_uri() if where is not None else None
-        if found is not None and self.store.ours and found.artifact_location != location:
+        if experiment is not None and self.store.ours and experiment.artifact_location != location:
             # the runs folder was moved: MLflow would go on writing to the old place
             self.client.rename_experiment(
-                found.experiment_id, f"{name} (before it moved, {found.experiment_id})"
+                experiment.experiment_id, f"{name} (before it moved, {experiment.experiment_id})"
             )
-            self.client.delete_experiment(found.experiment_id)
-            found = None
+            self.client.delete_experiment(experiment.experiment_id)
+            experiment = None
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
-        if found is None:
+        if experiment is None:
             tags = {**_KIND, "scale": summary.tags["scale"]}
-            return str(self.client.create_experiment(name, location, tags))
-        return str(found.experiment_id)
+            return self._id(self.client.create_experiment(name, location, tags))
+        return self._id(experiment.experiment_id)
+
+    def _id(self, answered: object) -> str:
+        """Return an id that MLflow has answered. Raise EnvironmentFault if it is none."""
+        if not isinstance(answered, str) or not answered:
+            raise EnvironmentFault(
+                f"MLflow at {self.store.shown} cannot be used: what answers there leaves out the "
+                "id of what it was asked for, so it is not MLflow (a proxy, a login page?). "
+                "Nothing is lost: the run directories hold everything. Check site.tracking_uri or "
+                "MLFLOW_TRACKING_URI, then `orch collect` mirrors what is missing"
+            )
+        return answered
 
     def _describe(self, summary: Content) -> None:
         """Set the experiment's own tags: its description, and the views."""
@@ -238,6 +254,7 @@ class _Mirror:
             run = self.client.create_run(
                 self.experiment_id, content.started, {**tags, **intent}, content.name
             )
+            self._id(run.info.run_id)
             if not self.summary_id:  # its note links to itself
                 note = self._noted(content.tags[NOTE], run.info.run_id)
                 self.client.set_tag(run.info.run_id, NOTE, note)
@@ -296,8 +313,13 @@ class _Mirror:
         self._send(run_id, rows((p for p in points if done is None or p.step > done.step), models))
 
     def _send(self, run_id: str, metrics: Iterator[Any]) -> None:
-        while batch := list(islice(metrics, ROWS_PER_CALL)):
-            self.client.log_batch(run_id, metrics=batch)
+        while batch := list(islice(metrics, ROWS_AT_ONCE if self.bulk else ROWS_PER_CALL)):
+            if self.bulk and not any(metric.model_id for metric in batch):
+                self.bulk(run_id, batch)
+            else:
+                for start in range(0, len(batch), ROWS_PER_CALL):
+                    part = batch[start : start + ROWS_PER_CALL]
+                    self.client.log_batch(run_id, metrics=part)
             self.report.rows += len(batch)
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
@@ -423,13 +445,13 @@ class _Models:
         known = self._of(run) if wanted else {}
         waiting = {}
         for model in wanted:
-            found = known.get(model.key)
-            if found is not None and _is_finished(found, model):
-                if not _has_tags(found, model):
-                    self._client.set_logged_model_tags(found.model_id, dict(model.tags))
+            logged = known.get(model.key)
+            if logged is not None and _is_finished(logged, model):
+                if not _has_tags(logged, model):
+                    self._client.set_logged_model_tags(logged.model_id, dict(model.tags))
                 continue
-            if found is not None:
-                self._client.delete_logged_model(found.model_id)
+            if logged is not None:
+                self._client.delete_logged_model(logged.model_id)
             waiting[model.step] = self._make(run.info.run_id, model)
         if waiting:
             from mlflow.entities import LoggedModelOutput
@@ -451,10 +473,10 @@ class _Models:
 
     def _make(self, run_id: str, model: LoggedModel) -> str:
         tags = {**model.tags, MODEL_DIGEST: _model_digest(model)}
-        found = self._client.create_logged_model(
+        logged = self._client.create_logged_model(
             self._experiment_id, model.name, run_id, tags, dict(model.params), "checkpoint"
         )
-        return str(found.model_id)
+        return str(logged.model_id)
 
     def _of(self, run: Any) -> Mapping[str, Any]:
         return self._all().get(run.info.run_id, {})
@@ -469,14 +491,14 @@ class _Models:
         return self._by_run
 
 
-def _is_finished(found: Any, wanted: LoggedModel) -> bool:
-    if found is None or str(found.status) != "READY":
+def _is_finished(logged: Any, wanted: LoggedModel) -> bool:
+    if logged is None or str(logged.status) != "READY":
         return False
-    return bool(found.tags.get(MODEL_DIGEST) == _model_digest(wanted))
+    return bool(logged.tags.get(MODEL_DIGEST) == _model_digest(wanted))
 
 
-def _has_tags(found: Any, wanted: LoggedModel) -> bool:
-    return all(found.tags.get(name) == value for name, value in wanted.tags.items())
+def _has_tags(logged: Any, wanted: LoggedModel) -> bool:
+    return all(logged.tags.get(name) == value for name, value in wanted.tags.items())
 
 
 def _model_digest(model: LoggedModel) -> str:

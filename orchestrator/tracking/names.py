@@ -6,10 +6,16 @@ other character its code in hexadecimal (`k3+` is `k3_x2b`).
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 from orchestrator.identity import digest
+from orchestrator.records import Cell
+from orchestrator.spec.fields import text_of
 
+LEADING = ("kl", "beta", "seed", "kl.estimator", "kl.placement", "kl.beta")
+"""Axes that lead or end a run's name."""
 MAX_NAME = 250
 MAX_PARAM = 6000
 MAX_TAG = 8000
@@ -28,6 +34,28 @@ def allowed_name(name: str) -> str:
     parts = [part if part.strip(".") else part.replace(".", "_") or "_" for part in safe.split("/")]
     safe = "/".join(parts)
     return safe if len(safe) <= MAX_NAME else f"{safe[: MAX_NAME - 13]}_{digest(name)}"
+
+
+def run_names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return cell id -> the name of its run: what varies first, the KL term before all.
+
+    `k1.reward b0.05 qwen2.5-7b s0`. Cells of one name are told apart by their ids.
+    """
+    values: dict[str, set[str]] = {}
+    for cell in cells:
+        for axis, value in cell.axes.items():
+            values.setdefault(axis, set()).add(value)
+    varied = [a for a in values if len(values[a]) > 1 and a not in LEADING and a[:3] != "kl."]
+    names = {cell.id: _run_name(cell, varied) for cell in cells}
+    often = Counter(names.values())
+    return {id_: name if often[name] == 1 else f"{name} {id_[:6]}" for id_, name in names.items()}
+
+
+def _run_name(cell: Cell, varied: Sequence[str]) -> str:
+    asked = cell.declared or cell.settings
+    term = [asked.kl.label, *([f"b{text_of(asked.kl.beta)}"] if asked.kl.placement else [])]
+    others = [cell.axes[axis] for axis in varied if axis in cell.axes]
+    return " ".join([*term, *others, f"s{asked.seed}"])
 
 
 def param_text(value: str) -> str:

@@ -14,6 +14,7 @@ from orchestrator.evaluate.scores import TASK, aggregate
 from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
 from orchestrator.records import MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.redaction import hide
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import is_ended
 from orchestrator.spec.fields import text_of
@@ -28,7 +29,7 @@ from orchestrator.tracking.content import (
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.secrets import hide
+from orchestrator.tracking.names import run_names
 from orchestrator.tracking.views import as_markdown, study_tag, view_key, views
 
 MICRO_NOTE = (
@@ -67,7 +68,11 @@ def runs(
     if not begun:
         return []
     first = _first_event(folder) or min(started for _, started in begun)
-    cells = [_cell(record, started, of_cell[record.cell.id], studies) for record, started in begun]
+    names = run_names([record.cell for record in records])
+    cells = [
+        _cell(record, started, of_cell[record.cell.id], studies, names[record.cell.id])
+        for record, started in begun
+    ]
     parents = [_summary(spec, records, folder, first, cells)]
     for name in dict.fromkeys(name for record, _ in begun for name in record.cell.studies[:1]):
         own = [cell for cell in cells if cell.parent == _study_key(name)]
@@ -76,7 +81,11 @@ def runs(
 
 
 def _cell(
-    record: Record, started: float, scores: Sequence[Score], studies: Mapping[str, Study]
+    record: Record,
+    started: float,
+    scores: Sequence[Score],
+    studies: Mapping[str, Study],
+    name: str,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
     plan, fault = _plan(record.directory)
@@ -107,7 +116,7 @@ def _cell(
     }
     return Content(
         key=f"cell/{cell.id}",
-        name=cell.slug,
+        name=name,
         status=STATUS[record.state],
         started=milliseconds(started),
         ended=milliseconds(_ended(record, started)) if is_ended(record.state) else None,

@@ -27,6 +27,7 @@ from orchestrator.tracking.store import Store
 READY_SECONDS = 240.0
 """It imports for half a minute on a quiet machine, and for more than one on a busy one."""
 
+FIRST_PORT = 8600
 _END_SECONDS = 15.0
 _SETTINGS = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five processes that a reader has no use for
@@ -141,7 +142,10 @@ def _authorization(store: Store) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return the first free port from FIRST_PORT on, so that an ssh tunnel can name it."""
+    for port in range(FIRST_PORT, FIRST_PORT + 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EnvironmentFault(f"no port from {FIRST_PORT} to {FIRST_PORT + 99} is free for MLflow")

@@ -19,6 +19,16 @@ VIEW_TAG = "mlflow.sharedViewState."
 PREFIX = "orch-"
 MAX_VIEWS = 60
 MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
+CHARTS = (
+    "eval/accuracy_in_domain",
+    "eval/accuracy_out_of_domain",
+    "train/reward_mean",
+    "train/kl_reference",
+    "train/entropy",
+    "train/grad_norm",
+    "rollout/response_tokens",
+)
+"""The charts of a view, in this order; MLflow adds one for every other metric below them."""
 
 SUMMARY_LINK, REPORT_LINK, RUNS_LINK = "orch:summary", "orch:report", "orch:runs"
 MODELS_LINK = "orch:models"
@@ -38,6 +48,8 @@ class View(NamedTuple):
     """How many runs it shows."""
     metric: str
     """It is sorted by this one, best first."""
+    charts: tuple[str, ...] = ()
+    """Canonical metrics that have a chart of their own on top."""
 
     @property
     def tag(self) -> tuple[str, str]:
@@ -61,21 +73,44 @@ class View(NamedTuple):
                 "tags.`outcome`",
                 f"metrics.`{self.metric}`",
             ],
+            "compareRunSections": [{"uuid": "orch", "name": "What orch compares", "display": True}],
+            "compareRunCharts": [_chart(metric) for metric in self.charts],
         }
         return VIEW_TAG + self.key, json.dumps(state, separators=(",", ":"))
+
+
+def _chart(metric: str) -> dict[str, object]:
+    """Return a line chart as MLflow's page keeps it (RunsChartsLineCardConfig of 3.17)."""
+    name = allowed_name(metric)
+    return {
+        "type": "LINE",
+        "uuid": f"orch-{name}",
+        "metricSectionId": "orch",
+        "metricKey": name,
+        "selectedMetricKeys": [name],
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "lineSmoothness": 0,
+        "range": {},
+    }
 
 
 def views(records: Sequence[Record]) -> list[View]:
     """Return the views of the cells that were launched: those have runs."""
     begun = [record for record in records if record.attempts]
-    names = {name for record in begun for point in record.metrics[-1:] for name in point.values}
-    metric = allowed_name(next((name for name in MAIN_METRICS if name in names), MAIN_METRICS[0]))
-    found = [
-        View(view_key(key), title, search, num_runs, metric)
+    last = {name for record in begun for point in record.metrics[-1:] for name in point.values}
+    metric = allowed_name(next((name for name in MAIN_METRICS if name in last), MAIN_METRICS[0]))
+    drawn = {name for record in begun for point in record.metrics for name in point.values}
+    charts = tuple(name for name in CHARTS if name in drawn)
+    views_ = [
+        View(view_key(key), title, search, num_runs, metric, charts)
         for key, title, search, num_runs in _choices(begun)
         if num_runs
     ]
-    return list({view.key: view for view in found}.values())[:MAX_VIEWS]
+    return list({view.key: view for view in views_}.values())[:MAX_VIEWS]
 
 
 def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
@@ -137,9 +172,9 @@ def models_page(experiment_id: str) -> str:
     return f"#/experiments/{experiment_id}/models?workflowType=machine_learning"
 
 
-def as_markdown(found: Sequence[View]) -> str:
+def as_markdown(views_: Sequence[View]) -> str:
     """Return the views as Markdown."""
-    lines = [f"- [{view.title}](orch:{view.key}): {view.num_runs} runs" for view in found]
+    lines = [f"- [{view.title}](orch:{view.key}): {view.num_runs} runs" for view in views_]
     return "\n".join(["Ready views (curves and list):", "", *lines]) if lines else ""
 
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from orchestrator import plugins
 from orchestrator.cli import eval as command
-from orchestrator.cli import stages
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import baselines, evaluate
 from orchestrator.evaluate.baselines import base_model
+from orchestrator.pipeline import stages
 from orchestrator.records import Baseline, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 
@@ -23,13 +23,13 @@ AskFor = Callable[..., EvaluationSpec]
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 BOTH = (
-    Baseline(model="amber", chat_template="default"),
-    Baseline(model="amber", chat_template="none"),
+    Baseline(model="elder", chat_template="default"),
+    Baseline(model="elder", chat_template="none"),
 )
 
 
 def test_a_base_model_is_found_where_it_lies(tmp_path: Path) -> None:
-    assert base_model("micro:amber") == MICRO / "policies" / "amber"
+    assert base_model("micro:elder") == MICRO / "policies" / "elder"
     (tmp_path / "config.json").write_text("{}")
     assert base_model(str(tmp_path)) == tmp_path
     with pytest.raises(CheckpointError, match="ships no policy 'zinc'"):
@@ -70,7 +70,7 @@ def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, a
     other = cell.model_copy(update={"settings": cell.settings.model_copy(update={"model": own})})
     asked, (fault,) = baselines.declared_baselines(ask(baselines=BOTH[:1]), [other], folder)
     assert not asked
-    assert fault.startswith("baseline amber: backend 'micro' ships no policy")
+    assert fault.startswith("baseline elder: backend 'micro' ships no policy")
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, a
 def test_baselines_are_scored_once_and_told_twice(
     folder: RunFolder, train: Train, ask: AskFor
 ) -> None:
-    record = train(policy="cedar")
+    record = train(policy="hazel")
     evaluation = ask(baselines=BOTH, tasks=ask().tasks[:2])
     asked, _ = baselines.declared_baselines(evaluation, [record.cell], folder)
     started: list[int] = []
@@ -91,7 +91,7 @@ def test_baselines_are_scored_once_and_told_twice(
         on_event=lambda event: started.append(event.total),
     )
     told = baselines.scored_baselines(evaluation, [record.cell], folder)
-    assert [one.name for one in told] == ["amber", "amber, no chat template"]
+    assert [one.name for one in told] == ["elder", "elder, no chat template"]
     assert {score.step for one in told for score in one.scores} == {0}
     assert len(told[0].scores) == 2 * 4
     assert len(scores) == 2 * 4 + len({s for one in told for s in one.scores})
@@ -108,7 +108,7 @@ def line(
     folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> SimpleNamespace:
     """`orch eval` on two cells, the second of which ends at the third look."""
-    first, second = train(0), train(1, "birch")
+    first, second = train(0), train(1, "fir")
     looks: list[str] = []
     made = SimpleNamespace(
         spec=SimpleNamespace(
@@ -118,16 +118,16 @@ def line(
         folder=folder,
     )
 
-    def gather(_: object) -> list[Record]:
+    def collect_records(_: object) -> list[Record]:
         looks.append("look")
         if len(looks) < 3:
             return [first, Record(second.cell, "running", checkpoints=second.checkpoints)]
         return [first, second]
 
     monkeypatch.setattr(command, "_asked", lambda *_: made)
-    monkeypatch.setattr("orchestrator.runs.experiment.open_experiment", lambda *_: made)
+    monkeypatch.setattr(command, "open_experiment", lambda *_: made)
     made.chosen = lambda _: made
-    monkeypatch.setattr(stages, "gather", gather)
+    monkeypatch.setattr(stages, "collect_records", collect_records)
     made.looks = looks
     return made
 
@@ -155,7 +155,7 @@ def test_a_watch_that_is_stopped_says_so(
     def stopped(*_: Any, **__: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "score", stopped)
+    monkeypatch.setattr(stages, "evaluate_missing", stopped)
     done = CliRunner().invoke(command.command, ["spec.yaml", "--watch"], standalone_mode=False)
     assert done.return_value == 130
     assert "stopped; what is scored stays scored" in done.stderr

@@ -33,7 +33,7 @@ def divergence() -> ModuleType:
 def policies(divergence: ModuleType) -> tuple[Any, Any]:
     from orchestrator.evaluate.models import HarnessPolicy
 
-    return HarnessPolicy(POLICIES / "amber"), HarnessPolicy(POLICIES / "cedar")
+    return HarnessPolicy(POLICIES / "elder"), HarnessPolicy(POLICIES / "hazel")
 
 
 def prompts(count: int) -> list[str]:
@@ -105,12 +105,12 @@ def test_the_expectation_is_what_the_embedded_trainer_computes(
     divergence: ModuleType, policies: tuple[Any, Any]
 ) -> None:
     """Its own model code, its own sampling; only the states are sampled, so within the errors."""
-    from backends.micro.evaluation import Divergence as Trainers
+    from backends.micro.batched import folded
+    from backends.micro.evaluation import Divergence, divergence_metrics
     from backends.micro.huggingface import read
-    from backends.micro.policy import weights
 
-    amber, cedar = (weights(read(POLICIES / name)) for name in ("amber", "cedar"))
-    theirs = Trainers(cedar, "sort", 7).metrics(amber)
+    elder, hazel = (read(POLICIES / name) for name in ("elder", "hazel"))
+    (theirs,) = divergence_metrics([Divergence(hazel, "sort", 7)], folded(elder[None]))
     ours, reference = policies
     texts = prompts(128)
     mine = divergence.sample(ours, texts, 7, seed=5)
@@ -159,7 +159,7 @@ def test_divergences_are_scores_beside_the_others(
         checkpoints="all",
         tasks=ask().tasks[:1],
     )
-    record = train(policy="cedar", steps=(50, 100))
+    record = train(policy="hazel", steps=(50, 100))
     scores = evaluate([record], asked, folder, workers=1)
     told = [(s.step, s.task, s.metric) for s in scores if "@" not in s.metric]
     assert len(told) == 2 * 2 * 6

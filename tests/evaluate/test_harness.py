@@ -16,7 +16,7 @@ from orchestrator.records import EvalTask, Sampling
 pytestmark = pytest.mark.slow
 
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
-POLICY = MICRO / "policies" / "amber"
+POLICY = MICRO / "policies" / "elder"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def policy(harness: ModuleType) -> Any:
 def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> ItemRequest:
     asked = ScoreKey.model_validate(
         {
-            "checkpoint": "amber",
+            "checkpoint": "elder",
             "step": 100,
             "task_version": "v",
             "sampling": Sampling(),
@@ -62,11 +62,11 @@ def answered(harness: ModuleType, ask: ItemRequest) -> tuple[Result, list[dict[s
 
 def exact(skill: skills.Skill) -> Any:
     """The trainer's own: for each held-out problem, the probability of the right answer."""
-    from backends.micro.evaluation import log_accuracy
+    from backends.micro.batched import folded
+    from backends.micro.evaluation import log_accuracies
     from backends.micro.huggingface import read
-    from backends.micro.policy import weights
 
-    return log_accuracy(weights(read(POLICY)), skill).exp().numpy()
+    return log_accuracies(folded(read(POLICY)[None]), skill)[0].exp().numpy()
 
 
 def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
@@ -158,7 +158,7 @@ def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
     assert responses("again") == first
     assert first != other
     assert responses("seed", seed=1) != first
-    assert responses("checkpoint", checkpoint="birch") != first
+    assert responses("checkpoint", checkpoint="fir") != first
 
 
 @pytest.mark.parametrize("sampling", [Sampling(min_p=1.0), Sampling(temperature=0.0)], ids=str)

@@ -19,15 +19,14 @@ def loaded(path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(path).eval()
 
 
-@pytest.mark.parametrize("name", ["amber", "birch", "cedar"])
-def test_a_shipped_policy_answers_the_same_with_wider_heads(name: str, tmp_path: Path) -> None:
-    width = heads.missing_width(POLICIES / name, cpu=True)
-    assert width == heads.missing_width(POLICIES / name, cpu=False) == 32
-    heads.pad(POLICIES / name, tmp_path / name, width)
-    assert heads.missing_width(tmp_path / name, cpu=True) is None
-    one, other = loaded(POLICIES / name), loaded(tmp_path / name)
+def test_a_policy_answers_the_same_with_wider_heads(narrow_policy: Path, tmp_path: Path) -> None:
+    width = heads.missing_width(narrow_policy, cpu=True)
+    assert width == heads.missing_width(narrow_policy, cpu=False) == 32
+    heads.pad(narrow_policy, tmp_path / "wide", width)
+    assert heads.missing_width(tmp_path / "wide", cpu=True) is None
+    one, other = loaded(narrow_policy), loaded(tmp_path / "wide")
     assert other.config.head_dim == 32
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "wide")
     for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         with torch.no_grad():
@@ -66,7 +65,7 @@ def test_grouped_heads_and_biases_are_padded_too(tmp_path: Path) -> None:
 
 
 def written(folder: Path, **changes: Any) -> Path:
-    config = json.loads((POLICIES / "amber" / "config.json").read_text()) | changes
+    config = json.loads((POLICIES / "elder" / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"")
     return folder
@@ -91,8 +90,8 @@ def test_only_a_llama_with_heads_that_vllm_lacks_is_padded(tmp_path: Path) -> No
         heads.pad(written(tmp_path, rope_parameters=scaled), tmp_path / "wide", 32)
 
 
-def test_a_copy_can_be_written_to_be_served(tmp_path: Path) -> None:
-    heads.main([str(POLICIES / "amber"), str(tmp_path / "wide")])
+def test_a_copy_can_be_written_to_be_served(narrow_policy: Path, tmp_path: Path) -> None:
+    heads.main([str(narrow_policy), str(tmp_path / "wide")])
     assert heads.missing_width(tmp_path / "wide", cpu=True) is None
     with pytest.raises(SystemExit, match="needs no copy"):
         heads.main([str(tmp_path / "wide"), str(tmp_path / "other")])

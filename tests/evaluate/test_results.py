@@ -1,13 +1,13 @@
 """Scores on disk: what names a result, and which one is current."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RunFolderError
 from orchestrator.evaluate import read_scores
-from orchestrator.evaluate.scores import Result, ScoreKey
+from orchestrator.evaluate.scores import Result, ScoreKey, current
 from orchestrator.records import EvalTask, Sampling, Score
 from orchestrator.rundir import CellDir
 
@@ -73,7 +73,7 @@ def test_nothing_evaluated_is_no_score(tmp_path: Path) -> None:
 
 
 def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
-    cell_dir = CellDir(tmp_path)
+    cell_dir = CellDir(tmp_path / "cell-1")
     copy = EvalTask(name="micro_copy", domain="out", repeats=4)
     for time_ns, (step, task) in enumerate(
         [(100, ASKED.task), (20, ASKED.task), (100, copy)], start=1
@@ -84,7 +84,7 @@ def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
 
 
 def test_of_two_samplings_the_one_last_asked_for_counts(tmp_path: Path) -> None:
-    cell_dir = CellDir(tmp_path)
+    cell_dir = CellDir(tmp_path / "cell-1")
     old = save(cell_dir, ASKED, 0.25, 1)
     save(cell_dir, ASKED.model_copy(update={"sampling": Sampling(min_p=1.0)}), 0.75, 2)
     assert [score.value for score in read_scores(cell_dir)] == [0.75]
@@ -92,8 +92,29 @@ def test_of_two_samplings_the_one_last_asked_for_counts(tmp_path: Path) -> None:
     assert [score.value for score in read_scores(cell_dir)] == [0.25]
 
 
-def test_a_result_cut_in_half_is_told(tmp_path: Path) -> None:
-    path = save(CellDir(tmp_path), ASKED, 0.5, 1)
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(RunFolderError, match="not a JSON object"):
-        read_scores(CellDir(tmp_path))
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[:40], "not a JSON object"),
+        (lambda _: "", "not a JSON object"),
+        (lambda text: text.replace('"value":0.5', '"value":"x"'), "scores.0.value"),
+        (lambda text: text.replace('"cell_id":"1"', '"cell_id":"2"'), "scores of another cell"),
+        (lambda text: text.replace('"step":100', '"step":99', 1), "of another step or task"),
+        (lambda text: text.replace('"shares":[]', '"shares":[0.5,NaN]'), "outside 0 to 1"),
+        (lambda text: text.replace('"shares":[]', '"shares":[0.5]'), "another number of items"),
+    ],
+)
+def test_a_broken_result_is_told_and_costs_itself_alone(
+    tmp_path: Path, change: Callable[[str], str], says: str
+) -> None:
+    cell_dir = CellDir(tmp_path / "cell-1")
+    save(cell_dir, ASKED.model_copy(update={"step": 20}), 0.25, 1)
+    path = save(cell_dir, ASKED, 0.5, 2)
+    path.write_text(change(path.read_text()))
+    faults: list[str] = []
+    assert [result.asked.step for result in current(cell_dir, faults)] == [20]
+    (fault,) = faults
+    assert str(path) in fault
+    assert says in fault
+    assert fault.endswith("`orch eval` makes them again")
+    assert [score.value for score in read_scores(cell_dir)] == [0.25]

@@ -22,7 +22,7 @@ MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> ScoringJob:
     asked = ScoreKey(
-        checkpoint="amber",
+        checkpoint="elder",
         step=100,
         task_version="v",
         sampling=Sampling(),
@@ -38,7 +38,7 @@ def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> Scorin
     )
     return ScoringJob(
         cell_id="cell",
-        checkpoint=str(MICRO / "policies" / "amber"),
+        checkpoint=str(MICRO / "policies" / "elder"),
         files={},
         asks=(ask,),
         slice_responses=slice_responses,

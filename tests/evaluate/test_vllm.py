@@ -18,7 +18,7 @@ from orchestrator.records import Engine, Sampling
 
 pytestmark = pytest.mark.slow
 
-POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "amber"
+POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 STAND_IN = {
     "vllm/__init__.py": """
 import copy, json
@@ -132,15 +132,15 @@ def test_the_build_for_cpus_is_found_under_its_own_name(vllm: None) -> None:
     assert policy.model.named["enforce_eager"] is True
 
 
-def test_heads_that_vllm_lacks_are_padded_in_a_copy(vllm: None) -> None:
+def test_heads_that_vllm_lacks_are_padded_in_a_copy(vllm: None, narrow_policy: Path) -> None:
     from orchestrator.evaluate import models
 
-    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
+    policy = models.opened(narrow_policy, Engine(name="vllm"), Sampling(max_response_tokens=8))
     assert policy.model.config["head_dim"] == 32
     assert policy.model.named["max_model_len"] == 64
     assert "enforce_eager" not in policy.model.named
     assert not Path(policy.model.named["model"]).exists()
-    assert '"head_dim": 12' in (POLICY / "config.json").read_text()
+    assert '"head_dim": 12' in (narrow_policy / "config.json").read_text()
 
 
 def test_without_vllm_the_ways_out_are_told() -> None:

@@ -1,15 +1,21 @@
 """Hostile answers: a documented 0 within a limit, and the next answer is judged as ever."""
 
 import os
+import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
-from orchestrator.scoring import judge, math_answers
+from orchestrator.scoring import (
+    batch_reward_function,
+    judge,
+    math_answers,
+    reward_function,
+)
 
 EQUAL = (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
 """A pair that only algebra finds equal."""
@@ -24,11 +30,50 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("answer", FOR_EVER)
-def test_what_computes_for_ever_is_wrong(answer: str) -> None:
+def test_what_computes_for_ever_is_wrong_and_is_not_begun(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cost 5 CPU seconds: a batch of 1,280 such answers held training up for 1.8 hours."""
+    monkeypatch.setattr(judge, "same", lambda *_: pytest.fail("algebra was asked"))
     cpu = time.process_time()
     assert math_answers.score(f"\\boxed{{{answer}}}", r"\sqrt{2}") == 0.0
-    assert time.process_time() - cpu < 2
+    assert time.process_time() - cpu < 0.05
+    assert math_answers.score(f"\\boxed{{{answer}}}", answer) == 1.0, (
+        "the same text needs no algebra"
+    )
+
+
+@pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", r"10^{10^{10}}"])
+def test_a_child_that_computes_for_ever_is_killed_and_replaced(answer: str) -> None:
+    judge.same.cache_clear()
+    start = time.monotonic()
+    assert not judge.same(answer, r"\sqrt{2}")
     assert judge.same(*EQUAL)
+    assert time.monotonic() - start < 60
+    assert len(judge._POOL.pids()) <= 1 + judge.num_children()
+
+
+def test_a_batch_of_degenerate_answers_is_cheap() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from scoring import degenerate
+
+    rewards = batch_reward_function("math_boxed")
+    before = time.process_time() + judge.cpu_seconds()
+    answers = [f"\\boxed{{{answer}}}" for answer in degenerate(320)]
+    assert rewards(answers, [r"\sqrt{2}x+1"] * 320) == [0.0] * 320
+    assert time.process_time() + judge.cpu_seconds() - before < 320 * 0.05
+
+
+def test_a_batch_scores_as_one_by_one() -> None:
+    pairs = [
+        (rf"\boxed{{\frac{{{n}}}{{\sqrt{{2}}}}}}", rf"\frac{{{n % 3}\sqrt{{2}}}}{{2}}")
+        for n in range(9)
+    ]
+    rewards, reward = batch_reward_function("math_boxed"), reward_function("math_boxed")
+    assert rewards(*zip(*pairs, strict=True)) == [reward(*pair) for pair in pairs]
+    assert batch_reward_function("exact")(["a", "b"], ["a", "a"]) == [1.0, 0.0]
+    with pytest.raises(ValueError, match="2 responses and 1 labels"):
+        rewards(["a", "b"], ["a"])
 
 
 @pytest.mark.parametrize(
@@ -91,18 +136,26 @@ def test_forked_workers() -> None:
     assert judge.same(r"\sqrt{50}", r"5\sqrt{2}"), "the parent's child still answers"
 
 
-def test_a_child_that_was_killed_costs_no_answer() -> None:
+@pytest.mark.parametrize("which", ["child", "server"])
+def test_a_process_that_was_killed_costs_no_answer(which: str) -> None:
     judge.ready()
-    with judge._LOCK:
-        os.kill(judge._child().pid, 9)
-    assert judge.same(r"\sqrt{98}", r"\sqrt{49}\sqrt{2}")
+    server, *children = judge._POOL.pids()
+    for pid in children if which == "child" else [server]:
+        os.kill(pid, 9)
+    assert judge.same(rf"\sqrt{{{2 * 49 * len(which)}}}", rf"7\sqrt{{{2 * len(which)}}}")
 
 
-def test_it_ends_with_its_parent() -> None:
-    judge.ready()
-    child = judge._child()
-    threading.Timer(0, lambda: child.stdin and child.stdin.close()).start()
-    assert child.wait(timeout=60) == 0
+def test_children_end_with_their_parent() -> None:
+    program = "from orchestrator.scoring import judge; judge.ready(); print(*judge._POOL.pids())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    pids = list(map(int, done.stdout.split()))
+    assert len(pids) == 2
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def test_missing_math_verify_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,29 @@ def test_known_misses(answer: str, boxed: str, person: int, scorer: int) -> None
     assert math_answers.score(f"\\boxed{{{boxed}}}", answer) == scorer
 
 
+ADVERSARIAL = yaml.safe_load(
+    (Path(__file__).parents[2] / "benchmarks" / "scoring_pairs.yaml").read_text(encoding="utf-8")
+)
+MISSED = {(r"\frac{n!}{(n-1)!}", "n")}
+"""Adversarial pairs that the scorer has wrong: one that is mended must leave the list."""
+
+
+@pytest.mark.parametrize("reason", ADVERSARIAL)
+def test_adversarial_pairs_by_their_reason(reason: str) -> None:
+    wrong = {
+        (gold, given)
+        for gold, given, equal in ADVERSARIAL[reason]
+        if math_answers.reward(f"\\boxed{{{given}}}", gold) != equal
+    }
+    assert wrong == {(gold, given) for gold, given, _ in ADVERSARIAL[reason]} & MISSED
+
+
+def test_there_are_enough_adversarial_pairs_of_both_kinds() -> None:
+    rows = [tuple(row) for reason in ADVERSARIAL.values() for row in reason]
+    assert len(set(rows)) == len(rows) >= 300
+    assert 0.35 < sum(equal for *_, equal in rows) / len(rows) < 0.65
+
+
 def test_there_are_enough() -> None:
     assert len({(answer, boxed) for _, answer, boxed, _ in KNOWN}) >= 300
     zeros = sum(expected == 0 for *_, expected in KNOWN)

@@ -1,8 +1,9 @@
 """What a search over beta meets, as a curve and its noise: by the closed form, and as measured.
 
-trained.json holds final accuracies and KL divergences of real training (k1.reward on policy
-`amber`, skill `sort`; `python -m benchmarks.tune train` makes it anew): `default`, 100 updates at a
-constant rate, as the shipped specs are rehearsed; `long`, 300 updates with a linear schedule.
+trained.json holds final accuracies and KL divergences of real training (k1.reward on the policy
+`amber`, shipped before `elder`, skill `sort`; `python -m benchmarks.tune train` makes it
+anew): `default`, 100 updates at a constant rate, as the shipped specs are rehearsed; `long`, 300
+updates with a linear schedule.
 """
 
 import json

@@ -50,12 +50,12 @@ def experiment(tmp_path: Path, name: str = "beta_sweep.yaml") -> Experiment:
 
 def theory(cell: Cell) -> Values:
     """The optimum to which an unbiased KL term converges."""
-    best = optimum(manifest("amber").chances["sort"], cell.settings.kl.beta)
+    best = optimum(manifest("elder").chances["sort"], cell.settings.kl.beta)
     return {"eval/accuracy_in_domain": best.accuracy, "eval/kl_reverse": best.kl_reverse}
 
 
 def objective_at(beta: float, weight: float = 0.5) -> float:
-    best = optimum(manifest("amber").chances["sort"], beta)
+    best = optimum(manifest("elder").chances["sort"], beta)
     return best.accuracy - weight * best.kl_reverse
 
 

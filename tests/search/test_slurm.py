@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
-from orchestrator.cli.training import keep_spec
 from orchestrator.launch.slurm import poll, submissions
-from orchestrator.rundir import CellState
+from orchestrator.pipeline.training import keep_spec
+from orchestrator.rundir import CellState, RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.state import read_state
@@ -110,8 +110,9 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
     exits = [path for cell in cells for path in cell.glob("attempts/*/exit.json")]
     ends = Counter(json.loads(path.read_text())["state"] for path in exits)
     assert (len(cells), ends["succeeded"]) == (6, 5), "each trained once"
-    elements = cluster.run("sacct", "-X", "-n", "-P", "--format=JobID,JobName").split()
-    assert sum("orch-smoke-" in line for line in elements) == 6, "each submitted once"
+    elements = cluster.run("sacct", "-X", "-n", "-P", "--format=JobName%256").split()
+    names = {sent.name for sent in submissions.read(RunFolder(runs.absolute())).values()}
+    assert sum(name in names for name in elements) == 6, "each submitted once"
     assert sorted(Counter(ended(runs / "tune/search/journal.log")).values()) == [1] * 6
 
     cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=full")

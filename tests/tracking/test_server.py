@@ -179,6 +179,7 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
             page.goto(f"{server.uri}/{runs_page(known.experiment_id, by_title[title].key)}")
             page.get_by_text(f"{count} matching runs").wait_for()
             page.locator(".js-plotly-plot").first.wait_for()
+            page.get_by_text("What orch compares").first.wait_for()
             # one line a run, or a line and its dots: also of runs beyond the tenth
             page.wait_for_function(
                 "n => [...document.querySelectorAll('.js-plotly-plot')]"

@@ -23,7 +23,7 @@ def dataset(
     wanted = [problem] if isinstance(problem, str) else list(problem)
     rows = task_data.rows(task, hub, splits, ())
     question, gold = _column(task, rows[0], wanted), _column(task, rows[0], answer)
-    found = task_data.Items()
+    items = task_data.Items()
     for number, row in enumerate(rows):
         target = _gold(row[gold])
         if target is None:
@@ -31,20 +31,20 @@ def dataset(
                 f"task {task}: row {number} has no final answer in its column {gold!r}, so no "
                 "response to it could be right; restore the data set"
             )
-        found.append({"prompt": f"{row[question]} {INSTRUCTION}", "target": target})
-    return {"test": found}
+        items.append({"prompt": f"{row[question]} {INSTRUCTION}", "target": target})
+    return {"test": items}
 
 
 def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
     """Scores the k responses to one item; equal answers are compared once."""
     (responses,) = results
-    told: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     correct, answers = [], []
     for response in responses:
         answer = math_answers.extract(response)
-        if answer is not None and answer not in told:
-            told[answer] = float(math_answers.equal(item["target"], answer))
-        correct.append(0.0 if answer is None else told[answer])
+        if answer is not None and answer not in metrics:
+            metrics[answer] = float(math_answers.equal(item["target"], answer))
+        correct.append(0.0 if answer is None else metrics[answer])
         answers.append(math_answers.canonical(response) or None)
     return {
         **items.metrics(answers, correct),
@@ -78,10 +78,10 @@ def _gold(text: object) -> str | None:
 
 def _column(task: str, row: dict[str, Any], names: Sequence[str]) -> str:
     """The first of these columns that the data have, whatever its capitals."""
-    there = {name.casefold().replace(" ", "_"): name for name in row}
+    columns = {name.casefold().replace(" ", "_"): name for name in row}
     for name in names:
-        if name in there:
-            return there[name]
+        if name in columns:
+            return columns[name]
     raise EnvironmentFault(
         f"task {task} needs a column {' or '.join(names)}; the data have {', '.join(row)}"
     )

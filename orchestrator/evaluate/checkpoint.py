@@ -1,0 +1,168 @@
+"""What a checkpoint is, for the cache of scores and the seed of sampling: its policy, by content.
+
+The policy is what `transformers` and vLLM read: weights, config, generation config, tokenizer and
+chat template. What else lies in the folder (optimizer state, the trainer's arguments) is no part of
+it. Weights are taken tensor by tensor, so neither the free metadata of safetensors,
+which its library writes in no fixed order, nor the split into shards is part of the hash. JSON is
+taken by value, without the fields that only say who wrote it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.errors import CheckpointError
+
+_SAFETENSORS = ("model*.safetensors", "adapter_model*.safetensors", "consolidated*.safetensors")
+_PICKLED = ("pytorch_model*.bin", "adapter_model*.bin")
+"""Read by transformers only where there are no safetensors."""
+_TEXTS = (
+    "config.json",
+    "adapter_config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "*.py",
+)
+_ABOUT_THE_WRITER = frozenset({"transformers_version", "_name_or_path", "name_or_path"})
+"""Fields of a JSON file that say where it came from and change nothing that is computed."""
+_CHUNK = 1 << 20
+_LONGEST_HEADER = 100_000_000
+"""Bytes of a safetensors header, as its library bounds it."""
+
+Stamp = dict[str, tuple[int, int]]
+"""File name -> bytes, time of last change in nanoseconds: as long as it holds, so does the hash."""
+
+
+class _Tensor(NamedTuple):
+    """One tensor in a safetensors file. `start` and `end` are bytes from the start of the file."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def stamp(path: Path) -> Stamp:
+    """Return the files of the policy saved there. Raise CheckpointError if it is no policy."""
+    try:
+        path.stat()
+        stats = {file.relative_to(path).as_posix(): file.stat() for file in _policy_files(path)}
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read: {error.strerror}; `orch retry` trains the cell "
+            "again"
+        ) from error
+    if "config.json" not in stats:
+        raise CheckpointError(
+            f"checkpoint {path} has no config.json, so it is not in Hugging Face format; "
+            "`orch retry` trains the cell again"
+        )
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def content_hash(path: Path, files: Stamp) -> str:
+    """Return a hash of what these files make: tensors by name, JSON by value, the rest by byte."""
+    parts: list[tuple[str, str]] = []
+    try:
+        for name in files:
+            file = path / name
+            if file.suffix == ".safetensors":
+                parts.extend(_tensor_hashes(file))
+            elif file.suffix == ".json":
+                parts.append((name, _json_hash(file)))
+            else:
+                parts.append((name, _byte_hash(file)))
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    total = hashlib.sha256()
+    for name, content in sorted(parts):
+        total.update(f"{name}\n{content}\n".encode())
+    return total.hexdigest()
+
+
+def tensor_hashes(file: Path) -> dict[str, str]:
+    """Return name -> hash of type, shape and bytes, of every tensor of a safetensors file."""
+    return dict(_tensor_hashes(file))
+
+
+def _policy_files(path: Path) -> list[Path]:
+    weights = [file for pattern in _SAFETENSORS for file in path.glob(pattern)]
+    if not weights:
+        weights = [file for pattern in _PICKLED for file in path.glob(pattern)]
+    texts = [file for pattern in _TEXTS for file in path.glob(pattern)]
+    return sorted(file for file in {*weights, *texts} if file.is_file())
+
+
+def _byte_hash(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _json_hash(file: Path) -> str:
+    """Return the hash of a JSON value; of the bytes, if they are no JSON."""
+    try:
+        value: Any = json.loads(file.read_bytes())
+    except ValueError:
+        return _byte_hash(file)
+    if isinstance(value, dict):
+        value = {key: each for key, each in value.items() if key not in _ABOUT_THE_WRITER}
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tensor_hashes(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield (name, hash) of every tensor; of the whole file, if it is not whole safetensors."""
+    tensors = _tensors(file)
+    if tensors is None:
+        yield file.name, _byte_hash(file)
+        return
+    with file.open("rb") as opened:
+        for tensor in sorted(tensors, key=lambda each: each.start):
+            total = hashlib.sha256(f"{tensor.kind} {list(tensor.shape)}\n".encode())
+            opened.seek(tensor.start)
+            left = tensor.end - tensor.start
+            while left and (chunk := opened.read(min(_CHUNK, left))):
+                total.update(chunk)
+                left -= len(chunk)
+            yield f"tensor {tensor.name}", total.hexdigest()
+
+
+def _tensors(file: Path) -> list[_Tensor] | None:
+    """Return the tensors that the header names; None if the file is cut or is something else."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if length > min(size, _LONGEST_HEADER):
+            return None
+        raw = opened.read(length)
+    try:
+        header = json.loads(raw)
+        tensors = [
+            _Tensor(
+                name,
+                str(about["dtype"]),
+                tuple(map(int, about["shape"])),
+                8 + length + int(about["data_offsets"][0]),
+                8 + length + int(about["data_offsets"][1]),
+            )
+            for name, about in header.items()
+            if name != "__metadata__"
+        ]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return None
+    return tensors if all(0 <= t.start <= t.end <= size for t in tensors) else None

@@ -1,0 +1,221 @@
+"""The first screen: the finding, what is missing, a row a claim, published figures redrawn."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from orchestrator.analysis.claims import ClaimEvidence, JudgedClaim
+from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
+from orchestrator.analysis.sentences import (
+    effect_sentence,
+    reason,
+    statement,
+    working_text,
+)
+from orchestrator.analysis.stats import Estimate, Rate, difference_of_rates
+from orchestrator.analysis.text import counted, estimate_text, listed
+from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
+from orchestrator.report.figures import has_curve
+from orchestrator.report.model import Card, ClaimEffect, Figure, Panel, Plate
+from orchestrator.spec.select import matches
+
+NOTHING = "No cell has finished yet: there is nothing to say."
+NO_CLAIMS = "The spec states no claims; the figures below describe what came out."
+_MAIN = {"in_domain": IN_DOMAIN, "out_of_domain": OUT_OF_DOMAIN}
+
+
+def answer(comparison: Comparison) -> str:
+    """Return the finding in one sentence: the clearest effect, whether or not it is decided."""
+    claims = comparison.claims
+    if not any(run.record.state == "succeeded" for run in comparison.runs):
+        return NOTHING
+    if not claims:
+        return NO_CLAIMS
+    counts = [f.counted for f in claims if f.counted is not None]
+    if len(counts) == len(claims):
+        works = all(f.verdict == "supported" for f in claims)
+        lead = "Everything works" if works else "Not everything works"
+        return f"{lead}: {' '.join(working_text(each) for each in counts)}"
+    measured = [f for f in claims if f.evidence is not None]
+    if not measured:
+        same = _number(claims, "holds by construction")
+        if same:
+            return (
+                f"{counted(same, 'claim')} of {len(claims)} hold by construction, none was tested."
+            )
+        return f"None of the {counted(len(claims), 'claim')} can be tested on these runs yet."
+    best = min(measured, key=_clarity)
+    assert best.evidence is not None  # noqa: S101  (chosen so)
+    held, failed = _number(claims, "supported"), _number(claims, "contradicted")
+    text = effect_sentence(best.claim, best.evidence)
+    if not held + failed:
+        return f"The clearest effect so far: {text}."
+    verdicts = listed(
+        [
+            *([f"{counted(held, 'claim')} {'holds' if held == 1 else 'hold'}"] if held else []),
+            *([f"{failed} {'does' if failed == 1 else 'do'} not hold"] if failed else []),
+        ]
+    )
+    return f"Here {verdicts}; the clearest effect: {text}."
+
+
+def missing(comparison: Comparison, records: Sequence[Record]) -> str:
+    """Return what is missing to know more, in sentences; empty if nothing is."""
+    unfinished = [r for r in records if r.state != "succeeded"]
+    sentences = []
+    open_ = [f for f in comparison.claims if f.verdict == "underpowered"]
+    if open_:
+        of = f"{len(open_)} of {counted(len(comparison.claims), 'claim')}"
+        text = f"{of} {'is' if len(open_) == 1 else 'are'} still open"
+        soon = [f.more_seeds for f in open_ if f.more_seeds is not None]
+        if soon:
+            fewest = min(soon)
+            at = sum(n == fewest for n in soon)
+            text += (
+                f": about {counted(fewest, 'more seed')} would settle "
+                f"{'it' if len(open_) == 1 else f'{at} of them'} if all stays as seen"
+            )
+        sentences.append(text)
+    if untested := _number(comparison.claims, "not testable"):
+        sentences.append(f"{counted(untested, 'claim')} cannot be tested on these runs")
+    if unfinished:
+        sentences.append(f"{len(unfinished)} of {counted(len(records), 'cell')} have not finished")
+    return f"{'; '.join(sentences)}." if sentences else ""
+
+
+def _number(claims: Sequence[JudgedClaim], verdict: str) -> int:
+    return sum(f.verdict == verdict for f in claims)
+
+
+def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
+    """Order claims, the clearest effect first: decided ones, then by p, then by size."""
+    e = finding.evidence
+    assert e is not None  # noqa: S101  (asked only of measured claims)
+    decided = finding.verdict in ("supported", "contradicted")
+    effect = _effect(finding)
+    return not decided, e.p, -abs(effect.value) if effect else 0.0
+
+
+# ---------------------------------------------------------------- a row a claim
+
+
+def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
+    """Yield every claim as a card, in the order of the spec."""
+    said = {each.claim: each for each in spec.published.statements}
+    for f in comparison.claims:
+        says = said.get(f.name)
+        yield Card(
+            f.name,
+            f.verdict,
+            statement(f.claim),
+            reason(f),
+            f.claim.text,
+            f.evidence.contrast.cells if f.evidence else f.counted.works if f.counted else (),
+            says.says if says else "",
+            says.where if says else "",
+            in_short(f),
+            _plain(f),
+            _effect(f),
+        )
+
+
+def in_short(f: JudgedClaim) -> str:
+    """Return what came out of a claim: its effect with interval, its counts, or why neither."""
+    if f.counted is not None:
+        return f"{len(f.counted.works)} of {counted(f.counted.n, 'run')} work"
+    e = f.evidence
+    if e is None:
+        return "one training run on both sides" if f.verdict != "not testable" else "not measured"
+    if e.effect is None:
+        left, right = (_rate(side) for side in (e.left, e.right))
+        return f"{left} collapsed, against {right}" if right else f"{left} collapsed"
+    seeds = counted(len(e.contrast.seeds), "seed")
+    text = estimate_text(e.effect, signed=True)
+    return text if e.effect.n < 2 else f"{text}, {seeds}"
+
+
+def _rate(side: Estimate | Rate | None) -> str:
+    return f"{side.count} of {side.n}" if isinstance(side, Rate) else ""
+
+
+def _plain(f: JudgedClaim) -> str:
+    if f.verdict in ("supported", "contradicted") and f.p_corrected is not None:
+        way = "as large" if f.verdict == "supported" else "as large the other way"
+        odds = max(20, min(1000, int(1 / f.p_corrected))) if f.p_corrected else 1000
+        more = " or fewer" if odds == 1000 else ""
+        return f"Chance alone shows an effect {way} in about 1 of {odds:,} experiments{more}."
+    if f.verdict == "holds by construction":
+        return "Nothing to test: the two are the same mathematics, trained once."
+    if f.verdict == "underpowered":
+        if (effect := _effect(f)) is not None and not effect.value:
+            return "No difference seen, and too few runs to call that none."
+        if f.more_seeds is None:
+            return "Not told from chance, and more seeds would hardly change that."
+        return f"Not told from chance yet: about {counted(f.more_seeds, 'more seed')} would do it."
+    if f.verdict == "not testable":
+        return f.missing[:1].upper() + f.missing[1:] + "."
+    return ""
+
+
+def _effect(f: JudgedClaim) -> ClaimEffect | None:
+    """Return the effect, turned so that more is more as claimed; None without one."""
+    e = f.evidence
+    if e is None:
+        return None
+    value = _difference(e)
+    if value is None:
+        return None
+    margin = f.claim.margin or 0.0
+    if f.claim.relation == "~":
+        return ClaimEffect(*value, (-margin, margin))
+    mean, low, high = value
+    if f.claim.relation in ("<", "<="):
+        mean, low, high = -mean, None if high is None else -high, None if low is None else -low
+    return ClaimEffect(mean, low, high, (-margin, None))
+
+
+def _difference(e: ClaimEvidence) -> tuple[float, float | None, float | None] | None:
+    if e.effect is not None:
+        return e.effect.mean, e.effect.low, e.effect.high
+    if isinstance(e.left, Rate) and isinstance(e.right, Rate):
+        return difference_of_rates(e.left, e.right)
+    return None
+
+
+# ---------------------------------------------------------------- the published figures
+
+
+def plates(comparison: Comparison, spec: Spec, laboratory: Figure) -> Iterator[Plate]:
+    """Yield every published figure with ours. `laboratory`: the figure of the exact laboratory."""
+    for figure in spec.published.figures:
+        yield _plate(figure, comparison, laboratory)
+
+
+def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figure) -> Plate:
+    words = published.figure, published.title, published.shows
+    id_ = "plate-" + "".join(ch for ch in published.figure.lower() if ch.isalnum())
+    alt = f"{published.title}, redrawn from this experiment."
+    if published.laboratory:
+        return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
+    panels = [p for p in (_panel(each, comparison) for each in published.panels) if p is not None]
+    if not panels:
+        return Plate(*words, None, "No finished cell of this experiment redraws it.")
+    return Plate(*words, Figure(id_, "redrawn", published.title, "", alt, panels=tuple(panels)))
+
+
+def _panel(panel: PublishedPanel, comparison: Comparison) -> Panel | None:
+    chosen = Selection(panel.where)
+    own = [
+        (i, c)
+        for i, c in enumerate(comparison.configurations)
+        if c.study == panel.study and matches(chosen, c.runs[0].record.cell)
+    ]
+
+    def shown(c: Configuration, metric: str) -> bool:
+        return has_curve(c, metric) if panel.draws == "curves" else metric in c.finals
+
+    for metric in _MAIN.get(panel.metric, (panel.metric,)):
+        at = tuple(i for i, c in own if shown(c, metric))
+        if at:
+            return Panel(panel.title, panel.draws, metric, at)
+    return None
