@@ -174,6 +174,11 @@ function lines(data, configuration, metric, look, options) {
   if (options.smooth) traces.push({ x, y: keep(mean), ...stroke(1, 0.35), hoverinfo: "skip" });
   traces.push({ x, y: keep(options.smooth ? smoothed(mean) : mean), ...stroke(look.width, 1),
     name: safe(name + (options.smooth ? ", smoothed" : "")), customdata: range, hovertemplate });
+  const cut = cutOf(configuration, x);
+  if (cut) {
+    traces.push({ x: x.slice(-1), y: keep(mean).slice(-1), mode: "markers", meta, name: "cut", hovertemplate: `${safe(cut)}<extra>${safe(name)}</extra>`,
+      marker: { symbol: "circle-open", size: 9, color: look.color, line: { width: 2 } } });
+  }
   if (configuration.collapsed[0]) {
     traces.push({ x: x.slice(-1), y: keep(mean).slice(-1), mode: "markers", hoverinfo: "skip", meta,
       marker: { symbol: "x", size: 10, color: look.color } });
@@ -181,8 +186,8 @@ function lines(data, configuration, metric, look, options) {
   return traces;
 }
 
-const overSteps = (range, { log }) => ({ xaxis: { title: { text: "train step", font: { size: 11 } } },
-  yaxis: { range, type: log ? "log" : "linear" } });
+const overSteps = (range, { log }, label) => ({ xaxis: { title: { text: "train step", font: { size: 11 } } },
+  yaxis: { range, type: log ? "log" : "linear", title: { text: safe(label), font: { size: 11 } } } });
 
 // Panels of one figure share their range, so that they can be compared.
 function sharedRange(panels, log) {
@@ -235,8 +240,58 @@ function rangeOf(values) {
 const rowsAxis = (names) => ({ categoryorder: "array", categoryarray: names.map(safe), tickfont: { size: 11.5 },
   range: [-0.7, names.length - 0.3] });
 
+const axisOf = (c, axis) => (axis === "model" || axis === "backend" ? c[axis] : (c.axes || {})[axis]);
+// A curve is cut where its shortest seed ends: at this step, of so many, for these seeds.
+const cutOf = (c, x) => (c.open.length && x[x.length - 1] < c.steps
+  ? `cut at step ${x[x.length - 1]} of ${c.steps}: ${c.open.map(([seed, state]) => `seed ${seed} is ${state}`).join(", ")}` : "");
+
+// What lines of one picture differ in: betas of one KL term, KL terms, or both.
+function lineLook(panels) {
+  const own = panels.flat(), terms = own.filter((c) => c.kl !== "none"), kinds = unique(terms.map((c) => c.kl));
+  const betas = unique(terms.map((c) => c.beta)).sort((a, b) => a - b);
+  const byBeta = panels.every((each) => unique(each.map((c) => c.kl).filter((kl) => kl !== "none")).length < 2), look = byBeta ? ramp(betas) : looks(kinds);
+  const of = (c) => (c.kl === "none" ? look("none") : look(byBeta ? c.beta : c.kl));
+  const title = (c) => (c.kl === "none" ? "no KL" : byBeta ? `β ${c.beta}` : betas.length < 2 ? c.kl : c.name);
+  return { of, items: [...new Map(own.map((c) => [title(c), of(c)]))] };
+}
+
 const FIGURES = {
-  curves(place, { data, shown, state, alt }) {
+  // Panels with a choice of their own: figures of a publication, redrawn.
+  redrawn(place, { data, all, panels, alt }) {
+    const look = lineLook(panels.map((p) => p.at.map((i) => all[i])));
+    if (panels.some((p) => p.draws === "curves")) legend(place, look.items);
+    const traces = panels.map(({ draws, metric, at }) => {
+      const own = at.map((i) => all[i]);
+      return draws === "curves" ? own.flatMap((c) => lines(data, c, metric, look.of(c), { seeds: "mean", bare: own.length > MAX_BANDS }))
+        : dots(own.slice().reverse().map((c) => finalRow(data, c, metric, () => look.of(c))));
+    });
+    const range = (metric) => sharedRange(traces.filter((_, i) => panels[i].draws === "curves" && panels[i].metric === metric), false);
+    return panels.map(({ title, draws, metric, at }, i) => {
+      const names = at.map((k) => all[k].name).reverse();
+      const label = { text: safe(data.metrics[metric].split(/[,(]/)[0]), font: { size: 10.5 } };
+      const plot = panel(place, title, alt, draws === "finals" ? Math.max(130, 60 + 22 * at.length) : undefined);
+      return () => draw(plot, traces[i], draws === "curves"
+        ? { xaxis: { title: { text: "train step", font: { size: 10.5 } } }, yaxis: { range: range(metric), title: label } }
+        : { margin: { l: 104, r: 12, t: 6, b: 30 }, xaxis: { zeroline: false, nticks: 4, tickangle: 0 }, yaxis: rowsAxis(names) });
+    });
+  },
+
+  curves(place, { data, shown, side, state, alt }) {
+    if (side) {
+      const known = side.filter((c) => c.curves[state.metric]);
+      if (!known.length) return nothing(place);
+      const values = unique(known.map((c) => axisOf(c, state.group)));
+      const members = values.map((value) => known.filter((c) => axisOf(c, state.group) === value));
+      const look = lineLook(members);
+      legend(place, look.items);
+      const drawn = members.map((each) => each.flatMap((c) =>
+        lines(data, c, state.metric, look.of(c), { ...state, bare: each.length > MAX_BANDS })));
+      const range = sharedRange(drawn, state.log);
+      return values.map((value, i) => {
+        const plot = panel(place, `${state.group} ${value}`, alt);
+        return () => draw(plot, drawn[i], overSteps(range, state, data.metrics[state.metric]));
+      });
+    }
     const own = shown.filter((c) => c.curves[state.metric]);
     const byKl = state.panels === "kl";
     const panelOf = (c) => (byKl ? c.kl : c.beta), lineOf = (c) => (byKl ? c.beta : c.kl);
@@ -255,29 +310,32 @@ const FIGURES = {
     const range = sharedRange(drawn, state.log);
     return panels.map(({ title }, i) => {
       const plot = panel(place, title, alt);
-      return () => draw(plot, drawn[i], overSteps(range, state));
+      return () => draw(plot, drawn[i], overSteps(range, state, data.metrics[state.metric]));
     });
   },
 
   // ------------------------------------------------------------ measures, finals, stability
 
+  // Small multiples: a panel for each measure and KL term, lines for betas, no KL in each.
   measures(place, { data, shown, state, metrics, alt }) {
-    const kinds = unique(shown.map((c) => c.kl)), look = looks(kinds);
-    const betas = unique(shown.map((c) => c.beta).filter((b) => b !== null)).sort((a, b) => a - b);
-    const dash = (c) => DASHES[Math.max(0, betas.indexOf(c.beta)) % DASHES.length];
-    const panels = metrics.filter((m) => shown.some((c) => c.curves[m]));
-    if (!panels.length) return nothing(place);
-    legend(place, [...kinds.map((kl) => [kl === "none" ? "no KL" : kl, { ...look(kl), dash: "solid" }]),
-      ...(betas.length > 1 ? betas.map((beta, i) => [`β ${beta}`, { color: css("--none"), dash: DASHES[i % DASHES.length] }]) : [])]);
-    return panels.map((m) => {
-      const plot = panel(place, data.metrics[m], alt);
-      const own = shown.filter((c) => c.curves[m]), options = { ...state, bare: own.length > MAX_BANDS };
-      const traces = own.flatMap((c) => lines(data, c, m, { ...look(c.kl), dash: dash(c) }, options));
-      return () => draw(plot, traces, overSteps(sharedRange([traces], state.log), state));
+    const measured = metrics.filter((m) => shown.some((c) => c.curves[m]));
+    if (!measured.length) return nothing(place);
+    const kinds = unique(shown.map((c) => c.kl)).filter((kl) => kl !== "none");
+    const of = (m, kl) => shown.filter((c) => c.curves[m] && (c.kl === kl || c.kl === "none"));
+    const terms = kinds.length ? kinds : ["none"], look = lineLook(terms.map((kl) => of(measured[0], kl)));
+    legend(place, look.items);
+    return measured.flatMap((m) => {
+      const drawn = terms.map((kl) => of(m, kl).flatMap((c) => lines(data, c, m, look.of(c), state)));
+      const range = sharedRange(drawn, state.log);
+      return terms.map((kl, i) => {
+        const plot = panel(place, kl === "none" ? "no KL" : kl, `${data.metrics[m]}. ${alt}`);
+        return () => draw(plot, drawn[i], overSteps(range, state, data.metrics[m]));
+      });
     });
   },
 
-  finals(place, { data, shown, state, metrics, alt }) {
+  finals(place, { data, shown: one, side, state, metrics, alt }) {
+    const shown = side || one, called = (c) => (side ? `${axisOf(c, state.group)}: ${c.name}` : c.name);
     const [inside, outside, ...tasks] = metrics;
     const wanted = [inside, outside, ...(state.tasks ? tasks : [])].filter((m) => m && shown.some((c) => c.finals[m]));
     if (!wanted.length) return nothing(place);
@@ -285,12 +343,12 @@ const FIGURES = {
     const look = looks(unique(shown.map((c) => c.kl)));
     const own = shown.filter((c) => wanted.some((m) => c.finals[m])).reverse();
     const before = data.baselines.filter((b) => shown.some((c) => c.model === b.model)).reverse();
-    const names = [...before.map((b) => b.name), ...own.map((c) => c.name)];
+    const names = [...before.map((b) => b.name), ...own.map(called)];
     return wanted.map((m) => {
       const plot = panel(place, data.metrics[m], alt, 60 + 24 * names.length);
       const base = before.filter((b) => b.finals[m] !== undefined), rows = own.filter((c) => c.finals[m]);
-      const seeds = rows.flatMap((c) => Object.values(c.finals[m][3]).map((value) => [value, safe(c.name), look(c.kl).color]));
-      const traces = [...dots(rows.map((c) => finalRow(data, c, m, look))),
+      const seeds = rows.flatMap((c) => Object.values(c.finals[m][3]).map((value) => [value, safe(called(c)), look(c.kl).color]));
+      const traces = [...dots(rows.map((c) => ({ ...finalRow(data, c, m, look), name: called(c) }))),
         ...base.map((b) => ({ x: [b.finals[m]], y: [safe(b.name)], mode: "markers", name: "baseline",
           marker: { color: css("--none"), symbol: "star", size: 10 },
           hovertemplate: safe(`${b.name}: ${told(b.finals[m])}${b.note ? `. ${b.note}` : ""}`) + "<extra></extra>" })),
@@ -300,7 +358,7 @@ const FIGURES = {
         ...base.map((b) => b.finals[m])]);
       const shapes = base.map((b) => ({ type: "line", x0: b.finals[m], x1: b.finals[m], yref: "paper", y0: 0, y1: 1,
         line: { color: css("--none"), width: 1, dash: "dot" } }));
-      return () => draw(plot, traces, { margin: { l: 110, r: 12, t: 6, b: 34 }, shapes,
+      return () => draw(plot, traces, { margin: { l: side ? 190 : 110, r: 12, t: 6, b: 34 }, shapes,
         xaxis: { zeroline: false, range }, yaxis: rowsAxis(names) });
     });
   },
@@ -357,9 +415,9 @@ const FIGURES = {
 
   // ------------------------------------------------------------ the laboratory, theory, searches
 
-  gradients(place, { data, alt }) {
+  gradients(place, { data, metrics, alt }) {
     place.classList.add("wide");
-    const rows = data.laboratory.slice().reverse();
+    const rows = data.laboratory.filter((r) => r.paper || !metrics.includes("paper")).reverse();
     const names = rows.map((r) => safe(r.label));
     const titles = { bias: "bias of the gradient", variance: "variance of the gradient" };
     return ["a", "b"].flatMap((p) => Object.keys(titles).map((kind) => {

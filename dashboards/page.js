@@ -8,15 +8,44 @@
   const figures = [...document.querySelectorAll("figure")].map((figure) => {
     const place = figure.querySelector(".panels");
     return { figure, place, kind: place.dataset.kind, alt: place.dataset.alt,
-      metrics: place.dataset.metrics.split(" ").filter(Boolean) };
+      panels: JSON.parse(place.dataset.panels || "[]"), metrics: place.dataset.metrics.split(" ").filter(Boolean) };
   });
-  const state = { study: null, setting: null, backend: "all", beta: "all", seeds: "mean", log: false, smooth: false,
-    tasks: false, panels: "kl", metric: null };
+  const state = { study: null, setting: null, backend: "all", kl: "all", beta: "all", seeds: "mean", group: "none",
+    log: false, smooth: false, tasks: false, panels: "kl", metric: null };
   const inStudy = () => all.filter((c) => c.study === state.study && (state.backend === "all" || c.backend === state.backend));
+  // Where settings differ in several axes, each axis narrows the choice of a setting.
+  const axes = () => {
+    const names = unique(inStudy().flatMap((c) => Object.keys(c.axes || {})));
+    return names.length > 1 ? names : [];
+  };
+  const narrowed = () => inStudy().filter((c) => axes().every((axis) =>
+    ["all", undefined, c.axes[axis]].includes(state[`axis ${axis}`])));
   const kinds = unique(["none", ...USUAL, ...all.map((c) => c.kl)]);
-  const shown = () => inStudy().filter((c) => c.setting === state.setting
+  const chosen = (list) => list.filter((c) => (state.kl === "all" || c.kl === "none" || c.kl === state.kl)
     && (state.beta === "all" || c.beta === null || String(c.beta) === state.beta))
     .sort((a, b) => kinds.indexOf(a.kl) - kinds.indexOf(b.kl) || a.beta - b.beta);
+  const shown = () => chosen(inStudy().filter((c) => c.setting === state.setting));
+  // The axes that configurations of the study can be set side by side along.
+  const groups = () => unique(["model", "backend", ...inStudy().flatMap((c) => Object.keys(c.axes || {}))])
+    .filter((axis) => unique(inStudy().map((c) => axisOf(c, axis))).length > 1);
+
+  // What is chosen stands in the address, after `#?`: it can be sent to a colleague, and needs no server.
+  const opened = {};
+  function writeAddress() {
+    const own = Object.entries(state).filter(([key, value]) => value !== (opened[key] ?? "all"));
+    const text = new URLSearchParams(own.map(([key, value]) => [key, String(value)])).toString();
+    if (text) history.replaceState(null, "", `#?${text}`);
+    else if (location.hash.startsWith("#?")) history.replaceState(null, "", location.href.split("#")[0]);
+  }
+  function readAddress() {
+    if (!location.hash.startsWith("#?")) return false;
+    for (const [key, value] of new URLSearchParams(location.hash.slice(2))) {
+      if (key in state || key.startsWith("axis ")) state[key] = typeof opened[key] === "boolean" ? value === "true" : value;
+    }
+    const [first] = all.filter((c) => c.study === state.study);
+    if (!first) Object.assign(state, { study: opened.study, setting: opened.setting });
+    return true;
+  }
 
   // -------------------------------------------------------------- controls
 
@@ -24,7 +53,7 @@
     const label = element("label", title), select = element("select", undefined, { name: key });
     for (const [id, text] of options) select.append(element("option", text, { value: id }));
     select.value = state[key];
-    select.addEventListener("change", () => { state[key] = select.value; redraw(); });
+    select.addEventListener("change", () => { state[key] = select.value; redraw(); writeAddress(); });
     label.append(select);
     place.append(label);
   }
@@ -32,7 +61,7 @@
   function tick(place, title, key) {
     const label = element("label"), box = element("input", undefined, { type: "checkbox", name: key });
     box.checked = state[key];
-    box.addEventListener("change", () => { state[key] = box.checked; redraw(); });
+    box.addEventListener("change", () => { state[key] = box.checked; redraw(); writeAddress(); });
     label.append(box, title);
     place.append(label);
   }
@@ -51,19 +80,28 @@
     const valid = (key, values, other) => { if (!values.includes(state[key])) state[key] = other; };
     const backends = unique(all.filter((c) => c.study === state.study).map((c) => c.backend));
     valid("backend", backends, "all");
-    const settings = unique(inStudy().map((c) => c.setting));
+    const narrowing = axes().map((axis) =>
+      [axis, `axis ${axis}`, unique(inStudy().map((c) => c.axes[axis]).filter(Boolean))]);
+    for (const [, key, values] of narrowing) valid(key, values, "all");
+    const settings = unique((narrowed().length ? narrowed() : inStudy()).map((c) => c.setting));
     valid("setting", settings, settings[0]);
     const own = inStudy().filter((c) => c.setting === state.setting);
     const betas = unique(own.map((c) => c.beta).filter((b) => b !== null)).sort((a, b) => a - b).map(String);
     valid("beta", betas, "all");
+    const terms = unique(own.map((c) => c.kl).filter((kl) => kl !== "none"));
+    valid("kl", terms, "all");
+    valid("group", groups(), "none");
     const seeds = unique(own.flatMap((c) => c.cells.map(([seed]) => seed))).sort((a, b) => a - b).map(String);
     valid("seeds", ["each", ...seeds], "mean");
     const same = (values) => values.map((value) => [value, value]);
     choice(form, "Study", "study", unique(all.map((c) => c.study)).map(named));
     if (backends.length > 1) choice(form, "Backend", "backend", same(["all", ...backends]));
+    for (const [axis, key, values] of narrowing) choice(form, axis, key, same(["all", ...values]));
     choice(form, "Setting", "setting", same(settings));
+    choice(form, "KL", "kl", same(["all", ...terms]));
     choice(form, "β", "beta", same(["all", ...betas]));
     choice(form, "Seeds", "seeds", [["mean", "mean and interval"], ["each", "each"], ...seeds.map((s) => [s, `only ${s}`])]);
+    if (groups().length) choice(form, "Side by side", "group", [["none", "one setting"], ...groups().map((axis) => [axis, `by ${axis}`])]);
   }
 
   function controls({ place, figure, kind, metrics }) {
@@ -102,7 +140,7 @@
     filters();
     waiting = figures.flatMap((f) => {
       controls(f);
-      const jobs = FIGURES[f.kind](f.place, { data, all, state, shown: shown(), ...f });
+      const jobs = FIGURES[f.kind](f.place, { data, all, state, shown: shown(), side: state.group === "none" ? null : chosen(narrowed()), ...f });
       const plots = f.place.querySelectorAll(".plot");
       return jobs.map((job, i) => ({ job, place: plots[i] || f.place }));
     });
@@ -147,13 +185,14 @@
 
   // A link to a row opens the table it is in, and shows it if a search had hidden it.
   function reveal() {
+    if (location.hash.startsWith("#?")) return;
     const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!row) return;
     row.hidden = false;
     for (let at = row.parentElement; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
     if (row.tagName === "TR") { row.scrollIntoView({ block: "center" }); row.focus({ preventScroll: true }); }
   }
-  addEventListener("hashchange", reveal);
+  addEventListener("hashchange", () => { if (readAddress()) redraw(); else reveal(); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest && event.target.closest('a[href^="#cell-"]');
     if (link && link.getAttribute("href") === location.hash) reveal();
@@ -187,22 +226,26 @@
   }
   const finished = all.find((c) => Object.keys(c.finals).length) || all.find((c) => Object.keys(c.curves).length) || all[0];
   if (finished) Object.assign(state, { study: finished.study, setting: finished.setting });
+  const curves = figures.find(({ kind }) => kind === "curves");
+  if (curves) state.metric = curves.metrics.find((m) => inStudy().some((c) => c.curves[m])) || curves.metrics[0];
+  Object.assign(opened, state);
+  readAddress();
   redraw();
   reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
   // Timers stand still while a page is printed: everything is drawn before, in the paper's width.
-  const opened = [];
+  const unfolded = [];
   addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("details.table:not([open])")) {
-      if (details.querySelectorAll("tr").length <= 80) { details.open = true; opened.push(details); }
+      if (details.querySelectorAll("tr").length <= 80) { details.open = true; unfolded.push(details); }
     }
     root.dataset.print = "yes";
     drawNow();
   });
   addEventListener("afterprint", () => {
     delete root.dataset.print;
-    opened.splice(0).forEach((details) => { details.open = false; });
+    unfolded.splice(0).forEach((details) => { details.open = false; });
     redraw();
   });
 })();

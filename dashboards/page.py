@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -17,13 +18,15 @@ from typing import Any
 from orchestrator.analysis.runs import is_accuracy
 from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.report import Report
-from orchestrator.report.markdown import MARKS, map_text
+from orchestrator.report.markdown import MARKS, PLATES, claims_title, map_text
 from orchestrator.report.model import (
     Card,
+    ClaimEffect,
     Entry,
     Figure,
     Map,
     MapCell,
+    Plate,
     ReportTable,
     ReportText,
     Section,
@@ -42,52 +45,167 @@ def _attributes(attributes: Mapping[str, str]) -> str:
     return "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
 
 
-def navigation(sections: Iterable[Section]) -> str:
-    """Return a `nav` element with a link to every section."""
-    links = [element("a", "The answer", {"href": "#answer"})]
-    links += [element("a", section.title, {"href": f"#{section.id}"}) for section in sections]
-    return f'<nav aria-label="Sections">{"".join(links)}</nav>'
+def navigation(report: Report) -> str:
+    """Return a `nav` element: the main parts, and a link to every section, folded."""
+    sections = {section.id for section in report.sections}
+    main = [("answer", "The answer")]
+    main += [("plates", "The paper's figures")] if report.plates else []
+    main += [each for each in MAIN_PARTS if each[0] in sections]
+    links = [element("a", title, {"href": f"#{id_}"}) for id_, title in main]
+    rest = "".join(
+        element("a", section.title, {"href": f"#{section.id}"}) for section in report.sections
+    )
+    every = f"<details><summary>All sections</summary><div>{rest}</div></details>"
+    return f'<nav aria-label="Sections">{"".join(links)}{every}</nav>'
 
 
-def claim_cards(found: Sequence[Card]) -> str:
-    """Return the cards of all claims.
+def claims_figure(report: Report) -> str:
+    """Return a figure of a row a claim: what is claimed, what came out here, and the verdict.
 
     Three or more claims that could not be tested are folded, if others were tested.
     """
-    tested = [card for card in found if card.verdict != "not testable"]
-    rest = [card for card in found if card.verdict == "not testable"]
-    if not tested or len(rest) < 3:
-        return _cards(found)
-    summary = element("summary", f"{len(rest)} claims that cannot be tested here, and why")
-    return f'{_cards(tested)}<details class="untested">{summary}{_cards(rest)}</details>'
+    cards = report.cards
+    tested = [card for card in cards if card.verdict != "not testable"]
+    rest = [card for card in cards if card.verdict == "not testable"]
+    if not cards:
+        return ""
+    folded = ""
+    if tested and len(rest) >= 3:
+        cards = tuple(tested)
+        summary = element("summary", f"{len(rest)} claims that cannot be tested here, and why")
+        table = _claims_table(report, rest, 1.0)
+        folded = f'<details class="untested">{summary}{table}</details>'
+    scale = axis_bound([card.effect for card in cards if card.effect])
+    note = ""
+    if any(card.effect for card in cards):
+        note = element("p", AXIS_NOTE.format(scale=f"{scale:g}"), {"class": "axis"})
+    return f'<div id="claims">{_claims_table(report, cards, scale)}{note}</div>{folded}'
 
 
-def _cards(found: Sequence[Card]) -> str:
-    return f'<ul class="claims">{"".join(map(_card, found))}</ul>' if found else ""
+def axis_bound(effects: Iterable[ClaimEffect]) -> float:
+    """Return the end of the axis of effects: past the largest one; intervals may be cut."""
+    largest = max((abs(effect.value) for effect in effects), default=0.0)
+    return next((end for end in AXIS_ENDS if end >= 1.4 * largest), AXIS_ENDS[-1])
 
 
-def _card(card: Card) -> str:
+def _claims_table(report: Report, cards: Sequence[Card], scale: float) -> str:
+    titles = (claims_title(report).capitalize(), "Found here", "Verdict")
+    head = "".join(element("th", title, {"scope": "col"}) for title in titles)
+    rows = "".join(_claim_row(card, scale) for card in cards)
+    return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _claim_row(card: Card, scale: float) -> str:
     kind = card.verdict.replace(" ", "-")
-    badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
-    badge += f"{escape(card.verdict)}</span>"
-    trace = [element("code", card.source)]
+    said = element("span", card.says or card.statement, {"class": "statement"})
+    where = element("span", card.where, {"class": "where"}) if card.where else ""
+    trace = [element("p", card.statement)] if card.says else []
+    trace += [element("p", card.reason, {"class": "reason"})]
+    trace += [f"<p>{element('span', card.name)}: {element('code', card.source)}</p>"]
     if card.cells:
         links = ", ".join(element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells)
         trace.append(f"<p>Judged on {len(card.cells)} cells: {links}</p>")
-    head = f'<p class="verdict">{badge}{element("span", card.name, {"class": "claim"})}</p>'
+    numbers = f"<details><summary>Numbers and cells</summary>{''.join(trace)}</details>"
+    drawn = effect_drawing(card.effect, scale, card.verdict) if card.effect else ""
+    badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
+    badge += f"{escape(WORDS[card.verdict])}</span>"
     return (
-        f'<li class="card {kind}">{head}{element("p", card.statement, {"class": "statement"})}'
-        f"{element('p', card.reason, {'class': 'reason'})}"
-        f"<details><summary>As stated, and where from</summary>{''.join(trace)}</details></li>"
+        f'<tr class="card {kind}"><td>{said} {where}{numbers}</td>'
+        f"<td>{drawn}{element('span', card.here, {'class': 'here'})}</td>"
+        f"<td>{badge}{element('span', card.plain, {'class': 'plain'})}</td></tr>"
     )
 
 
-def fact_list(found: Iterable[tuple[str, str]]) -> str:
-    """Return a `dl` element of names and values."""
+WORDS = {
+    "supported": "holds",
+    "contradicted": "does not hold",
+    "holds by construction": "holds by construction",
+    "underpowered": "open",
+    "not testable": "not testable",
+}
+"""Verdict -> what the first screen calls it."""
+AXIS_ENDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
+AXIS_NOTE = (
+    "Dots: the effect over seeds with its 95 % interval, from −{scale} to {scale}; right of the "
+    "line is as claimed, shaded is where the claim holds. An arrow: the interval goes on."
+)
+MAIN_PARTS = (
+    ("finals", "Results"),
+    ("changed", "What changed"),
+    ("limits", "What this cannot show"),
+    ("provenance", "Provenance"),
+)
+WIDTH, HEIGHT, MIDDLE = 220, 22, 11
+"""Of the drawing of an effect, in pixels."""
+
+
+def effect_drawing(effect: ClaimEffect, scale: float, verdict: str) -> str:
+    """Return an effect and its interval as SVG, on an axis from -`scale` to `scale`."""
+
+    def at(value: float) -> float:
+        return round((max(-scale, min(scale, value)) / scale + 1) * WIDTH / 2, 1)
+
+    low, high = effect.region
+    left, right = at(low), at(scale if high is None else high)
+    width = round(right - left, 1)
+    parts = [
+        f'<rect class="region" x="{left}" y="0" width="{width}" height="{HEIGHT}"/>',
+        f'<line class="zero" x1="{WIDTH / 2}" x2="{WIDTH / 2}" y1="0" y2="{HEIGHT}"/>',
+    ]
+    if effect.low is not None and effect.high is not None:
+        ends = (at(effect.low), at(effect.high))
+        parts.append(f'<line x1="{ends[0]}" x2="{ends[1]}" y1="{MIDDLE}" y2="{MIDDLE}"/>')
+        if effect.low < -scale:
+            parts.append(f'<path d="M0 {MIDDLE}l7 -4v8z"/>')
+        if effect.high > scale:
+            parts.append(f'<path d="M{WIDTH} {MIDDLE}l-7 -4v8z"/>')
+    parts.append(f'<circle cx="{at(effect.value)}" cy="{MIDDLE}" r="4.5"/>')
+    kind = verdict.replace(" ", "-")
+    return (
+        f'<svg class="effect {kind}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" aria-hidden="true">{"".join(parts)}</svg>'
+    )
+
+
+def plates_html(report: Report, pictures: Mapping[str, Sequence[str]]) -> str:
+    """Return the published figures, each beside what it shows; empty without any."""
+    if not report.plates:
+        return ""
+    of = f" of {report.source}" if report.source else ""
+    text = (
+        f"Left, in words, what each figure{of} shows. Right, the same from this experiment. No "
+        "number of the paper is drawn."
+    )
+    each = "".join(_plate(plate, pictures) for plate in report.plates)
+    return (
+        f'<section id="plates">{element("h2", PLATES)}{element("p", text)}'
+        f'<div class="plates">{each}</div></section>'
+    )
+
+
+def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
+    figure = plate.figure
+    title = element("h3", f"{plate.number}  {plate.title}")
+    words = f"{element('p', 'The paper shows', {'class': 'label'})}{element('p', plate.shows)}"
+    ours = (
+        element("p", plate.missing, {"class": "nothing"})
+        if figure is None
+        else _figure(figure, pictures.get(figure.id, ()))
+    )
+    wide = " wide" if figure and (figure.kind == "gradients" or len(figure.panels) > 2) else ""
+    return (
+        f'<article class="plate{wide}">{title}<div class="shows">{words}</div>'
+        f'<div class="ours">{ours}</div></article>'
+    )
+
+
+def fact_list(facts: Sequence[tuple[str, str]]) -> str:
+    """Return a `dl` element of the first three facts, and the others as a line."""
     pairs = "".join(
-        f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in found
+        f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in facts[:3]
     )
-    return f'<dl class="facts">{pairs}</dl>'
+    rest = " · ".join(f"{name}: {value}" for name, value in facts[3:])
+    return f'<dl class="facts">{pairs}</dl>{element("p", rest, {"class": "rest"})}'
 
 
 def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -99,7 +217,9 @@ def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None 
     names = pictures or {}
     inner += [_figure(figure, names.get(figure.id, ())) for figure in section.figures]
     if section.maps:
-        inner.append(f'<div class="maps">{"".join(map(_map_html, section.maps))}</div>')
+        region = {"class": "maps", "tabindex": "0", "role": "region", "aria-label": section.title}
+        maps = "".join(map(_map_html, section.maps))
+        inner.append(f"<div{_attributes(region)}>{maps}</div>")
     inner += [_table(table) for table in section.tables]
     inner += [_entry(entry) for entry in section.entries]
     return f'<section id="{escape(section.id)}">{"".join(inner)}</section>'
@@ -132,12 +252,16 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
         "data-metrics": " ".join(figure.metrics),
         "data-alt": figure.alt,
     }
+    if figure.panels:
+        attributes["data-panels"] = json.dumps([asdict(panel) for panel in figure.panels])
     drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
     waiting = element(
         "p", "Drawing needs JavaScript; the tables hold the same numbers.", {"class": "waiting"}
     )
     caption = (
         f"<figcaption>{element('strong', f'{figure.title}.')} {escape(figure.caption)}</figcaption>"
+        if figure.caption
+        else ""
     )
     inner = f"{drawing}{waiting}{caption}{_pictures(pictures)}"
     return f'<figure id="figure-{escape(figure.id)}">{inner}</figure>'
@@ -176,16 +300,20 @@ def _field(field: ReportText) -> str:
     return f"<td>{links}</td>"
 
 
-def _map_html(found: Map) -> str:
-    head = "".join(element("th", name, {"scope": "col"}) for name in ("KL", *found.columns))
+def _map_html(map_: Map) -> str:
+    head = "".join(element("th", name, {"scope": "col"}) for name in ("KL", *map_.columns))
     rows = "".join(
         f"<tr>{element('th', name, {'scope': 'row'})}{''.join(map(_map_cell, cells))}</tr>"
-        for name, cells in found.rows
+        for name, cells in map_.rows
     )
-    caption = element("caption", found.title)
+    caption = element("caption", map_.title)
     return (
         f'<table class="map">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     )
+
+
+ENOUGH = 2
+"""Fewer runs without a collapse than this are not painted as stable."""
 
 
 def _map_cell(cell: MapCell | None) -> str:
@@ -194,7 +322,8 @@ def _map_cell(cell: MapCell | None) -> str:
     if not cell.ended:
         return element("td", "not ended", {"class": "open"})
     share = cell.collapsed / cell.ended
-    level = "none" if share == 0 else "some" if share < 1 else "all"
+    settled = cell.ended >= max(ENOUGH, cell.declared)
+    level = "some" if 0 < share < 1 else "all" if share else "none" if settled else "few"
     text = map_text(cell)
     if cell.ended < cell.declared:
         text += f", {cell.declared - cell.ended} open"
@@ -226,14 +355,14 @@ def packed_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
     The quantiles are by number of seeds; page.js computes means and intervals with them.
     """
-    found = data.get("configurations", ())
-    most = max((len(c["s"]) for each in found for c in each["curves"].values()), default=0)
-    names = {m for each in found for m in each["curves"]}
+    configurations = data.get("configurations", ())
+    most = max((len(c["s"]) for each in configurations for c in each["curves"].values()), default=0)
+    names = {m for each in configurations for m in each["curves"]}
     return {
         **data,
         "configurations": [
             {**each, "curves": {m: _packed_curve(curve) for m, curve in each["curves"].items()}}
-            for each in found
+            for each in configurations
         ],
         "t": {str(n): t_quantile(1 - ALPHA / 2, n - 1) for n in range(2, most + 1)},
         "shares": sorted(filter(is_accuracy, names)),
@@ -295,9 +424,10 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
     body = [
         '<a class="skip" href="#answer">Skip to the answer</a>',
         _masthead(report),
-        navigation(report.sections),
+        navigation(report),
         "<main>",
-        _answer(report),
+        _answer(report, pictures or {}),
+        plates_html(report, pictures or {}),
         *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{element('p', _footer(report))}</footer>",
@@ -327,15 +457,20 @@ def _masthead(report: Report) -> str:
     return f"<header>{banner}<div>{name}{question}</div></header>"
 
 
-def _answer(report: Report) -> str:
-    told = [
-        element("h2", "The answer"),
+def _answer(report: Report, pictures: Pictures) -> str:
+    sentences = [
         element("p", report.answer, {"class": "lead"}),
-        fact_list(report.facts),
-        claim_cards(report.cards),
+        element("p", report.missing, {"class": "missing"}) if report.missing else "",
+    ]
+    head = f"<div>{''.join(sentences)}</div><div>{fact_list(report.facts)}</div>"
+    parts = [
+        element("h2", "The answer"),
+        f'<div class="first">{head}</div>',
+        claims_figure(report),
+        _pictures(pictures.get("claims", ())),
         element("p", report.description, {"class": "description"}) if report.description else "",
     ]
-    return f'<section id="answer">{"".join(told)}</section>'
+    return f'<section id="answer">{"".join(parts)}</section>'
 
 
 def _footer(report: Report) -> str:

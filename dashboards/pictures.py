@@ -7,10 +7,13 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
+from dashboards.page import WORDS, axis_bound
+from orchestrator.files import write_bytes
 from orchestrator.report import Report
-from orchestrator.report.model import Figure
+from orchestrator.report.model import Figure, Panel
 
 COLOURS = ("#0072b2", "#b87700", "#d55e00", "#b2568b", "#2f86b8", "#00835f")
 RAMP = ("#14448f", "#7a2a9e", "#c2347a", "#e06a1a")
@@ -106,15 +109,15 @@ def panels(
     width = WIDTH if columns > 1 else 0.72 * WIDTH
     top, bottom, right, between = 0.75, 0.62, 0.1 if rows_of else 1.5, 0.72
     total = top + bottom + rows * tall + (rows - 1) * between
-    made = Canvas(figsize=(width, total))
+    canvas = Canvas(figsize=(width, total))
     each = (width - right - columns * side) / columns
     axes = []
     for i in range(count):
         row, column = divmod(i, columns)
         left = side + column * (each + side)
         low = bottom + (rows - 1 - row) * (tall + between)
-        axes.append(made.add_axes((left / width, low / total, each / width, tall / total)))
-    return made, axes
+        axes.append(canvas.add_axes((left / width, low / total, each / width, tall / total)))
+    return canvas, axes
 
 
 def as_floats(values: Sequence[float | None]) -> list[float]:
@@ -123,9 +126,20 @@ def as_floats(values: Sequence[float | None]) -> list[float]:
 
 
 def draw_curve(
-    at: Any, data: FigureData, curve: FigureData, look: SeriesStyle, name: str, *, band: bool = True
+    at: Any,
+    data: FigureData,
+    c: FigureData,
+    metric: str,
+    look: SeriesStyle,
+    name: str,
+    *,
+    band: bool = True,
 ) -> None:
-    """Draw the mean of a curve over its steps and, if it has one, the band of its interval."""
+    """Draw the mean of a curve over its steps and, if it has one, the band of its interval.
+
+    A ring marks the end of a curve that an unfinished seed cuts short.
+    """
+    curve = c["curves"][metric]
     x = data["grids"][curve["g"]]
     mean = as_floats(curve.get("m") or next(iter(curve["s"].values())))
     if "l" in curve and band:
@@ -133,6 +147,8 @@ def draw_curve(
             x, as_floats(curve["l"]), as_floats(curve["h"]), color=look.color, alpha=0.14, lw=0
         )
     at.plot(x, mean, look.dash, color=look.color, lw=1.5, label=escape_math(name))
+    if c["open"] and x[-1] < c["steps"]:
+        at.plot(x[-1:], mean[-1:], "o", mfc="none", color=look.color, ms=6)
 
 
 def error_bars(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
@@ -155,16 +171,16 @@ def dot_plot(
     Models before training are stars below the rows.
     """
     names = [*(name for name, *_ in rows), *(name for name, _ in before)]
-    for i, (_, found, look, wide) in enumerate(rows):
+    for i, (_, final, look, wide) in enumerate(rows):
         place = len(names) - 1 - i
-        if found is None or found[0] is None:
+        if final is None or final[0] is None:
             continue
         if wide and wide[0] is not None:
             at.plot(wide, [place, place], color=look.color, lw=6, alpha=0.25, solid_capstyle="butt")
         at.errorbar(
-            [found[0]],
+            [final[0]],
             [place],
-            xerr=error_bars([found]),
+            xerr=error_bars([final]),
             fmt=look.mark,
             color=look.color,
             ms=5,
@@ -186,14 +202,14 @@ def share_y(axes: Sequence[Any]) -> None:
         at.set_ylim(low, high)
 
 
-def legend(made: Any, axes: Sequence[Any]) -> None:
+def legend(canvas: Any, axes: Sequence[Any]) -> None:
     """Draw one legend for all axes of a figure, each name once."""
     known: dict[str, Any] = {}
     for at in axes:
         for handle, name in zip(*at.get_legend_handles_labels(), strict=True):
             known.setdefault(name, handle)
     if known:
-        made.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)
+        canvas.legend(known.values(), known.keys(), loc="center right", fontsize=7, frameon=False)
 
 
 # Each figure of a report as PNG and PDF, from the same data as the figure on the page.
@@ -219,24 +235,34 @@ def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
 
     Remove every other PNG and PDF file of the folder. Without a report, remove all of them.
     """
-    from orchestrator.files import write_bytes
-
     written: dict[str, tuple[str, ...]] = {}
     if report is not None:
-        for figure in (f for section in report.sections for f in section.figures):
+        from matplotlib import rc_context
+
+        with rc_context(FONT):
+            page = one_page(report)
+        if page is not None:
+            written["claims"] = (_write("one-page", page, folder),)
+        plates = [plate.figure for plate in report.plates if plate.figure is not None]
+        for figure in (*plates, *(f for section in report.sections for f in section.figures)):
             names = []
             for name, drawn in draw_figure(figure, report):
-                for ending, stamp in FORMATS.items():
-                    held = io.BytesIO()
-                    drawn.savefig(held, format=ending, dpi=DPI, metadata=stamp)
-                    write_bytes(folder / f"{name}.{ending}", held.getvalue())
-                names.append(name)
+                names.append(_write(name, drawn, folder))
             written[figure.id] = tuple(names)
     kept = {f"{name}.{ending}" for each in written.values() for name in each for ending in FORMATS}
     for path in folder.glob("*"):
         if path.suffix[1:] in FORMATS and path.name not in kept:
             path.unlink()
     return written
+
+
+def _write(name: str, drawn: Any, folder: Path) -> str:
+    """Write one picture in every format. Return its name."""
+    for ending, stamp in FORMATS.items():
+        held = io.BytesIO()
+        drawn.savefig(held, format=ending, dpi=DPI, metadata=stamp)
+        write_bytes(folder / f"{name}.{ending}", held.getvalue())
+    return name
 
 
 def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:
@@ -247,10 +273,10 @@ def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:
         if figure.kind in _OF_SETTING:
             yield from _by_setting(figure, report)
         else:
-            made = _WHOLE[figure.kind](report.data, figure)
-            if made is not None:
-                _titled(made, figure.title, report)
-                yield figure.id, made
+            canvas = _WHOLE[figure.kind](report.data, figure)
+            if canvas is not None:
+                _titled(canvas, figure.title, report)
+                yield figure.id, canvas
 
 
 def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
@@ -259,8 +285,8 @@ def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
     taken: set[str] = set()
     for study, setting in dict.fromkeys((c["study"], c["setting"]) for c in every):
         own = [c for c in every if (c["study"], c["setting"]) == (study, setting)]
-        made = _OF_SETTING[figure.kind](data, figure, own)
-        if made is None:
+        canvas = _OF_SETTING[figure.kind](data, figure, own)
+        if canvas is None:
             continue
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{figure.id}-{study}-{setting}").strip("-.")[:100]
         while name in taken:
@@ -268,14 +294,14 @@ def _by_setting(figure: Figure, report: Report) -> Iterator[Drawn]:
         taken.add(name)
         where = data.get("studies", {}).get(study, {})
         paper = f" ({where['figure']})" if where.get("figure") else ""
-        _titled(made, f"{figure.title}: {study}{paper}, {setting}", report)
-        yield name, made
+        _titled(canvas, f"{figure.title}: {study}{paper}, {setting}", report)
+        yield name, canvas
 
 
-def _titled(made: Any, title: str, report: Report) -> None:
-    made.suptitle(escape_math(title), fontsize=9.5, y=1 - 0.2 / made.get_figheight())
+def _titled(canvas: Any, title: str, report: Report) -> None:
+    canvas.suptitle(escape_math(title), fontsize=9.5, y=1 - 0.2 / canvas.get_figheight())
     if report.banner:
-        made.text(
+        canvas.text(
             0.5, 0.004, escape_math(report.banner), ha="center", fontsize=6.5, color="#7a4b00"
         )
 
@@ -292,38 +318,39 @@ def _curves(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
     betas = sorted({c["beta"] for c in own if c["beta"] is not None})
     look = ramp_styles(betas)
-    made, axes = panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
+    canvas, axes = panels(len(kinds) or 1, 2 if len(kinds) == 4 else 3)
     for at, kl in zip(axes, kinds or ["none"], strict=True):
         for c in [*base, *(c for c in own if c["kl"] == kl and kl != "none")]:
             name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
-            draw_curve(at, data, c["curves"][metric], look(c["beta"]), name)
+            draw_curve(at, data, c, metric, look(c["beta"]), name)
         at.set_title(escape_math("no KL" if kl == "none" else kl))
         at.set_xlabel("train step")
     axes[0].set_ylabel(escape_math(data["metrics"][metric]))
     share_y(axes)
-    legend(made, axes)
-    return made
+    legend(canvas, axes)
+    return canvas
 
 
 def _measures(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
     metrics = [m for m in figure.metrics if any(m in c["curves"] for c in own)]
     if not metrics:
         return None
-    look = series_styles([c["kl"] for c in own])
-    betas = sorted({c["beta"] for c in own if c["beta"] is not None})
-    dashes = dict(zip(betas, ("-", "--", ":", "-.") * 9, strict=False))
-    made, axes = panels(len(metrics))
-    for at, metric in zip(axes, metrics, strict=True):
-        for c in own:
-            if metric in c["curves"]:
-                style = look(c["kl"])._replace(dash=dashes.get(c["beta"], "-"))
-                draw_curve(
-                    at, data, c["curves"][metric], style, c["name"], band=len(own) <= MAX_BANDS
-                )
-        at.set_title(escape_math(data["metrics"][metric]))
-        at.set_xlabel("train step")
-    legend(made, axes)
-    return made
+    kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"] or ["none"]
+    look = ramp_styles(sorted({c["beta"] for c in own if c["beta"] is not None}))
+    canvas, axes = panels(len(metrics) * len(kinds), max(2, len(kinds)), side=0.6)
+    for i, metric in enumerate(metrics):
+        row = axes[i * len(kinds) : (i + 1) * len(kinds)]
+        for at, kl in zip(row, kinds, strict=True):
+            for c in own:
+                if metric in c["curves"] and c["kl"] in ("none", kl):
+                    name = "no KL" if c["beta"] is None else f"β={c['beta']:g}"
+                    draw_curve(at, data, c, metric, look(c["beta"]), name)
+            at.set_title(escape_math("no KL" if kl == "none" else kl))
+            at.set_xlabel("train step")
+        row[0].set_ylabel(escape_math(data["metrics"][metric]))
+        share_y(row)
+    legend(canvas, axes)
+    return canvas
 
 
 def _finals(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
@@ -332,7 +359,7 @@ def _finals(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
         return None
     before = [b for b in data["baselines"] if any(b["model"] == c["model"] for c in own)]
     look = series_styles([c["kl"] for c in own])
-    made, axes = panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
+    canvas, axes = panels(len(metrics), 2, rows_of=len(own) + len(before), side=1.25)
     for at, metric in zip(axes, metrics, strict=True):
         rows = [(c["name"], c["finals"].get(metric), look(c["kl"])) for c in own]
         dot_plot(
@@ -341,24 +368,24 @@ def _finals(data: FigureData, figure: Figure, own: Sequence[FigureData]) -> Any:
             [(b["name"], b["finals"].get(metric)) for b in before],
         )
         at.set_title(escape_math(data["metrics"][metric]))
-    return made
+    return canvas
 
 
 def _stability(data: FigureData, _figure: Figure, own: Sequence[FigureData]) -> Any:
     index = {id(c): i for i, c in enumerate(data["configurations"])}
     look = series_styles([c["kl"] for c in own])
-    found = {
+    measured = {
         m["title"]: [(c["name"], m["values"][index[id(c)]], look(c["kl"]), None) for c in own]
         for m in data["stability"].values()
     }
-    found = {title: rows for title, rows in found.items() if any(r[1] for r in rows)}
-    if not found:
+    measured = {title: rows for title, rows in measured.items() if any(r[1] for r in rows)}
+    if not measured:
         return None
-    made, axes = panels(len(found), rows_of=len(own), side=1.25)
-    for at, (title, rows) in zip(axes, found.items(), strict=True):
+    canvas, axes = panels(len(measured), rows_of=len(own), side=1.25)
+    for at, (title, rows) in zip(axes, measured.items(), strict=True):
         dot_plot(at, rows)
         at.set_title(title)
-    return made
+    return canvas
 
 
 # ---------------------------------------------------------------- figures of the whole experiment
@@ -372,7 +399,7 @@ def _predicted(data: FigureData, figure: Figure) -> Any:
     if not own:
         return None
     look = series_styles([c["kl"] for c in own])
-    made, (at,) = panels(1, height=5)
+    canvas, (at,) = panels(1, height=5)
     for kl in dict.fromkeys(c["kl"] for c in own):
         members = [c for c in own if c["kl"] == kl]
         x, ends = [c["predicted"] for c in members], [c["finals"][metric] for c in members]
@@ -390,12 +417,12 @@ def _predicted(data: FigureData, figure: Figure) -> Any:
     at.plot([low, high], [low, high], "--", color="#777777", lw=1)
     at.set(xlabel="predicted", ylabel="observed")
     at.legend(fontsize=7)
-    return made
+    return canvas
 
 
-def _gradients(data: FigureData, _figure: Figure) -> Any:
-    rows = data["laboratory"][::-1]
-    made, axes = panels(4, 2, rows_of=len(rows), side=1.25)
+def _gradients(data: FigureData, figure: Figure) -> Any:
+    rows = [r for r in data["laboratory"][::-1] if r["paper"] or "paper" not in figure.metrics]
+    canvas, axes = panels(4, 2, rows_of=len(rows), side=1.25)
     shown = [(kind, p) for p in "ab" for kind in ("bias", "variance")]
     for at, (kind, p) in zip(axes, shown, strict=True):
         for key, face in ((kind, "#0072b2"), (f"sampled_{kind}", "none")):
@@ -410,7 +437,7 @@ def _gradients(data: FigureData, _figure: Figure) -> Any:
         at.set_xscale("log")
         at.set_yticks(range(len(rows)), [r["label"] for r in rows])
         at.set_title(f"{kind} of the gradient, d/d{p}")
-    return made
+    return canvas
 
 
 def _published(data: FigureData, _figure: Figure) -> Any:
@@ -418,39 +445,39 @@ def _published(data: FigureData, _figure: Figure) -> Any:
     if not rows:
         return None
     look = SeriesStyle("#0072b2", "o", "-")
-    made, (at,) = panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
+    canvas, (at,) = panels(1, height=0.5 + 0.3 * len(rows), rows_of=1, side=1.6)
     scaled = [[None if v is None else 100 * v for v in p["ours"]] for p in rows]
     dot_plot(at, [(p["name"], s, look, None) for p, s in zip(rows, scaled, strict=True)][::-1])
     at.plot([100 * p["published"] for p in rows], range(len(rows)), "D", color="#d55e00")
     at.set_xlabel("relative improvement (%): circles ours, diamonds published")
-    return made
+    return canvas
 
 
 def _libraries(data: FigureData, _figure: Figure) -> Any:
-    found = data["libraries"]
-    if not found:
+    libraries = data["libraries"]
+    if not libraries:
         return None
-    look = series_styles([name for p in found for name in p["libraries"]])
-    made, axes = panels(len(found))
-    for at, p in zip(axes, found, strict=True):
+    look = series_styles([name for p in libraries for name in p["libraries"]])
+    canvas, axes = panels(len(libraries))
+    for at, p in zip(axes, libraries, strict=True):
         for name, values in p["libraries"].items():
             style = look(name)
             at.plot(p["x"], as_floats(values), style.dash, color=style.color, lw=1.4, label=name)
         at.set_title(escape_math(p["title"]))
         at.set_xlabel("rollouts seen")
-    axes[0].set_ylabel(escape_math(found[0]["label"]))
+    axes[0].set_ylabel(escape_math(libraries[0]["label"]))
     share_y(axes)
-    legend(made, axes)
-    return made
+    legend(canvas, axes)
+    return canvas
 
 
 def _trials(data: FigureData, _figure: Figure) -> Any:
-    found = [p for p in data.get("tune", ()) if p["series"]]
-    if not found:
+    drawable = [p for p in data.get("tune", ()) if p["series"]]
+    if not drawable:
         return None
-    look = series_styles([s["name"] for p in found for s in p["series"]])
-    made, axes = panels(len(found))
-    for at, p in zip(axes, found, strict=True):
+    look = series_styles([s["name"] for p in drawable for s in p["series"]])
+    canvas, axes = panels(len(drawable))
+    for at, p in zip(axes, drawable, strict=True):
         for s in p["series"]:
             style = look(s["name"])
             dash = style.dash if "lines" in s["mode"] else ""
@@ -473,8 +500,115 @@ def _trials(data: FigureData, _figure: Figure) -> Any:
             xlabel=escape_math(p["xtitle"]),
             ylabel=escape_math(p["ytitle"]),
         )
-    legend(made, axes)
-    return made
+    legend(canvas, axes)
+    return canvas
+
+
+def _redrawn(data: FigureData, figure: Figure) -> Any:
+    rows = max((len(p.at) for p in figure.panels if p.draws == "finals"), default=0)
+    canvas, axes = panels(len(figure.panels), 3, rows_of=rows, side=1.0 if rows else 0.6)
+    for at, panel in zip(axes, figure.panels, strict=True):
+        draw_panel(at, data, figure, panel)
+        label = escape_math(data["metrics"][panel.metric])
+        if panel.draws == "finals":
+            at.set_xlabel(label)
+        else:
+            at.set(xlabel="train step", ylabel=label)
+        at.set_title(escape_math(panel.title))
+    legend(canvas, axes)
+    return canvas
+
+
+def draw_panel(at: Any, data: FigureData, figure: Figure, panel: Panel) -> None:
+    """Draw one panel of a redrawn figure, in the looks of the whole figure."""
+    every = data["configurations"]
+    own = [every[i] for p in figure.panels for i in p.at]
+    kinds = [k for k in dict.fromkeys(c["kl"] for c in own) if k != "none"]
+    betas = sorted({c["beta"] for c in own if c["beta"] is not None})
+    by_kl, by_beta = series_styles(kinds), ramp_styles(betas)
+    names = any(len({every[i]["kl"] for i in p.at} - {"none"}) > 1 for p in figure.panels)
+
+    def look(c: FigureData) -> SeriesStyle:
+        return by_kl(c["kl"]) if names or c["beta"] is None else by_beta(c["beta"])
+
+    def title(c: FigureData) -> str:
+        if c["beta"] is None:
+            return "no KL"
+        return f"β={c['beta']:g}" if not names else c["kl"] if len(betas) < 2 else str(c["name"])
+
+    chosen = [every[i] for i in panel.at]
+    if panel.draws == "finals":
+        finals = [(c["name"], c["finals"].get(panel.metric), look(c)) for c in chosen]
+        dot_plot(at, [(n, f and f[:3], s, f and f[4:]) for n, f, s in finals])
+        return
+    few = len(chosen) <= MAX_BANDS
+    for c in chosen:
+        draw_curve(at, data, c, panel.metric, look(c), title(c), band=few)
+
+
+# ---------------------------------------------------------------- one page to print and to mail
+
+PAGE = (8.27, 11.69)
+"""A4, in inches."""
+ROW, TOP, EDGE = 0.3, 2.05, 0.55
+MOST_CLAIMS, MOST_PLATES = 16, 12
+VERDICT_COLOURS = {"supported": "#00694e", "contradicted": "#a33f00"}
+
+
+def one_page(report: Report) -> Any:
+    """Return the finding, the claims and redrawn figures on one A4 page; None without claims."""
+    from matplotlib.figure import Figure as Canvas
+
+    if not report.cards:
+        return None
+    wide, tall = PAGE
+    canvas = Canvas(figsize=PAGE)
+
+    def write(x: float, y: float, text: str, size: float = 7.5, **more: Any) -> None:
+        canvas.text(x / wide, 1 - y / tall, escape_math(text), fontsize=size, va="top", **more)
+
+    write(EDGE, 0.35, f"{report.name}   {report.banner}", 6.5, color="#7a4b00")
+    write(EDGE, 0.52, "\n".join(wrap(report.question or report.name, 82)), 11, weight="bold")
+    write(EDGE, 0.98, "\n".join(wrap(report.answer, 105)), 9, weight="bold")
+    write(EDGE, 1.36, "\n".join(wrap(report.missing, 130)), 7.5, color="#444444")
+    write(EDGE, 1.66, "     ".join(f"{value} {name}" for name, value in report.facts[:3]), 9)
+    cards = report.cards[:MOST_CLAIMS]
+    ends = axis_bound([card.effect for card in cards if card.effect])
+    for i, card in enumerate(cards):
+        y = TOP + i * ROW
+        where = f" ({card.where})" if card.where else ""
+        write(EDGE, y, "\n".join(wrap((card.says or card.statement) + where, 72)[:2]), 7)
+        colour = VERDICT_COLOURS.get(card.verdict, "#444444")
+        if card.effect:
+            at = canvas.add_axes((4.25 / wide, 1 - (y + 0.2) / tall, 1.5 / wide, 0.18 / tall))
+            low, high = card.effect.region
+            at.axvspan(low, ends if high is None else high, color="#eceef1", lw=0)
+            at.axvline(0, color="#888888", lw=0.7)
+            values = [[card.effect.value, card.effect.low, card.effect.high]]
+            at.errorbar(
+                [card.effect.value], [0], xerr=error_bars(values), fmt="o", ms=3.5, color=colour
+            )
+            at.set(xlim=(-ends, ends), ylim=(-1, 1))
+            at.axis("off")
+        write(5.85, y, "\n".join(wrap(card.here, 27)[:2]), 6.5, color="#444444")
+        write(7.25, y, WORDS[card.verdict], 6.5, color=colour, weight="bold")
+    below = TOP + len(cards) * ROW
+    more = len(report.cards) - len(cards)
+    note = f"Dots: effects with 95 % intervals, from −{ends:g} to {ends:g}; right is as claimed."
+    write(EDGE, below, note + (f" {more} more claims are on the page." if more else ""), 6.5)
+    plates = [(plate, f) for plate in report.plates if (f := plate.figure) and f.panels]
+    height = 1.02
+    rows = max(0, min(3, int((tall - below - 0.6) / (height + 0.42))))
+    for i, (plate, figure) in enumerate(plates[: min(MOST_PLATES, 4 * rows)]):
+        row, column = divmod(i, 4)
+        y, x = below + 0.5 + row * (height + 0.42), EDGE + 0.2 + column * 1.85
+        at = canvas.add_axes((x / wide, 1 - (y + height) / tall, 1.45 / wide, height / tall))
+        draw_panel(at, report.data, figure, figure.panels[0])
+        at.set_title(escape_math(f"{plate.number}: {figure.panels[0].title}"), fontsize=6, pad=3)
+        at.tick_params(labelsize=5, length=2, pad=1)
+        if figure.panels[0].draws == "finals":
+            at.set_yticklabels([t.get_text().replace(" β=", "\n") for t in at.get_yticklabels()])
+    return canvas
 
 
 _OF_SETTING: Mapping[str, Callable[[FigureData, Figure, Sequence[FigureData]], Any]] = {
@@ -489,4 +623,5 @@ _WHOLE: Mapping[str, Callable[[FigureData, Figure], Any]] = {
     "published": _published,
     "libraries": _libraries,
     "trials": _trials,
+    "redrawn": _redrawn,
 }

@@ -20,6 +20,7 @@ import json
 import mimetypes
 import secrets
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -183,6 +184,11 @@ class DashboardServer(ThreadingHTTPServer):
     """A listening server. Open `address` in a browser."""
 
     daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a browser that closed its page while it loaded; print other errors."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            traceback.print_exc()
 
     def __init__(self, site: DashboardSite, host: str, port: int):
         self.site, self.host = site, host

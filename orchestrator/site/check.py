@@ -5,10 +5,20 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from orchestrator.errors import did_you_mean
-from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition, Rights
-from orchestrator.launch.slurm.cluster import gpus as parse_gpus
+from orchestrator.launch.slurm.cluster import (
+    Cluster,
+    ClusterNode,
+    Partition,
+    Rights,
+    gres_of,
+)
+from orchestrator.launch.slurm.script import ArrayResources, fitted_size
 from orchestrator.settings import Resources
 from orchestrator.spec.site_options import SlurmOptions
+
+_CPUS_PER_GPU = 4
+"""CPUs for each GPU that trainers of language models take: an engine of vLLM, its tokenizer, the
+data, and the actors of Ray that wait for a CPU each. With fewer they start, and are slow."""
 
 
 class SiteAdvice(NamedTuple):
@@ -18,6 +28,8 @@ class SiteAdvice(NamedTuple):
     field: str = ""
     broken: bool = True
     """Cells could not run; else they can, less well."""
+    passing: bool = False
+    """It may be right again without a change: the jobs would wait for that."""
 
 
 def check_site(
@@ -25,13 +37,13 @@ def check_site(
 ) -> list[SiteAdvice]:
     """Return faults and remarks on a site, for cells that need these resources on this cluster."""
     partition = cluster.partition(options.partition)
-    found = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
+    advice = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
     if partition is not None:
         wanted = list(dict.fromkeys((r.num_nodes, r.gpus_per_node) for r in resources))
-        found += _time(options, cluster, partition)
-        found += _nodes(options, cluster, partition, wanted)
-    found += _limits(options, cluster, cells)
-    return list(dict.fromkeys(found))
+        advice += _time(options, cluster, partition)
+        advice += _nodes(options, cluster, partition, wanted)
+    advice += _limits(options, cluster, cells)
+    return list(dict.fromkeys(advice))
 
 
 def field(name: str) -> str:
@@ -55,6 +67,7 @@ def _partition(
         yield SiteAdvice(
             f"the partition '{partition.name}' takes no jobs at present: it is not up",
             field("partition"),
+            passing=True,
         )
 
 
@@ -74,6 +87,8 @@ def _rights(
                 )
     if not cluster.accounting or "associations" not in cluster.enforced:
         return
+    if cluster.rights is None:
+        return  # accounting does not answer: `cluster.faults` has the sentence
     mine = sorted({right.account for right in cluster.rights})
     if not mine:
         yield SiteAdvice(
@@ -98,7 +113,7 @@ def _rights(
 
 
 def _held(options: SlurmOptions, cluster: Cluster) -> list[Rights]:
-    return [r for r in cluster.rights if options.account in (None, r.account)]
+    return [r for r in cluster.rights or () if options.account in (None, r.account)]
 
 
 def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iterator[SiteAdvice]:
@@ -114,6 +129,7 @@ def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iter
                 f"({limit:g} minutes): jobs would wait for ever. Cells that need longer "
                 "are requeued and go on from their checkpoint",
                 field("time_limit_hours"),
+                passing=options.qos is not None,  # a QOS may lift the limit of a partition
             )
 
 
@@ -132,22 +148,27 @@ def _nodes(
             return
         nodes = [node for node in nodes if options.constraint in node.features]
     for num_nodes, gpus in wanted or [(1, 0)]:
-        yield from _fit(options, partition, nodes, num_nodes, gpus)
+        yield from _fit(options, cluster, partition, nodes, num_nodes, gpus)
 
 
 def _fit(
-    options: SlurmOptions, partition: Partition, nodes: list[ClusterNode], num_nodes: int, gpus: int
+    options: SlurmOptions,
+    cluster: Cluster,
+    partition: Partition,
+    nodes: list[ClusterNode],
+    num_nodes: int,
+    gpus: int,
 ) -> Iterator[SiteAdvice]:
     kind, count = gres_of(options, gpus)
     with_gpus = [node for node in nodes if node.gpus_of(kind) >= count]
     if count and not with_gpus:
-        there = sorted(
+        offered = sorted(
             {f"gpu:{k}:{n}" if k else f"gpu:{n}" for node in nodes for k, n in node.gpus}
         )
         yield SiteAdvice(
             f"no node of '{partition.name}' has {count} GPUs"
             f"{f' of type {kind}' if kind else ''} (its nodes have: "
-            f"{', '.join(there) or 'none'})",
+            f"{', '.join(offered) or 'none'})",
             field("gres"),
         )
         return
@@ -156,12 +177,27 @@ def _fit(
             f"cells need {gpus} GPUs a node (resources.gpus_per_node) and the site gives {count}",
             field("gres"),
         )
-    cpus = options.cpus_per_task or (options.cpus_per_gpu or 0) * count
+    size = fitted_size(options, ArrayResources(num_nodes, gpus), cluster)
+    cpus = size.cpus or 0
+    given = "cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"
+    if gpus and 0 < cpus < count:
+        yield SiteAdvice(
+            f"a job would have {cpus} CPUs for {count} GPUs: each GPU takes one at least",
+            field(given),
+        )
+    elif gpus and 0 < cpus < _CPUS_PER_GPU * count:
+        yield SiteAdvice(
+            f"a job has {cpus} CPUs for {count} GPUs, and trainers take about {_CPUS_PER_GPU} a "
+            "GPU (vLLM, data, and the actors that Ray counts; site.options.ray_cpus_per_node "
+            "lets Ray count more)",
+            field(given),
+            broken=False,
+        )
     if cpus and not any(node.cpus >= cpus for node in with_gpus):
         most = max((node.cpus for node in with_gpus), default=0)
         yield SiteAdvice(
             f"no node of '{partition.name}' has {cpus} CPUs (the largest has {most})",
-            field("cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"),
+            field(given),
         )
     if options.memory_gib and not any(
         node.memory_mib >= math.ceil(options.memory_gib * 1024) for node in with_gpus
@@ -189,15 +225,6 @@ def _fit(
         )
 
 
-def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
-    """Return type and number of GPUs that a job asks of each node."""
-    if not gpus:
-        return "", 0
-    if not options.gres:
-        return "", gpus
-    return next(iter(parse_gpus(options.gres)), ("", 0))
-
-
 def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[SiteAdvice]:
     if options.max_array_size and options.max_array_size > cluster.max_array_size:
         yield SiteAdvice(
@@ -214,6 +241,7 @@ def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[Sit
             "submits the others as these end",
             field("max_submit_jobs"),
             broken=options.max_submit_jobs is not None,
+            passing=True,
         )
     if not cluster.accounting:
         yield SiteAdvice(

@@ -4,11 +4,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.cluster import Cluster, read_cluster
+from orchestrator.launch.slurm.script import planned_jobs
 from orchestrator.records import Cell, Site
+from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
+from orchestrator.site.forecast import (
+    containers,
+    ray_shortages,
+    release_of,
+    time_limit_warnings,
+)
 from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 
@@ -38,23 +45,26 @@ def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) ->
         return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
     problems = check_site(options, cluster, [cell.resources for cell in full], len(full))
-    found = [_cluster(cluster, options), _accounting(cluster), *map(_advice, problems)]
+    findings = [_cluster(cluster, options), _accounting(cluster)]
+    jobs = planned_jobs(full, options)
+    findings += [SiteFinding(f"jobs of {job.cells} cells", "ok", str(job)) for job in jobs]
+    late = time_limit_warnings(full, options)
+    findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
+    findings += map(_advice, problems)
+    folder = RunFolder.of(site.runs_dir, "doctor", "full")
+    findings += [
+        SiteFinding(f"{release} in an image", "ok", command)
+        for release, command in containers(full, folder, options).items()
+    ]
+    findings += [
+        SiteFinding("ray_cpus_per_node", "broken", str(each), "change site.options")
+        for each in ray_shortages(full, folder, site.options)
+    ]
     if look and not any(each.broken for each in problems):
         libraries = sorted({release_of(cell) for cell in full})
         gpus = max((cell.resources.gpus_per_node for cell in full), default=0)
-        found += _node(site, options, libraries, gpus)
-    return found
-
-
-def release_of(cell: Cell) -> tuple[str, str]:
-    """Return the library and release that a cell trains in."""
-    ref = cell.settings.backend
-    if ref.version:
-        return ref.name, ref.version
-    try:
-        return ref.name, plugins.load(ref.name).versions[0]
-    except OrchError:
-        return ref.name, ""
+        findings += _node(site, options, libraries, gpus)
+    return findings
 
 
 def _cluster(cluster: Cluster, options: SlurmOptions) -> SiteFinding:
@@ -74,6 +84,9 @@ def _accounting(cluster: Cluster) -> SiteFinding:
         return SiteFinding(
             "accounting", "missing", "off", "the ends of jobs are read from their files"
         )
+    if cluster.rights is None:
+        why = "; ".join(cluster.faults)
+        return SiteFinding("accounting", "missing", "does not answer", f"ask again later: {why}")
     accounts = sorted({right.account for right in cluster.rights})
     return SiteFinding("accounting", "ok", f"accounts: {', '.join(accounts) or 'none'}")
 
@@ -88,29 +101,31 @@ def _node(
     site: Site, options: SlurmOptions, libraries: Iterable[tuple[str, str]], gpus: int
 ) -> Iterator[SiteFinding]:
     try:
-        seen = probe_node(options, Path(site.runs_dir), libraries, gpus)
+        report = probe_node(options, Path(site.runs_dir), libraries, gpus)
     except OrchError as error:
         yield SiteFinding("runs folder", "broken", site.runs_dir, str(error))
         return
-    if seen.fault is not None:
-        verdict = "missing" if seen.fault.passing else "broken"
-        yield SiteFinding("a node", verdict, "not looked at", seen.fault.sentence)
+    if report.fault is not None:
+        verdict = "missing" if report.fault.passing else "broken"
+        yield SiteFinding("a node", verdict, "not looked at", report.fault.sentence)
         return
-    yield from _seen(seen, site, gpus)
+    yield from _seen(report, site, gpus)
 
 
-def _seen(seen: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
-    held = f", {seen.gpus} GPUs" if gpus else ""
-    yield SiteFinding("a node", "ok", f"{seen.node}: Python {seen.python}, orch importable{held}")
+def _seen(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
+    held = f", {report.gpus} GPUs" if gpus else ""
+    yield SiteFinding(
+        "a node", "ok", f"{report.node}: Python {report.python}, orch importable{held}"
+    )
     yield SiteFinding(
         "runs folder there",
-        "broken" if seen.shared else "ok",
-        seen.shared or site.runs_dir,
+        "broken" if report.shared else "ok",
+        report.shared or site.runs_dir,
         "choose a folder on a file system that all nodes see, with site.runs_dir"
-        if seen.shared
+        if report.shared
         else "",
     )
-    for name, wrong in seen.environments.items():
+    for name, wrong in report.environments.items():
         yield SiteFinding(
             f"environment {name}",
             "broken" if wrong else "ok",

@@ -2,19 +2,22 @@
 
 import math
 import re
+import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.data.recipe import PLAN_FILE
-from orchestrator.errors import OrchError
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch.node.environment import declared
+from orchestrator.launch.translations import translations
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import cost
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import SlurmOptions, node_options
 
 _ASK_SECONDS = 30
 
@@ -33,34 +36,51 @@ class LibraryRefusal(NamedTuple):
 
 def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Return the reasons for which libraries cannot express cells, with the cells of each."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        home = folder.cell(cell)
-        place = home.first_paths()
-        try:
-            plugins.load(cell.settings.backend.name).translate(cell, place)
-        except OrchError as error:
-            found.setdefault(str(error), []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+    slugs_by_refusal: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if isinstance(plan, OrchError):
+            slugs_by_refusal.setdefault(str(plan), []).append(cell.slug)
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_refusal.items()]
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Return the cells whose prompts are not prepared, grouped by what to do."""
     known: dict[str, str | None] = {}
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        home = folder.cell(cell)
-        place = home.first_paths()
-        try:
-            plan = plugins.load(cell.settings.backend.name).translate(cell, place)
-        except OrchError:
+    slugs_by_need: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if isinstance(plan, OrchError):
             continue  # it is among the refusals
         needs = plan.files.get(PLAN_FILE, "")
         if needs not in known:
             known[needs] = missing(plan)
         if told := known[needs]:
-            found.setdefault(told, []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in found.items()]
+            slugs_by_need.setdefault(told, []).append(cell.slug)
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_need.items()]
+
+
+def ray_shortages(
+    cells: Sequence[Cell], folder: RunFolder, options: Mapping[str, object]
+) -> list[LibraryRefusal]:
+    """Return the cells whose actors claim more CPUs than the site lets Ray count on.
+
+    options: `site.options`. Without ray_cpus_per_node in it, orch gives Ray what they claim.
+    """
+    per_node = node_options(options).ray_cpus_per_node
+    slugs_by_shortage: dict[str, list[str]] = {}
+    for cell, plan in translations(cells if per_node is not None else (), folder):
+        if isinstance(plan, OrchError):
+            continue  # it is among the refusals
+        backend = plugins.load(cell.settings.backend.name)
+        count = cell.resources.num_nodes
+        if plan.bring_up == "ray" and per_node and (plan.ray_cpus or 0) > per_node * count:
+            sentence = (
+                f"{backend.title} {plan.version} claims {plan.ray_cpus} CPUs of Ray on {count} "
+                f"nodes of {cell.resources.gpus_per_node} GPUs, and site.options.ray_cpus_per_node "
+                f"is {per_node}: it would wait for ever, without a word. Leave the option out, or "
+                f"make it at least {-(-(plan.ray_cpus or 0) // count)}"
+            )
+            slugs_by_shortage.setdefault(sentence, []).append(cell.slug)
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_shortage.items()]
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
@@ -70,22 +90,70 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
     """
     limit, most = options.time_limit_hours, options.max_requeues + 1
     long: dict[int, list[Cell]] = {}
+    late: dict[float, list[Cell]] = {}
     for cell in cells:
         gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
         hours = cell.resources.hours or (cost(cell).gpu_hours / gpus if gpus else 0.0)
         jobs = math.ceil(hours / limit) if hours == hours else 0  # NaN: unknown
+        every = cell.cadence.checkpoint_every_steps
+        if jobs > 1 and every is not None:
+            first = hours * every / cell.settings.num_train_steps
+            if first > limit - options.signal_seconds / 3600:
+                late.setdefault(first, []).append(cell)
         if jobs > 1:
             long.setdefault(jobs, []).append(cell)
+    for first, held in sorted(late.items()):
+        yield (
+            f"{len(held)} cells write their first checkpoint after about {first:.3g} h "
+            f"({held[0].slug}), and a job may run for {limit:g} h: they would begin anew each "
+            "time. Lower cadence.checkpoint_every_steps, or raise site.options.time_limit_hours"
+        )
     for jobs, held in sorted(long.items()):
-        told = f"{len(held)} cells need about {jobs} jobs of {limit:g} h each ({held[0].slug}"
-        told += ", ...)" if len(held) > 1 else ")"
+        sentence = f"{len(held)} cells need about {jobs} jobs of {limit:g} h each ({held[0].slug}"
+        sentence += ", ...)" if len(held) > 1 else ")"
         if jobs > most:
-            yield f"{told}: more than site.options.max_requeues allows ({options.max_requeues})"
+            yield f"{sentence}: more than site.options.max_requeues allows ({options.max_requeues})"
         if any(cell.cadence.checkpoint_every_steps is None for cell in held):
             yield (
-                f"{told}, and write no checkpoint before their last step: they would begin anew "
-                "each time. Set cadence.checkpoint_every_steps"
+                f"{sentence}, and write no checkpoint before their last step: they would begin "
+                "anew each time. Set cadence.checkpoint_every_steps"
             )
+
+
+def containers(cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions) -> dict[str, str]:
+    """Return, for each release that runs in an image, the command its launches get.
+
+    A value is the command of the first cell, with PROGRAM for the library's own words, or the
+    sentence on why it cannot be run.
+    """
+    commands: dict[str, str] = {}
+    for cell in cells:
+        name, version = release_of(cell)
+        release = f"{name}@{version}"
+        entry = options.environments.get(release) or options.environments.get(name)
+        if cell.scale == "micro" or entry is None or not entry.image or release in commands:
+            continue
+        environment = declared(release, entry)
+        paths = folder.cell(cell).first_paths()
+        try:
+            words = environment.command(["PROGRAM"], paths.plan_dir, [folder.path], [], "NODE")
+            commands[release] = shlex.join(
+                words[words.index("srun") :] if "srun" in words else words
+            )
+        except EnvironmentFault as fault:
+            commands[release] = str(fault)
+    return commands
+
+
+def release_of(cell: Cell) -> tuple[str, str]:
+    """Return the library and release that a cell trains in."""
+    ref = cell.settings.backend
+    if ref.version:
+        return ref.name, ref.version
+    try:
+        return ref.name, plugins.load(ref.name).versions[0]
+    except OrchError:
+        return ref.name, ""
 
 
 def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
@@ -101,13 +169,12 @@ def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator
         shapes[shape] = shapes.get(shape, 0) + 1
     for shape, count in shapes.items():
         what = f"{count} cells of {shape.num_nodes} x {shape.gpus_per_node} GPUs"
-        yield _asked(
-            script.text(script.ArrayJob("orch-rehearse", 1, shape), options), what, options
-        )
+        job = script.ArrayJob("orch-rehearse", 1, shape, size=script.job_size(options, shape))
+        yield _asked(script.text(job, options), what, options)
 
 
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    from orchestrator.launch.slurm.messages import refusal_of
+    from orchestrator.launch.slurm.scheduler import refusal_of
 
     with tempfile.TemporaryDirectory() as folder:
         try:

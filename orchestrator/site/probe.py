@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.slurm.messages import SchedulerMessage, refusal_of
+from orchestrator.launch.slurm.scheduler import SchedulerMessage, refusal_of
 from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -51,7 +51,7 @@ def probe_node(
         "environments": [list(each) for each in environments],
         "options": options.model_dump(mode="json", exclude_defaults=True),
     }
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / token).write_text(token, encoding="utf-8")
@@ -74,7 +74,7 @@ def probe_node(
         for name in (token, f"{token}.answer"):
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
-            for path in made:
+            for path in missing:
                 path.rmdir()
 
 
@@ -141,9 +141,9 @@ def _fault(err: str, options: SlurmOptions, python: str) -> SchedulerMessage:
             "site.options.python",
         )
     if "No module named" in err:
-        said = next(line for line in err.splitlines() if "No module named" in line).strip()
+        last_line = next(line for line in err.splitlines() if "No module named" in line).strip()
         return SchedulerMessage(
-            f"{python} runs on the node and cannot import orch ({said}): install orch "
+            f"{python} runs on the node and cannot import orch ({last_line}): install orch "
             "where the nodes see it",
             "site.options.python",
         )

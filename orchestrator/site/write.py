@@ -24,7 +24,7 @@ def site_file(cluster: Cluster) -> str:
     hours = min(24.0, (chosen.max_minutes or 1440) / 60)
     most = "no limit" if chosen.max_minutes is None else f"at most {chosen.max_minutes / 60:g}"
     lines.append(f"  time_limit_hours: {hours:g}  # {most}; longer cells are requeued and go on")
-    submit = [right.max_submit for right in cluster.rights if right.max_submit]
+    submit = [right.max_submit for right in cluster.rights or () if right.max_submit]
     if submit:
         lines.append(f"  max_submit_jobs: {min(submit)}  # of the account")
     lines.append(f"  # max_array_size: {cluster.max_array_size} on this cluster")
@@ -60,12 +60,13 @@ def _partitions(cluster: Cluster, chosen: Partition) -> list[str]:
 
 
 def _rights(cluster: Cluster) -> list[str]:
-    accounts = sorted({right.account for right in cluster.rights if right.account})
+    rights = cluster.rights or ()
+    accounts = sorted({right.account for right in rights if right.account})
     if not accounts:
         return []
     first, *others = sorted(accounts, key=lambda name: name == "root")
     more = f"  # also: {', '.join(others)}" if others else ""
-    granted = sorted({q for right in cluster.rights if right.account == first for q in right.qos})
+    granted = sorted({q for right in rights if right.account == first for q in right.qos})
     lines = [f"  account: {quoted(first)}{more}"]
     if granted:
         lines.append(f"  # qos: one of {', '.join(granted)}; without it the account's default")
@@ -81,11 +82,11 @@ def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
     if not kinds:
         return ["  # no GPUs in this partition"]
     best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), len(kinds[pair])))
-    told = [f"{len(held)} nodes with {_gres(pair)}" for pair, held in kinds.items()]
+    kinds_of_nodes = [f"{len(held)} nodes with {_gres(pair)}" for pair, held in kinds.items()]
     cpus = min(node.cpus for node in kinds[best]) // best[1]
     memory = min(node.memory_mib for node in kinds[best]) // 1024
     return [
-        f"  gres: {quoted(_gres(best))}  # {'; '.join(told)}",
+        f"  gres: {quoted(_gres(best))}  # {'; '.join(kinds_of_nodes)}",
         f"  cpus_per_gpu: {max(1, cpus)}",
         f"  # memory_gib: {memory} a node; without it the cluster's default",
     ]

@@ -12,7 +12,14 @@ from dashboards import html
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.evaluate import ScoredBaseline
-from orchestrator.records import Baseline, EvaluationSpec, Published, PublishedNumber
+from orchestrator.records import (
+    Baseline,
+    EvaluationSpec,
+    Published,
+    PublishedFigure,
+    PublishedNumber,
+    PublishedPanel,
+)
 from orchestrator.report import Context, Report, report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -22,6 +29,8 @@ KINDS = ("k1.reward", "k3.loss", "k1.loss")
 AS_OPENED: dict[str, str | bool] = {
     "study": "onpolicy",
     "backend": "all",
+    "kl": "all",
+    "group": "none",
     "beta": "all",
     "seeds": "mean",
     "panels": "kl",
@@ -31,7 +40,7 @@ AS_OPENED: dict[str, str | bool] = {
     "tasks": False,
 }
 CHOOSE = """values => { for (const [name, value] of values) {
-  const node = document.querySelector(`[name=${name}]`);
+  const node = document.querySelector(`[name="${name}"]`);
   if (!node) continue;
   if (node.type === "checkbox") { if (node.checked !== value) node.click(); }
   else if (node.value !== value) { node.value = value; node.dispatchEvent(new Event("change")); }
@@ -42,11 +51,13 @@ PANELS = {
     "published": 1,
     "curves": 4,
     "stability": 3,
-    "reference": 3,
+    "reference": 12,
     "predicted": 1,
     "libraries": 1,
     "gradients": 4,
-    "staleness": 1,
+    "staleness": 4,
+    "plate-fig1": 4,
+    "plate-fig2": 2,
 }
 """Figures of the first study and setting, with their panels."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -89,6 +100,20 @@ def told(synthetic: Any) -> Report:
         published=Published(
             source="A paper",
             numbers=(PublishedNumber(name="one", claim=claim, relative_improvement=0.06),),
+            figures=(
+                PublishedFigure(figure="Fig. 1", title="Bias", shows=SCRIPT, laboratory=True),
+                PublishedFigure(
+                    figure="Fig. 2",
+                    title="k1 in the loss",
+                    shows="It collapses.",
+                    panels=tuple(
+                        PublishedPanel(
+                            title=draws, study="onpolicy", where=("kl=k1.loss",), draws=draws
+                        )
+                        for draws in ("curves", "finals")
+                    ),
+                ),
+            ),
         ),
     )
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
@@ -210,6 +235,17 @@ def test_what_a_spec_or_a_log_says_cannot_run(untouched: Opened) -> None:
     assert "<script>" in untouched.page.locator("#failures pre").first.text_content()
 
 
+def test_the_first_screen_answers(browser: Any, page_file: Path) -> None:
+    """The figure of claims is on a desktop's first 600 px, and one swipe away on a phone."""
+    for width, height, most in ((1280, 900, 600), (390, 844, 2 * 844)):
+        opened = Opened(browser, page_file.as_uri(), viewport={"width": width, "height": height})
+        top = "document.querySelector('#claims svg.effect').getBoundingClientRect().bottom"
+        assert opened.page.evaluate(top) < most
+        assert opened.page.locator("#answer .lead").inner_text().startswith("The clearest effect")
+        assert opened.fits()
+        opened.context.close()
+
+
 def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
     drawn = untouched.traces("curves")
     means = [t for t in drawn if t["mode"] == "lines" and t["name"]]
@@ -243,6 +279,33 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     assert {t["name"] for t in untouched.traces("libraries")} == {"verl", "skyrl"}
 
 
+def test_every_axis_of_a_spec_is_a_filter(browser: Any, synthetic: Any, tmp_path: Path) -> None:
+    """A spec's own axes narrow the choice of a setting, each by its name."""
+    done = synthetic.none
+    for seed, (estimator, clip, accuracy) in enumerate(
+        [("rloo", "none", 0.8), ("grpo", "none", 0.6), ("grpo", "low0.1-high0.1", 0.4)]
+    ):
+        axes = {"advantage.estimator": estimator, "loss.clip": clip}
+        done += synthetic.run(seed=seed, accuracy=accuracy, axes=axes)
+    spec = synthetic.spec()
+    path = tmp_path / "axes.html"
+    compared = compare(spec, done.records, done.scores)
+    path.write_text(html(report(compared, done.records, done.scores, spec)), encoding="utf-8")
+    opened = Opened(browser, path.as_uri(), viewport={"width": 1280, "height": 900})
+    settings = opened.page.locator("select[name=setting] option")
+    try:
+        assert settings.count() == 3
+        opened.choose(**{"axis advantage.estimator": "grpo"})
+        assert settings.count() == 2
+        opened.choose(**{"axis loss.clip": "low0.1-high0.1"})
+        assert "low0.1" in settings.first.inner_text()
+        rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
+        assert [t["x"] for t in rows] == [[pytest.approx(0.4)]]
+        assert opened.said == []
+    finally:
+        opened.context.close()
+
+
 def test_filters(opened: Opened) -> None:
     opened.choose(beta="1")
     names = {t["name"] for t in opened.traces("curves") if t["name"]}
@@ -260,6 +323,30 @@ def test_filters(opened: Opened) -> None:
     opened.choose(seeds="1")
     assert [t["name"] for t in opened.traces("curves")] == ["k1.reward β=0.1, seed 1"]
     assert opened.said == []
+
+
+def test_a_choice_stands_in_the_address(browser: Any, opened: Opened, page_file: Path) -> None:
+    opened.choose(study="async10", metric="train/kl_reference", group="backend", log=True)
+    names = opened.names("curves")
+    assert names == ["backend verl", "backend skyrl"]
+    rows = {y for t in opened.traces("finals") if t["symbol"] == "circle" for y in t["y"]}
+    assert rows == {"verl: k1.reward β=0.1", "skyrl: k1.reward β=0.1"}
+    address = opened.page.evaluate("location.href")
+    other = Opened(browser, address, viewport={"width": 1280, "height": 900})
+    try:
+        assert other.names("curves") == names
+        assert other.page.locator("select[name=metric]").input_value() == "train/kl_reference"
+        assert other.page.locator("#figure-curves input[name=log]").is_checked()
+    finally:
+        other.context.close()
+    opened.choose(**AS_OPENED)
+    assert "#?" not in opened.page.evaluate("location.href"), "as opened needs no words"
+
+
+def test_a_curve_that_an_unfinished_seed_cuts_is_marked(opened: Opened) -> None:
+    at = opened.names("curves").index("k3.reward")
+    (ring,) = [t for t in opened.traces("curves", at) if t["name"] == "cut"]
+    assert ring["x"] == [20]
 
 
 def test_nothing_is_smoothed_unless_asked(opened: Opened) -> None:

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards import html
-from dashboards.page import packed_series
+from dashboards.page import _map_cell, axis_bound, effect_drawing, packed_series
 from orchestrator.analysis.compare import compare
 from orchestrator.report import report
+from orchestrator.report.model import ClaimEffect, MapCell
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -88,6 +89,23 @@ def test_data_is_json_and_cannot_end_its_element(whole: str) -> None:
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', whole)
     assert "<" not in text
     assert len(json.loads(text)["configurations"]) == 3
+
+
+def test_what_did_not_finish_is_not_painted_as_stable() -> None:
+    shown = [
+        _map_cell(MapCell(collapsed, ended, declared))
+        for collapsed, ended, declared in ((0, 1, 3), (0, 1, 1), (0, 3, 3), (1, 3, 3), (0, 0, 3))
+    ]
+    levels = [re.findall('class="(.*)"', cell)[0] for cell in shown]
+    assert levels == ["few", "few", "none", "some", "open"]
+
+
+def test_an_effect_is_drawn_on_its_axis() -> None:
+    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None)), 0.2, "underpowered")
+    assert '<circle cx="165.0"' in drawn
+    assert drawn.count("<path") == 2, "both ends of the interval lie outside"
+    assert '<rect class="region" x="110.0" y="0" width="110.0"' in drawn
+    assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None))]) == 0.2
 
 
 def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from dashboards import pictures
-from dashboards.pictures import draw_figure
+from dashboards.pictures import PAGE, draw_figure, one_page
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, library_side
-from orchestrator.records import Published, PublishedNumber
+from orchestrator.records import (
+    Published,
+    PublishedFigure,
+    PublishedNumber,
+    PublishedPanel,
+)
 from orchestrator.report import Context, Report, report
 
 pytestmark = pytest.mark.slow
@@ -121,6 +126,29 @@ def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> 
     found = drawn(told, "libraries")["libraries"]
     for axes, panel in zip(found.axes, told.data["libraries"], strict=True):
         assert named(axes) == panel["libraries"]
+
+
+def test_one_page_holds_every_claim_and_redrawn_figure(synthetic: Any, tmp_path: Path) -> None:
+    done = synthetic.grid({"none": [0.9, 0.92], "k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]})
+    panels = tuple(
+        PublishedPanel(title=draws, study="onpolicy", draws=draws) for draws in ("curves", "finals")
+    )
+    published = Published(
+        figures=(PublishedFigure(figure="Fig. 4", title="a", shows="b", panels=panels),)
+    )
+    spec = synthetic.spec({"wins": CLAIM}, published=published)
+    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    canvas = one_page(told)
+    assert tuple(canvas.get_size_inches()) == PAGE
+    texts = " ".join(text.get_text() for text in canvas.texts)
+    assert told.answer[:40] in texts
+    assert "In-domain accuracy is higher" in texts
+    effect, plate = canvas.axes
+    (dot,) = [line for line in effect.get_lines() if line.get_marker() == "o"]
+    assert dot.get_xdata()[0] == pytest.approx(0.105)
+    assert plate.get_title() == "Fig. 4: curves"
+    assert pictures(told, tmp_path)["claims"] == ("one-page",)
+    assert (tmp_path / "one-page.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_pictures_of_nothing_are_none(synthetic: Any, tmp_path: Path) -> None:

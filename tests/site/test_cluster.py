@@ -1,6 +1,7 @@
 """What a cluster answers, read; a site file against it; a site file from it."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.launch.slurm import cluster
+from orchestrator.launch.slurm.script import ArrayResources, fitted_size
 from orchestrator.settings import Resources
 from orchestrator.site.check import check_site
 from orchestrator.site.write import quoted, site_file
@@ -76,7 +78,7 @@ def test_a_full_time_is_its_parts(days: int, hours: int, mins: int, seconds: int
     ],
 )
 def test_gpus_in_every_form(text: str, found: tuple[tuple[str, int], ...]) -> None:
-    assert cluster.gpus(text) == found
+    assert cluster.parse_gres(text) == found
 
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=80))
@@ -121,6 +123,45 @@ def test_what_a_site_file_gets_wrong_names_the_field(
 ) -> None:
     told = broken(options)
     assert any(f == f"site.options.{field}" and words in sentence for f, sentence in told), told
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "size"),
+    [
+        ({}, 4, (128, 0, True)),  # all GPUs of its nodes: the nodes, and all their memory
+        ({"gres": "gpu:a100:2"}, 2, (64, 512000, False)),  # half of them: half of the node
+        ({"gres": None}, 4, (16, 256000, False)),  # of nodes that differ the smallest decides
+        ({"exclusive": False}, 4, (128, 1024000, False)),
+        ({"gres": "gpu:a100:2", "exclusive": True}, 2, (64, 0, True)),
+        ({"cpus_per_gpu": 8, "memory_gib": 100}, 4, (32, 102400, True)),
+        ({"extra": ["--mem-per-gpu=90G"]}, 4, (128, None, True)),
+        ({"partition": "a10"}, 4, (None, None, False)),  # there is none: doctor says so
+        ({}, 0, (1, None, False)),
+    ],
+)
+def test_a_job_takes_the_share_of_its_gpus(
+    options: dict[str, object], gpus: int, size: tuple[int | None, int | None, bool]
+) -> None:
+    chosen = SlurmOptions.model_validate({**GOOD, **options})
+    assert fitted_size(chosen, ArrayResources(1, gpus), BIG) == size
+
+
+def test_a_gpu_job_with_too_few_cpus_is_told_and_one_with_fewer_than_gpus_is_refused() -> None:
+    def told(cpus: int) -> list[bool]:
+        options = SlurmOptions.model_validate({**GOOD, "cpus_per_task": cpus})
+        advice = check_site(options, BIG, [Resources(gpus_per_node=4)])
+        return [each.broken for each in advice if each.field == "site.options.cpus_per_task"]
+
+    assert (told(1), told(8), told(16)) == ([True], [False], [])
+
+
+def test_accounting_that_does_not_answer_is_not_a_user_without_an_account() -> None:
+    silent = replace(BIG, rights=None, faults=("`sacctmgr -nP show` did not answer",))
+    advice = check_site(SlurmOptions.model_validate(GOOD), silent, [Resources(gpus_per_node=4)])
+    assert [each.sentence for each in advice] == ["`sacctmgr -nP show` did not answer"]
+    nobody = replace(BIG, rights=())
+    advice = check_site(SlurmOptions.model_validate(GOOD), nobody, [Resources(gpus_per_node=4)])
+    assert "no account on the cluster" in advice[0].sentence
 
 
 def test_more_nodes_than_a_partition_gives() -> None:

@@ -61,7 +61,7 @@ def test_init_writes_a_site_that_doctor_finds_fit_and_plan_takes(
     assert re.search(r"a node +ok +a100-\d: Python", done.stdout)
     assert not list(folder.rglob(".orch-probe-*")), "a probe's file was left"
     done = at(cluster, folder, "plan", "mine.yaml")
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "15 cells: 15 new" in done.stdout
 
 
@@ -118,6 +118,69 @@ def test_doctor_ends_with_1_if_something_is_broken(slurm: Cluster, folder: Path)
     assert done.returncode == 1, done.stderr
     [broken] = [f for f in json.loads(done.stdout) if f["verdict"] == "broken"]
     assert broken["advice"] == "change site.options.partition"
+
+
+VERL = "backend=verl@0.9.1"
+
+
+def test_a_job_that_can_never_start_is_refused_and_leaves_nothing(
+    cluster: Cluster, folder: Path
+) -> None:
+    site(folder, partition="short", time_limit_hours=2)
+    spec = (SMOKE, "site=here", "backend=micro")
+    done = at(cluster, folder, "run", *spec)
+    assert done.returncode == 1
+    assert "more than the partition 'short' allows" in done.stderr
+    assert "change site.options.time_limit_hours" in done.stderr
+    assert not (folder / "runs").exists(), "nothing is left of what was refused"
+    site(folder, extra=["--nonsense"])
+    done = at(cluster, folder, "run", *spec)
+    assert done.returncode == 1
+    assert "this SLURM does not know a flag" in done.stderr
+    assert not (folder / "runs").exists(), "nor of what SLURM itself refused"
+
+
+def test_the_scripts_that_are_shown_are_those_that_are_sent(cluster: Cluster, folder: Path) -> None:
+    site(folder, extra=["--hold"])
+    spec = (SMOKE, "site=here", "backend=micro")
+    shown = at(cluster, folder, "run", *spec, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert not (folder / "runs").exists()
+    scripts = re.split(r"\n--- job script \d of \d\n", shown.stdout)[1:]
+    assert at(cluster, folder, "run", *spec).returncode == 0
+    sent = sorted((folder / "runs" / "smoke" / "slurm").glob("*/job.sh"))
+    assert len(scripts) == len(sent) == 2
+
+    def plain(script: str) -> str:
+        anonymous = re.sub(r"(--job-name=.*\.).*", r"\1ID", script.strip())
+        return re.sub(r"aftercorr:\w+", "aftercorr:ID", anonymous)
+
+    assert sorted(map(plain, scripts)) == sorted(plain(path.read_text()) for path in sent)
+    assert at(cluster, folder, "cancel", *spec).returncode == 0
+
+
+def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
+    cluster: Cluster, folder: Path
+) -> None:
+    site(folder)
+    spec = (SMOKE, "site=here", VERL)
+    planned = at(cluster, folder, "plan", *spec)
+    size = "1 node with 4 GPUs, 8 CPUs, all memory, no other job beside it; 24 h"
+    assert size in planned.stdout, planned.stdout + planned.stderr
+    doctor = at(cluster, folder, "doctor", *spec, "--no-probe")
+    assert size in doctor.stdout
+    assert "a job has 8 CPUs for 4 GPUs, and trainers take about 4 a GPU" in doctor.stdout
+    [slug] = json.loads(planned_json(cluster, folder, *spec))[:1]
+    script = at(cluster, folder, "show", SMOKE, slug, *spec[1:], "--sbatch")
+    assert script.returncode == 0, script.stderr
+    assert "#SBATCH --exclusive\n#SBATCH --gres=gpu:a100:4\n" in script.stdout
+    assert "#SBATCH --mem=0M\n" in script.stdout
+    assert "sent by hand it starts nothing" in script.stderr
+
+
+def planned_json(cluster: Cluster, folder: Path, *spec: str) -> str:
+    done = at(cluster, folder, "plan", *spec, "--json")
+    return json.dumps([cell["id"] for cell in json.loads(done.stdout)["cells"]])
 
 
 def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:

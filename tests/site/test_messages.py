@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.slurm.messages import refusal_of, stuck_reason
+from orchestrator.launch.slurm.scheduler import refusal_of, stuck_reason
 from tests.cluster import Cluster
 
 FAILED = "sbatch: error: Batch job submission failed:"
@@ -85,6 +85,11 @@ SAID = [
             "failed: Job "
             "violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
         ),
+        {},
+        "max_submit_jobs",
+    ),
+    (
+        f"{FAILED} Job violates accounting/QOS policy (job submit limit, user's size and/or time)",
         {},
         "qos",
     ),
