@@ -10,7 +10,7 @@ field renames no old cell.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from orchestrator.settings import Frozen, Settings
@@ -21,7 +21,11 @@ ID_LENGTH = 12
 NOT_IDENTITY = frozenset({"model.name", "data.name", "data.num_prompts"})
 """What people call a thing (its path says what it is), and the size it is checked against."""
 
-BIRTH_VALUES: Mapping[str, object] = {}
+BIRTH_VALUES: Mapping[str, object] = {
+    "precision.training": None,
+    "precision.rollout": None,
+    "precision.checkpoint": None,
+}
 """Dotted field -> the value that reproduces what orch did before the field existed."""
 
 
@@ -30,14 +34,33 @@ def fingerprint(settings: Settings) -> str:
 
     Raise TypeError for a value that has no canonical form (NaN, infinity, an object).
     """
-    parts = []
+    return fingerprint_by_seed(settings)(settings.seed)
+
+
+def fingerprint_by_seed(settings: Settings) -> Callable[[int], str]:
+    """Return a function that gives the fingerprint of these settings with another seed.
+
+    All but the seed is encoded once.
+    """
+    parts: dict[str, str] = {}
     for name in sorted(type(settings).model_fields):
         value = getattr(settings, name)
         if isinstance(value, Frozen):
-            parts.append(f'"{name}":{_encoded(value, f"{name}.")}')
+            text = _encoded(value, f"{name}.")
+            parts |= {name: text} if text != "{}" else {}
         elif _counts(name, value):
-            parts.append(f'"{name}":{encode(value)}')
-    return _hash(f"{{{','.join(parts)}}}")
+            parts[name] = encode(value)
+    before = [f'"{name}":{text}' for name, text in parts.items() if name < "seed"]
+    after = "".join(f',"{name}":{text}' for name, text in parts.items() if name > "seed")
+    head = hashlib.sha256(f'{SCHEME}\n{{{",".join([*before, """"seed":"""])}'.encode())
+    tail = f"{after}}}"
+
+    def with_seed(seed: int) -> str:
+        state = head.copy()
+        state.update(f"{seed}{tail}".encode())
+        return state.hexdigest()[:ID_LENGTH]
+
+    return with_seed
 
 
 def identity(settings: Settings) -> dict[str, object]:
@@ -52,12 +75,13 @@ def _encoded(section: Frozen, prefix: str) -> str:
 
 
 def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
-    """Return the fields that are part of an identity."""
-    return {
-        key: _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+    """Return the fields that are part of an identity. A section without one is left out."""
+    counted = (
+        (key, _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value)
         for key, value in plain.items()
         if _counts(f"{prefix}{key}", value)
-    }
+    )
+    return {key: value for key, value in counted if value != {}}
 
 
 def _counts(field: str, value: object) -> bool:

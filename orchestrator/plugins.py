@@ -3,17 +3,21 @@
 A distribution adds to orch by entry points of its pyproject.toml:
 
     [project.entry-points."orch.backends"]
-    toytrl = "toytrl"              # a package that exports BACKEND
+toytrl = "toytrl"              # a package that exports BACKEND
+
+    [project.entry-points."orch.readers"]
+otherlib = "toytrl.otherlib:READER"   # a library that `orch audit` only reads
 
     [project.entry-points."orch.estimators"]
-    k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
+k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
 
     [project.entry-points."orch.tasks"]
-    toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
+toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
 
-orch's own backends are the folders of `backends/`. This module is the only one that imports them.
-Nothing of a plugin is imported before it is asked for, and finding it imports only the packages
-that its module lies in.
+orch's own backends are the folders of `backends/`. A folder with a `reader.py` is a library that
+is only read: it trains no cells, and its name is in `readers()` but not in `names()`. This module
+is the only one that imports them. Nothing of a plugin is imported before it is asked for, and
+finding it imports only the packages that its module lies in.
 """
 
 from collections.abc import Mapping
@@ -26,12 +30,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
-from orchestrator.library.protocol import Backend
+from orchestrator.library.protocol import Backend, LaunchReader, ShippedPrompts
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 BACKENDS, ESTIMATORS, TASKS = "orch.backends", "orch.estimators", "orch.tasks"
+READERS = "orch.readers"
 
 
 @cache
@@ -58,6 +63,36 @@ def load(name: str) -> Backend:
             f"{_origin(name)} calls itself '{backend.name}': name and entry point must be equal"
         )
     return backend
+
+
+@cache
+def readers() -> tuple[str, ...]:
+    """Return the names of all libraries whose launches can be read, sorted. Import none of them.
+
+    They are the backends, and the libraries that are only read.
+    """
+    return tuple(sorted({*names(), *_only_read(), *_entry_points(READERS)}))
+
+
+@cache
+def load_reader(name: str) -> LaunchReader:
+    """Return what reads the launches of a library.
+
+    Raise EnvironmentFault if there is nothing of that name, or if it cannot be used.
+    """
+    if name in _only_read():
+        reader: LaunchReader = import_module(f"backends.{name}.reader").READER
+        return reader
+    point = _entry_points(READERS).get(name)
+    if point is None:
+        return load(name)
+    loaded = _loaded(point)
+    if not isinstance(loaded, LaunchReader) or loaded.name != name:
+        raise EnvironmentFault(
+            f"{_origin_of(point)} is no orchestrator.library.protocol.LaunchReader named '{name}': "
+            "it needs name, title, release_marks, estimator_names and audit"
+        )
+    return loaded
 
 
 def exists(name: str) -> bool:
@@ -98,6 +133,34 @@ def probes(name: str) -> ModuleType:
     """Import the module of `probes_file`, for what it says about its library."""
     probes_file(name)
     return import_module(f"{_module(name)}.probes")
+
+
+def shipped_policy(path: str) -> Path | None:
+    """Return the folder of `<backend>:<policy>`, a policy that ships with a backend.
+
+    Return None for a path that names no backend. Raise EnvironmentFault for an unknown policy.
+    """
+    owner, colon, name = path.partition(":")
+    if not colon or owner not in names():
+        return None
+    policies = load(owner).policies_dir
+    if policies is None or not (policies / name).is_dir():
+        raise EnvironmentFault(f"backend '{owner}' ships no policy '{name}' ({policies})")
+    return policies / name
+
+
+def shipped_prompts(path: str, count: int | None) -> ShippedPrompts | None:
+    """Return the prompts of `<backend>:<task>`; None for a path that names no backend.
+
+    Raise EnvironmentFault for an unknown task.
+    """
+    owner, colon, task = path.partition(":")
+    if not colon or owner not in names():
+        return None
+    prompts = load(owner).prompts(task, count)
+    if prompts is None:
+        raise EnvironmentFault(f"backend '{owner}' ships no task '{task}'")
+    return prompts
 
 
 def evidence_dir(name: str) -> Path:
@@ -157,7 +220,14 @@ def _no_backend(name: str) -> EnvironmentFault:
 
 @cache
 def _own() -> frozenset[str]:
-    return frozenset(path.parent.name for path in _root().glob("*/__init__.py"))
+    """Return the folders of `backends/` that train cells."""
+    return frozenset(path.parent.name for path in _root().glob("*/__init__.py")) - _only_read()
+
+
+@cache
+def _only_read() -> frozenset[str]:
+    """Return the folders of `backends/` whose library is only read."""
+    return frozenset(path.parent.name for path in _root().glob("*/reader.py"))
 
 
 def _root() -> Path:

@@ -32,21 +32,28 @@ class Sampling(Frozen):
     """How evaluation samples. `min_p` 1.0 keeps only the likeliest token: greedy decoding."""
 
     temperature: NonNegativeFloat = 1.0
+    """0: greedy decoding."""
     top_p: Probability = 1.0
+    """The likeliest tokens that have this probability together."""
     min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens at least this share as likely as the likeliest; 1.0: greedy."""
     max_response_tokens: PositiveInt = 1024
+    """A response is cut there."""
 
 
 class EvalTask(Frozen):
     """One evaluation task: `repeats` responses per item (the k of mean@k and pass@k)."""
 
     name: Name
+    """A task of orch or of lm-evaluation-harness."""
     domain: Literal["in", "out"]
     """`in`: the domain trained on; `out`: abilities that training could cost."""
     repeats: PositiveInt = 1
+    """k, responses to each item."""
     max_items: PositiveInt | None = None
     """None: the whole task."""
     chat_template: Literal["default", "none"] = "default"
+    """default: the model's own; none: no template."""
 
 
 class Baseline(Frozen):
@@ -55,14 +62,18 @@ class Baseline(Frozen):
     model: Name
     """Name of a model of the spec."""
     chat_template: Literal["default", "none"] = "default"
+    """default: the model's own; none: no template."""
 
 
 class DivergenceTask(Frozen):
     """Prompts on which the policy is compared with its reference policy."""
 
     name: Name
+    """The task whose prompts are used."""
     domain: Literal["in", "out"]
+    """`in`: the domain trained on; `out`: others."""
     chat_template: Literal["default", "none"] = "default"
+    """default: the model's own; none: no template."""
 
 
 class DivergenceRequest(Frozen):
@@ -70,9 +81,11 @@ class DivergenceRequest(Frozen):
     every position of sampled responses (paper, Fig. 12)."""
 
     tasks: tuple[DivergenceTask, ...] = Field(strict=False)
+    """Tasks whose prompts are used."""
     max_items: PositiveInt = 256
     """The first so many prompts of each task, one response each."""
     max_response_tokens: PositiveInt = 1024
+    """A response is cut there."""
     checkpoints: Literal["last", "all"] = "all"
     """Of a rehearsal the last only, unless `evaluation.checkpoints` is `all` as well: the embedded
     trainer logs the curves itself, exactly."""
@@ -87,9 +100,11 @@ class Engine(Frozen):
     device: Literal["cpu", "cuda"] = "cpu"
     """hf only."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Number format of weights and activations."""
     tensor_parallel_size: PositiveInt | None = None
     """vllm; None: the GPUs of a node of the site."""
     gpu_memory_utilization: Probability = 0.9
+    """vllm: share of a GPU's memory it takes."""
     max_model_len: PositiveInt | None = None
     """Prompt and response in tokens; None: 4096 and the longest response."""
     base_url: str | None = None
@@ -100,7 +115,9 @@ class Engine(Frozen):
     """Servers: send what OpenAI's API lacks and vLLM, SGLang and llama.cpp take (top_k, min_p,
     repetition_penalty, special tokens). A server that refuses them samples by its own defaults."""
     num_concurrent: PositiveInt = 32
+    """Servers: requests at a time."""
     timeout_seconds: PositiveInt = 1800
+    """Servers: how long one answer may take, in seconds."""
     python: str | None = None
     """Interpreter of an environment with lm-eval (and vLLM); None: orch's own."""
 
@@ -118,10 +135,15 @@ class EvaluationSpec(Frozen):
     """What is asked of each checkpoint."""
 
     tasks: tuple[EvalTask, ...] = Field(default=(), strict=False)
+    """What is scored."""
     baselines: tuple[Baseline, ...] = Field(default=(), strict=False)
+    """Models scored as they are before training."""
     sampling: Sampling = Sampling()
+    """How responses are sampled."""
     seeds: tuple[int, ...] = Field(default=(0,), strict=False)
+    """Seeds of sampling in evaluation."""
     checkpoints: Literal["last", "all"] = "last"
+    """last: of each cell only its last; all: every one."""
     divergence: DivergenceRequest | None = None
     engine: Engine = Engine()
 
@@ -130,6 +152,7 @@ class PublishedNumber(Frozen):
     """A number somebody printed about a claim: how much higher left is than right."""
 
     name: Name
+    """What the report calls it."""
     claim: str
     """In the grammar of orchestrator/spec/claims.py, both sides of one metric."""
     relative_improvement: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
@@ -138,11 +161,58 @@ class PublishedNumber(Frozen):
     """Section, figure or table."""
 
 
+class PublishedStatement(Frozen):
+    """What a publication says of a claim of the spec, in words."""
+
+    claim: Name
+    """The claim's name in the spec."""
+    says: str
+    """In the publication's words."""
+    where: str = ""
+    """Section, figure or table."""
+
+
+class PublishedPanel(Frozen):
+    """One panel of a published figure: the cells of ours that redraw it."""
+
+    title: str
+    """Above the panel."""
+    study: Name
+    """The study whose cells are drawn."""
+    where: tuple[str, ...] = Field(default=(), strict=False)
+    """Filters, as `--where` takes them."""
+    metric: str = "in_domain"
+    """`in_domain` and `out_of_domain`: the main result; any other by its canonical name."""
+    draws: Literal["curves", "finals"] = "curves"
+    """Over train steps, or after the last."""
+
+
+class PublishedFigure(Frozen):
+    """A published figure: what it shows, in words, and what redraws it."""
+
+    figure: str
+    """Its number, such as `Fig. 2`."""
+    title: str
+    """Above the figure."""
+    shows: str
+    """What the published figure shows, in words."""
+    panels: tuple[PublishedPanel, ...] = Field(default=(), strict=False)
+    """What redraws it."""
+    laboratory: bool = False
+    """Whether the exact laboratory redraws it instead of cells."""
+
+
 class Published(Frozen):
-    """Published numbers that ours are set beside, never merged with."""
+    """What was published, that ours is set beside and never merged with."""
 
     source: str = ""
+    """Where the numbers were printed."""
     numbers: tuple[PublishedNumber, ...] = Field(default=(), strict=False)
+    """The numbers."""
+    statements: tuple[PublishedStatement, ...] = Field(default=(), strict=False)
+    """What was said of claims of the spec."""
+    figures: tuple[PublishedFigure, ...] = Field(default=(), strict=False)
+    """The figures that the report's gallery redraws."""
 
 
 # ---------------------------------------------------------------- a spec
@@ -152,9 +222,15 @@ class Site(Frozen):
     """Where cells run. Never part of a cell's identity."""
 
     kind: Literal["auto", "local", "slurm"] = "auto"
+    """auto: the cluster where its controller answers, else this machine."""
     workers: PositiveInt | None = None
     """Cells at the same time on this machine; None: one per core."""
+    rehearse: bool = True
+    """Whether this machine, where it has no cluster, trains every cell as its rehearsal at micro
+    scale. False: as declared, with the cell's own library, in the environment of
+    `orch env create`: that of flavour cpu for a cell that asks for no GPU."""
     runs_dir: str = "runs"
+    """Where experiments are kept; relative to where orch is started."""
     tracking_uri: str | None = None
     """MLflow store; None: $MLFLOW_TRACKING_URI, else SQLite in the runs folder."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -260,6 +336,9 @@ class LaunchPlan(Frozen):
     bring_up: Literal["program", "ray", "ranks"] = "program"
     """What the nodes need before argv: nothing; a Ray cluster of all nodes, argv on the first; or
     argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
+    ray_cpus: PositiveInt | None = None
+    """CPUs that the library's actors claim of Ray, over all nodes. Ray counts claims and not use:
+    with fewer, an actor waits for ever and nothing says so. None: unknown."""
 
 
 # ---------------------------------------------------------------- results
@@ -289,6 +368,9 @@ class Outcome(Frozen):
     detail: str = ""
 
 
+UnixSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+
+
 class ExitRecord(Frozen):
     """attempts/N/exit.json: how an attempt ended, written by the worker, once."""
 
@@ -298,8 +380,8 @@ class ExitRecord(Frozen):
     """Class of a failure: config, out_of_memory, lost, error, ..."""
     message: str = ""
     outcome: Outcome | None = None
-    started: float
-    ended: float
+    started: UnixSeconds
+    ended: UnixSeconds
     cpu_seconds: NonNegativeFloat = 0.0
     gpu_hours: NonNegativeFloat = 0.0
     host: str = ""

@@ -11,6 +11,7 @@
           beat            on a cluster: the heartbeat, touched every few seconds
           stdout  stderr  metrics.jsonl
           exit.json       the exit record: how the attempt ended, written once
+      index/                                       ended cells, a cache (runs/ended.py)
       slurm/<submission>/                          script, manifest and logs of one job array
 
 Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
@@ -25,6 +26,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -127,7 +129,9 @@ class AttemptDir:
 FORMAT = 1
 """Increased whenever an older orch could not read what this one writes."""
 
-_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm"}
+_ATTEMPT = re.compile("[1-9][0-9]{0,5}")
+"""Name of an attempt's folder. A folder of another name is not ours."""
+_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm", "index"}
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ class CellDir:
         with telling(root):
             try:
                 with os.scandir(root) as entries:
-                    numbers = sorted(int(e.name) for e in entries if e.name.isdigit())
+                    numbers = sorted(int(e.name) for e in entries if _ATTEMPT.fullmatch(e.name))
             except FileNotFoundError:
                 return []
         return [AttemptDir(root / str(n), n) for n in numbers]

@@ -84,29 +84,48 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    def but(self, **changes: object) -> Self:
+        """Return a copy with other values for fields that were given. Nothing is checked.
+
+        The copy shares all else, down to the set of given fields: `model_copy` copies that too,
+        which is most of the time and half of the memory of 100,000 cells.
+        """
+        twin = object.__new__(type(self))
+        for slot in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+            object.__setattr__(twin, slot, getattr(self, slot))
+        object.__setattr__(twin, "__dict__", {**self.__dict__, **changes})
+        return twin
+
 
 class Model(Frozen):
     """The policy before training, which is also the reference policy."""
 
     name: Name
+    """What the report, tags and filters call it."""
     path: str
     """A Hugging Face id, a directory, or `micro:<name>` for a policy shipped with orch."""
     chat_template: Literal["default", "none"] = "default"
+    """default: prompts go through the model's own template; none: as they are."""
 
 
 class Data(Frozen):
     """The prompts trained on and how an answer is rewarded."""
 
     name: Name
+    """What the report, tags and filters call it."""
     path: str
     """A Hugging Face dataset id, a file, or `micro:<skill>` for an embedded task."""
     split: str = "train"
+    """The split trained on."""
     num_prompts: PositiveInt | None = None
     """Size of the training split, where known; a check, not a limit."""
     instruction: str = ""
     """Text appended to each prompt."""
     reward: Literal["math_boxed", "countdown", "exact"] = "math_boxed"
+    """math_boxed: the last boxed answer; countdown: the equation; exact: the text itself. See
+    orchestrator/scoring."""
     max_prompt_tokens: PositiveInt = 1024
+    """A limit on the prompt; the ledger says what the library does with longer ones."""
 
 
 class Advantage(Frozen):
@@ -117,14 +136,18 @@ class Advantage(Frozen):
     """
 
     estimator: AdvantageEstimator
+    """How the rewards of a group become advantages."""
 
 
 class Clip(Frozen):
     """PPO's ratio clip: the ratio is held within [1 - low, 1 + high]; `dual` is dual-clip's c."""
 
     low: PositiveFloat = 0.2
+    """The ratio is at least 1 - low."""
     high: PositiveFloat = 0.2
+    """The ratio is at most 1 + high."""
     dual: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """Dual-clip's c: a bound on the loss where the advantage is negative; None: no bound."""
 
 
 class Loss(Frozen):
@@ -135,7 +158,9 @@ class Loss(Frozen):
     tokens, then the sequences; constant: each sequence by `constant_tokens`, then the sequences
     (Dr. GRPO)."""
     constant_tokens: PositiveInt | None = None
+    """The divisor of aggregation `constant`, in tokens."""
     clip: Clip | None = Clip()
+    """PPO's ratio clip; None: the ratio is not clipped."""
 
     @model_validator(mode="after")
     def _constant_has_tokens(self) -> Self:
@@ -151,8 +176,12 @@ class Kl(Frozen):
     """The KL term between the policy and the reference policy."""
 
     estimator: Estimator
+    """k1, k2, k3 or another of `orch explain --all`; none: no KL term."""
     placement: Placement | None = None
+    """reward: off the task reward; loss: its own gradient; reward_and_loss: half of beta in
+    each."""
     beta: NonNegativeFloat = 0.0
+    """Strength of the KL term."""
     reset_reference_every_steps: PositiveInt | None = None
     """Make the policy of that moment the new reference policy every so many train steps."""
 
@@ -183,15 +212,20 @@ class Rollout(Frozen):
     group_size: PositiveInt
     """G, rollouts per prompt."""
     max_response_tokens: PositiveInt
+    """A response is cut there."""
     temperature: PositiveFloat = 1.0
+    """Of sampling in training."""
     top_p: Probability = 1.0
+    """Of sampling in training; 1.0: the whole vocabulary."""
 
 
 class Batch(Frozen):
     """One rollout batch of `num_prompts` groups, used for `num_minibatches` train steps."""
 
     num_prompts: PositiveInt
+    """Prompts, so groups, in a rollout batch."""
     num_minibatches: PositiveInt = 1
+    """Train steps a rollout batch is used for; more than 1 is off-policy from the second."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -207,20 +241,50 @@ class Optimizer(Frozen):
     """AdamW. `learning_rate` is the peak; the schedule runs over num_train_steps."""
 
     learning_rate: PositiveFloat
+    """The peak."""
     weight_decay: NonNegativeFloat = 0.0
+    """Decoupled, as AdamW does."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the mean of gradients."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Decay of the mean of squared gradients."""
     epsilon: PositiveFloat = 1e-8
+    """Added to the root of the mean of squared gradients."""
     max_grad_norm: PositiveFloat | None = 1.0
+    """Longer gradients are scaled to this norm; None: never."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate after warm-up, over num_train_steps."""
     num_warmup_steps: NonNegativeInt = 0
+    """Train steps in which the learning rate rises from 0."""
+
+
+NumberFormat = Literal["bf16", "fp16", "fp32"]
+"""bfloat16, IEEE half precision, IEEE single precision."""
+
+
+class Precision(Frozen):
+    """The number formats of a run. None: the library's own way, which its ledger tells.
+
+    The trainer and the inference engine round differently, so that their log-probabilities of one
+    token differ: this is the main source of ratios that are not 1 on policy.
+    """
+
+    training: NumberFormat | None = None
+    """Of the forward and backward passes of policy and reference policy. The weights that AdamW
+    updates are fp32 whatever it is."""
+    rollout: NumberFormat | None = None
+    """Of the inference engine's weights and activations."""
+    checkpoint: NumberFormat | None = None
+    """Of the weights in an exported checkpoint, which is what evaluation scores."""
 
 
 class BackendRef(Frozen):
     """Which library trains the cell. `version` None: the newest the backend's folder drives."""
 
     name: Name
+    """verl, openrlhf, skyrl, prime_rl, trl, micro, or a backend of your own."""
     version: str | None = None
+    """The library's release; None: the newest that the backend drives."""
 
 
 class Settings(Frozen):
@@ -241,6 +305,8 @@ class Settings(Frozen):
     """Largest lag, in train steps, between the rollout policy and the policy. 0: on-policy at the
     first minibatch."""
     seed: NonNegativeInt = 0
+    """Of everything random in the run."""
+    precision: Precision = Precision()
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Self:
@@ -257,12 +323,24 @@ class Settings(Frozen):
         return self
 
 
+def without_seed(settings: Settings) -> tuple[int, ...]:
+    """Return a key that settings share which differ in nothing but the seed.
+
+    It is made of the identities of their parts, which `expand` shares between cells: it holds while
+    the settings live, and settings that are equal by chance only have keys of their own.
+    """
+    return tuple([id(value) for name, value in settings.__dict__.items() if name != "seed"])
+
+
 class Resources(Frozen):
     """What one cell occupies on a cluster. Never part of a cell's identity."""
 
     num_nodes: PositiveInt = 1
+    """Nodes of the job."""
     gpus_per_node: NonNegativeInt = 0
+    """GPUs on each node; 0: none."""
     gpu: str = "a100-80gb"
+    """Their kind, for the cost in GPU-hours."""
     hours: PositiveFloat | None = None
     """Expected wall-clock hours, where the spec's author knows them; else the cost model's."""
 
@@ -274,3 +352,5 @@ class Cadence(Frozen):
     """None: only after the last train step."""
     evaluate_every_steps: PositiveInt | None = None
     """None: at the first and the last train step."""
+    dump_rollouts: bool = False
+    """Write every rollout batch with what the library computed of it, for `orch prove`."""

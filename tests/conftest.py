@@ -48,6 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if item.get_closest_marker("long")}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in long, item.path not in slow))
+    for item in items:
+        if item.get_closest_marker("real"):
+            # the first of a library's tests installs its environment
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ("orchestrator", "backends", "dashboards")
+SHIPPED = ("orch", "orchestrator", "backends", "dashboards")
 HEAVY = {
     "torch",
     "transformers",
@@ -34,24 +34,27 @@ HEAVY = {
 LAYERS = (
     ("errors",),
     ("estimators",),
-    ("estimators",),
     ("settings",),
-    ("records", "identity", "files"),
+    ("records", "identity", "files", "redaction"),
     ("metrics", "scoring", "kl"),
     ("library",),
     ("plugins",),
-    ("testing",),
-    ("data", "environments", "spec"),
+    ("environments",),
+    ("data", "spec"),
     ("rundir",),
     ("launch",),
+    ("testing",),
     ("evaluate",),
     ("runs",),
     ("tracking",),
     ("audit", "probes"),
+    ("prove",),
     ("analysis",),
     ("report",),
     ("search", "site"),
     ("dashboards",),
+    ("pipeline",),
+    ("orch",),
     ("cli",),
 )
 """A package imports packages above it in this table, and itself; nothing else."""
@@ -63,6 +66,7 @@ AT_ROOT = {
     "records",
     "identity",
     "files",
+    "redaction",
     "plugins",
     "rundir",
 }
@@ -220,7 +224,8 @@ def test_plan_loads_no_trainer_tracker_or_harness() -> None:
 
 def test_nothing_committed_names_a_machine_or_a_registry() -> None:
     git = shutil.which("git")
-    assert git
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout: nothing says what is committed")
     listed = subprocess.run(
         [git, "ls-files", "-co", "--exclude-standard"],
         capture_output=True,

@@ -26,3 +26,11 @@ def test_packed_and_unpacked_updates_are_the_same_update() -> None:
         micro_update.update(state, packed=packed)
     assert (states[0].policy - before).abs().max() > 1e-4
     torch.testing.assert_close(states[0].policy, states[1].policy, rtol=0, atol=2e-5)
+
+
+def test_a_ratio_that_rose_is_found_in_the_committed_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    table = runpy.run_path(str(FOLDER / "table.py"), run_name="table")
+    lines = [table["Line"]("a, b", "1 s", "2 s", "3 s", 0.5), table["Line"]("c", "", "", "", 1e-5)]
+    assert table["ratios"](table["table"](lines)) == {"a, b": 0.5, "c": 1e-5}
+    assert table["ratios"]((FOLDER / "RESULTS.md").read_text())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")
 
@@ -109,4 +109,4 @@ def test_mlflow_holds_a_run_for_each_cell_with_its_axes(comedy: Path) -> None:
 def test_the_report_says_what_it_is(comedy: Path) -> None:
     page = (comedy / "runs" / "comedy_full.micro" / "report" / "index.html").read_text()
     assert "not the paper" in page
-    assert "With 1 seed a configuration there are no intervals" in page
+    assert "With 1 seed finished in each there are no intervals" in page

@@ -16,10 +16,11 @@ from orchestrator.identity import (
     drift,
     encode,
     fingerprint,
+    fingerprint_by_seed,
     flatten,
     identity,
 )
-from orchestrator.settings import Settings
+from orchestrator.settings import Settings, without_seed
 
 PLAIN: dict[str, Any] = {
     "model": {"name": "qwen2.5-7b", "path": "Qwen/Qwen2.5-7B", "chat_template": "default"},
@@ -99,6 +100,9 @@ CHANGES: dict[str, Any] = {
     "backend.version": None,
     "max_staleness_steps": 10,
     "seed": 1,
+    "precision.training": "fp32",
+    "precision.rollout": "bf16",
+    "precision.checkpoint": "fp16",
 }
 """Another value for every leaf that changes the result."""
 
@@ -109,7 +113,7 @@ def changed(**values: Any) -> dict[str, Any]:
         *parents, leaf = dotted.split(".")
         node = plain
         for parent in parents:
-            node = node[parent]
+            node = node.setdefault(parent, {})
         node[leaf] = value
     return plain
 
@@ -208,3 +212,15 @@ def test_drift_names_each_field() -> None:
         "loss.clip.low": (0.2, None),
     }
     assert drift(old, old) == {}
+
+
+@given(st.integers(min_value=0, max_value=2**70))
+def test_another_seed_is_the_same_as_settings_with_that_seed(seed: int) -> None:
+    settings = Settings.model_validate(PLAIN)
+    other, quick = settings.model_copy(update={"seed": seed}), settings.but(seed=seed)
+    assert quick == other
+    assert quick.model_dump_json() == other.model_dump_json()
+    assert quick.model_fields_set == other.model_fields_set
+    assert fingerprint_by_seed(settings)(seed) == fingerprint(other) == digest(identity(quick))
+    assert without_seed(quick) == without_seed(settings)
+    assert without_seed(settings.but(num_train_steps=1)) != without_seed(settings)

@@ -37,7 +37,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     before = set(sys.modules)
 
     def clear() -> None:
-        for name in ("names", "load", "task_folders", "_own", "_entry_points"):
+        for name in (
+            *("names", "load", "readers", "load_reader", "task_folders"),
+            *("_own", "_only_read", "_entry_points"),
+        ):
             getattr(plugins, name).cache_clear()
 
     def add(name: str, points: str, **modules: str) -> Path:
@@ -71,10 +74,60 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
         assert backend.versions
 
 
+READER = """
+from orchestrator.library.launches import InLoss, InReward, LaunchReading
+from orchestrator.library.releases import ReleaseMarks
+
+class Toy:
+    name, title, estimator_names = "toyread", "ToyRead", {"kl": "k1"}
+    release_marks = ReleaseMarks(hint="toyread", configuration_classes=("ToyConfig",))
+
+    def audit(self, launch):
+        calls = [each for each in launch.documents if each.kind == "call"]
+        if not calls:
+            return None
+        beta = float(calls[0].values["beta"].text)
+        return LaunchReading(
+            "toyread", "1", "it is the only one", None, InReward(False), InLoss(True, "k3", beta)
+        )
+
+READER = Toy()
+"""
+
+
+def test_a_library_that_is_only_read(install: Install) -> None:
+    """It is no backend, and `orch audit` reads the calls that make its configuration."""
+    from orchestrator.audit import audit, hints
+
+    install("toy-read", "[orch.readers]\ntoyread = toyread:READER\n", toyread=READER)
+    for function in (hints.marks, hints._hint, hints.configuration_classes):
+        function.cache_clear()
+    try:
+        assert "toyread" in plugins.readers()
+        assert "toyread" not in plugins.names()
+        (finding,) = audit("BETA = 0.25\nToyConfig(beta=BETA, lr=1e-6)\n", "train.py")
+        assert (finding.library, finding.kl_in_loss.beta, finding.line) == ("toyread", 0.25, 2)
+        assert finding.confidence == "assumed"
+        assert any("orch does not read them" in each for each in finding.assumes)
+        assert not finding.effective_beta
+    finally:
+        for function in (hints.marks, hints._hint, hints.configuration_classes):
+            function.cache_clear()
+
+
+def test_a_reader_without_its_members_is_a_sentence(install: Install) -> None:
+    install("toy-half", "[orch.readers]\ntoyhalf = toyhalf:READER\n", toyhalf="READER = 1\n")
+    with pytest.raises(
+        EnvironmentFault, match=r"is no orchestrator\.library\.protocol\.LaunchReader"
+    ):
+        plugins.load_reader("toyhalf")
+
+
 LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECASE)
 MAY_NAME = {
     "cli/init.py": "the spec that `orch init` writes has to name some backend",
     "estimators.py": "a formula says which library's code it was read in",
+    "kl/questions.py": "people ask about libraries, by name",
 }
 
 

@@ -6,12 +6,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from orchestrator.analysis.results import COLUMNS, TABLES, table_rows, write_tables
+from orchestrator.analysis.results import TABLES, columns, table_rows, write_tables
 
 
 def frame(table: Any, done: Any) -> pd.DataFrame:
     found = list(table_rows(table, done.records, done.scores))
-    return pd.DataFrame.from_records(found, columns=list(COLUMNS[table]))
+    return pd.DataFrame.from_records(
+        found, columns=columns(table, [record.cell for record in done.records])
+    )
 
 
 def test_finals_have_a_row_a_run_and_metric(synthetic: Any) -> None:
@@ -35,6 +37,23 @@ def test_curves_hold_every_step_and_scores_their_error(synthetic: Any) -> None:
     assert frame("finals", synthetic.run(state="running", progress=0.5)).empty
 
 
+def test_every_axis_of_the_spec_is_a_column(synthetic: Any, tmp_path: Path) -> None:
+    """A groupby over kl and beta once averaged over an axis that had no column."""
+    done = synthetic.run(axes={"advantage.estimator": "rloo", "loss.clip": "none"}, accuracy=0.4)
+    done += synthetic.run(axes={"advantage.estimator": "grpo"}, accuracy=0.8, seed=1)
+    for table in TABLES:
+        found = frame(table, done)
+        assert set(found["advantage.estimator"]) == {"rloo", "grpo"}
+        assert set(found["loss.clip"].dropna()) == {"none"}
+        assert not {"async", "kl.beta"} & set(found.columns), "they have names of their own"
+    finals = frame("finals", done)
+    main = finals[finals.metric == "eval/in_domain/mean"]
+    by_estimator = main.groupby(["kl", "beta", "advantage.estimator"]).value.mean()
+    assert sorted(by_estimator) == pytest.approx([0.4, 0.8])
+    for path in write_tables(tmp_path, "csv", done.records, done.scores):
+        assert "advantage.estimator" in pd.read_csv(path).columns
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_read_back_into_the_same_rows(synthetic: Any, tmp_path: Path, kind: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.7, 0.8], "none": [0.5]})
@@ -43,7 +62,7 @@ def test_files_read_back_into_the_same_rows(synthetic: Any, tmp_path: Path, kind
         write_tables(folder, kind, done.records, done.scores), TABLES, strict=True
     ):
         read = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
-        assert tuple(read.columns) == COLUMNS[table]
+        assert list(read.columns) == list(frame(table, done).columns)
         pd.testing.assert_series_equal(
             read.value, frame(table, done).value, check_exact=kind == "parquet"
         )

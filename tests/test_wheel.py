@@ -1,32 +1,220 @@
-"""What an installation holds: three packages, with the data they need, and nothing else."""
+"""What a release holds: the whole checkout as sdist; four packages and their data as wheel."""
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+from orchestrator import __version__
 
 ROOT = Path(__file__).parents[1]
 
 
+def test_version_changelog_and_citation_agree() -> None:
+    released = [
+        line.split()[1]
+        for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("## ") and line != "## Unreleased"
+    ]
+    assert released[0] == __version__
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_workflows_call_what_is_there() -> None:
+    """Workflows and issue forms are YAML; what workflows run of this tree exists."""
+    forms = list((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert all(yaml.safe_load(form.read_text(encoding="utf-8")) for form in forms)
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values():
+            for step in job["steps"]:
+                for word in step.get("run", "").split():
+                    if word.startswith((".ci/", "orchestrator/")) or word.endswith(".txt"):
+                        assert (ROOT / word).is_file(), f"{path.name}: {word}"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder]
+    subprocess.run(argv, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    (path,) = folder.glob("*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (path,) = folder.iterdir()
+    return path
+
+
 @pytest.mark.slow
-def test_the_wheel_holds_three_packages_and_their_data(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], check=True
+def test_the_sdist_is_the_checkout(unpacked: Path) -> None:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout: nothing says what belongs to it")
+    argv = [git, "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+    assert files == {
+        str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()
+    } - {"PKG-INFO"}
+
+
+@pytest.mark.slow
+def test_both_main_commands_start_from_the_sdist(unpacked: Path) -> None:
+    """Run bootstrap.py there, in an environment that is already made: this one."""
+    (unpacked / ".venv").mkdir()
+    (unpacked / ".venv" / "bin").symlink_to(Path(sys.prefix) / "bin")
+    wanted = hashlib.sha256()
+    for name in ("pyproject.toml", "constraints.txt", "bootstrap.py"):
+        wanted.update((unpacked / name).read_bytes())
+    (unpacked / ".venv" / "orch-installed").write_text(wanted.hexdigest())
+
+    def here(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *argv],
+            cwd=unpacked,
+            env={**os.environ, "PYTHONPATH": str(unpacked)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    done = here("bootstrap.py", "run", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "183 cells" in done.stdout
+    done = here(
+        "-m",
+        "pytest",
+        "-q",
+        "tests/test_fingerprint.py",
+        "tests/test_wheel.py::test_version_changelog_and_citation_agree",
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the sdist as a release builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(argv, check=True, cwd=unpacked, stdout=subprocess.DEVNULL)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if ".dist-info" not in top} == {
+        "orch",
         "orchestrator",
         "backends",
         "dashboards",
     }
     for needed in (
-        "backends/micro/policies/amber/model.safetensors",
+        "backends/micro/policies/elder/model.safetensors",
         "backends/micro/tasks/micro_sort.yaml",
         "dashboards/page.css",
         "orchestrator/kl/verdicts.json",
+        "orchestrator/experiments/comedy_full.yaml",
+        "orchestrator/experiments/recipe/rehearsal.yaml",
     ):
         assert needed in names
+
+
+MAX_DISTRIBUTIONS = 15
+OWN_SPEC = """
+defaults: [recipe: rehearsal, _self_]
+name: mine
+seeds: [0]
+model: qwen2.5-7b
+backend: verl@0.9.1
+studies: {a: {axes: {kl: [none, {estimator: k3, placement: loss, beta: 0.1}]}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds the wheel and nothing but what it asks for."""
+    folder = tmp_path_factory.mktemp("it's an environment")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, wheel], check=True)
+    return folder
+
+
+def orch(base: Path, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [base / "bin" / "python", "-m", "orchestrator", *argv],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_base_is_small(base: Path) -> None:
+    argv = [base / "bin" / "python", "-m", "pip", "list", "--format", "freeze"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    own = [line for line in listed if line.partition("==")[0] not in ("pip", "setuptools")]
+    assert len(own) <= MAX_DISTRIBUTIONS, own
+
+
+@pytest.mark.slow
+def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+        "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
+        "actor_rollout_ref.actor.kl_loss_type=low_var_kl\n"
+    )
+    (tmp_path / "own.yaml").write_text(OWN_SPEC)
+    for argv, text in (
+        (("audit", "run.sh"), "k3"),
+        (("explain", "k3", "loss"), "forward KL"),
+        (("plan", "comedy_full"), "k3 in loss"),
+        (("plan", "own.yaml"), "k3 in loss"),
+        (("list",), "comedy_full"),
+        (("show", "--help"), "ledger"),
+        (("schema",), "$defs"),
+        (("matrix",), "verl"),
+        (("init", "--from", "beta_sweep"), "wrote beta_sweep.yaml"),
+        (("plan", "beta_sweep.yaml"), "beta"),
+    ):
+        done = orch(base, tmp_path, *argv)
+        assert done.returncode in (0, 1, 3), (argv, done.stderr)
+        assert "Traceback" not in done.stderr, (argv, done.stderr)
+        assert text in done.stdout, (argv, done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "extra"),
+    [
+        (("run", "smoke"), "micro"),
+        (("compare", "smoke"), "run"),
+        (("report", "smoke"), "run"),
+        (("tune", "beta_sweep"), "tune"),
+    ],
+)
+def test_what_is_missing_is_told_with_a_line_that_installs_it(
+    base: Path, wheel: Path, tmp_path: Path, argv: tuple[str, ...], extra: str
+) -> None:
+    done = orch(base, tmp_path, *argv)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"pip install 'orch-rl[{extra}] @ {wheel.as_uri()}'" in done.stderr

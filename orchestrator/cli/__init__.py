@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import traceback
 from importlib import import_module
 
 import click
@@ -13,7 +14,9 @@ from orchestrator.errors import OrchError
 COMMANDS: dict[str, str] = {
     "plan": "What would run, why, and what its KL term really optimises.",
     "rehearse": "Run the whole plan at micro scale, and say what would go wrong.",
+    "prove": "Replay a run's rollouts: does the library do what is predicted?",
     "run": "Train what is missing, evaluate it, mirror it, report it.",
+    "skypilot": "Write a SkyPilot task for each cell.",
     "status": "States of cells, progress and cost.",
     "logs": "Output of one cell.",
     "errors": "Last lines of every failed cell.",
@@ -25,18 +28,21 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
     "report": "Write the report: a page, Markdown, CSV or Parquet.",
+    "verify": "Run cells twice, and compare curves, checkpoints and scores.",
     "dashboard": "The report, live, beside MLflow.",
     "tune": "Search over beta, or any other field, with Optuna.",
     "audit": "What a launch script by anybody really optimises.",
     "explain": "The objective a KL configuration really optimises.",
     "matrix": "What each KL term is in each library, measured.",
-    "drift": "What a new release of a library changes for a spec.",
+    "drift": "What a new release of a library changes for a spec or a script.",
     "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
     "env": "Environments of the trainers' libraries.",
     "data": "Prepare the prompts that cells train on.",
     "doctor": "Check this machine and say what to fix.",
-    "init": "Write a starter experiment.",
+    "init": "Write a starter experiment, or a shipped one to change.",
+    "list": "The experiments and config groups that orch brings.",
     "schema": "Print the JSON Schema of spec files.",
+    "completion": "Print what makes a shell complete orch's words.",
 }
 
 
@@ -51,7 +57,7 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"orchestrator.cli.{name}")
         command: click.Command = module.command
-        return command
+        return import_module("orchestrator.cli.manners").mannered(name, command)  # type: ignore[no-any-return]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,10 +85,16 @@ def orch() -> None:
     """
 
 
+def _wants_more() -> bool:
+    from orchestrator.pipeline.messages import is_verbose
+
+    return is_verbose()
+
+
 def main() -> None:
     """Entry point: a user's mistake is a sentence and exit code 1; ours keeps its traceback.
 
-    A command returns its exit code, or None for 0.
+    A command returns its exit code (orchestrator/cli/manners.py), or None for 0.
     """
     gc.set_threshold(200_000, 50, 1000)  # thousands of cells live to the end: looking is for naught
     try:
@@ -96,7 +108,17 @@ def main() -> None:
         click.echo("interrupted", err=True)
         code = 130
     except OrchError as error:
+        if _wants_more():
+            traceback.print_exc()
         click.echo(str(error), err=True)
+        code = 1
+    except ModuleNotFoundError as error:
+        from orchestrator.environments.extras import missing
+
+        sentence = missing(error.name or "")
+        if sentence is None:
+            raise
+        click.echo(sentence, err=True)
         code = 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.audit import audit, releases
+from orchestrator.audit.fix import diff
+from orchestrator.audit.hints import marks
+from orchestrator.audit.pipeline import LARGEST
+from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.errors import did_you_mean
 from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
@@ -41,7 +47,8 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
 @click.option(
     "--fix",
     is_flag=True,
-    help="Write the change to k1 in the reward as FILE.orch.diff; FILE is never touched.",
+    help="Write the smallest change to a KL that does what its name says as FILE.orch.diff. FILE "
+    "is never touched.",
 )
 @click.option(
     "--library",
@@ -67,20 +74,21 @@ def command(
     hook: bool,
     verbose: bool,
 ) -> int:
-    """Say which objective the KL term of a library's launch optimises, why, and what to change to
-    get k1 in the reward. Scripts (bash, sbatch), YAML, TOML and Python are read, never run; of a
-    folder, every file that has such a launch; `-` is standard input.
+    """Say which objective the KL term of a library's launch optimises, in its regime and with what
+    surrounds it, why, and the smallest change to a KL that does what it says. Scripts (bash,
+    sbatch), YAML, TOML and Python are read, never run; of a folder, every file that has such a
+    launch; `-` is standard input.
 
     \b
     Exit codes: 0 nothing wrong; 1 a KL term that does not do what its name says (noise, a forward
-    KL, a biased reward, two terms at once), a launch that contradicts itself, or a key that the
-    release refuses or ignores; 2 a file that cannot be read or holds no launch, or a KL that cannot
-    be determined. 1 goes before 2.
+    KL, a biased reward, a rescaled one, two terms at once), a launch that contradicts itself, or a
+    key that the release refuses or ignores; 2 a file that cannot be read or holds no launch, or a
+    KL that cannot be determined. 1 goes before 2.
 
     \b
-      orch audit train.sh
-      orch audit --format json examples/
-      orch audit --library verl@0.3.0 old/run_ppo.sh
+    orch audit train.sh
+    orch audit --format json examples/
+    orch audit --library verl@0.3.0 old/run_ppo.sh
     """
     if fix and STDIN in paths:
         raise click.UsageError("--fix writes beside a file: name one instead of `-`")
@@ -110,20 +118,20 @@ def command(
         say(f"{name}: {why}")
     if any(each.problem for each in findings):
         return 1
+    if missing:
+        return 2
     if hook:
-        return 2 if missing else 0
+        return 0
     open_ended = any(each.verdict == "undetermined" for each in findings)
-    return 2 if unreadable or not findings or open_ended else 0
+    return int(bool(unreadable or not findings or open_ended))
 
 
 def _pins(pinned: Sequence[str]) -> dict[str, str]:
     if not pinned:
         return {}
-    from orchestrator.audit.hints import marks
-    from orchestrator.errors import did_you_mean
 
     names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
-    found = {}
+    releases = {}
     for each in pinned:
         name, at, version = each.partition("@")
         if not at or not version[:1].isdigit():
@@ -136,8 +144,8 @@ def _pins(pinned: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(
                 f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
             )
-        found[name] = f"{version} --library says so"
-    return found
+        releases[name] = f"{version} --library says so"
+    return releases
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
@@ -153,7 +161,6 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
 
 def _audit(path: Path, versions: dict[str, str]) -> "tuple[str, list[AuditFinding]]":
     """Return the text of a file and its findings. Raise UnreadableScript, a sentence."""
-    from orchestrator.audit import audit, releases
 
     text = _read(path)
     try:
@@ -169,7 +176,6 @@ def _audit(path: Path, versions: dict[str, str]) -> "tuple[str, list[AuditFindin
 
 def _read(path: Path) -> str:
     """Return the text of a file or of standard input. Raise UnreadableScript."""
-    from orchestrator.audit.pipeline import LARGEST
 
     most = 4 * LARGEST
     try:
@@ -192,7 +198,6 @@ def _read(path: Path) -> str:
 
 def _write_diff(path: Path, text: str, findings: "list[AuditFinding]") -> None:
     """Write the change beside the file, and say how to apply it."""
-    from orchestrator.audit.fix import diff
 
     changes, by_hand = diff(text, findings, path.name)
     for each in by_hand:
@@ -211,8 +216,6 @@ def _write_diff(path: Path, text: str, findings: "list[AuditFinding]") -> None:
 def _print_data(
     findings: "list[AuditFinding]", unreadable: list[tuple[str, str]], output: str
 ) -> None:
-    from orchestrator.audit.render import finding_as_json, sarif
-
     if output == "sarif":
         print_json(sarif(findings, unreadable))
         return
@@ -221,8 +224,6 @@ def _print_data(
 
 
 def _print(findings: "list[AuditFinding]", output: str, *, verbose: bool) -> None:
-    from orchestrator.audit.render import annotations, one_line
-
     for each in findings:
         if output == "github":
             for line in annotations(each):
@@ -245,16 +246,14 @@ def _colour(finding: "AuditFinding") -> str:
 def _print_full(finding: "AuditFinding", *, verbose: bool) -> None:
     import textwrap
 
-    from orchestrator.audit.render import rows
-
     case = f"  [{finding.case}]" if finding.case else ""
     click.secho(f"{finding.file}:{finding.line}{case}", bold=True)
     for name, text in rows(finding, verbose=verbose):
         body = textwrap.fill(
             text,
             WIDTH,
-            initial_indent=f"  {name:<10}",
-            subsequent_indent=" " * 12,
+            initial_indent=f"  {name:<12}" if name else "  ",
+            subsequent_indent=" " * (14 if name else 2),
             break_long_words=False,
             break_on_hyphens=False,
         )

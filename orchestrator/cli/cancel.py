@@ -4,6 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import change
+from orchestrator.runs.operations import cancel
 
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
@@ -16,6 +17,5 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
     Cells that have succeeded or failed are left as they are.
     """
-    from orchestrator.runs.operations import cancel
 
     change(cancel, "cancelled", spec, overrides, where, as_json)

@@ -4,8 +4,10 @@ from dataclasses import asdict
 
 import click
 
-from orchestrator.cli import common, stages
+from orchestrator.cli import common
 from orchestrator.cli.common import print_json
+from orchestrator.pipeline import stages
+from orchestrator.runs.experiment import open_experiment
 
 
 @click.command(short_help="Read the run directories into MLflow.")
@@ -18,13 +20,12 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
     Exits 1 if some file could not be read; what could be read is mirrored all the same.
     """
-    from orchestrator.runs.experiment import open_experiment
 
-    whole = open_experiment(spec, overrides)
-    only = {cell.id for cell in whole.chosen(where).cells}
-    records = stages.gather(whole)
-    scores = stages.known_scores(whole)
-    done = stages.mirror(whole, records, scores, only if where else None, quiet=as_json)
+    experiment = open_experiment(spec, overrides)
+    only = {cell.id for cell in experiment.chosen(where).cells}
+    records = stages.collect_records(experiment)
+    scores = stages.read_scores(experiment)
+    done = stages.mirror(experiment, records, scores, only if where else None, quiet=as_json)
     if as_json:
         print_json(asdict(done))
-    return stages.tell_faults([r for r in records if r.cell.id in only])
+    return stages.print_faults([r for r in records if r.cell.id in only])

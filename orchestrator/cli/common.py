@@ -5,25 +5,33 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli import completing
+from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.runs.operations import OperationResult
+    from orchestrator.runs.plan import Plan
 
 
-spec = click.argument("spec", metavar="SPEC")
-overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+spec = click.argument("spec", metavar="SPEC", shell_complete=completing.specs)
+overrides = click.argument(
+    "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides
+)
 where = click.option(
     "-w",
     "--where",
     multiple=True,
     metavar="FIELD=VALUE",
+    shell_complete=completing.terms,
     help="Only cells for which this holds: kl.estimator=k3, '!kl.beta=0', state=failed, "
     "study=onpolicy, id=3f2a. May be given several times; all must hold.",
 )
@@ -44,18 +52,16 @@ runs_dir = click.option(
 
 MICRO_BANNER = (
     "MICRO SCALE  There is no cluster here: this is the same grid, rehearsed by the embedded\n"
-    "             trainer on a model of 48,000 parameters. Its numbers are not the paper's."
+    "             trainer on a model of 50,000 parameters. Its numbers are not the paper's."
 )
 
 
-def counted(count: int, noun: str) -> str:
-    """Return `1 cell`, `2 cells`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def say(text: str) -> None:
-    """Print a message for the person, on stderr."""
-    click.echo(text, err=True)
+def counted_faults(plan: "Plan") -> list[str]:
+    """Return each fault of a plan once, with the number of cells that have it."""
+    return [
+        sentence if count == 1 else f"{count} cells: {sentence}"
+        for sentence, count in Counter(plan.faults).items()
+    ]
 
 
 def print_json(value: Any) -> None:
@@ -74,7 +80,7 @@ def _finite(value: Any) -> Any:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: boxed on a terminal, aligned plain text elsewhere, nothing cut off."""
     cells = [["" if value is None else str(value) for value in row] for row in rows]
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and find_spec("rich"):
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -110,7 +116,6 @@ def change(
     as_json: bool,
 ) -> None:
     """Apply an operation to the chosen cells and print which of them it changed."""
-    from orchestrator.runs.experiment import open_experiment
 
     experiment = open_experiment(spec, overrides).chosen(where)
     done = operation(experiment.cells, experiment.folder)

@@ -6,14 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import common, stages
-from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
-from orchestrator.errors import SelectionError
+from orchestrator.analysis.ablation import EXACT, ablation_data, plan_ablation, train_missing
+from orchestrator.analysis.compare import comparison_data
+from orchestrator.analysis.configurations import axis_differences
+from orchestrator.analysis.libraries import choose_base, library_data, read_sides
+from orchestrator.analysis.scripts import RECIPE, SEEDS, read_pair, script_ablation, scripts_data
+from orchestrator.analysis.sentences import metric_title, reason, statement
+from orchestrator.analysis.text import counted
+from orchestrator.cli import common
+from orchestrator.cli.common import MICRO_BANNER, number, print_json, print_table, say
+from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.pipeline import stages
 from orchestrator.records import Cell, Spec
-from orchestrator.runs.experiment import Experiment
+from orchestrator.report.model import text_of
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.watch import watch
+from orchestrator.spec.select import matches, parse
 
 if TYPE_CHECKING:
     from orchestrator.analysis.ablation import Ablation
+    from orchestrator.analysis.compare import Comparison
+    from orchestrator.analysis.libraries import LibrarySide
     from orchestrator.analysis.stats import Estimate
     from orchestrator.launch import LaunchEvent
     from orchestrator.report.model import ReportTable
@@ -23,7 +36,7 @@ LONG = 100
 
 
 @click.command(short_help="Differences between configurations, with intervals.")
-@click.argument("spec", metavar="SPEC")
+@common.spec
 @common.overrides
 @common.where
 @click.option(
@@ -32,7 +45,10 @@ LONG = 100
     metavar="AXIS",
     help="Set values of one axis against each other: kl, beta, backend, ...",
 )
-@click.option("--metric", help="Canonical name; default: the main in-domain accuracy.")
+@click.option(
+    "--metric",
+    help="Canonical name; default: the main accuracy.",
+)
 @click.option(
     "--effect",
     type=click.FloatRange(min=0, min_open=True),
@@ -45,6 +61,9 @@ LONG = 100
 @click.option(
     "--ablate", is_flag=True, help="Train what differs, one cause at a time, at micro scale."
 )
+@click.option(
+    "--details", is_flag=True, help="With --by backend: meanings, ledgers, scores and curves too."
+)
 @click.option("--configs", is_flag=True, help="SPEC and the next argument are two launch scripts.")
 @common.as_json
 def command(
@@ -56,6 +75,7 @@ def command(
     effect: float | None,
     against: str | None,
     ablate: bool,
+    details: bool,
     configs: bool,
     as_json: bool,
 ) -> int:
@@ -63,44 +83,43 @@ def command(
 
     With --by, paired differences between the values of that axis, everything else equal, with
     Holm's correction. Intervals are 95 % and come from seeds only. --by backend shows the same
-    cells in several libraries: what they mean differently, curves, scores, effective beta and
-    verdicts; with --ablate, how much of a gap each difference explains.
+    cells in several libraries: what differs, whether it matters for these cells, the effect; with
+    --details also ledgers, curves, scores and effective beta; with --ablate, how much of a gap each
+    difference explains.
 
     With --configs, two launch scripts: orch compare --configs a.sh b.sh
     """
-    from orchestrator.analysis.compare import comparison_data
-    from orchestrator.runs.experiment import open_experiment
 
     if configs:
         return _compare_scripts((spec, *overrides), ablate, as_json)
     if axis == "backend":
         experiment = open_experiment(spec, overrides)
-        return _compare_libraries(experiment, where, metric, against, ablate, as_json)
+        return _compare_libraries(experiment, where, metric, against, ablate, details, as_json)
     if ablate or against:
         raise SelectionError("--ablate and --against need --by backend (or --configs)")
     experiment = open_experiment(spec, overrides).chosen(where)
-    records = stages.gather(experiment)
-    comparison = stages.contrast(experiment, records, stages.known_scores(experiment))
+    records = stages.collect_records(experiment)
+    comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
+    if metric is not None:
+        check_metric(comparison, metric)
     if axis is not None:
         _compare_axis(comparison, axis, metric, effect, as_json)
     elif as_json:
         print_json(comparison_data(comparison))
     else:
-        stages.print_configurations(comparison)
+        print_configurations(comparison, metric)
         click.echo()
-        stages.print_claims(comparison)
+        print_claims(comparison)
     return 0
 
 
 def _compare_axis(
-    comparison: "stages.Comparison",
+    comparison: "Comparison",
     axis: str,
     metric: str | None,
     effect: float | None,
     as_json: bool,
 ) -> None:
-    from orchestrator.analysis.configurations import axis_differences
-
     chosen = metric or comparison.in_domain
     if chosen is None:
         raise SelectionError("no cell has finished yet: there is nothing to compare")
@@ -150,11 +169,10 @@ def _compare_libraries(
     metric: str | None,
     against: str | None,
     ablate: bool,
+    details: bool,
     as_json: bool,
 ) -> int:
     """Print one cell in several libraries. Return 1 if cells of an ablation failed."""
-    from orchestrator.analysis.ablation import EXACT, plan_ablation
-    from orchestrator.analysis.libraries import choose_base, library_data, read_sides
     from orchestrator.report.libraries import library_tables, limit_sentences
 
     sides = list(read_sides(experiment, _declared(experiment, where), metric))
@@ -171,14 +189,18 @@ def _compare_libraries(
     if as_json:
         print_json(page)
         return code
-    for table in library_tables(page):
-        _print_report_table(table)
+    if details:
+        for table in library_tables(page):
+            _print_report_table(table)
+    else:
+        _print_overview(page, sides, base)
     _print_ablations(page)
-    for sentence in (*page["not_compared"], *limit_sentences(page["meaning"])):
-        click.echo(sentence)
-    for side in sides:
-        for sentence in page[side.name]["missing"]:
+    if details:
+        for sentence in (*page["not_compared"], *limit_sentences(page["meaning"])):
             click.echo(sentence)
+        for side in sides:
+            for sentence in page[side.name]["missing"]:
+                click.echo(sentence)
     if len(sides) == 1:
         other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
         spec = experiment.spec.source or experiment.spec.name
@@ -186,9 +208,33 @@ def _compare_libraries(
     return code
 
 
+def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", base: str) -> None:
+    """Print what differs, whether it matters and the effect; the rest where to find it."""
+    from orchestrator.report.libraries import (
+        OVERVIEW_LEGEND,
+        limit_sentences,
+        overview_table,
+        plain_terms,
+    )
+
+    for side in sides:
+        table = overview_table(page, side.name)
+        if table.rows:
+            click.echo(f"\n{table.caption}")
+            print_table(table.columns, [[text_of(f) for f in row] for row in table.rows])
+    metric = metric_title(sides[0].metric) if sides[0].metric else "nothing measured yet"
+    click.echo("\n" + OVERVIEW_LEGEND.format(metric=metric))
+    click.echo(f"The KL term in {base}, in plain words:")
+    for sentence in plain_terms(sides, base):
+        click.echo(f"  {sentence}")
+    missing = sum(len(page[side.name]["missing"]) for side in sides)
+    limits = len(page["not_compared"]) + sum(1 for _ in limit_sentences(page["meaning"]))
+    more = f", what {counted(missing, 'comparison')} lacks" if missing else ""
+    click.echo(f"--details: both sides' words, ledgers, scores, curves, {limits} limits{more}.")
+
+
 def _declared(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
     """Return the declared cells that `--where` selects, before any is rehearsed."""
-    from orchestrator.spec.select import matches, parse
 
     selection = parse(terms)
     if any("state" in term for term in terms):
@@ -204,14 +250,6 @@ def _declared(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
 
 def _compare_scripts(paths: Sequence[str], ablate: bool, as_json: bool) -> int:
     """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
-    from orchestrator.analysis.ablation import EXACT
-    from orchestrator.analysis.scripts import (
-        RECIPE,
-        SEEDS,
-        read_pair,
-        script_ablation,
-        scripts_data,
-    )
 
     if len(paths) != 2:
         raise SelectionError(
@@ -243,7 +281,6 @@ def _train_ablations(
     spec: Spec, ablations: "Sequence[Ablation]", metric: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """Train the missing cells. Return 1 if some failed, and each ablation as plain data."""
-    from orchestrator.analysis.ablation import ablation_data, train_missing
 
     failed, value = train_missing(spec, ablations, metric, _display)
     return int(failed > 0), [ablation_data(one, metric, value) for one in ablations]
@@ -251,8 +288,6 @@ def _train_ablations(
 
 @contextmanager
 def _display(pending: Sequence[Cell], total: int) -> "Iterator[Callable[[LaunchEvent], None]]":
-    from orchestrator.runs.watch import watch
-
     say(MICRO_BANNER)
     say(f"ablation: {len(pending)} cells to train, {total - len(pending)} are there")
     with watch(pending) as display:
@@ -271,7 +306,6 @@ def _print_ablations(page: Mapping[str, Any]) -> None:
 
 def _print_report_table(table: "ReportTable") -> None:
     """Print a table with its caption; row by row where a field is too long for a column."""
-    from orchestrator.report.model import text_of
 
     if not table.rows:
         return
@@ -284,3 +318,51 @@ def _print_report_table(table: "ReportTable") -> None:
         for name, text in zip(table.columns, row, strict=True):
             click.echo(f"  {name}: {text}")
         click.echo()
+
+
+def print_claims(comparison: "Comparison") -> None:
+    """Print verdict and reason of every claim."""
+
+    rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.claims]
+    if rows:
+        print_table(("verdict", "claim", "why"), rows)
+
+
+def check_metric(comparison: "Comparison", metric: str) -> None:
+    """Raise SelectionError for a metric that no finished run has."""
+    measured = sorted({name for c in comparison.configurations for name in c.finals})
+    if metric not in measured:
+        listed = f" (there are: {', '.join(measured)})" if measured else ""
+        hint = did_you_mean(metric, measured) or listed
+        raise SelectionError(f"no finished run measured '{metric}'{hint}")
+
+
+def print_configurations(comparison: "Comparison", metric: str | None = None) -> None:
+    """Print final values of every configuration with their intervals.
+
+    They are of one metric, or of the main accuracies in and out of domain.
+    """
+    main = (comparison.in_domain, comparison.out_of_domain)
+    metrics = [metric] if metric is not None else [name for name in main if name]
+    rows = []
+    for row in comparison.configurations:
+        intervals = (_interval(row.finals.get(metric)) for metric in metrics)
+        where = " ".join(v for k, v in row.traits.items() if k in ("model", "data", "backend"))
+        rate = row.collapse
+        rows.append(
+            (
+                row.study,
+                where,
+                row.name,
+                f"{row.num_finished}/{len(row.runs)}",
+                *intervals,
+                f"{rate.count}/{rate.n}",
+            )
+        )
+    print_table(("study", "where", "configuration", "seeds", *metrics, "collapsed"), rows)
+
+
+def _interval(estimate: "Estimate | None") -> str:
+    if estimate is None or estimate.half_width is None:
+        return number(None if estimate is None else estimate.mean)
+    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"

@@ -1,28 +1,29 @@
 """orch dashboard: the report, live, beside MLflow."""
 
+import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import webbrowser
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import say
-from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
-from orchestrator.runs.experiment import Experiment
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import Experiment, open_experiment
 
 if TYPE_CHECKING:
-    from dashboards.serve import BoardState, DashboardServer, DashboardSite, Page
+    from dashboards.serve import DashboardServer, DashboardSite
     from orchestrator.tracking.server import Server
     from orchestrator.tracking.store import Store
 
 _MIN_TOKEN = 16
-_LOG_LINES = 100
 
 
 @click.command(short_help="The report, live, beside MLflow.")
@@ -45,109 +46,58 @@ _LOG_LINES = 100
     "--token",
     envvar="ORCH_DASHBOARD_TOKEN",
     default="",
-    help="Only who has it may look; `auto` makes one.",
+    help="Only who has it may look; `auto` makes one. No MLflow is started then.",
 )
 @click.option("--no-mlflow", is_flag=True, help="The report alone.")
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the report in a browser. Default: where there is a screen.",
+)
 def command(
-    spec: str, overrides: tuple[str, ...], host: str, port: int | None, token: str, no_mlflow: bool
+    spec: str,
+    overrides: tuple[str, ...],
+    host: str,
+    port: int | None,
+    token: str,
+    no_mlflow: bool,
+    opens: bool | None,
 ) -> int:
     """Serve the report of SPEC, kept up to date while cells run, and MLflow beside it.
 
     Changes nothing on disk. MLflow shows what was last mirrored (`orch run`, `orch collect`); its
-    server listens on this machine only, or is the one that MLFLOW_TRACKING_URI names. Ctrl-C ends
-    both.
+    server listens on this machine only, or is the one that MLFLOW_TRACKING_URI names. MLflow asks
+    nobody who they are: where others use this machine, they could read and change its runs. So
+    with a token none is started, and only one that MLFLOW_TRACKING_URI names is linked. Ctrl-C
+    ends both.
     """
     from dashboards.serve import Board, DashboardSite, PageSource, is_loopback, listen
-    from orchestrator.runs.experiment import open_experiment
+    from orchestrator.pipeline.live import LiveExperiment
 
     token = _token(token, is_loopback(host))
-    shown = Shown(open_experiment(spec, overrides), lambda: open_experiment(spec, overrides))
+    live = LiveExperiment(lambda: open_experiment(spec, overrides))
     with _ended_by_signals():
-        board = Board(PageSource(shown.look, shown.build))
+        board = Board(PageSource(live.state, live.page))
         try:
-            site = DashboardSite(board, shown.files, shown.cell, token)
+            site = DashboardSite(board, live.files, live.cell, token)
             with listen(site, host, port) as served:
                 threading.Thread(target=served.serve_forever, daemon=True).start()
                 click.echo(f"report  {served.address}")
-                _stay(shown.experiment, site, served, no_mlflow)
+                if _has_screen() if opens is None else opens:
+                    webbrowser.open(served.address)
+                _stay(live.experiment, site, served, no_mlflow)
         finally:
             board.close()
     return 0
 
 
-class Shown:
-    """One experiment as the dashboard looks at it; the spec is read again when its file changes."""
-
-    def __init__(self, experiment: Experiment, again: Callable[[], Experiment]):
-        self.experiment = experiment
-        from orchestrator.runs.watch import CurveTails
-
-        self._again, self._spec_changed = again, self._changed()
-        self._tails = CurveTails()
-
-    def look(self) -> "BoardState":
-        """How far it is, and whether a page would say something else than the last."""
-        from dashboards.serve import BoardState
-        from orchestrator.runs.watch import progress_line, take_snapshot
-
-        if (changed := self._changed()) != self._spec_changed:
-            self.experiment, self._spec_changed = self._again(), changed
-        seen = take_snapshot(self.experiment.cells, self.experiment.folder, self._tails)
-        return BoardState(f"{seen.digest}{changed}", progress_line(seen), seen.live)
-
-    def build(self) -> "Page":
-        """The page and its Markdown."""
-        import dashboards
-        from dashboards.serve import Page
-        from orchestrator.cli import stages
-        from orchestrator.evaluate import score_index
-        from orchestrator.report import markdown
-
-        shown = self.experiment
-        records = stages.gather(shown)
-        found = score_index(shown.cells, shown.spec.evaluation, shown.folder)
-        comparison = stages.contrast(shown, records, found.scores, found.items)
-        report = stages.build_report(shown, comparison, records, found.scores, faults=found.faults)
-        return Page(dashboards.html(report, live=True).encode(), markdown(report).encode())
-
-    def files(self) -> dict[str, Path]:
-        """What `orch report` wrote beside the page: pictures and tables."""
-        root = self.experiment.folder.report
-        return {
-            path.relative_to(root).as_posix(): path
-            for path in (root.rglob("*") if root.is_dir() else ())
-            if path.suffix in (".png", ".pdf", ".csv", ".parquet")
-            and path.is_file()
-            and path.resolve().is_relative_to(root.resolve())
-        }
-
-    def cell(self, name: str) -> str:
-        """State and last lines of a cell of this experiment."""
-        from orchestrator.runs.logs import logs
-        from orchestrator.runs.state import read_state
-
-        id_ = name.rpartition("-")[2]
-        found = [cell for cell in self.experiment.folder.cells() if cell.id == id_]
-        if not found:
-            raise SelectionError(f"no launched cell is called '{name}'")
-        seen = read_state(found[0])
-        message = f": {seen.exit.message}" if seen.exit and seen.exit.message else ""
-        parts = [
-            f"{found[0].path.name}\n{seen.state}{message or (seen.fault and ': ' + seen.fault)}"
-        ]
-        for stream in ("stdout", "stderr"):
-            try:
-                text = logs(found[0], stream, lines=_LOG_LINES)
-            except OrchError as error:
-                text = str(error)
-            parts.append(f"---- last lines of {stream} ----\n{text}")
-        return "\n\n".join(parts)
-
-    def _changed(self) -> int:
-        try:
-            return Path(self.experiment.spec.source).stat().st_mtime_ns
-        except OSError:
-            return 0
+def _has_screen() -> bool:
+    """Return True if somebody at a terminal of this machine could see a browser."""
+    screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    return screen and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ
 
 
 def _token(token: str, alone: bool) -> str:
@@ -171,13 +121,12 @@ def _stay(
     from orchestrator.tracking.store import store_of
 
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
-    if no_mlflow or _is_missing(store):
-        if not no_mlflow:
-            say("MLflow has nothing yet: `orch run` or `orch collect` fills it")
+    if reason := _without_mlflow(store, site.token, no_mlflow):
+        say(reason)
         _wait(served)
     with serving(store) as server:
         click.echo(
-            f"MLflow  {server.address}  (starting)"
+            f"MLflow  {server.address}  (starting; every user of this machine can change its runs)"
             if server.is_ours
             else f"MLflow  {server.address}"
         )
@@ -191,7 +140,6 @@ def _tell_mlflow(
     experiment: Experiment, site: "DashboardSite", server: "Server", store: "Store"
 ) -> None:
     """Once it answers: its address on the page, and the ready views on the terminal."""
-    from orchestrator.runs.collect import collect
     from orchestrator.tracking.server import experiment_id
     from orchestrator.tracking.views import runs_page, views
 
@@ -213,6 +161,21 @@ def _tell_mlflow(
     ]
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]))
     sys.stdout.flush()
+
+
+def _without_mlflow(store: "Store", token: str, no_mlflow: bool) -> str:
+    """Return why no MLflow is shown; empty if one is."""
+    if no_mlflow:
+        return "no MLflow, as asked"
+    if token and not store.is_server:
+        return (
+            "no MLflow beside a token: it asks nobody who they are, so that other users of this "
+            "machine could read and change its runs. For yourself alone, leave the token out; for "
+            "others, run one behind a password and name it in MLFLOW_TRACKING_URI"
+        )
+    if _is_missing(store):
+        return "MLflow has nothing yet: `orch run` or `orch collect` fills it"
+    return ""
 
 
 def _is_missing(store: "Store") -> bool:

@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
+from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.errors import OrchError, SelectionError
+from orchestrator.data import prepared
+from orchestrator.data.recipe import FORMATS
+from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.settings import Data
 
 
@@ -54,15 +57,14 @@ def prepare(
     Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
     columns and answers; what was prepared before and is whole is left alone.
     """
-    from orchestrator.data import prepared
 
     chosen = formats(libraries)
     where = (directory or prepared.data_dir()).absolute()
-    made, faults = [], []
+    prepared_rows, faults = [], []
     for data in _unique(data for name in names for data in declared(name, data_group)):
         say(f"{data.name}: {data.path} ...")
         try:
-            made.append((data, prepared.prepare(data, chosen, where)))
+            prepared_rows.append((data, prepared.prepare(data, chosen, where)))
         except OrchError as error:
             faults.append(str(error))
     rows = [
@@ -74,7 +76,7 @@ def prepare(
             "prepared" if m.fresh else "was there",
             m.folder,
         )
-        for data, m in made
+        for data, m in prepared_rows
     ]
     if as_json:
         names_of = ("name", "num_prompts", "num_validation", "formats", "state", "folder")
@@ -88,10 +90,8 @@ def prepare(
 
 def formats(libraries: Iterable[str]) -> tuple[str, ...]:
     """The formats of libraries given as `name`, `name@version` or `all`."""
-    from orchestrator import plugins
-    from orchestrator.data.recipe import FORMATS
 
-    found: list[str] = []
+    names: list[str] = []
     for library in libraries:
         name, _, version = library.partition("@")
         if library == "all":
@@ -104,8 +104,8 @@ def formats(libraries: Iterable[str]) -> tuple[str, ...]:
             )
         if backend.prompts_format is None:
             raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
-        found.append(backend.prompts_format)
-    return tuple(dict.fromkeys(found))
+        names.append(backend.prompts_format)
+    return tuple(dict.fromkeys(names))
 
 
 def declared(name: str, group: Path) -> list[Data]:
@@ -116,16 +116,14 @@ def declared(name: str, group: Path) -> list[Data]:
         from orchestrator.spec.load import load
 
         cells = expand(load(path))
-        found = [(cell.declared or cell.settings).data for cell in cells]
-        return [data for data in found if not data.path.startswith("micro:")]
+        wanted = [(cell.declared or cell.settings).data for cell in cells]
+        return [data for data in wanted if not data.path.startswith("micro:")]
     return [_entry(name, group)]
 
 
 def _entry(name: str, group: Path) -> Data:
     import yaml
     from pydantic import ValidationError
-
-    from orchestrator.errors import Fault, SpecError, did_you_mean
 
     file = group / f"{name}.yaml"
     if not file.is_file():
@@ -141,16 +139,16 @@ def _entry(name: str, group: Path) -> Data:
     except yaml.YAMLError as error:
         raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
     except (ValidationError, TypeError) as error:
-        told = error.errors() if isinstance(error, ValidationError) else []
+        details = error.errors() if isinstance(error, ValidationError) else []
         raise SpecError(
             str(file),
             [
                 Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
-                for e in told
+                for e in details
             ]
             or [Fault("is not a mapping of the fields of `data`")],
         ) from error
 
 
-def _unique(found: Iterable[Data]) -> list[Data]:
-    return list(dict.fromkeys(found))
+def _unique(every: Iterable[Data]) -> list[Data]:
+    return list(dict.fromkeys(every))

@@ -1,12 +1,19 @@
-"""orch drift: what a new release of a library changes for the cells of a spec."""
+"""orch drift: what a new release of a library changes for the cells of a spec, or for a script."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.errors import SelectionError
+from orchestrator.probes.capability import releases
+from orchestrator.probes.drift import code_changes, drift
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.select import matches, parse
 
 if TYPE_CHECKING:
     from orchestrator.probes.capability import Release
@@ -17,7 +24,7 @@ MOST, MOST_NAMES = 12, 4
 """Changes, and new names, shown of one group."""
 
 
-@click.command(short_help="What a new release of a library changes for a spec.")
+@click.command(short_help="What a new release of a library changes for a spec or a script.")
 @click.option("--from", "before", required=True, metavar="LIBRARY@VERSION", help="As it is now.")
 @click.option("--to", "after", required=True, metavar="LIBRARY@VERSION", help="As it would be.")
 @common.spec
@@ -34,35 +41,102 @@ def command(
 ) -> int:
     """List the cells of SPEC whose launch or whose mathematics a release changes.
 
-    Launches are compared key by key; the mathematics by what was measured in both releases' own
-    code (orch matrix). Exits 2 when something changes, 0 when nothing does.
-    """
-    from orchestrator import plugins
-    from orchestrator.probes.drift import code_changes, drift
+    SPEC may be a launch script, too, a recipe or a Python file that starts the library: then it is
+    read as the audit reads it, by the rules of both releases, and the change of its objective is
+    told with the default that changed.
 
-    old, new = _release(before), _release(after)
+    For cells, launches are compared key by key; the mathematics by what was measured in both
+    releases' own code (orch matrix). Exits 3 when something changes, 0 when nothing does.
+    """
+
+    is_script = _is_script(spec)
+    old, new = (_named(each) if is_script else _release(each) for each in (before, after))
     if old[0] != new[0]:
         raise click.UsageError(
             f"--from {before} and --to {after} are two libraries: compare releases of one "
             "(orch compare compares libraries)"
         )
+    if is_script:
+        return _drift_of_script(spec, old, new, as_json=as_json)
     cells = _cells(old[0], spec, overrides, where)
-    found = drift(cells, old, new, plugins.load(old[0]).translate)
+    drifts = drift(cells, old, new, plugins.load(old[0]).translate)
     code = code_changes(old, new)
     if as_json:
-        print_json(_plain(found, old, new, len(cells), code))
+        print_json(_plain(drifts, old, new, len(cells), code))
     else:
-        _print(found, old, new, len(cells), code)
-    return 2 if found else 0
+        _print(drifts, old, new, len(cells), code)
+    return WOULD_CHANGE if drifts else 0
+
+
+def _named(text: str) -> "Release":
+    """Return library and release of a text."""
+    library, at, version = text.partition("@")
+    if not at or not version:
+        raise click.UsageError(f"'{text}' names no release: write LIBRARY@VERSION")
+    return library, version
 
 
 def _release(text: str) -> "Release":
-    from orchestrator.probes.capability import releases
-
-    if "@" not in text:
-        raise click.UsageError(f"'{text}' names no release: write LIBRARY@VERSION")
+    """Return a release that orch drives."""
+    _named(text)
     (release,) = releases([text])
     return release
+
+
+def _is_script(path: str) -> bool:
+    """Return True if a file is no spec: by its suffix, or as YAML without a spec's keys."""
+    from pathlib import Path
+
+    from orchestrator.audit.documents import yaml_document, yaml_node
+    from orchestrator.library.launches import UnreadableScript
+
+    file = Path(path)
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return file.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".py", ".toml")
+    try:
+        node = yaml_node(file.read_text(encoding="utf-8", errors="replace"))
+        keys = {key.partition(".")[0] for key in yaml_document(node, path).values}
+    except UnreadableScript:
+        return False
+    return not keys & {"studies", "study", "question", "recipe", "defaults"}
+
+
+def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from orchestrator.analysis.script_drift import script_changes
+    from orchestrator.audit import releases as around
+
+    library, script = old[0], Path(path)
+    if library not in plugins.readers():
+        known = ", ".join(plugins.readers())
+        raise SelectionError(f"orch reads no scripts of '{library}' (it reads: {known})")
+    if not script.is_file():
+        raise SelectionError(f"there is no file {path}")
+    text = script.read_text(encoding="utf-8", errors="replace")
+    files, versions = around.NeighbourFiles(script), around.versions(script)
+    changed, total = script_changes(text, path, files, versions, (old, new))
+    if not total:
+        raise SelectionError(f"{path} starts nothing of {library}")
+    if as_json:
+        plain = [asdict(each) for each in changed]
+        print_json(
+            {"from": "@".join(old), "to": "@".join(new), "launches": total, "changed": plain}
+        )
+        return WOULD_CHANGE if changed else 0
+    for each in changed:
+        where = f"{path}:{each.line}{f' ({each.case})' if each.case else ''}"
+        what = "the objective of this launch" if each.objective else "what surrounds the KL"
+        click.echo(f"{where}: {what} changed")
+        click.echo(f"  from {each.before}\n  to   {each.after}")
+        for why in each.because:
+            click.echo(f"  because {why}")
+        for refused in each.refused:
+            click.echo(f"  {new[1]}: {refused}")
+    if not changed:
+        click.echo(f"nothing changes for {total} launches from {'@'.join(old)} to {'@'.join(new)}")
+    return WOULD_CHANGE if changed else 0
 
 
 def _cells(
@@ -70,10 +144,6 @@ def _cells(
 ) -> list["Cell"]:
     """Return the spec's cells of that library, as declared, or all where it has none."""
     from pathlib import Path
-
-    from orchestrator.spec import load
-    from orchestrator.spec.expand import expand
-    from orchestrator.spec.select import matches, parse
 
     declared = expand(load(Path(spec), overrides))
     cells = [cell for cell in declared if cell.settings.backend.name == library]
@@ -88,10 +158,10 @@ def _cells(
 
 
 def _print(
-    found: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
+    drifts: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
 ) -> None:
     name, other = "@".join(old), "@".join(new)
-    for group in found:
+    for group in drifts:
         labels = dict.fromkeys(cell.settings.kl.label for cell in group.cells)
         click.echo(f"{len(group.cells)} of {total} cells ({', '.join(labels)}):")
         renamed = [change.what for change in group.changes if change.kind == "renamed"]
@@ -105,8 +175,8 @@ def _print(
             click.echo(f"    {name}: {change.before}\n    {other}: {change.after}")
         if len(rest) > MOST:
             click.echo(f"  and {len(rest) - MOST} more (--json lists them)")
-    changed = sum(len(group.cells) for group in found)
-    meant = _changing(found, "objective")
+    changed = sum(len(group.cells) for group in drifts)
+    meant = _changing(drifts, "objective")
     of_it = f"; what was measured of the mathematics changes for {meant or 'none'} of them"
     click.echo(
         f"{changed} of {total} cells change from {name} to {other}{of_it}"
@@ -121,15 +191,15 @@ def _print(
         )
 
 
-def _changing(found: list["Drift"], kind: str) -> int:
+def _changing(drifts: list["Drift"], kind: str) -> int:
     """Return the number of cells with a change of that kind."""
     return sum(
-        len(group.cells) for group in found if any(each.kind == kind for each in group.changes)
+        len(group.cells) for group in drifts if any(each.kind == kind for each in group.changes)
     )
 
 
 def _plain(
-    found: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
+    drifts: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -137,14 +207,14 @@ def _plain(
         "from": "@".join(old),
         "to": "@".join(new),
         "cells": total,
-        "changed": sum(len(group.cells) for group in found),
-        "objective_changed": _changing(found, "objective"),
+        "changed": sum(len(group.cells) for group in drifts),
+        "objective_changed": _changing(drifts, "objective"),
         "rewritten": code,
         "groups": [
             {
                 "cells": [{"id": cell.id, "slug": cell.slug} for cell in group.cells],
                 "changes": [asdict(change) for change in group.changes],
             }
-            for group in found
+            for group in drifts
         ],
     }

@@ -7,6 +7,11 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.environments import Environment, find_installed, installed, lock_of, locks, root
+from orchestrator.environments.make import check as look_at
+from orchestrator.environments.make import create as make
+from orchestrator.environments.make import resolve
+from orchestrator.errors import EnvironmentFault, OrchError
 
 if TYPE_CHECKING:
     from orchestrator.environments import Flavour, Lock
@@ -26,6 +31,12 @@ gpu = click.option(
     default=True,
     help="What trains: CUDA builds of everything (the default).",
 )
+cpu = click.option(
+    "--cpu",
+    "flavour",
+    flag_value="cpu",
+    help="What trains on a machine without a GPU, with CPU builds of torch.",
+)
 contract = click.option(
     "--contract",
     "flavour",
@@ -36,7 +47,7 @@ contract = click.option(
 
 @click.group(short_help="Environments of the trainers' libraries.")
 def command() -> None:
-    """Make, list and check the environments in which verl, OpenRLHF, SkyRL and Prime-RL train.
+    """Make, list and check the environments in which the libraries train.
 
     Each release has its own, from a lock in its backend's folder; none of them enters orch's.
     """
@@ -45,6 +56,7 @@ def command() -> None:
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
 @gpu
+@cpu
 @contract
 @folder
 @click.option(
@@ -67,16 +79,14 @@ def create(
     again: bool,
 ) -> None:
     """Make the environment of one release, and check it."""
-    from orchestrator.environments import root
-    from orchestrator.environments.make import check as look_at
-    from orchestrator.environments.make import create as make
-    from orchestrator.errors import EnvironmentFault
 
     lock = _lock(release, flavour)
-    made = make(lock, within or root(), python=python, again=again, checkout=checkout, say=say)
-    if faults := look_at(made, lock):
-        raise EnvironmentFault(_listed(f"{made.path} was made, but", faults))
-    click.echo(made.path)
+    environment = make(
+        lock, within or root(), python=python, again=again, checkout=checkout, say=say
+    )
+    if faults := look_at(environment, lock):
+        raise EnvironmentFault(_listed(f"{environment.path} was made, but", faults))
+    click.echo(environment.path)
 
 
 @command.command("list")
@@ -84,16 +94,15 @@ def create(
 @common.as_json
 def list_(within: Path | None, as_json: bool) -> None:
     """List every release that orch drives, and its environment if there is one."""
-    from orchestrator.environments import find_installed, folder_name, locks, root
 
     rows = []
     for lock in locks():
-        there = find_installed(lock.library, lock.version, lock.flavour, within)
-        place = (within or root()) / folder_name(lock.library, lock.version, lock.flavour)
+        environment = find_installed(lock.library, lock.version, lock.flavour, within)
+        place = (within or root()) / lock.folder
         state = (
             "not made"
-            if there is None
-            else ("ready" if there.lock == lock.digest else "made from another lock")
+            if environment is None
+            else ("ready" if environment.lock == lock.digest else "made from another lock")
         )
         rows.append(
             {
@@ -120,9 +129,6 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 
     Exits 1 if something differs, or nothing is there to check.
     """
-    from orchestrator.environments import Environment, installed, lock_of
-    from orchestrator.environments.make import check as look_at
-    from orchestrator.errors import EnvironmentFault, OrchError
 
     library, _, version = (release or "").partition("@")
     chosen = [
@@ -153,17 +159,15 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
 @gpu
+@cpu
 @contract
 def lock(release: str, flavour: "Flavour") -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
-    from orchestrator.environments.make import resolve
 
     click.echo(resolve(_lock(release, flavour)), nl=False)
 
 
 def _lock(release: str, flavour: "Flavour") -> "Lock":
-    from orchestrator.environments import lock_of
-
     library, _, version = release.partition("@")
     return lock_of(library, version or None, flavour)
 

@@ -8,10 +8,13 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
+from orchestrator.files import read_tail
+from orchestrator.runs.evaluation_jobs import last_evaluations
+from orchestrator.runs.experiment import open_experiment
+from orchestrator.runs.logs import CellError, errors
 
 if TYPE_CHECKING:
     from orchestrator.runs.experiment import Experiment
-    from orchestrator.runs.logs import CellError
     from orchestrator.runs.plan import Plan
 
 
@@ -27,14 +30,17 @@ def command(
     """Show each failed cell's class of failure, message and last lines; on a cluster also of
     evaluation jobs that failed. Exits 1 if any failed.
     """
-    from orchestrator.runs.experiment import open_experiment
-    from orchestrator.runs.logs import errors
     from orchestrator.runs.plan import plan
 
-    whole = open_experiment(spec, overrides)
-    made = plan(whole.cells, whole.folder).only({c.id for c in whole.chosen(where).cells})
-    cells, evaluations = errors(made.rows, lines=lines), list(_unscored(whole, made, lines))
-    found = [*cells, *evaluations]
+    experiment = open_experiment(spec, overrides)
+    chosen = plan(experiment.cells, experiment.folder).only(
+        {c.id for c in experiment.chosen(where).cells}
+    )
+    cells, evaluations = (
+        errors(chosen.rows, lines=lines),
+        list(_unscored(experiment, chosen, lines)),
+    )
+    failures = [*cells, *evaluations]
     if as_json:
         print_json(
             [
@@ -44,28 +50,25 @@ def command(
                     "message": e.message,
                     "last_lines": e.last_lines,
                 }
-                for e in found
+                for e in failures
             ]
         )
-        return int(bool(found))
-    for error in found:
+        return int(bool(failures))
+    for error in failures:
         click.secho(f"{error.directory.path.name}: {error.failure}", bold=True)
         click.echo(f"  {error.message}".rstrip())
         click.echo("".join(f"  | {line}\n" for line in error.last_lines.splitlines()), nl=False)
     more = f", {len(evaluations)} failed evaluations" if evaluations else ""
-    click.echo(f"{len(cells)} failed cells of {len(made.rows)}{more}")
-    return int(bool(found))
+    click.echo(f"{len(cells)} failed cells of {len(chosen.rows)}{more}")
+    return int(bool(failures))
 
 
-def _unscored(whole: "Experiment", made: "Plan", lines: int) -> "Iterator[CellError]":
+def _unscored(experiment: "Experiment", plan: "Plan", lines: int) -> "Iterator[CellError]":
     """Return failed evaluation jobs, each as an error of its own beside the cell's."""
-    from orchestrator.files import read_tail
-    from orchestrator.runs.evaluation_jobs import last_evaluations
-    from orchestrator.runs.logs import CellError
 
-    states = {row.directory.path.name: row.state for row in made.rows}
-    places = {row.directory.path.name: row.directory for row in made.rows}
-    for name, each in last_evaluations(whole.folder, states).items():
+    states = {row.directory.path.name: row.state for row in plan.rows}
+    places = {row.directory.path.name: row.directory for row in plan.rows}
+    for name, each in last_evaluations(experiment.folder, states).items():
         if each.exit is None:
             continue
         tail = ""

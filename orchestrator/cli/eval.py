@@ -4,8 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli import common, stages
-from orchestrator.cli.common import say
+from orchestrator.cli import common
+from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.pipeline import stages
+from orchestrator.records import ENDED, DivergenceRequest, DivergenceTask
+from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.records import Score
@@ -48,8 +51,6 @@ def command(
     A score is kept with every response, keyed by checkpoint, task version, sampling and harness;
     asking again costs nothing, and a run that was stopped goes on at the slice it was at.
     """
-    from orchestrator.cli.common import print_json
-    from orchestrator.runs.experiment import open_experiment
 
     experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)
     try:
@@ -57,7 +58,7 @@ def command(
     except KeyboardInterrupt:
         say("stopped; what is scored stays scored. Go on with the same command.")
         code = STOPPED
-    scores, baselines = stages.known_scores(experiment), stages.known_baselines(experiment)
+    scores, baselines = stages.read_scores(experiment), stages.read_baselines(experiment)
     if as_json:
         print_json(
             [
@@ -86,8 +87,6 @@ def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) ->
     """Return the experiment with what the options add to its evaluation."""
     from dataclasses import replace
 
-    from orchestrator.records import DivergenceRequest, DivergenceTask
-
     evaluation = experiment.spec.evaluation
     changes: dict[str, Any] = {}
     if all_checkpoints:
@@ -106,8 +105,8 @@ def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) ->
 
 
 def _once(experiment: "Experiment") -> int:
-    records = stages.gather(experiment)
-    return max(stages.tell_faults(records), stages.score(experiment, records))
+    records = stages.collect_records(experiment)
+    return max(stages.print_faults(records), stages.evaluate_missing(experiment, records))
 
 
 def _watch(experiment: "Experiment", every: float) -> int:
@@ -115,20 +114,18 @@ def _watch(experiment: "Experiment", every: float) -> int:
     import time
     from collections import Counter
 
-    from orchestrator.records import ENDED
-
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def once(sentence: str) -> None:
-        if sentence not in told:
-            told.add(sentence)
+        if sentence not in printed:
+            printed.add(sentence)
             say(sentence)
 
     while True:
-        records = stages.gather(experiment)
+        records = stages.collect_records(experiment)
         for fault in (fault for record in records for fault in record.faults):
             once(fault)
-        code = stages.score(experiment, records, say=once)
+        code = stages.evaluate_missing(experiment, records, say=once)
         open_ = [record for record in records if record.state not in ENDED]
         if not open_:
             return code
@@ -142,8 +139,6 @@ def _watch(experiment: "Experiment", every: float) -> int:
 
 
 def _print(scores: "list[tuple[str, Score]]") -> None:
-    from orchestrator.cli.common import number, print_table
-
     rows = [
         (
             name,

@@ -1,6 +1,7 @@
 """orch explain: the objective a KL configuration really optimises."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -9,6 +10,8 @@ from click.shell_completion import CompletionItem
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.estimators import NONE, TABLE, choices
+from orchestrator.kl.catalogue import Naming
+from orchestrator.kl.verdicts import percent
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
 
 SYMBOLS = (
@@ -27,6 +30,23 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
+ASKED = (
+    "deepseek-v3.2",
+    "kl-twice",
+    "tis+kl",
+    "opd-top-k",
+    "clamps",
+    "same-settings",
+    "collapse",
+    "moving-reference",
+    "logged-kl",
+    "which-beta",
+    "gspo+k3",
+    "group-std",
+)
+"""The names of kl/questions.py, which loads NumPy; a test holds the two equal."""
+
+
 class EstimatorParameter(click.ParamType[str]):
     """An estimator of the table, which is read when the command is called."""
 
@@ -37,22 +57,24 @@ class EstimatorParameter(click.ParamType[str]):
         return click.Choice(choices()).get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; of a library's name for it, ours.
+        """Return the name of an estimator or of a question; of a library's name for it, ours.
 
         Raise click.BadParameter with the names there are.
         """
+        if value in ASKED:
+            return str(value)
         if value not in choices():
             from orchestrator import plugins
 
-            for library in plugins.names():
-                value = plugins.load(library).estimator_names.get(value, value)
-        return str(click.Choice(choices()).convert(value, param, ctx))
+            for library in plugins.readers():
+                value = plugins.load_reader(library).estimator_names.get(value, value)
+        return str(click.Choice((*choices(), *ASKED)).convert(value, param, ctx))
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the names that begin so."""
-        return click.Choice(choices()).shell_complete(ctx, param, incomplete)
+        return click.Choice((*choices(), *ASKED)).shell_complete(ctx, param, incomplete)
 
 
 @click.command(short_help="The objective a KL configuration really optimises.")
@@ -83,23 +105,47 @@ class EstimatorParameter(click.ParamType[str]):
     help="Whose log-probabilities the KL in the reward is computed from: the "
     "rollout policy's, as libraries do, or the policy's (paper eq. 7).",
 )
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's: a .png, "
+    ".pdf or .svg file.",
+)
 @common.as_json
 def command(
-    estimator: str | None, placement: str | None, everything: bool, as_json: bool, **how: Any
+    estimator: str | None,
+    placement: str | None,
+    everything: bool,
+    picture: Path | None,
+    as_json: bool,
+    **how: Any,
 ) -> None:
     """Say whose gradient a KL term is: of which objective, how biased, and what to use instead.
 
+    Or answer one of the questions asked most, with numbers derived now: deepseek-v3.2, kl-twice,
+    tis+kl, opd-top-k, clamps, same-settings, collapse, moving-reference, logged-kl, which-beta,
+    gspo+k3, group-std.
+
     \b
       orch explain k3 loss
+      orch explain tis+kl
+      orch explain deepseek-v3.2 --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
     """
     if everything:
         _print_all(as_json, **how)
         return
+    if estimator in ASKED and placement is not None:
+        raise click.UsageError(f"'{estimator}' is a question, and takes no placement")
+    if estimator in ASKED:
+        _answer(str(estimator), picture, as_json)
+        return
     if estimator is None or (placement is None and estimator != NONE):
         raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
     verdict = _verdict(estimator, placement, **how)
+    if picture is not None and estimator != NONE:
+        _draw(estimator, picture)
     if as_json:
         print_json(verdict)
     else:
@@ -136,10 +182,40 @@ def _verdict(
     return asked | asdict(result) | {"bias": result.bias._asdict()}
 
 
+def _answer(name: str, picture: Path | None, as_json: bool) -> None:
+    from orchestrator.kl.questions import QUESTIONS, SETTINGS, tables
+
+    question = QUESTIONS[name]
+    if picture is not None and not question.estimator:
+        raise click.UsageError(f"'{name}' is not about the curve of one estimator: no picture")
+    found = list(tables(question))
+    if picture is not None:
+        _draw(question.estimator, picture)
+    words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
+    if as_json:
+        rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in found]
+        print_json({"name": name, **words, "tables": rows, "settings": SETTINGS})
+        return
+    for label, text in words.items():
+        click.echo(_hanging(label, text))
+    for columns, each in found:
+        click.echo()
+        print_table(columns, each)
+    click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
+
+
+def _draw(estimator: str, path: Path) -> None:
+    from orchestrator.kl.figures import draw_term
+
+    draw_term(estimator, path)
+    common.say(f"drawn: {path}")
+
+
 def _print_one(verdict: dict[str, Any]) -> None:
     paper = verdict["paper"]
     where = f" ({paper['where']})" if paper["where"] else ""
-    click.echo(verdict["summary"] + "\n")
+    click.echo(verdict["summary"])
+    click.echo(f"In plain words: {verdict['plain']}\n")
     rows = [("objective", str(verdict["objective"]))]
     if verdict["placement"]:
         rows = [
@@ -190,8 +266,6 @@ def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> No
     if as_json:
         print_json(verdicts)
         return
-    from orchestrator.kl.catalogue import Naming
-    from orchestrator.kl.verdicts import percent
 
     rows = [
         (

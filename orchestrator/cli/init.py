@@ -1,14 +1,23 @@
 """orch init: a starter experiment, and on a cluster a site file from what the cluster answers."""
 
+import json
 from pathlib import Path
 
 import click
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.files import write_text
+from orchestrator.launch.slurm.cluster import has_controller, read_cluster
+from orchestrator.site.write import gpus_per_node, site_file
+from orchestrator.spec import schema
+from orchestrator.spec.shipped import shipped_folder, shipped_names
 
 USUAL_GPUS = 4
 """Of a node, where nobody can be asked."""
+
+SCHEMA = "spec.schema.json"
+MODELINE = f"# yaml-language-server: $schema={SCHEMA}\n"
+"""Editors with yaml-language-server complete, explain and check a file that begins with it."""
 
 STARTER = """\
 # A starter experiment. It runs on this machine as it is, at micro scale:
@@ -16,7 +25,7 @@ STARTER = """\
 #   orch plan {name}.yaml
 #   orch run {name}.yaml
 #
-# Every field is described by `orch schema`.
+# Every field is described by `orch schema`; an editor with yaml-language-server shows it.
 
 name: {name}
 question: Does k1-in-reward reach a higher accuracy than k3-in-loss at the same beta?
@@ -50,41 +59,63 @@ claims:
 """
 
 
-@click.command(short_help="Write a starter experiment.")
-@click.argument("path", default="experiment.yaml", type=click.Path(path_type=Path))
+@click.command(short_help="Write a starter experiment, or a shipped one to change.")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
-def command(path: Path, site_only: bool) -> None:
+@click.option("--from", "shipped", metavar="NAME", help="A shipped spec instead (`orch list`).")
+def command(path: Path | None, site_only: bool, shipped: str | None) -> None:
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
+
+    With --from, PATH (default NAME.yaml) is a copy of a shipped spec, whose config groups orch
+    finds by name; a folder of the same name beside it goes first.
 
     On a SLURM cluster its partitions, GPUs, limits and accounts are asked for, and written as
     site/<cluster>.yaml beside the spec, which then names it.
     """
+    if path is None:
+        path = Path(f"{shipped or 'experiment'}.yaml")
     if path.suffix != ".yaml":
         path = path.with_name(path.name + ".yaml")
     if path.exists() and not site_only:
         raise OrchError(f"{path} exists; choose another name: orch init NAME.yaml")
-    found = write_site(path.parent / "site")
+    if shipped is not None:
+        _copy(shipped, path)
+        return
+    cluster = write_site(path.parent / "site")
     if site_only:
-        if found is None:
+        if cluster is None:
             raise OrchError("there is no SLURM cluster here, so there is no site file to write")
         return
-    site, gpus = found or (None, 0)
+    site, gpus = cluster or (None, 0)
     text = STARTER.format(name=path.stem, gpus=gpus or USUAL_GPUS)
     if site is not None:
         text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
-    write_text(path, text)
+    _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a spec, and the schema that its first line names beside it."""
+    write_text(path, MODELINE + text)
+    write_text(path.parent / SCHEMA, json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")
     click.echo(f"wrote {path}. Next: orch plan {path}")
+
+
+def _copy(name: str, path: Path) -> None:
+    """Write a shipped spec to `path`. Raise OrchError if there is none of this name."""
+    names = shipped_names()
+    if name not in names:
+        hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
+        raise OrchError(f"no shipped spec is called '{name}'{hint}")
+    source = shipped_folder() / f"{name}.yaml"
+    _write(path, source.read_text(encoding="utf-8"))
 
 
 def write_site(folder: Path) -> tuple[str, int] | None:
     """Write a site file of this machine's cluster. Return its name and the GPUs of a node, or None
     where there is no cluster. An existing file stays as it is."""
-    from orchestrator.launch.slurm.cluster import has_controller
 
     if not has_controller():
         return None
-    from orchestrator.launch.slurm.cluster import read_cluster
-    from orchestrator.site.write import gpus_per_node, site_file
 
     cluster = read_cluster()
     if cluster is None:

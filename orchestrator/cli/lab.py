@@ -28,9 +28,16 @@ PAIR = (float, float)
 @click.option("--sweep", "sweeping", is_flag=True, help="How often Fig. 1's orderings hold.")
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
+@click.option("--page", is_flag=True, help="Write docs/beyond_the_paper.md, as Markdown.")
 @common.as_json
 def command(
-    sweeping: bool, draws: int, verdicts: bool, as_json: bool, out: tuple[Path, ...], **how: Any
+    sweeping: bool,
+    draws: int,
+    verdicts: bool,
+    page: bool,
+    as_json: bool,
+    out: tuple[Path, ...],
+    **how: Any,
 ) -> None:
     """Bias and variance of every KL configuration's gradient, exact and by Monte-Carlo.
 
@@ -41,6 +48,10 @@ def command(
         from orchestrator.kl.derivation import as_text, derive
 
         click.echo(as_text(derive()))
+    elif page:
+        from orchestrator.kl import beyond
+
+        click.echo(beyond.page(), nl=False)
     elif sweeping:
         _sweep(draws, how["tokens"], how["seed"], as_json)
     else:

@@ -7,6 +7,8 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.probes.capability import matrix, releases, short
+from orchestrator.probes.evidence import write
 
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
@@ -28,10 +30,10 @@ LEGEND = (
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "md", "json"]),
+    type=click.Choice(["table", "md", "drift", "json"]),
     default="table",
     show_default=True,
-    help="md: the page docs/kl_in_libraries.md.",
+    help="md: the page docs/kl_in_libraries.md; drift: the page docs/drift.md.",
 )
 @common.as_json
 @click.option("--off-policy", is_flag=True, help="On samples of an older policy.")
@@ -67,7 +69,6 @@ def command(
     Objectives are measured: the library's own functions are run on every sequence of an exact model
     and their expected gradient is named. What a backend makes of a term comes from its translation.
     """
-    from orchestrator.probes.capability import releases
 
     chosen = releases(wanted)
     if measure:
@@ -78,25 +79,28 @@ def command(
 
         click.echo(page(chosen), nl=False)
         return
-    from orchestrator.probes.capability import matrix
+
+    if form == "drift":
+        from orchestrator.analysis import drift_page
+
+        click.echo(drift_page.page(chosen), nl=False)
+        return
 
     rows = matrix(chosen)
     if as_json or form == "json":
         from orchestrator.probes.capability import document
         from orchestrator.probes.findings import unmeasured_differences
 
-        told = {
+        measured = {
             f"{library}@{version}": unmeasured_differences(library, version)
             for library, version in chosen
         }
-        print_json({**document(chosen, rows), "not_measured": told})
+        print_json({**document(chosen, rows), "not_measured": measured})
         return
     _table(rows, chosen, off_policy)
 
 
 def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
-    from orchestrator.probes.capability import short
-
     columns = [f"{library}@{version}" for library, version in chosen]
     labels = list(dict.fromkeys(row.label for row in rows))
     by = {(row.label, row.release): row for row in rows}
@@ -108,7 +112,6 @@ def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
 
 
 def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path | None) -> None:
-    from orchestrator.probes.evidence import write
     from orchestrator.probes.measure import measure
     from orchestrator.probes.protocol import sources
 
@@ -117,5 +120,5 @@ def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path
     for library, version in chosen:
         say(f"{library} {version}: asking its own functions")
         where = sources(library, version, python=python, source=source, within=within)
-        with where as found:
-            click.echo(write(measure(library, version, found.where, found.commit)))
+        with where as folder:
+            click.echo(write(measure(library, version, folder.where, folder.commit)))

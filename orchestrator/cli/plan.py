@@ -1,15 +1,27 @@
 """orch plan: what would run, why, what it costs, and what each KL term really optimises."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
-from orchestrator.runs.experiment import Experiment
+from orchestrator.cli.common import MICRO_BANNER, print_json, say
+from orchestrator.cli.manners import WOULD_CHANGE
+from orchestrator.errors import OrchError
+from orchestrator.launch.slurm.script import planned_jobs
+from orchestrator.launch.translations import translations
+from orchestrator.pipeline.messages import counted
+from orchestrator.runs.cost import bill, cost, measure
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
+from orchestrator.spec.expand import how
+from orchestrator.spec.rehearse import replaced_tasks, verdict_on
+from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
+    from orchestrator.records import Cell
     from orchestrator.runs.cost import Cost
     from orchestrator.runs.plan import Plan, PlanRow
 
@@ -22,9 +34,8 @@ if TYPE_CHECKING:
 def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
     """Show what `orch run` would do, without doing it: needs no GPU, cluster or trainer.
 
-    Exits 0 when nothing would run, 2 when something would, 1 on a mistake.
+    Exits 0 when nothing would run, 3 when something would, 1 on a mistake.
     """
-    from orchestrator.runs.experiment import open_experiment
     from orchestrator.runs.plan import plan
 
     whole = open_experiment(spec, overrides)
@@ -32,66 +43,137 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
     experiment = whole.chosen(where)
     if where:
         made = made.only({cell.id for cell in experiment.cells})
-    _check_translations(made)
+    _check_translations(made, experiment)
     if as_json:
         print_json(_plain(experiment, made))
     else:
         if experiment.scale == "micro":
             say(MICRO_BANNER)
         print_plan(experiment, made)
-    return 2 if made.pending else 0
+    return WOULD_CHANGE if made.pending else 0
 
 
-def print_plan(experiment: Experiment, made: "Plan") -> None:
+def print_plan(experiment: Experiment, plan: "Plan") -> None:
     """Print studies, configurations with their verdicts, reasons, and the cost."""
-    from orchestrator.runs.cost import bill, measure
-    from orchestrator.spec.expand import how
 
     spec = experiment.spec
-    click.echo(f"{spec.name}: {spec.question}\n" if spec.question else f"{spec.name}\n")
+    click.echo(_filled(f"{spec.name}: {spec.question}" if spec.question else spec.name) + "\n")
     formulas = how(spec)
-    print_table(
-        ("study", "of the paper", "cells"),
-        [(s.name, s.figure, formulas.get(s.name, "")) for s in spec.studies],
-    )
+    for study in spec.studies:
+        figure = f" ({study.figure})" if study.figure else ""
+        click.echo(_filled(f"{study.name}{figure}: {formulas.get(study.name, '')}"))
     if len(experiment.cells) < len(experiment.declared):
         click.echo(f"\n{len(experiment.declared)} declared cells are {len(experiment.cells)} here.")
     click.echo()
-    print_table(
-        ("study", "where", "KL", "cells", "what would happen", "what the KL term optimises"),
-        _configurations(made.rows),
-    )
-    _print_details(made.rows)
-    for fault in made.faults:
+    _print_configurations(_configurations(plan.rows))
+    _print_details(plan.rows)
+    _print_evaluation(experiment)
+    for fault in common.counted_faults(plan):
         say(fault)
-    counts = ", ".join(f"{count} {reason}" for reason, count in made.counts().items())
+    for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
+        say(str(shortage))
+    counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
-    left = [row.cell for row in made.pending if row.cell is not None]
-    click.echo(f"still to spend: {bill(left, measure(made.rows))}" if left else "nothing to do")
+    left = [row.cell for row in plan.pending if row.cell is not None]
+    if experiment.where == "slurm":
+        _print_jobs(experiment, left)
+    click.echo(f"still to spend: {bill(left, measure(plan.rows))}" if left else "nothing to do")
     if experiment.scale == "micro" and experiment.declared:
         click.echo(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
 
 
-def _configurations(rows: Iterable["PlanRow"]) -> list[tuple[object, ...]]:
-    """Print one line for cells that differ only in their seed."""
-    from orchestrator.spec.rehearse import verdict_on
+def _print_configurations(groups: Iterable["_Group"]) -> None:
+    """Print configurations under their study, and each verdict once, in 80 columns."""
+    numbers: dict[str, int] = {}
+    heading = ("", "")
+    for group in groups:
+        if heading != (group.study, group.where):
+            heading = (group.study, group.where)
+            click.echo(_filled(f"{group.study}: {group.where}"))
+            click.echo(f"  {'KL':<10} {'beta':<23} {'cells':>5}  {'would be':<26}  KL does")
+        number = numbers.setdefault(group.verdict, len(numbers) + 1)
+        betas = ", ".join(group.betas)
+        click.echo(
+            f"  {group.kl:<10} {betas:<23} {group.cells:>5}  {group.reasons:<26}  ({number})"
+        )
+    click.echo("\nwhat the KL term optimises:" if numbers else "")
+    for text, number in numbers.items():
+        click.echo(_filled(f"{f'({number})':>4} {text}", 5))
 
+
+def _filled(text: str, indent: int = 4) -> str:
+    return textwrap.fill(
+        text, 79, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _print_evaluation(experiment: Experiment) -> None:
+    """Print which tasks are scored in the place of the declared ones, if any are."""
+    scored = replaced_tasks(experiment.cells, experiment.spec.evaluation)
+    if not scored:
+        return
+    declared = ", ".join(task.name for task in experiment.spec.evaluation.tasks)
+    by_domain = {
+        domain: sorted({task.name for task in scored if task.domain == domain})
+        for domain in ("in", "out")
+    }
+    click.echo(
+        "\n"
+        + _filled(
+            f"evaluation  declared: {declared}. A rehearsal cannot run these. In their place:", 12
+        )
+    )
+    for domain, names in by_domain.items():
+        if names:
+            click.echo(f"            {domain} of domain: {', '.join(names)}")
+    sizes = sorted({(task.repeats, task.max_items) for task in scored}, key=str)
+    for repeats, items in sizes:
+        each = "every item" if items is None else f"each of {items} items"
+        click.echo(f"            {repeats} responses to {each}")
+
+
+def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
+    """Print what the jobs of cells that would run ask for, and what speaks against their limit."""
+    options = slurm_options(experiment.spec.site.options)
+    for job in planned_jobs(cells, options):
+        click.echo(f"jobs of {counted(job.cells, 'cell')}: {job}")
+    for release, words in containers(cells, experiment.folder, options).items():
+        click.echo(f"{release} runs in an image: {words}")
+    for sentence in time_limit_warnings([c for c in cells if c.scale == "full"], options):
+        say(sentence)
+
+
+class _Group(NamedTuple):
+    """Configurations that differ in nothing but beta and seed."""
+
+    study: str
+    where: str
+    kl: str
+    betas: tuple[str, ...]
+    cells: int
+    reasons: str
+    verdict: str
+
+
+def _configurations(rows: Iterable["PlanRow"]) -> list[_Group]:
+    """Return what is planned, in the order of the spec."""
     groups: dict[tuple[str, ...], list[PlanRow]] = {}
     for row in rows:
         if row.cell is None:
             continue
-        axes = {k: v for k, v in row.cell.axes.items() if k != "seed"}
-        kl, beta = axes.pop("kl", ""), axes.pop("beta", "0")
-        label = kl if kl == "none" else f"{kl} beta={beta}"
+        axes = {k: v for k, v in row.cell.axes.items() if k not in ("seed", "beta")}
+        kl = axes.pop("kl", "")
         where = " ".join(
             f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items()
         )
-        groups.setdefault(("+".join(row.cell.studies), where, label), []).append(row)
-    return [
-        (*key, len(same), _reasons(same), verdict_on(same[0].cell.settings).summary)
-        for key, same in groups.items()
-        if same[0].cell is not None
-    ]
+        verdict = verdict_on(row.cell.settings).summary
+        groups.setdefault(("+".join(row.cell.studies), where, kl, verdict), []).append(row)
+    made = []
+    for (study, where, kl, verdict), same in groups.items():
+        betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
+        shown = () if kl == "none" else tuple(beta for beta in betas if beta)
+        made.append(_Group(study, where, kl, shown, len(same), _reasons(same), verdict))
+    return sorted(made, key=lambda g: [(m.study, m.where) for m in made].index((g.study, g.where)))
 
 
 _PLAIN_AXES = ("model", "data", "backend")
@@ -117,31 +199,23 @@ def _reasons(rows: Sequence["PlanRow"]) -> str:
 
 def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
     """Print why cells are not simply new or unchanged, one by one."""
-    told = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
-    if told:
+    detailed = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
+    if detailed:
         click.echo()
-    for row in told[:most]:
+    for row in detailed[:most]:
         click.echo(f"{row.reason}  {row.directory.path.name}: {row.detail}")
-    if len(told) > most:
-        click.echo(f"... and {len(told) - most} more (--json lists all)")
+    if len(detailed) > most:
+        click.echo(f"... and {len(detailed) - most} more (--json lists all)")
 
 
-def _check_translations(made: "Plan") -> None:
+def _check_translations(plan: "Plan", experiment: Experiment) -> None:
     """Raise, with all of them, for cells that would run and cannot be expressed."""
-    from orchestrator import plugins
-    from orchestrator.errors import OrchError
-    from orchestrator.rundir import AttemptDir
 
     refused: dict[str, list[str]] = {}
-    for row in made.pending:
-        if row.cell is None:
-            continue
-        first = AttemptDir(row.directory.path / "attempts" / "1", 1)
-        try:
-            backend = plugins.load(row.cell.settings.backend.name)
-            backend.translate(row.cell, row.directory.paths(first))
-        except OrchError as error:
-            refused.setdefault(str(error), []).append(row.cell.slug)
+    pending = [row.cell for row in plan.pending if row.cell is not None]
+    for cell, launch in translations(pending, experiment.folder):
+        if isinstance(launch, OrchError):
+            refused.setdefault(str(launch), []).append(cell.slug)
     if refused:
         count = sum(map(len, refused.values()))
         lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
@@ -153,28 +227,35 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
     return ", ".join(slugs[:most]) + more
 
 
-def _plain(experiment: Experiment, made: "Plan") -> dict[str, object]:
-    from orchestrator.runs.cost import bill, cost, measure
-
-    measured = measure(made.rows)
-    pending = [row.cell for row in made.pending if row.cell is not None]
+def _plain(experiment: Experiment, plan: "Plan") -> dict[str, object]:
+    measured = measure(plan.rows)
+    pending = [row.cell for row in plan.pending if row.cell is not None]
+    evaluation = experiment.spec.evaluation
+    scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
+    jobs: list[dict[str, object]] = []
+    if experiment.where == "slurm":
+        options = slurm_options(experiment.spec.site.options)
+        jobs = [job._asdict() for job in planned_jobs(pending, options)]
     return {
+        "jobs": jobs,
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
         "declared": len(experiment.declared),
-        "counts": made.counts(),
-        "pending": len(made.pending),
+        "counts": plan.counts(),
+        "pending": len(plan.pending),
         "still_to_spend": bill(pending, measured)._asdict(),
+        "evaluation": {
+            "declared": sorted(task.name for task in evaluation.tasks),
+            "scored": sorted({task.name for task in scored}),
+        },
         "cells": [
-            _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in made.rows
+            _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in plan.rows
         ],
     }
 
 
 def _plain_row(row: "PlanRow", price: "Cost | None") -> dict[str, object]:
-    from orchestrator.spec.rehearse import verdict_on
-
-    told: dict[str, object] = {
+    data: dict[str, object] = {
         "id": row.directory.id,
         "slug": row.directory.slug,
         "state": row.state,
@@ -183,9 +264,9 @@ def _plain_row(row: "PlanRow", price: "Cost | None") -> dict[str, object]:
         "changes": [change._asdict() for change in row.changes],
     }
     if row.cell is None or price is None:
-        return told
+        return data
     verdict = verdict_on(row.cell.settings)
-    return told | {
+    return data | {
         "studies": row.cell.studies,
         "axes": row.cell.axes,
         "objective": verdict.objective.value,

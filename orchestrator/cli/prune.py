@@ -8,6 +8,9 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_table, say
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.operations import prune
+from orchestrator.runs.plan import plan
+from orchestrator.runs.retention import free_checkpoints, retention_decisions
 
 
 @click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
@@ -49,9 +52,6 @@ def command(
 
 
 def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
-    from orchestrator.runs.operations import prune
-    from orchestrator.runs.plan import plan
-
     orphans = plan(experiment.cells, experiment.folder).orphans
     if not orphans:
         click.echo("nothing left the spec")
@@ -71,11 +71,9 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
 def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
     from collections import Counter
 
-    from orchestrator.runs.retention import free_checkpoints, retention_decisions
-
     evaluation = experiment.spec.evaluation
-    found = list(retention_decisions(experiment.cells, evaluation, experiment.folder))
-    spare = [(each, each.num_bytes) for each in found if not each.kept]
+    decisions = list(retention_decisions(experiment.cells, evaluation, experiment.folder))
+    spare = [(each, each.num_bytes) for each in decisions if not each.kept]
     if spare:
         print_table(
             ("may go", "step", "size"),
@@ -84,18 +82,21 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
                 for each, num_bytes in spare
             ],
         )
-    for why, count in Counter(each.kept for each in found if each.kept).most_common():
+    for why, count in Counter(each.kept for each in decisions if each.kept).most_common():
         say(f"kept, {why}: {count}")
     if not spare:
-        click.echo("no checkpoint may go" if found else "there are no checkpoints")
-        if any(each.kept.startswith("no") for each in found) and evaluation.checkpoints == "last":
+        click.echo("no checkpoint may go" if decisions else "there are no checkpoints")
+        if (
+            any(each.kept.startswith("no") for each in decisions)
+            and evaluation.checkpoints == "last"
+        ):
             say(
                 "only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
                 "scores the others"
             )
         return
     total = size(sum(num_bytes for _, num_bytes in spare))
-    click.echo(f"{len(spare)} of {len(found)} checkpoints may go: {total}")
+    click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
     if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
         return
     bytes_of = {each.paths: num_bytes for each, num_bytes in spare}

@@ -1,19 +1,39 @@
 """orch rehearse: the whole plan at micro scale, so that a mistake costs a minute, not a night."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import say
+from orchestrator.cli.run import print_review
 from orchestrator.errors import OrchError
-from orchestrator.runs.experiment import Experiment
+from orchestrator.launch.slurm.cluster import read_cluster
+from orchestrator.pipeline import training
+from orchestrator.pipeline.run import plan_of, review
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment, open_experiment, site_of
+from orchestrator.runs.state import read_state
+from orchestrator.site.check import check_site
+from orchestrator.site.forecast import (
+    library_refusals,
+    ray_shortages,
+    scheduler_verdicts,
+    time_limit_warnings,
+    unprepared_cells,
+)
+from orchestrator.spec.rehearse import rehearse
+from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
+    from orchestrator.prove.real import Chosen, RealRehearsal
     from orchestrator.records import Cell
     from orchestrator.spec.site_options import SlurmOptions
 
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+"""Suffixes of anybody's scripts, which --real reads as `orch audit` does."""
 SHORT_HOURS = 0.5
 """Of a rehearsal's job: short jobs are started sooner."""
 SMALL_GIB = 2
@@ -26,26 +46,48 @@ SMALL_GIB = 2
 @common.where
 @click.option("--train-only", is_flag=True, help="Rehearse training; score and report nothing.")
 @click.option("--check-only", is_flag=True, help="Say what would go wrong; run nothing.")
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Train with each cell's own library on this machine, for a few real steps: the launch's "
+    "own arguments, a tiny policy, stand-ins for GPU and inference engine.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="With --real: so many different trainings.",
+)
 def command(
     spec: str,
     overrides: tuple[str, ...],
     where: tuple[str, ...],
     train_only: bool,
     check_only: bool,
+    real: bool,
+    most: int,
 ) -> int:
     """Translate every cell of SPEC as declared, ask the cluster whether it would take the jobs, and
     run the same grid on the embedded trainer: on the site's cluster, through the same queue, where
     there is one, else on this machine.
 
+    With --real SPEC may also be anybody's launch script (.sh, .slurm, ...), which is read as `orch
+    audit` reads it, never run. The library itself trains, in the environment that `orch env create
+    LIBRARY@VERSION --cpu` makes. Printed are all deviations from the launch, what must hold in any
+    run (a KL of 0 at the first step, a trainer that scores tokens as the sampler did, rewards that
+    are the scorer's, a gradient, checkpoints that load and score), and the table of `orch prove`.
+
     Exits 1 if anything of the declared run would go wrong, or anything of the rehearsal did.
     """
-    from orchestrator.rundir import RunFolder
-    from orchestrator.runs.experiment import open_experiment
-
+    if real and Path(spec).suffix in SCRIPTS:
+        return _real_script(Path(spec), most)
     opened = open_experiment(spec, overrides)
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
     chosen = replace(opened, cells=opened.declared, folder=folder).chosen(where)
     declared = list(chosen.cells)
+    if real:
+        return _real(declared, chosen.folder, most)
     troubles = _foreseen(chosen, declared)
     for trouble in troubles:
         click.echo(f"would go wrong: {trouble}")
@@ -66,72 +108,118 @@ def command(
     return int(bool(troubles) or code != 0)
 
 
+def _real_script(path: Path, most: int) -> int:
+    """Rehearse the launches of anybody's script. Return the exit code."""
+    from orchestrator.prove import real
+
+    home = Path("runs").absolute() / f"{path.stem}.real"
+    return _rehearsed(real.chosen_of_script(path, home), home, most)
+
+
+def _real(declared: "list[Cell]", folder: RunFolder, most: int) -> int:
+    """Rehearse with the real libraries. Return the exit code."""
+    from orchestrator.prove import real
+
+    home = folder.path.with_name(f"{folder.experiment}.real")
+    trainings = real.chosen(declared, home)
+    say(f"{len(declared)} cells are {len(trainings)} different trainings at small scale")
+    if not trainings:
+        raise OrchError(
+            "no chosen cell has a library: those of the embedded trainer need no --real"
+        )
+    return _rehearsed(trainings, home, most)
+
+
+def _rehearsed(trainings: "list[Chosen]", home: Path, most: int) -> int:
+    from orchestrator.prove import real
+
+    if len(trainings) > most:
+        say(f"the first {most} of {len(trainings)} run (--most)")
+    outcomes = []
+    for each in trainings[:most]:
+        outcomes.append(real.rehearse(each, home, say))
+        _print_real(outcomes[-1])
+    troubles = list(real.summary(outcomes))
+    for trouble in troubles:
+        click.echo(f"went wrong: {trouble}")
+    click.echo(
+        _sum(sum(1 + len(each.others) for each in outcomes), len(troubles), check_only=False)
+    )
+    return int(bool(troubles))
+
+
+def _print_real(outcome: "RealRehearsal") -> None:
+    from orchestrator.prove import text
+
+    click.secho(f"\n{outcome.declared.slug}", bold=True)
+    click.echo("differs from the launch:")
+    common.print_table(("what", "launch", "here", "why"), text.deviation_rows(outcome.deviations))
+    if outcome.checks:
+        click.echo("\nmust hold in any run:")
+        common.print_table(("", "", ""), text.check_rows(outcome.checks))
+    if outcome.proof is not None:
+        click.echo(f"\npredicted and done: {text.heading(outcome.proof)}")
+        common.print_table(text.COLUMNS, text.rows(outcome.proof))
+        for sentence in outcome.proof.left_out:
+            say(sentence)
+        click.echo(text.verdict(outcome.proof))
+
+
 def _sum(cells: int, troubles: int, check_only: bool) -> str:
     how = "checked" if check_only else "checked and rehearsed"
-    found = (
+    counts = (
         "nothing would go wrong that can be seen from here"
         if not troubles
         else (f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")
     )
-    return f"{cells} cells {how}: {found}"
+    return f"{cells} cells {how}: {counts}"
 
 
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     """Return what is wrong before anything runs: translation, the site, the scheduler's answer."""
-    from orchestrator.site.forecast import (
-        library_refusals,
-        scheduler_verdicts,
-        time_limit_warnings,
-        unprepared_cells,
-    )
 
-    told = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
+    refusals = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
     prompts = [str(each) for each in unprepared_cells(declared, chosen.folder)]
     if chosen.where != "slurm":
         for sentence in prompts:
             say(f"before the real run: {sentence}")
         say("there is no cluster here: nobody was asked whether it would take the jobs")
-        return told
-    told += prompts
+        return refusals
+    refusals += prompts
+    options = chosen.spec.site.options
+    refusals += [str(each) for each in ray_shortages(declared, chosen.folder, options)]
     site = _site_options(chosen)
     full = [cell for cell in declared if cell.scale == "full"]
-    told += _of_site(site, full)
-    told += time_limit_warnings(full, site)
+    refusals += _of_site(site, full)
+    refusals += time_limit_warnings(full, site)
     for sentence, taken in scheduler_verdicts(full, site):
         if taken:
             say(sentence)
         else:
-            told.append(sentence)
-    return told
+            refusals.append(sentence)
+    return refusals
 
 
 def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
-    from orchestrator.launch.slurm.cluster import read_cluster
-    from orchestrator.site.check import check_site
-
     cluster = read_cluster()
     if cluster is None:
         return ["the cluster does not answer"]
-    told = []
+    sentences = []
     for advice in check_site(site, cluster, [cell.resources for cell in full], len(full)):
         sentence = f"{advice.sentence} ({advice.field})" if advice.field else advice.sentence
         if advice.broken:
-            told.append(sentence)
+            sentences.append(sentence)
         else:
             say(sentence)
-    return told
+    return sentences
 
 
 def _site_options(chosen: Experiment) -> "SlurmOptions":
-    from orchestrator.spec.site_options import slurm_options
-
     return slurm_options(chosen.spec.site.options)
 
 
 def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Experiment:
     """Return the experiment at micro scale, in a folder of its own, with a short time limit."""
-    from orchestrator.rundir import RunFolder
-    from orchestrator.spec.rehearse import rehearse
 
     site = chosen.spec.site
     if chosen.where == "slurm":
@@ -151,39 +239,36 @@ def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Expe
 
 def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
     """Train, score and report the rehearsal. Return the exit code, and what went wrong."""
-    from orchestrator.cli import run, training
-    from orchestrator.runs.plan import plan
 
-    made = plan(small.cells, small.folder)
+    plan = plan_of(small, small, ())
     if small.spec.site.kind != "local" and _on_cluster(small):
-        code, over = training.on_cluster(small, small, made, wait=True, budget=None)
+        code, over = training.on_cluster(small, small, plan, wait=True, budget=None)
     else:
-        code, over = training.on_this_machine(small, made), True
+        code, over = training.on_this_machine(small, plan), True
     if code == 130 or not over:
         return code, []
     if not score:
         return code, _failures(small)
-    return max(code, run.review(small, small)), _failures(small)
+    reviewed = review(small, small)
+    print_review(reviewed)
+    return max(code, reviewed.code), _failures(small)
 
 
 def _on_cluster(small: Experiment) -> bool:
-    from orchestrator.runs.experiment import site_of
-
     return site_of(small.spec) == "slurm"
 
 
 def _failures(small: Experiment) -> list[str]:
     """Return the cells that did not succeed, by what they say."""
-    from orchestrator.runs.state import read_state
 
-    found: dict[str, list[str]] = {}
+    slugs_by_reason: dict[str, list[str]] = {}
     for cell in small.cells:
-        seen = read_state(small.folder.cell(cell))
-        if seen.state != "succeeded":
-            ended = seen.exit
-            why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else seen.state
-            found.setdefault(why, []).append(cell.slug)
+        state = read_state(small.folder.cell(cell))
+        if state.state != "succeeded":
+            ended = state.exit
+            why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else state.state
+            slugs_by_reason.setdefault(why, []).append(cell.slug)
     return [
         f"{why} ({len(slugs)} cells: {slugs[0]}{', ...' if len(slugs) > 1 else ''})"
-        for why, slugs in found.items()
+        for why, slugs in slugs_by_reason.items()
     ]

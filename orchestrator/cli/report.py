@@ -1,11 +1,20 @@
 """orch report: what a reviewer reads, and what a notebook loads."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from orchestrator.cli import common, stages
+from orchestrator.cli import common
+from orchestrator.errors import SelectionError
+from orchestrator.pipeline import stages
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment, open_experiment
+
+if TYPE_CHECKING:
+    from orchestrator.analysis.compare import Comparison
+    from orchestrator.report.model import Section
 
 
 @click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
@@ -34,6 +43,11 @@ from orchestrator.cli import common, stages
     show_default=True,
     help="With html: each figure as PNG and PDF beside the page.",
 )
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Runs folder of an earlier run of SPEC: the page says what changed.",
+)
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -41,13 +55,13 @@ def command(
     output: Path | None,
     kind: str,
     figures: bool,
+    against: Path | None,
 ) -> int:
     """Write the report from what is on disk. Prints the paths written, or the Markdown."""
-    from orchestrator.runs.experiment import open_experiment
 
     experiment = open_experiment(spec, overrides).chosen(where)
-    records = stages.gather(experiment)
-    known = stages.known(experiment)
+    records = stages.collect_records(experiment)
+    known = stages.scores_and_faults(experiment)
     scores = known.scores
     if kind in ("csv", "parquet"):
         from orchestrator.analysis.results import write_tables
@@ -55,11 +69,12 @@ def command(
         folder = output or experiment.folder.report
         for path in write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
             click.echo(path)
-        return stages.tell_faults(records)
-    comparison = stages.contrast(experiment, records, scores, known.items)
+        return stages.print_faults(records)
+    comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "md":
         click.echo(
-            stages.markdown_of(experiment, comparison, records, scores, known.faults), nl=False
+            stages.report_as_markdown(experiment, comparison, records, scores, known.faults),
+            nl=False,
         )
     else:
         click.echo(
@@ -71,6 +86,22 @@ def command(
                 output,
                 faults=known.faults,
                 figures=figures,
+                sections=() if against is None else (_changes(experiment, comparison, against),),
             )
         )
-    return stages.tell_faults(records)
+    return stages.print_faults(records)
+
+
+def _changes(experiment: Experiment, comparison: "Comparison", runs_dir: Path) -> "Section":
+    """Return what changed since the run in another runs folder, or experiment's folder."""
+    from orchestrator.report.changes import changes_section
+
+    folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
+    if (runs_dir / "cells").is_dir():
+        folder = RunFolder(runs_dir.absolute())
+    if not folder.cells_path.is_dir():
+        raise SelectionError(f"--against {runs_dir} holds no run of {experiment.spec.name}")
+    earlier = replace(experiment, folder=folder)
+    records, known = stages.collect_records(earlier), stages.scores_and_faults(earlier)
+    before = stages.compare_records(earlier, records, known.scores, known.items)
+    return changes_section(before, comparison, str(runs_dir))

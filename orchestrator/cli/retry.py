@@ -4,6 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import change
+from orchestrator.runs.operations import retry
 
 
 @click.command(short_help="Make failed and cancelled cells run again.")
@@ -15,6 +16,5 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
     """Make failed and cancelled cells eligible again: the next `orch run` goes on with them, from
     their last checkpoint if they have one.
     """
-    from orchestrator.runs.operations import retry
 
     change(retry, "will run again", spec, overrides, where, as_json)

@@ -3,6 +3,7 @@
 import click
 
 from orchestrator.cli.common import print_json
+from orchestrator.spec import schema
 
 
 @click.command(short_help="Print the JSON Schema of spec files.")
@@ -11,6 +12,5 @@ def command() -> None:
 
     Editors complete and check specs with it:  orch schema > spec.schema.json
     """
-    from orchestrator.spec import schema
 
     print_json(schema())

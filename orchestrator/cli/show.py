@@ -6,14 +6,29 @@ from typing import NamedTuple
 
 import click
 
-from orchestrator.cli import common
+from orchestrator import plugins
+from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import SelectionError
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site, Spec
+from orchestrator.files import parsed, read_json
+from orchestrator.identity import flatten
+from orchestrator.launch.slurm.submit import preview
+from orchestrator.pipeline.messages import say
+from orchestrator.records import Cell, LaunchPlan, Site, Spec
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
+from orchestrator.spec.rehearse import verdict_on
+from orchestrator.spec.site_options import slurm_options
 
 
 @click.command(short_help="One cell: settings, ledger, launch arguments, files.")
-@click.argument("target", nargs=-1, required=True, metavar="[SPEC] CELL [KEY=VALUE]...")
+@click.argument(
+    "target",
+    nargs=-1,
+    required=True,
+    metavar="[SPEC] CELL [KEY=VALUE]...",
+    shell_complete=completing.cells,
+)
 @click.option("--argv", "part", flag_value="argv", help="The command, as one would paste it.")
 @click.option("--files", "part", flag_value="files", help="The files written before the launch.")
 @click.option("--env", "part", flag_value="env", help="The environment variables it is given.")
@@ -21,7 +36,7 @@ from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site, Spec
     "--sbatch",
     "part",
     flag_value="sbatch",
-    help="A batch script of this cell alone, to paste on a cluster.",
+    help="The batch script that `orch run` sends for this cell alone.",
 )
 @click.option("--ledger", "part", flag_value="ledger", help="How each field reached the library.")
 @common.as_json
@@ -32,10 +47,11 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
     With a SPEC the cell need not have been launched; without one it is looked up below the runs
     folder.
     """
-    found = _find(target, runs_dir)
-    cell, plan = found.cell, found.plan
+    shown = _find(target, runs_dir)
+    cell, plan = shown.cell, shown.plan
     if part == "sbatch":
-        click.echo(_sbatch(found), nl=False)
+        click.echo(_sbatch(shown), nl=False)
+        say("sent by hand it starts nothing: a job starts only what `orch run` has submitted")
     elif as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
     elif part is None:
@@ -47,16 +63,11 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
 class ShownCell(NamedTuple):
     cell: Cell
     plan: LaunchPlan
-    place: AttemptPaths
+    folder: RunFolder
     site: Site
 
 
 def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
-    from orchestrator import plugins
-    from orchestrator.files import parsed, read_json
-    from orchestrator.rundir import AttemptDir
-    from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
-
     if len(target) > 1:
         experiment = open_experiment(target[0], target[2:])
         folder, cell = experiment.folder, cell_named(target[1], experiment.cells)
@@ -70,27 +81,20 @@ def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
     attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
     backend = plugins.load(cell.settings.backend.name)
     place = cell_dir.paths(attempt)
-    return ShownCell(cell, backend.translate(cell, place), place, site)
+    return ShownCell(cell, backend.translate(cell, place), folder, site)
 
 
-def _sbatch(found: ShownCell) -> str:
-    from orchestrator.cli.sbatch import script
-    from orchestrator.environments import find_installed
-    from orchestrator.spec.site_options import slurm_options
-
-    if found.cell.scale == "micro":
+def _sbatch(cell: ShownCell) -> str:
+    if cell.cell.scale == "micro" and cell.site.kind != "slurm":
         raise SelectionError(
-            f"{found.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
+            f"{cell.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
             "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
         )
-    made = find_installed(found.plan.backend, found.plan.version)
-    return script(found.cell, found.plan, found.place, slurm_options(found.site.options), made)
+    (script,) = preview([cell.cell], cell.folder, slurm_options(cell.site.options))
+    return script
 
 
 def _print_whole(cell: Cell, plan: LaunchPlan) -> None:
-    from orchestrator.identity import flatten
-    from orchestrator.spec.rehearse import verdict_on
-
     click.echo(f"{cell.slug}  ({cell.id})  in {', '.join(cell.studies)}")
     click.echo(f"KL term: {verdict_on(cell.settings).summary}\n")
     declared = dict(flatten(cell.declared.model_dump())) if cell.declared else {}

@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.cli.common import counted_faults, number, print_json, print_table, say
 from orchestrator.cli.standing import lines, standing
-from orchestrator.runs.experiment import Experiment
+from orchestrator.launch.slurm.poll import one_look
+from orchestrator.metrics.stillness import stillness
+from orchestrator.runs.collect import collect
+from orchestrator.runs.cost import (
+    evaluation_spending,
+    measure,
+    remaining_bill,
+    remaining_gpu_hours,
+    used_cpu_seconds,
+    used_gpu_hours,
+)
+from orchestrator.runs.experiment import Experiment, open_experiment, saved_experiments
+from orchestrator.runs.watch import latest_metrics
 
 if TYPE_CHECKING:
     from orchestrator.rundir import RunFolder
     from orchestrator.runs.plan import Plan, PlanRow
 
+_LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "timed_out")
+"""States of cells that are still to be trained, wholly or from where they are."""
 _LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 
 
@@ -44,7 +58,6 @@ def command(
 
     Reads the run directories and changes nothing.
     """
-    from orchestrator.runs.experiment import open_experiment, saved_experiments
 
     if spec is None:
         experiments = saved_experiments(runs_dir)
@@ -65,58 +78,65 @@ def _show(
 ) -> None:
     from orchestrator.runs.plan import plan
 
-    looked = []
+    plain = []
     for experiment in experiments:
-        chosen = {cell.id for cell in experiment.chosen(where).cells}
-        looked.append((experiment, plan(experiment.cells, experiment.folder).only(chosen)))
+        with one_look(experiment.folder):
+            chosen = {cell.id for cell in experiment.chosen(where).cells}
+            cell_plan = plan(experiment.cells, experiment.folder).only(chosen)
+            if as_json:
+                plain.append(_plain(experiment, cell_plan, everything))
+            else:
+                _print(experiment, cell_plan, everything)
     if as_json:
-        print_json([_plain(experiment, made, everything) for experiment, made in looked])
-        return
-    for experiment, made in looked:
-        _print(experiment, made, everything)
+        print_json(plain)
 
 
-def _print(experiment: Experiment, made: "Plan", everything: bool) -> None:
-    from orchestrator.rundir import ON_CLUSTER
-    from orchestrator.runs.cost import bill, measure
-
-    counts = _states(made)
-    total = len(made.rows)
+def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
+    counts = _states(plan)
+    total = len(plan.rows)
     done = counts.get("succeeded", 0)
     click.echo(
         f"{experiment.folder.experiment}: {done} of {total} cells done"
-        + "".join(f", {n} {state}" for state, n in counts.items() if state != "succeeded")
+        + "".join(
+            f", {n} {named(state, experiment.where)}"
+            for state, n in counts.items()
+            if state != "succeeded"
+        )
     )
-    spent = sum(row.exit.cpu_seconds for row in made.rows if row.exit)
-    left = bill(
-        [r.cell for r in made.rows if r.cell and (r.pending or r.state in ON_CLUSTER)],
-        measure(made.rows),
-    )
-    collapsed = sum(_collapsed(row) for row in made.rows)
+    spent = used_cpu_seconds(plan.rows)
+    left = remaining_bill([r for r in plan.rows if r.cell and r.state in _LEFT], measure(plan.rows))
+    collapsed = sum(_collapsed(row) for row in plan.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
-    if (hours := _gpu_hours(made, experiment.folder)) is not None:
+    if (hours := _gpu_hours(plan, experiment.folder)) is not None:
         click.echo(f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining")
-    for line in lines(standing(experiment, made)):
+    for line in lines(standing(experiment, plan)):
         click.echo(f"  {line}")
-    for fault in made.faults:
-        say(fault)
-    for sentence in _still(experiment, made, everything):
+    for sentence in counted_faults(plan):
         say(sentence)
-    listed = [row for row in made.rows if everything or row.state in _LISTED]
+    for sentence in _still(experiment, plan, everything):
+        say(sentence)
+    listed = [row for row in plan.rows if everything or row.state in _LISTED]
     if listed:
-        print_table(("cell", "state", "step", "reward", "detail"), map(_line, listed))
+        rows = [_line(row) for row in listed]
+        print_table(
+            ("cell", "state", "step", "reward", "detail"),
+            [(row[0], named(str(row[1]), experiment.where), *row[2:]) for row in rows],
+        )
 
 
-def _still(experiment: Experiment, made: "Plan", everything: bool) -> list[str]:
+def named(state: str, where: str) -> str:
+    """Return a state in words: on this machine nobody preempts, a person interrupts."""
+    return "interrupted" if state == "preempted" and where == "local" else state
+
+
+def _still(experiment: Experiment, plan: "Plan", everything: bool) -> list[str]:
     """Return sentences about listed cells without any gradient. The report has all cells."""
-    from orchestrator.metrics.stillness import stillness
-    from orchestrator.runs.collect import collect
 
-    listed = [r.cell for r in made.rows if r.cell and (everything or r.state in _LISTED)]
+    listed = [r.cell for r in plan.rows if r.cell and (everything or r.state in _LISTED)]
     return [
-        found.sentence(f"{record.cell.slug} ({record.cell.id})")
+        stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in collect(listed, experiment.folder)
-        if (found := stillness(record.metrics)) is not None
+        if (stretch := stillness(record.metrics)) is not None
     ]
 
 
@@ -130,32 +150,24 @@ def _hours_line(experiment: Experiment) -> str:
     return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
-def _gpu_hours(made: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
+def _gpu_hours(plan: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Return GPU-hours used, also by evaluations, and remaining; None without GPUs."""
-    from orchestrator.runs.cost import (
-        evaluation_spending,
-        measure,
-        remaining_gpu_hours,
-        used_gpu_hours,
-    )
 
     if not any(
-        r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in made.rows
+        r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):
         return None
-    measured = measure(made.rows)
+    measured = measure(plan.rows)
     left = [
         remaining_gpu_hours(r.cell, r.directory, measured)
-        for r in made.rows
+        for r in plan.rows
         if r.cell and r.state not in ("succeeded", "cancelled")
     ]
-    spent = used_gpu_hours(made.rows) + evaluation_spending(folder).used
+    spent = used_gpu_hours(plan.rows) + evaluation_spending(folder).used
     return spent, sum(hours for hours in left if hours == hours)
 
 
 def _line(row: "PlanRow") -> tuple[object, ...]:
-    from orchestrator.runs.watch import latest_metrics
-
     attempts = row.directory.attempts()
     now = latest_metrics(attempts[-1].path) if attempts else None
     total = row.cell.settings.num_train_steps if row.cell else "?"
@@ -169,8 +181,8 @@ def _line(row: "PlanRow") -> tuple[object, ...]:
     )
 
 
-def _states(made: "Plan") -> dict[str, int]:
-    states = [row.state for row in made.rows]
+def _states(plan: "Plan") -> dict[str, int]:
+    states = [row.state for row in plan.rows]
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
@@ -178,16 +190,16 @@ def _collapsed(row: "PlanRow") -> bool:
     return bool(row.exit and row.exit.outcome and row.exit.outcome.kind == "collapsed")
 
 
-def _plain(experiment: Experiment, made: "Plan", everything: bool) -> dict[str, object]:
-    hours = _gpu_hours(made, experiment.folder)
+def _plain(experiment: Experiment, plan: "Plan", everything: bool) -> dict[str, object]:
+    hours = _gpu_hours(plan, experiment.folder)
     return {
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
         "directory": str(experiment.folder.path),
-        "states": _states(made),
-        "collapsed": sum(_collapsed(row) for row in made.rows),
-        "cluster": standing(experiment, made),
-        "without_gradient": _still(experiment, made, everything),
+        "states": _states(plan),
+        "collapsed": sum(_collapsed(row) for row in plan.rows),
+        "cluster": standing(experiment, plan),
+        "without_gradient": _still(experiment, plan, everything),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
         "cells": [
             {
@@ -198,6 +210,6 @@ def _plain(experiment: Experiment, made: "Plan", everything: bool) -> dict[str, 
                 "detail": row.detail,
                 "exit": json.loads(row.exit.model_dump_json()) if row.exit else None,
             }
-            for row in made.rows
+            for row in plan.rows
         ],
     }

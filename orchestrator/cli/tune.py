@@ -10,11 +10,25 @@ import click
 from orchestrator.cli import common as options
 from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.runs.experiment import Experiment
+from orchestrator.evaluate import read_scores
+from orchestrator.files import write_text
+from orchestrator.pipeline import stages
+from orchestrator.pipeline.training import keep_spec
+from orchestrator.runs import operations
+from orchestrator.runs.collect import collect
+from orchestrator.runs.cost import bill
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.watch import watch
+from orchestrator.search.controller import Controller
+from orchestrator.search.design import design
+from orchestrator.search.journal import SearchJournal
+from orchestrator.search.local import LOCAL_RULES, ThreadScorer, search_locally
+from orchestrator.search.results import cells_of_all_trials, cells_of_open_trials, outcomes
+from orchestrator.search.slurm import JobScorer, cluster_rules, search_on_cluster, submit_controller
+from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
     from orchestrator.search.design import Search
-    from orchestrator.search.journal import SearchJournal
 
 
 @click.command(short_help="Search over beta, or any other field, with Optuna.")
@@ -77,9 +91,6 @@ def command(
     --submit it as a small job of its own. Ctrl-C, a kill or its time limit leave the jobs of trials
     at work; the same command goes on, from this login node or another.
     """
-    from orchestrator.runs.experiment import open_experiment
-    from orchestrator.search.design import design
-    from orchestrator.search.journal import SearchJournal
 
     experiment = open_experiment(spec, overrides)
     searches = design(experiment, _block(flags))
@@ -132,7 +143,6 @@ def _yaml(flag: str, text: str) -> Any:
 
 def _print_searches(searches: "Sequence[Search]") -> None:
     """Print what would be searched, and what a trial is expected to cost."""
-    from orchestrator.runs.cost import bill
 
     rows = []
     for search in searches:
@@ -147,10 +157,6 @@ def _search_locally(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """Search on this machine; return False after Ctrl-C."""
-    from orchestrator.cli.training import keep_spec
-    from orchestrator.runs.watch import watch
-    from orchestrator.search.controller import Controller
-    from orchestrator.search.local import LOCAL_RULES, ThreadScorer, search_locally
 
     folder, spec = experiment.folder, experiment.spec
     if not folder.spec.exists():
@@ -171,10 +177,6 @@ def _search_on_cluster(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """Search with jobs; return False after Ctrl-C."""
-    from orchestrator.cli.training import keep_spec
-    from orchestrator.search.controller import Controller
-    from orchestrator.search.slurm import JobScorer, cluster_rules, search_on_cluster
-    from orchestrator.spec.site_options import slurm_options
 
     folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
     keep_spec(experiment)  # evaluation jobs read what is asked there
@@ -193,8 +195,6 @@ def _search_on_cluster(
 
 def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
     """Submit this command, without --submit, as a job."""
-    from orchestrator.search.slurm import submit_controller
-    from orchestrator.spec.site_options import slurm_options
 
     if experiment.where != "slurm":
         raise OrchError("--submit is for a SLURM site; here the command runs as it is")
@@ -210,8 +210,6 @@ def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
 
 def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal") -> int:
     """Stop the cells of open trials; whoever searches next ends those trials as failed."""
-    from orchestrator.runs import operations
-    from orchestrator.search.results import cells_of_open_trials, outcomes
 
     cells = cells_of_open_trials(experiment, outcomes(searches, journal))
     cancelled = operations.cancel(cells, experiment.folder) if cells else []
@@ -226,13 +224,8 @@ def _review(
 ) -> int:
     """Read what was found, mirror it, write the page, and print the best."""
     import dashboards
-    from orchestrator.cli import stages
-    from orchestrator.evaluate import read_scores
-    from orchestrator.files import write_text
     from orchestrator.report import markdown
-    from orchestrator.runs.collect import collect
     from orchestrator.search import section
-    from orchestrator.search.results import cells_of_all_trials, outcomes
     from orchestrator.tracking.links import cell_runs
 
     results = outcomes(searches, journal)
@@ -240,7 +233,7 @@ def _review(
         raise OrchError(f"{journal.path} has no search yet; leave --report-only out to begin one")
     folder = experiment.folder
     records = collect(cells_of_all_trials(experiment, results), folder)
-    code, mlflow_runs = stages.tell_faults(records), {}
+    code, mlflow_runs = stages.print_faults(records), {}
     try:
         scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
         stages.mirror(experiment, records, scores)

@@ -98,9 +98,9 @@ def _ticks(
     """Yield a snapshot of each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
-        seen = [take_snapshot(e.cells, e.folder, tails) for e in experiments]
-        yield seen
-        if all(one.over for one in seen):
+        snapshots = [take_snapshot(e.cells, e.folder, tails) for e in experiments]
+        yield snapshots
+        if all(one.over for one in snapshots):
             return
         time.sleep(max(seconds, (time.monotonic() - began) / _SHARE))
 
@@ -112,12 +112,12 @@ class _Summary:
         self._experiment, self._extra_line = experiment, extra_line
         self._speed, self._said, self._asked = Speed(), "", float("-inf")
 
-    def of(self, seen: ProgressSnapshot) -> str:
+    def of(self, snapshot: ProgressSnapshot) -> str:
         now = time.monotonic()
-        left = self._speed.seconds_left(seen, now)
+        left = self._speed.seconds_left(snapshot, now)
         if now - self._asked > QUIET_SECONDS:
             self._asked, self._said = now, self._extra_line(self._experiment)
-        parts = [f"{self._experiment.folder.experiment}: {progress_line(seen)}", self._said]
+        parts = [f"{self._experiment.folder.experiment}: {progress_line(snapshot)}", self._said]
         parts.append(f"about {duration(left)} left" if left is not None else "")
         return "; ".join(part for part in parts if part)
 
@@ -125,9 +125,9 @@ class _Summary:
 def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
     """Print what became of each cell and, now and then, how far all are."""
     states: dict[str, str] = {}
-    told, at = [""] * len(summaries), [float("-inf")] * len(summaries)
-    for seen in ticks:
-        for i, one in enumerate(seen):
+    printed, at = [""] * len(summaries), [float("-inf")] * len(summaries)
+    for snapshots in ticks:
+        for i, one in enumerate(snapshots):
             for line in one.lines:
                 if states.get(line.cell.id, line.state) != line.state:
                     detail = line.detail or (line.outcome if line.state == "succeeded" else "")
@@ -135,9 +135,9 @@ def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapsh
                 states[line.cell.id] = line.state
             summary = summaries[i].of(one)
             late = time.monotonic() - at[i] >= QUIET_SECONDS
-            if summary != told[i] and (late or one.over):
+            if summary != printed[i] and (late or one.over):
                 click.echo(summary)
-                told[i], at[i] = summary, time.monotonic()
+                printed[i], at[i] = summary, time.monotonic()
         sys.stdout.flush()
 
 
@@ -150,12 +150,12 @@ def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSna
     shown: Stack | None = None
     try:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            for seen in ticks:
-                room = max(3, (console.height - 2) // max(1, len(seen)) - 5)
+            for snapshots in ticks:
+                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 5)
                 shown = Stack(
                     *(
                         _drawn(one, summary.of(one), room, console)
-                        for one, summary in zip(seen, summaries, strict=True)
+                        for one, summary in zip(snapshots, summaries, strict=True)
                     )
                 )
                 live.update(shown, refresh=True)
@@ -164,16 +164,18 @@ def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSna
             console.print(shown)
 
 
-def _drawn(seen: ProgressSnapshot, summary: str, room: int, console: "Console") -> "RenderableType":
+def _drawn(
+    snapshot: ProgressSnapshot, summary: str, room: int, console: "Console"
+) -> "RenderableType":
     """Return the table of one experiment."""
     from rich import box
     from rich.console import Group as Stack
     from rich.table import Table
     from rich.text import Text
 
-    groups, hidden = fitted(seen, room)
+    groups, hidden = fitted(snapshot, room)
     values = [value for group in groups for value in group.values if math.isfinite(value)]
-    metrics = dict.fromkeys(line.metric for line in seen.lines if line.metric)
+    metrics = dict.fromkeys(line.metric for line in snapshot.lines if line.metric)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
     table.add_column(
         "cell" if all(len(g.lines) == 1 for g in groups) else "configuration",
@@ -200,13 +202,13 @@ def _drawn(seen: ProgressSnapshot, summary: str, room: int, console: "Console") 
     return Stack(table, *more, Text(summary))
 
 
-def fitted(seen: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
+def fitted(snapshot: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
     """Return rows that fit the height, and how many are left out: cells, else configurations with
     their seeds together, what moves first."""
-    groups = [Group(line.cell.slug, (line,)) for line in seen.lines]
+    groups = [Group(line.cell.slug, (line,)) for line in snapshot.lines]
     if len(groups) > room:
         by_name: dict[str, list[CellLine]] = {}
-        for line in seen.lines:
+        for line in snapshot.lines:
             by_name.setdefault(_without_seed(line), []).append(line)
         groups = [Group(name, tuple(lines)) for name, lines in by_name.items()]
     if len(groups) > room:

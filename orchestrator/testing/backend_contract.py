@@ -39,6 +39,7 @@ from orchestrator import estimators, plugins
 from orchestrator.errors import LogFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.kl.library_semantics import parse as parse_dialect
+from orchestrator.library import rollout_dump
 from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
 from orchestrator.library.protocol import Backend
 from orchestrator.metrics.names import is_canonical
@@ -221,6 +222,44 @@ class BackendContract:
         assert first == second
         assert not list(tmp_path.iterdir()), "translate wrote something"
 
+    def test_a_launch_without_a_gpu_lists_what_differs(self) -> None:
+        """Check that `cpu_launch` names each variable and file in which it differs, and repeats."""
+        for cell, plan in self._plans[:20]:
+            try:
+                launch = self.backend.cpu_launch(plan, _PLACE)
+            except UnsupportedSetting:
+                continue
+            if launch is None:
+                continue
+            assert launch == self.backend.cpu_launch(plan, _PLACE)
+            named = {each.name for each in launch.deviations}
+            before, after = plan.env, launch.plan.env
+            differs = {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)}
+            differs |= launch.plan.files.keys() ^ plan.files.keys()
+            assert not differs - named, f"{cell.slug}: differs and is not listed"
+            if launch.plan.argv != plan.argv:
+                assert any(each.kind == "argument" for each in launch.deviations)
+
+    def test_rollouts_are_dumped_where_it_says_so(self) -> None:
+        """Check that a launch that dumps its rollouts has the format's module and its folder."""
+        dumped = 0
+        for cell, plan in self._plans[:20]:
+            asked = cell.cadence.model_copy(update={"dump_rollouts": True})
+            try:
+                other = self.backend.translate(cell.model_copy(update={"cadence": asked}), _PLACE)
+            except UnsupportedSetting:
+                continue
+            if not self.backend.dumps_rollouts:
+                assert rollout_dump.VARIABLE not in other.env
+                assert rollout_dump.source() not in other.files.values()
+                continue
+            dumped += 1
+            folder = str(_PLACE.attempt_dir / rollout_dump.FOLDER)
+            assert other.env[rollout_dump.VARIABLE] == folder
+            assert rollout_dump.source() in other.files.values()
+            assert other.ledger == plan.ledger
+        assert dumped or not self.backend.dumps_rollouts
+
     def test_translation_is_cheap(self) -> None:
         cells = self._cells[:200]
         for cell in cells:
@@ -229,6 +268,27 @@ class BackendContract:
         for cell in cells:
             self.backend.translate(cell, _PLACE)
         assert (time.process_time() - started) / len(cells) < SECONDS_A_CELL
+
+    def test_only_the_seed_of_a_launch_or_a_rehearsal_depends_on_the_seed(self) -> None:
+        """Check what lets `plan` look at one seed and speak of all."""
+        for cell, plan in self._plans[:5]:
+            seed = cell.settings.seed + 1
+            settings = cell.settings.but(seed=seed)
+            other = cell.but(id=fingerprint(settings), settings=settings)
+            moved = self.backend.translate(other, _PLACE)
+            assert {e.field for e in moved.ledger} == {e.field for e in plan.ledger}
+            assert (moved.entry, moved.bring_up, moved.ray_cpus) == (
+                plan.entry,
+                plan.bring_up,
+                plan.ray_cpus,
+            )
+            small, again = self.backend.rehearse(cell), self.backend.rehearse(other)
+            if small is not None and again is not None:
+                assert (small is cell) == (again is other)
+                assert small.settings.but(seed=seed) == again.settings
+                assert small.but(**{n: getattr(again, n) for n in ("id", "settings")}) == (
+                    again.but(declared=small.declared)
+                )
 
     def test_what_was_translated_reads_back_as_the_same_cell(self) -> None:
         for cell, plan in self._plans:
@@ -248,15 +308,15 @@ class BackendContract:
                 except UnsupportedSetting:
                     continue
                 for name in plan.files:
-                    whole = os.path.normpath(_PLACE.plan_dir / name)
-                    assert Path(whole).is_relative_to(_PLACE.plan_dir), name
+                    resolved = os.path.normpath(_PLACE.plan_dir / name)
+                    assert Path(resolved).is_relative_to(_PLACE.plan_dir), name
                 for text in (*plan.argv, *plan.files.values()):
                     self._stays_inside(text)
 
     def _stays_inside(self, text: str) -> None:
-        for found in re.findall(re.escape(str(_ROOT)) + r"[^\s\"',;]*", text):
-            whole = Path(os.path.normpath(found))
-            assert any(whole.is_relative_to(folder) for folder in _PLACE), found
+        for path in re.findall(re.escape(str(_ROOT)) + r"[^\s\"',;]*", text):
+            whole = Path(os.path.normpath(path))
+            assert any(whole.is_relative_to(folder) for folder in _PLACE), path
 
     # ------------------------------------------------------------------ refusal
 
@@ -392,6 +452,19 @@ class BackendContract:
                     f"{change.field} changes, and {', '.join(sorted(keys))} does not"
                 )
 
+    def test_every_value_of_the_capabilities_reads_back(self) -> None:
+        """Check that `parse` gives each listed value that a cell is translated with."""
+        for cell in self._one_of_each("backend.version"):
+            for name, values in self.backend.capabilities.items():
+                for value in values:
+                    settings = _replaced(cell.settings, name, value)
+                    plan = None if settings is None else self._plan_of(cell, settings)
+                    if plan is not None and settings is not None:
+                        back = self.backend.parse(plan.argv, plan.files)
+                        assert fingerprint(back) == fingerprint(settings), (
+                            f"{name}={value}: {_difference(settings, back)}"
+                        )
+
     def _changes(self) -> Iterator[Change]:
         """Yield pairs of translated cells that differ in one field."""
         for cell in self._one_of_each("backend.version", "kl.placement", "loss.aggregation"):
@@ -457,13 +530,41 @@ class BackendContract:
             if reading.unknown:
                 continue
             kl = cell.settings.kl
-            for told, placed in (
+            for term, placed in (
                 (reading.in_reward, ("reward", "reward_and_loss")),
                 (reading.in_loss, ("loss", "reward_and_loss")),
             ):
                 active = kl.beta > 0 and kl.placement in placed
-                assert bool(told.active) == active, (cell.slug, told)
-                assert not active or told.beta == pytest.approx(kl.beta), (cell.slug, told)
+                assert bool(term.active) == active, (cell.slug, term)
+                assert not active or term.beta == pytest.approx(kl.beta), (cell.slug, term)
+
+    def test_its_own_launch_is_audited_in_the_cells_regime(self) -> None:
+        """Check that `audit` calls a cell's launch on-policy exactly if the cell is.
+
+        A launch whose text does not tell is not held to it.
+        """
+        if self.backend.release_marks is None:
+            pytest.skip("it reads no launches")
+        for cell, plan in self._plans:
+            reading = self.backend.audit(self.own_launch(plan))
+            assert reading is not None, "it does not recognise its own launch"
+            settings = cell.settings
+            on_policy = settings.batch.num_minibatches == 1 and settings.max_staleness_steps == 0
+            assert reading.regime.on_policy in (None, on_policy), (cell.slug, reading.regime.why)
+
+    def test_its_own_launch_is_audited_with_the_cells_advantage(self) -> None:
+        """Check that `audit` sees a division by the group's deviation exactly in GRPO's cells."""
+        if self.backend.release_marks is None:
+            pytest.skip("it reads no launches")
+        for cell, plan in self._plans:
+            reading = self.backend.audit(self.own_launch(plan))
+            assert reading is not None, "it does not recognise its own launch"
+            around = reading.surroundings
+            if around is None or around.advantage_divided_by is None or reading.unknown:
+                continue
+            divided = around.advantage_divided_by == "group_std"
+            is_grpo = cell.settings.advantage.estimator == "grpo"
+            assert divided == is_grpo, (cell.slug, around.divided_because)
 
     def test_a_launch_of_nobody_is_not_its_own(self) -> None:
         words = tuple(CommandWord(word, (1,)) for word in ("python", "-m", "http.server"))
@@ -515,14 +616,16 @@ class BackendContract:
         assert self.backend.begun_checkpoints(home) == []
         for step in (20, 5, 100):
             self.write_checkpoint(home, step)
-        found = self.backend.find_checkpoints(home)
+        checkpoints = self.backend.find_checkpoints(home)
         begun = self.backend.begun_checkpoints(home)
-        assert [each.step for each in found] == [5, 20, 100]
+        assert [each.step for each in checkpoints] == [5, 20, 100]
         assert len(begun) == 3
-        for each in found:
+        for each in checkpoints:
             assert each.path.is_dir()
             assert any(each.path.is_relative_to(folder) for folder in begun)
-        beside = [path for each in found for path in self.backend.checkpoint_companions(home, each)]
+        beside = [
+            path for each in checkpoints for path in self.backend.checkpoint_companions(home, each)
+        ]
         assert len(set(beside)) == len(beside), "a companion belongs to one checkpoint"
         for path in (*begun, *beside):
             assert path.is_relative_to(home)
@@ -544,9 +647,9 @@ class BackendContract:
                     (folder / name).unlink()
                 else:
                     os.truncate(folder / name, size)
-                found = [each.step for each in self.backend.find_checkpoints(home)]
-                assert found in ([5], [5, 10]), name
-                cut += found == [5]
+                steps = [each.step for each in self.backend.find_checkpoints(home)]
+                assert steps in ([5], [5, 10]), name
+                cut += steps == [5]
         assert cut, "no file of a checkpoint is needed"
         for path in sorted(folder.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -634,8 +737,8 @@ def _place(root: Path) -> AttemptPaths:
 
 def _step_of(folder: Path, home: Path) -> int | None:
     """Return the number in a checkpoint's path below its home."""
-    found = re.findall(r"\d+", str(folder.relative_to(home)))
-    return int(found[-1]) if found else None
+    numbers = re.findall(r"\d+", str(folder.relative_to(home)))
+    return int(numbers[-1]) if numbers else None
 
 
 def _covers(field: str, leaf: str) -> bool:

@@ -51,13 +51,15 @@ def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
 
 def test_run_again_does_nothing(finished: Path) -> None:
     folder = finished / "runs" / "smoke.micro"
+    index = folder / "index"  # a cache of the cells that have ended
     files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     done = orch(finished, "run", SMOKE)
     assert done.returncode == 0, done.stderr
     assert "nothing to do" in done.stderr
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-    assert {path for path in after if after[path] != files.get(path)} <= {folder / "spec.json"}
-    assert after.keys() == files.keys()
+    written = {path for path in after if after[path] != files.get(path)}
+    assert {path for path in written if path.parent != index} <= {folder / "spec.json"}
+    assert files.keys() <= after.keys()
 
 
 def test_run_again_makes_what_was_removed(workspace: Path) -> None:
@@ -70,10 +72,10 @@ def test_run_again_makes_what_was_removed(workspace: Path) -> None:
     assert ledger(workspace) == before, "nothing was trained again"
 
 
-def test_plan_says_what_would_change_and_exits_2_then(workspace: Path) -> None:
+def test_plan_says_what_would_change_and_exits_3_then(workspace: Path) -> None:
     assert orch(workspace, "plan", SMOKE).returncode == 0
     changed = orch(workspace, "plan", SMOKE, "base.optimizer.learning_rate=2e-6", "--json")
-    assert changed.returncode == 2, changed.stderr
+    assert changed.returncode == 3, changed.stderr
     rows = json.loads(changed.stdout)["cells"]
     reasons = [row["reason"] for row in rows]
     assert reasons.count("changed") == 4
@@ -83,10 +85,20 @@ def test_plan_says_what_would_change_and_exits_2_then(workspace: Path) -> None:
 
 def test_plan_names_the_release_beside_its_library(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    told = orch(tmp_path, "plan", "experiments/cross_library.yaml", "site=local").stdout
+    printed = orch(tmp_path, "plan", "experiments/cross_library.yaml", "site=local").stdout
+    told = " ".join(printed.split())
     assert "verl@0.9.1 | skyrl@0.3.0 | prime_rl@0.5.0 | micro async=0" in told
     assert "openrlhf@0.11.2 async=0" in told
     assert "backend.version" not in told
+
+
+def test_plan_tells_which_tasks_stand_for_the_declared_ones(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    rehearsed = orch(tmp_path, "plan", SMOKE, "site=local").stdout
+    assert "declared: math500. A rehearsal cannot run these" in rehearsed
+    assert "in of domain: micro_sort" in rehearsed
+    declared = orch(tmp_path, "plan", SMOKE, "site=slurm_a100", "--json").stdout
+    assert json.loads(declared)["evaluation"] == {"declared": ["math500"], "scored": ["math500"]}
 
 
 def test_plan_gives_every_cell_its_objective(finished: Path) -> None:
@@ -182,6 +194,13 @@ def test_compare_and_report_from_disk_alone(workspace: Path) -> None:
     compared = json.loads(orch(workspace, "compare", SMOKE, "--json").stdout)
     assert len(compared["configurations"]) == 4
     by_kl = orch(workspace, "compare", SMOKE, "--by", "kl")
+    for more in ((), ("--by", "kl"), ("--json",)):
+        foo = orch(workspace, "compare", SMOKE, "--metric", "train/reward_men", *more)
+        assert foo.returncode == 1
+        assert "measured 'train/reward_men', did you mean 'train/reward_mean'?" in foo.stderr
+    one = orch(workspace, "compare", SMOKE, "--metric", "train/reward_mean").stdout
+    assert "train/reward_mean" in one.splitlines()[0]
+    assert "eval/in_domain/mean" not in one.splitlines()[0]
     assert "k1.reward" in by_kl.stdout
     unknown = orch(workspace, "compare", SMOKE, "--by", "moon")
     assert unknown.returncode == 1
@@ -205,7 +224,10 @@ def test_doctor_finds_this_machine_fit(finished: Path) -> None:
 
 def test_init_writes_a_spec_that_plans_and_overwrites_nothing(tmp_path: Path) -> None:
     assert orch(tmp_path, "init", "mine").returncode == 0
-    assert orch(tmp_path, "plan", "mine.yaml").returncode == 2
+    first = (tmp_path / "mine.yaml").read_text().splitlines()[0]
+    schema = first.removeprefix("# yaml-language-server: $schema=")
+    assert "$defs" in json.loads((tmp_path / schema).read_text())
+    assert orch(tmp_path, "plan", "mine.yaml").returncode == 3
     again = orch(tmp_path, "init", "mine.yaml")
     assert again.returncode == 1
     assert "exists" in again.stderr

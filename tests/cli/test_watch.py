@@ -347,3 +347,25 @@ def test_others_need_the_token_that_it_makes(dashboard: Callable[..., Any]) -> N
     assert port
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get(f"http://127.0.0.1:{port[1]}/")
+
+
+@pytest.mark.slow
+def test_with_a_token_no_mlflow_is_started(dashboard: Callable[..., Any]) -> None:
+    """It was readable and writable by every user of the machine, beside a report with a token."""
+    process = dashboard("--token", "auto", "--port", "0")
+    assert "?token=" in address(process)
+    said = process.stdout.readline()
+    assert said.startswith("no MLflow beside a token"), said
+    children = [
+        place.parent.name
+        for place in Path("/proc").glob("[0-9]*/stat")
+        if f") S {process.pid} " in _text(place) or f") R {process.pid} " in _text(place)
+    ]
+    assert children == []
+
+
+def _text(place: Path) -> str:
+    try:
+        return place.read_text()
+    except OSError:
+        return ""

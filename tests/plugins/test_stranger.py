@@ -10,14 +10,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-POINTS = """
-[orch.backends]
-toytrl = toytrl
-[orch.estimators]
-k4 = toytrl.estimators:K4
-[orch.tasks]
-toytrl = toytrl.tasks
-"""
 SPEC = """
 name: toy
 seeds: [0]
@@ -110,13 +102,14 @@ BACKEND = Dump()
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `pip install --target` leaves it."""
+    """Install the package as CONTRIBUTING says, into a folder of its own."""
     folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(HERE / "toytrl", folder / "toytrl", ignore=shutil.ignore_patterns("__pyc*"))
-    info = folder / "toytrl-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toytrl\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    source = tmp_path_factory.mktemp("source") / "toytrl"
+    shutil.copytree(HERE / "toytrl_distribution", source)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, source],
+        check=True,
+    )
     (folder / "test_toy.py").write_text(SUITE)
     (folder / "dump.py").write_text(DUMP)
     dumped = SUITE.replace(
@@ -192,12 +185,12 @@ def outcomes(home: Path, name: str) -> dict[str, str]:
     report = home / f"{name}.json"
     plugin = home / "reporting.py"
     plugin.write_text(
-        "import json, os\nTOLD = {}\n"
+        "import json, os\nOUTCOMES = {}\n"
         "def pytest_runtest_logreport(report):\n"
         "    if report.when == 'call' or report.outcome != 'passed':\n"
-        "        TOLD[report.nodeid.rpartition('::')[2]] = report.outcome\n"
+        "        OUTCOMES[report.nodeid.rpartition('::')[2]] = report.outcome\n"
         "def pytest_sessionfinish():\n"
-        "    open(os.environ['REPORT'], 'w').write(json.dumps(TOLD))\n"
+        "    open(os.environ['REPORT'], 'w').write(json.dumps(OUTCOMES))\n"
     )
     argv = ["-m", "pytest", "-q", "-p", "reporting", "-p", "no:cacheprovider", "-c", "/dev/null"]
     os.environ["REPORT"] = str(report)
@@ -206,15 +199,15 @@ def outcomes(home: Path, name: str) -> dict[str, str]:
     finally:
         del os.environ["REPORT"]
     assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
-    told: dict[str, str] = json.loads(report.read_text())
-    return told
+    by_test: dict[str, str] = json.loads(report.read_text())
+    return by_test
 
 
 @pytest.mark.slow
 def test_the_toy_keeps_the_contract(home: Path) -> None:
-    told = outcomes(home, "test_toy")
-    assert len(told) > 25
-    assert not [name for name, outcome in told.items() if outcome == "failed"]
+    by_test = outcomes(home, "test_toy")
+    assert len(by_test) > 25
+    assert not [name for name, outcome in by_test.items() if outcome == "failed"]
 
 
 @pytest.mark.slow

@@ -1,31 +1,34 @@
-"""The stages after launch, as commands call them. Each starts from the run directories."""
+"""The stages after launch. Each begins from the run directories."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.common import number, print_table, say
+from orchestrator import evaluate
+from orchestrator.analysis.compare import compare
+from orchestrator.evaluate import baselines
+from orchestrator.files import write_text
+from orchestrator.pipeline.messages import say
 from orchestrator.records import Record, Score
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.compare import Comparison as Comparison
+    from orchestrator.analysis.compare import Comparison
     from orchestrator.analysis.runs import ItemScores
-    from orchestrator.analysis.stats import Estimate
     from orchestrator.evaluate import ScoredBaseline, ScoreIndex
-    from orchestrator.report import Report as Report
+    from orchestrator.report import Report
     from orchestrator.report.model import Section
     from orchestrator.tracking import MirrorReport
 
 
-def gather(experiment: Experiment) -> list[Record]:
+def collect_records(experiment: Experiment) -> list[Record]:
     """Return the records of the chosen cells, each with the faults of what could not be read."""
-    from orchestrator.runs.collect import collect
 
     return collect(experiment.cells, experiment.folder)
 
 
-def tell_faults(records: Sequence[Record]) -> int:
+def print_faults(records: Sequence[Record]) -> int:
     """Print what could not be read. Return 1 if there was anything, for the exit code."""
     faults = [fault for record in records for fault in record.faults]
     for fault in faults:
@@ -33,31 +36,29 @@ def tell_faults(records: Sequence[Record]) -> int:
     return int(bool(faults))
 
 
-def known(experiment: Experiment) -> "ScoreIndex":
+def scores_and_faults(experiment: Experiment) -> "ScoreIndex":
     """Return the scores on disk. Print what keeps them from being averaged or compared."""
-    from orchestrator import evaluate
 
-    found = evaluate.score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
-    for fault in found.faults:
+    index = evaluate.score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    for fault in index.faults:
         say(fault)
-    return found
+    return index
 
 
-def known_scores(experiment: Experiment) -> list[Score]:
+def read_scores(experiment: Experiment) -> list[Score]:
     """Return the scores that are on disk, with the means over each domain's tasks."""
-    return known(experiment).scores
+    return scores_and_faults(experiment).scores
 
 
-def known_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
+def read_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
     """Return the baselines that the spec declares for these cells, with their scores on disk."""
-    from orchestrator.evaluate import baselines
 
     return baselines.scored_baselines(
         experiment.spec.evaluation, experiment.cells, experiment.folder
     )
 
 
-def score(
+def evaluate_missing(
     experiment: Experiment, records: Sequence[Record], say: Callable[[str], None] = say
 ) -> int:
     """Make every missing score of these records and of the baselines of their models.
@@ -68,7 +69,7 @@ def score(
 
     every, spec = _milestones(), experiment.spec
 
-    def tell(event: EvaluationEvent) -> None:
+    def show(event: EvaluationEvent) -> None:
         if event.kind == "started":
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
@@ -76,7 +77,7 @@ def score(
         elif event.kind == "scored" and every(event.done, event.total):
             say(f"evaluated {event.done} of {event.total}")
 
-    asked, faults = baselines.declared_baselines(
+    declared, faults = baselines.declared_baselines(
         spec.evaluation, experiment.cells, experiment.folder
     )
     for fault in faults:
@@ -86,10 +87,10 @@ def score(
             records,
             spec.evaluation,
             experiment.folder,
-            baselines=baselines.records(asked),
+            baselines=baselines.records(declared),
             site=spec.site,
             workers=spec.site.workers,
-            on_event=tell,
+            on_event=show,
         )
     except UnscoredError as error:
         say(str(error))
@@ -111,30 +112,30 @@ def mirror(
 
     every = _milestones()
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         if not quiet and every(done, total):
             say(f"mirrored {done} of {total} runs")
 
-    done = tracking.mirror(
-        records, scores, experiment.spec, experiment.folder, on_progress=tell, only=only
+    mirrored = tracking.mirror(
+        records, scores, experiment.spec, experiment.folder, on_progress=show, only=only
     )
-    removed = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
+    removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
     if not quiet:
         say(
-            f"MLflow experiment {done.experiment}: {done.created} runs made, {done.updated} "
-            f"updated, {done.unchanged} unchanged{removed}\n  {done.view}"
+            f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
+            f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"
+            f"  {mirrored.view}"
         )
-    return done
+    return mirrored
 
 
-def contrast(
+def compare_records(
     experiment: Experiment,
     records: Sequence[Record],
     scores: Sequence[Score],
     items: "ItemScores | None" = None,
 ) -> "Comparison":
     """Return the statistics of what is on disk. `items`: of the score index; None: read here."""
-    from orchestrator.analysis.compare import compare
 
     if items is None:
         from orchestrator.evaluate import score_index
@@ -164,11 +165,10 @@ def write_report(
     date is that of the newest result, so that the same results give the same page.
     """
     import dashboards
-    from orchestrator.files import write_text
     from orchestrator.report import markdown
 
     folder = target or experiment.folder.report
-    made = build_report(
+    built = build_report(
         experiment,
         comparison,
         records,
@@ -178,13 +178,13 @@ def write_report(
         sections=sections,
         data=data,
     )
-    pictures = dashboards.pictures(made if figures else None, folder / "figures")
-    write_text(folder / "index.html", dashboards.html(made, pictures))
-    write_text(folder / "report.md", markdown(made))
+    pictures = dashboards.pictures(built if figures else None, folder / "figures")
+    write_text(folder / "index.html", dashboards.html(built, pictures))
+    write_text(folder / "report.md", markdown(built))
     return folder / "index.html"
 
 
-def markdown_of(
+def report_as_markdown(
     experiment: Experiment,
     comparison: "Comparison",
     records: Sequence[Record],
@@ -239,52 +239,16 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
     return ([] if section is None else [section]), drawn
 
 
-def print_claims(comparison: "Comparison") -> None:
-    """Print verdict and reason of every claim."""
-    from orchestrator.analysis.sentences import reason, statement
-
-    rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.claims]
-    if rows:
-        print_table(("verdict", "claim", "why"), rows)
-
-
-def print_configurations(comparison: "Comparison") -> None:
-    """Print final accuracies of every configuration with their intervals."""
-    metrics = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
-    rows = []
-    for found in comparison.configurations:
-        told = (_interval(found.finals.get(metric)) for metric in metrics)
-        where = " ".join(v for k, v in found.traits.items() if k in ("model", "data", "backend"))
-        rate = found.collapse
-        rows.append(
-            (
-                found.study,
-                where,
-                found.name,
-                f"{found.num_finished}/{len(found.runs)}",
-                *told,
-                f"{rate.count}/{rate.n}",
-            )
-        )
-    print_table(("study", "where", "configuration", "seeds", *metrics, "collapsed"), rows)
-
-
-def _interval(estimate: "Estimate | None") -> str:
-    if estimate is None or estimate.half_width is None:
-        return number(None if estimate is None else estimate.mean)
-    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
-
-
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:
     """Return a function that is true about `count` times from 0 to the total, and at the end."""
-    told = 0
+    last = 0
 
     def reached(done: int, total: int) -> bool:
-        nonlocal told
-        tenth = done * count // total if total else 0
-        if tenth == told:
+        nonlocal last
+        milestone = done * count // total if total else 0
+        if milestone == last:
             return False
-        told = tenth
+        last = milestone
         return True
 
     return reached

@@ -1,0 +1,140 @@
+"""What one builds on: the stages of orch as functions, typed, from a spec to a table.
+
+    import orch
+
+    experiment = orch.load("smoke", ["seeds=[0]"])
+    for row in orch.plan(experiment).pending:
+        print(row.cell.slug, row.reason)
+    orch.run(experiment)
+    finals = orch.results(experiment)
+
+Names in `__all__`, their arguments, and the fields of what they return are stable: from 1.0 a minor
+release adds and never takes away; before, a minor release that breaks one says so in CHANGELOG.md.
+Everything in `orchestrator` is an implementation and may change in any release. A mistake of a
+user's is an `OrchError`, whose text says where it is and what to do.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from orchestrator import __version__ as __version__
+from orchestrator import audit as _audit
+from orchestrator.audit import AuditFinding, releases
+from orchestrator.errors import OrchError
+from orchestrator.kl.verdicts import GradientVerdict, verdict
+from orchestrator.pipeline import run as _line
+from orchestrator.pipeline.run import LineResult
+from orchestrator.records import Cell
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.plan import Plan
+from orchestrator.settings import AdvantageEstimator, Clip, Kl
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "AuditFinding",
+    "Cell",
+    "Experiment",
+    "GradientVerdict",
+    "LineResult",
+    "OrchError",
+    "Plan",
+    "audit",
+    "expand",
+    "explain",
+    "load",
+    "plan",
+    "results",
+    "run",
+]
+
+
+def load(spec: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Return the experiment of a spec: a file, or the name of a shipped one. Write nothing.
+
+    overrides: in Hydra's grammar, as on the command line (`["seeds=[0]", "base.kl.beta=0.1"]`).
+    Raise OrchError with every fault of the spec.
+    """
+    return open_experiment(spec, overrides)
+
+
+def expand(experiment: Experiment, where: Sequence[str] = ()) -> tuple[Cell, ...]:
+    """Return the cells as they run at this site, in the order of the spec.
+
+    where: filters as `--where` takes them (`["kl.estimator=k3", "!seed=0"]`). Raise OrchError where
+    they select nothing.
+    """
+    return experiment.chosen(where).cells
+
+
+def plan(experiment: Experiment, where: Sequence[str] = ()) -> Plan:
+    """Return what `run` would do for each cell, and why, from what is on disk. Change nothing."""
+    return _line.plan_of(experiment, experiment.chosen(where), where)
+
+
+def explain(
+    estimator: str,
+    placement: Literal["reward", "loss", "reward_and_loss"] | None,
+    *,
+    off_policy: bool = False,
+    advantage: AdvantageEstimator = "rloo",
+    group_size: int | None = None,
+    clip: Clip | None = None,
+) -> GradientVerdict:
+    """Return the objective whose gradient a KL term really is, its bias, and what to do instead.
+
+    estimator: k1, k2, k3 or another of the table; `none` takes placement None. off_policy: samples
+    are older than the policy. group_size: G, rollouts per prompt; it scales GRPO's deviation.
+    Raise OrchError for a combination without meaning.
+    """
+    term = Kl(estimator=estimator, placement=placement, beta=0.0 if placement is None else 1.0)
+    return verdict(
+        term,
+        on_policy=not off_policy,
+        advantage=advantage,
+        group_size=group_size,
+        clip=clip or Clip(),
+    )
+
+
+def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> list[AuditFinding]:
+    """Return what each launch in a script optimises. Nothing is run.
+
+    script: a path; files beside it that the launch names are read as well. versions: library ->
+    release, where the file does not tell. Raise OrchError if nothing can be judged, and OSError if
+    the file cannot be read.
+    """
+    path = Path(script)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    around = releases.versions(path) | (versions or {})
+    return _audit.audit(text, str(path), files=releases.NeighbourFiles(path), versions=around)
+
+
+def run(
+    experiment: Experiment, where: Sequence[str] = (), *, train_only: bool = False
+) -> LineResult:
+    """Train what is missing, then evaluate, mirror to MLflow, and write the report.
+
+    Return how far the line went: `code` 0 if nothing failed, and the report's page and comparison.
+    Needs the extras `run`, `micro` and `eval`. Safe to repeat and to kill: it goes on from disk.
+    """
+    chosen = experiment.chosen(where)
+    made = _line.plan_of(experiment, chosen, where)
+    return _line.run(experiment, chosen, made, train_only=train_only)
+
+
+def results(
+    experiment: Experiment,
+    table: Literal["finals", "curves", "scores"] = "finals",
+    where: Sequence[str] = (),
+) -> "pd.DataFrame":
+    """Return a table of what was measured, a row a value; each axis of the spec is a column.
+
+    finals: after the last train step. curves: at each step. scores: of evaluation, with standard
+    errors. Reads run directories and changes nothing. Needs the extra `run`.
+    """
+    from orchestrator.analysis.results import results_of  # loads SciPy
+
+    return results_of(experiment.chosen(where), table)

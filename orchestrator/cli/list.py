@@ -1,0 +1,36 @@
+"""orch list: the specs and config groups that orch brings."""
+
+import click
+
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table
+from orchestrator.spec.compose import GROUPS, group_names
+from orchestrator.spec.shipped import shipped_folder, shipped_names
+from orchestrator.spec.yaml_file import read
+
+
+@click.command(short_help="The experiments and config groups that orch brings.")
+@common.as_json
+def command(as_json: bool) -> int:
+    """List the shipped specs with the question each asks, and the config groups.
+
+    A name stands where a file may: orch plan comedy_full, orch run smoke. `orch init --from NAME`
+    writes one down to change it. An entry of a group is taken by its name: recipe: rehearsal.
+    """
+    folder = shipped_folder()
+    specs = {name: _question(name) for name in shipped_names()}
+    groups = {group: group_names(folder, group) for group in GROUPS}
+    if as_json:
+        print_json({"specs": specs, "groups": groups})
+        return 0
+    print_table(("experiment", "question"), specs.items())
+    click.echo()
+    print_table(("group", "entries"), [(g, ", ".join(names)) for g, names in groups.items()])
+    click.echo("\nNext: orch plan NAME, orch run NAME, or orch init --from NAME")
+    return 0
+
+
+def _question(name: str) -> str:
+    """Return the question that a shipped spec asks."""
+    document = read(shipped_folder() / f"{name}.yaml", [])
+    return str(document.data.get("question", "")) if document is not None else ""

@@ -1,0 +1,169 @@
+"""What all commands have alike: exit codes, flags, and what to do next.
+
+LazyGroup passes each command through `mannered` when it is first called.
+"""
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.pipeline import messages
+
+EXIT_CODES = {
+    0: "done; nothing is wrong, and nothing is left to do",
+    1: "a fault: of the spec, the data, a cell, a launch script, the machine",
+    2: "usage: no such command, option or argument",
+    3: "something would change: plan (run would train), drift (a release changes cells)",
+    130: "interrupted by Ctrl-C",
+}
+"""The only exit codes of every command, and what each means."""
+
+WOULD_CHANGE = 3
+
+NEXT: dict[str, dict[int, str]] = {
+    "plan": {0: "orch compare {spec}", 3: "orch run {spec}"},
+    "rehearse": {0: "orch run {spec}", 1: "orch doctor {spec}"},
+    "run": {0: "orch dashboard {spec}", 1: "orch errors {spec}"},
+    "skypilot": {0: "sky jobs launch --yes --detach-run {folder}/<cell>.yaml"},
+    "status": {0: "orch compare {spec}", 1: "orch errors {spec}"},
+    "logs": {0: "orch show {cell}"},
+    "errors": {0: "orch status {spec}", 1: "orch retry {spec}"},
+    "cancel": {0: "orch retry {spec}"},
+    "retry": {0: "orch run {spec}"},
+    "prune": {0: "orch status {spec}"},
+    "show": {0: "orch explain --all"},
+    "collect": {0: "orch compare {spec}"},
+    "eval": {0: "orch compare {spec}", 1: "orch errors {spec}"},
+    "compare": {0: "orch report {spec}"},
+    "report": {0: "orch dashboard {spec}"},
+    "verify": {0: "orch compare {spec}"},
+    "tune": {0: "orch report {spec}"},
+    "prove": {0: "orch matrix"},
+    "audit": {0: "orch explain --all", 1: "orch audit --fix {paths}"},
+    "explain": {0: "orch audit YOUR_SCRIPT.sh"},
+    "matrix": {0: "orch drift --from LIBRARY@OLD --to LIBRARY@NEW SPEC"},
+    "drift": {0: "orch plan {spec}", 3: "orch plan {spec}"},
+    "lab": {0: "orch explain --all"},
+    "doctor": {0: "orch plan {spec}"},
+    "list": {0: "orch plan NAME"},
+    "schema": {0: "orch init, whose file names the schema for your editor"},
+    "env create": {0: "orch env check {release}"},
+    "env list": {0: "orch env create LIBRARY@VERSION"},
+    "env check": {0: "orch run SPEC", 1: "orch env create {release} --again"},
+    "env lock": {0: "orch env create {release}"},
+    "completion": {0: "put these lines where `orch completion --help` says, in a new shell"},
+    "data prepare": {0: "orch run SPEC"},
+}
+"""Command -> exit code -> what a person does then, unless the command says it by `set_next`."""
+
+_KEY = "orch.next"
+_SHOWS_DATA = ("as_json", "as_sarif", "hook", "part")
+_FORMATS = ("json", "sarif", "md", "csv", "parquet")
+
+
+def set_next(text: str) -> None:
+    """Replace what this command's line `Next:` says; an empty text leaves the line out."""
+    click.get_current_context().meta[_KEY] = text
+
+
+def _quiet(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    messages.set_quiet(value)
+
+
+def _verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    messages.set_verbose(value)
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    """Return the common options that a command has not of its own."""
+    taken = {name for param in command.params for name in param.opts} | {
+        param.name for param in command.params
+    }
+    quiet = click.Option(
+        ["-q", "--quiet"],
+        is_flag=True,
+        expose_value=False,
+        callback=_quiet,
+        help="Results and mistakes only, no messages.",
+    )
+    verbose = click.Option(
+        ["-v", "--verbose"],
+        is_flag=True,
+        expose_value=False,
+        callback=_verbose,
+        help="Also the time taken, and what stands behind a mistake.",
+    )
+    runs = click.Option(
+        ["--runs-dir"],
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="ORCH_RUNS_DIR",
+        help="Where experiments are kept; short for site.runs_dir=FOLDER.",
+    )
+    options = [each for each in (quiet, verbose) if not taken & {*each.opts, each.name}]
+    if {"spec", "overrides"} <= taken and "runs_dir" not in taken:
+        options.append(runs)
+    return options
+
+
+def mannered(name: str, command: click.Command) -> click.Command:
+    """Return the command with the common options and a line `Next:` after it. Do it once."""
+    if isinstance(command, click.Group):
+        for part, each in command.commands.items():
+            mannered(f"{name} {part}", each)
+        return command
+    command.name = name.rpartition(" ")[2]
+    inner = command.callback
+    if inner is None or getattr(inner, "mannered", False):
+        return command
+    added = _options(command)
+    command.params += added
+    command.callback = _with_next(name, inner, any(each.name == "runs_dir" for each in added))
+    return command
+
+
+def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callable[..., Any]:
+    def callback(**given: Any) -> int:
+        began = time.perf_counter(), time.process_time()
+        folder = given.pop("runs_dir") if redirected else None
+        if folder is not None:
+            given["overrides"] = (*given["overrides"], f"site.runs_dir={_hydra(str(folder))}")
+        code = inner(**given) or 0
+        context = click.get_current_context()
+        text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
+        shows_data = any(given.get(key) for key in _SHOWS_DATA) or any(
+            given.get(key) in _FORMATS for key in ("output", "kind", "form")
+        )
+        if text and not shows_data:
+            messages.say(f"Next: {text.format_map(_Words(given))}")
+        if messages.is_verbose():
+            wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
+            messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
+        return code
+
+    callback.mannered = True  # type: ignore[attr-defined]
+    callback.__doc__ = inner.__doc__
+    return callback
+
+
+class _Words(dict[str, Any]):
+    """A command's own arguments, as they are typed; the word in capitals where one is not given."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        words = dict(given)
+        if given.get("spec"):
+            words["spec"] = shlex.join([str(given["spec"]), *given.get("overrides", ())])
+        if given.get("paths"):
+            words["paths"] = shlex.join(map(str, given["paths"]))
+        super().__init__({key: value for key, value in words.items() if value})
+
+    def __missing__(self, key: str) -> str:
+        return key.upper()
+
+
+def _hydra(text: str) -> str:
+    """Return a text quoted for Hydra's override grammar."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,147 @@
+"""orch prove: does a library do what its dialect predicts?"""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from orchestrator.kl.library_semantics import Dialect
+    from orchestrator.prove.proof import Proof
+    from orchestrator.prove.run import Run
+    from orchestrator.records import Cell
+
+
+@click.command(short_help="Replay a run's rollouts: does the library do what is predicted?")
+@click.argument("target", required=False, metavar="LIBRARY@VERSION|CELL_DIRECTORY")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The folder of the policy that the run started from.",
+)
+@click.option(
+    "--dialect",
+    "other",
+    metavar="TEXT",
+    help="Another dialect than the library's, as `orch explain` writes it.",
+)
+@click.option(
+    "--batches",
+    type=click.IntRange(1, 200),
+    default=8,
+    show_default=True,
+    help="Rollout batches of each cell that is trained here.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the runs that are trained here, in this folder.",
+)
+@click.option("--page", is_flag=True, help="Print docs/proofs.md, from the proofs that are kept.")
+@click.option("--write", is_flag=True, help="Keep the proof of LIBRARY@VERSION for that page.")
+@common.as_json
+def command(
+    target: str | None,
+    policy: Path | None,
+    other: str | None,
+    batches: int,
+    keep: Path | None,
+    page: bool,
+    write: bool,
+    as_json: bool,
+) -> int:
+    """Compute a run again from its own rollouts, in the dialect of its library, and compare:
+    advantages, KL, loss, gradient norm, and the weights after the last train step.
+
+    CELL_DIRECTORY is a finished run of any size that was trained with cadence.dump_rollouts=true.
+    LIBRARY@VERSION trains small cells on this machine without a GPU, in the environment that
+    `orch env create LIBRARY@VERSION --cpu` makes.
+
+    Exits 1 if a difference is larger than its tolerance.
+    """
+    from orchestrator.kl import library_semantics
+
+    if page:
+        from orchestrator.prove.page import page as proofs_page
+
+        click.echo(proofs_page(), nl=False)
+        return 0
+    if target is None:
+        raise click.UsageError("name a release as LIBRARY@VERSION, or the directory of a cell")
+    dialect = None if other is None else library_semantics.parse(other)
+    if Path(target).is_dir():
+        from orchestrator.prove.run import read_run
+        from orchestrator.rundir import CellDir
+
+        named = [(Path(target).name, read_run(CellDir(Path(target).absolute()), policy))]
+        return _print(named, dialect, as_json)
+    library, at, version = target.partition("@")
+    if not at:
+        raise click.UsageError(
+            f"name a release as LIBRARY@VERSION, or the directory of a cell; got '{target}'"
+        )
+    if keep is not None:
+        return _print(_trained(library, version, batches, keep), dialect, as_json, write=write)
+    with tempfile.TemporaryDirectory(prefix="orch-prove-") as folder:
+        runs = _trained(library, version, batches, Path(folder))
+        return _print(runs, dialect, as_json, write=write)
+
+
+def _trained(library: str, version: str, batches: int, folder: Path) -> "list[tuple[str, Run]]":
+    """Train the cells of a proof here. Return each by name."""
+    from orchestrator.errors import OrchError
+    from orchestrator.prove.cells import cells_of
+    from orchestrator.prove.run import read_run
+    from orchestrator.prove.small import environment_of, small, train
+    from orchestrator.rundir import CellDir
+
+    environment = environment_of(library, version)
+    runs = []
+    for name, declared in cells_of(library, version):
+        cell = small(declared, folder, batches=batches).cell
+        cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
+        say(f"{library} {version} trains {name} ...")
+        _, ending = train(cell, cell_dir, environment)
+        if ending.state != "succeeded":
+            log = cell_dir.attempts()[-1].stderr
+            raise OrchError(f"{library} {version}, {name}: {ending.message} ({log})")
+        runs.append((name, read_run(cell_dir)))
+    return runs
+
+
+def _print(
+    runs: "list[tuple[str, Run]]",
+    dialect: "Dialect | None",
+    as_json: bool,
+    *,
+    write: bool = False,
+) -> int:
+    from orchestrator.prove import text
+
+    proofs = [(name, run.cell, run.proof(dialect)) for name, run in runs]
+    holds = all(proof.holds for _, _, proof in proofs)
+    if write and holds and dialect is None:
+        from orchestrator.prove.page import store
+
+        first = proofs[0][2]
+        kept = [(name, proof) for name, _, proof in proofs]
+        say(f"kept in {store(first.library, first.version, kept)}")
+    if as_json:
+        print_json([_plain(name, cell, proof) for name, cell, proof in proofs])
+    for name, _, proof in () if as_json else proofs:
+        click.secho(f"{name}  {text.heading(proof)}", bold=True)
+        print_table(text.COLUMNS, text.rows(proof))
+        for sentence in proof.left_out:
+            say(sentence)
+        click.echo(f"{text.verdict(proof)}\n")
+    return int(not holds)
+
+
+def _plain(name: str, cell: "Cell", proof: "Proof") -> dict[str, object]:
+    quantities = [each._asdict() | {"holds": each.holds} for each in proof.quantities]
+    entries = proof._asdict() | {"quantities": quantities, "holds": proof.holds}
+    return {"name": name, "cell": cell.id, **entries}

@@ -1,0 +1,49 @@
+"""orch skypilot: a SkyPilot task for each cell."""
+
+from pathlib import Path
+
+import click
+import yaml
+
+from orchestrator.cli import common
+from orchestrator.cli.common import say
+from orchestrator.files import write_text
+from orchestrator.launch.skypilot import tasks
+from orchestrator.pipeline.messages import counted
+from orchestrator.runs.experiment import open_experiment
+
+
+@click.command(short_help="Write a SkyPilot task for each cell.")
+@common.spec
+@click.argument("cloud", type=click.Path(dir_okay=False, path_type=Path))
+@common.overrides
+@common.where
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("skypilot"),
+    show_default=True,
+    help="The folder that the tasks are written to.",
+)
+def command(
+    spec: str, cloud: Path, overrides: tuple[str, ...], where: tuple[str, ...], folder: Path
+) -> None:
+    """Write a task for each cell of SPEC, as it is declared, for the machines of the file CLOUD.
+
+    Nothing is launched: `sky jobs launch` does that, and SkyPilot restarts a job whose machine is
+    taken away. orch has launched no task on a cloud itself.
+    """
+    options = tasks.read_options(cloud)
+    # as on a cluster: cells as they are declared, and not this machine's rehearsals
+    experiment = open_experiment(spec, (*overrides, "site.kind=slurm")).chosen(where)
+    cells = experiment.cells
+    made = tasks.tasks(cells, experiment.spec.name, options)
+    for name, task in made.items():
+        write_text(folder / f"{name}.yaml", yaml.safe_dump(task, sort_keys=False))
+    for job in tasks.planned_jobs(cells, options):
+        click.echo(f"tasks of {counted(job.cells, 'cell')}: {job}")
+    if secrets := [name for name, source in options.secrets.items() if source is None]:
+        click.echo(f"`sky jobs launch` takes --secret {' --secret '.join(secrets)} besides")
+    say("written, not launched; no task of orch's was ever run on a cloud")

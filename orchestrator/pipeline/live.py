@@ -1,0 +1,79 @@
+"""An experiment that is looked at while it runs: how far it is, its page, its files, its cells."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dashboards
+from dashboards.serve import BoardState, Page
+from orchestrator.errors import OrchError, SelectionError
+from orchestrator.evaluate import score_index
+from orchestrator.launch.logs import logs
+from orchestrator.pipeline import stages
+from orchestrator.report import markdown
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.state import read_state
+from orchestrator.runs.watch import CurveTails, progress_line, take_snapshot
+
+_LOG_LINES = 100
+
+
+class LiveExperiment:
+    """One experiment as the dashboard looks at it. The spec is read again when its file changes."""
+
+    def __init__(self, open_: Callable[[], Experiment]):
+        self.experiment = open_()
+        self._open, self._spec_time = open_, self._modified()
+        self._tails = CurveTails()
+
+    def state(self) -> BoardState:
+        """Return how far it is, with a digest that changes when the page would."""
+        if (modified := self._modified()) != self._spec_time:
+            self.experiment, self._spec_time = self._open(), modified
+        snapshot = take_snapshot(self.experiment.cells, self.experiment.folder, self._tails)
+        return BoardState(f"{snapshot.digest}{modified}", progress_line(snapshot), snapshot.live)
+
+    def page(self) -> Page:
+        """Return the page and its Markdown."""
+
+        shown = self.experiment
+        records = stages.collect_records(shown)
+        index = score_index(shown.cells, shown.spec.evaluation, shown.folder)
+        comparison = stages.compare_records(shown, records, index.scores, index.items)
+        report = stages.build_report(shown, comparison, records, index.scores, faults=index.faults)
+        return Page(dashboards.html(report, live=True).encode(), markdown(report).encode())
+
+    def files(self) -> dict[str, Path]:
+        """Return pictures and tables that `orch report` wrote beside the page, by relative path."""
+        root = self.experiment.folder.report
+        return {
+            path.relative_to(root).as_posix(): path
+            for path in (root.rglob("*") if root.is_dir() else ())
+            if path.suffix in (".png", ".pdf", ".csv", ".parquet")
+            and path.is_file()
+            and path.resolve().is_relative_to(root.resolve())
+        }
+
+    def cell(self, name: str) -> str:
+        """Return state and last lines of a cell. Raise SelectionError if none has this name."""
+        id_ = name.rpartition("-")[2]
+        cells = [cell for cell in self.experiment.folder.cells() if cell.id == id_]
+        if not cells:
+            raise SelectionError(f"no launched cell is called '{name}'")
+        state = read_state(cells[0])
+        message = f": {state.exit.message}" if state.exit and state.exit.message else ""
+        why = message or (state.fault and f": {state.fault}")
+        parts = [f"{cells[0].path.name}\n{state.state}{why}"]
+        for stream in ("stdout", "stderr"):
+            try:
+                text = logs(cells[0], stream, lines=_LOG_LINES)
+            except OrchError as error:
+                text = str(error)
+            parts.append(f"---- last lines of {stream} ----\n{text}")
+        return "\n\n".join(parts)
+
+    def _modified(self) -> int:
+        """Return when the spec file was last changed, in ns; 0 if it cannot be read."""
+        try:
+            return Path(self.experiment.spec.source).stat().st_mtime_ns
+        except OSError:
+            return 0

@@ -1,0 +1,108 @@
+"""The whole line for one experiment: train what is missing, then review all from disk."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.pipeline import stages, training
+from orchestrator.pipeline.messages import say
+from orchestrator.runs.completion import is_up_to_date, mark_complete
+from orchestrator.runs.experiment import Experiment
+
+if TYPE_CHECKING:
+    from orchestrator.analysis.compare import Comparison
+    from orchestrator.runs.plan import Plan
+
+
+class Review(NamedTuple):
+    """What the stages after training left."""
+
+    comparison: "Comparison"
+    page: Path
+    """The report's index.html."""
+    code: int
+    """1 if something could not be read, scored or mirrored; else 0."""
+
+
+class LineResult(NamedTuple):
+    """How far the line went."""
+
+    code: int
+    """The exit code: 130 after Ctrl-C, 1 if something failed, else 0."""
+    review: Review | None = None
+    """None if training is not over, only training was asked for, or nothing had changed."""
+
+
+def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
+    """Return what would be done for the chosen cells; all of them if `where` is empty."""
+    from orchestrator.runs.plan import plan
+
+    every = plan(experiment.cells, experiment.folder)
+    return every.only({cell.id for cell in chosen.cells}) if where else every
+
+
+def run(
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: "Plan",
+    *,
+    train_only: bool = False,
+    wait: bool = False,
+    take_over: bool = False,
+    budget: float | None = None,
+) -> LineResult:
+    """Train the chosen cells that are missing, then evaluate, mirror and report.
+
+    experiment: every cell of the spec, which the report is about. plan: of the chosen cells. wait:
+    on a cluster, return only when all jobs have ended. take_over: submit what another user has
+    submitted and this one cannot see. budget: GPU-hours that training may reach.
+    """
+    from orchestrator.tracking.store import store_of
+
+    if chosen.where == "slurm":
+        code, over = training.on_cluster(
+            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
+        )
+    else:
+        affordable = training.paid_part(budget, experiment, chosen, plan)
+        code, over = training.on_this_machine(affordable, plan), True
+    if train_only or code == 130 or not over:
+        return LineResult(code)
+    store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
+    after = plan_of(experiment, experiment, ())
+    if is_up_to_date(experiment, after, store):
+        say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
+        return LineResult(code)
+    reviewed = review(experiment, chosen)
+    if reviewed.code == 0:
+        mark_complete(experiment, after, store)
+    return LineResult(max(code, reviewed.code), reviewed)
+
+
+def review(experiment: Experiment, chosen: Experiment) -> Review:
+    """Do all stages after training, from disk: score the chosen cells, mirror and report all."""
+    records = stages.collect_records(experiment)
+    code = stages.print_faults(records)
+    ids = {cell.id for cell in chosen.cells}
+    mine = [record for record in records if record.cell.id in ids]
+    if experiment.where == "slurm":  # a login node is no place for models of full size
+        mine = [record for record in mine if record.cell.scale == "micro"]
+        small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
+        chosen = replace(chosen, cells=small)  # nor for their baselines
+        if len(mine) < len(ids):
+            say(
+                "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
+                "scores where it is called what those left out"
+            )
+    code = max(code, stages.evaluate_missing(chosen, mine))
+    index = stages.scores_and_faults(experiment)
+    comparison = stages.compare_records(experiment, records, index.scores, index.items)
+    page = stages.write_report(experiment, comparison, records, index.scores, faults=index.faults)
+    try:
+        stages.mirror(experiment, records, index.scores)
+    except EnvironmentFault as fault:
+        say(str(fault))
+        code = 1
+    return Review(comparison, page, code)

@@ -1,0 +1,253 @@
+"""Train what is missing: here, or by jobs of a cluster."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from shutil import rmtree
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.files import write_text
+from orchestrator.launch.local import launch
+from orchestrator.launch.slurm import submissions
+from orchestrator.launch.slurm.cluster import read_cluster
+from orchestrator.launch.slurm.submit import preview, submission_lock
+from orchestrator.pipeline.messages import counted, say
+from orchestrator.redaction import hide_userinfo
+from orchestrator.rundir import ON_CLUSTER
+from orchestrator.runs.cost import afford, evaluation_spending
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import plan as read_plan
+from orchestrator.runs.state import read_state
+from orchestrator.runs.wait import evaluation_states, num_waiting
+from orchestrator.runs.watch import watch
+from orchestrator.site.check import check_site
+from orchestrator.spec.site_options import slurm_options
+
+if TYPE_CHECKING:
+    from orchestrator.records import Cell
+    from orchestrator.rundir import CellState, RunFolder
+    from orchestrator.runs.plan import Plan
+    from orchestrator.spec.site_options import SlurmOptions
+
+
+def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
+    """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0."""
+
+    folder, spec = experiment.folder, experiment.spec
+    keep_spec(experiment)
+    ids = {cell.id for cell in experiment.cells}
+    pending = [r.cell for r in plan.pending if r.cell is not None and r.cell.id in ids]
+    with watch(pending) as display:
+        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
+    if done.interrupted:
+        say("stopped; nothing is lost. Go on with the same command.")
+        return 130
+    return _print_failed_and_cancelled(
+        experiment, done.count("failed", "unknown"), done.count("cancelled")
+    )
+
+
+def on_cluster(
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: "Plan",
+    *,
+    wait: bool,
+    budget: float | None,
+    take_over: bool = False,
+) -> tuple[int, bool]:
+    """Submit what is missing, and wait if asked.
+
+    Return the exit code, and True if training is over: no chosen cell is with the scheduler or
+    still to be submitted.
+    """
+    from orchestrator.runs import wait as cluster
+
+    options = slurm_options(chosen.spec.site.options)
+    if plan.pending:
+        _refuse_impossible(chosen, options)
+    scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
+    admit = None if budget is None else _admission(budget, experiment)
+    request = cluster.SubmitRequest(
+        chosen.cells, chosen.folder, options, scored, say, take_over=take_over, admit=admit
+    )
+    with _leaving_nothing_refused(chosen.folder):
+        keep_spec(chosen)
+        sent = cluster.start(request)
+    request = request._replace(take_over=False)
+    source = chosen.spec.source or chosen.spec.name
+    old = sum(row.state in ON_CLUSTER for row in plan.orphans)
+    if old:
+        say(
+            f"{counted(old, 'cell')} that left the spec still with the scheduler: `orch plan "
+            f"{source}` lists them"
+        )
+    if sent.cells:
+        jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
+        say(f"submitted {counted(len(sent.cells), 'cell')} as {jobs} {', '.join(sent.jobs)}")
+    if sent.left:
+        say(
+            f"no room in the queue for {counted(len(sent.left), 'cell')} "
+            "(site.options.max_submit_jobs): run again, or with --wait"
+        )
+    if not wait:
+        unpaid = {cell.id for cell in sent.unpaid}
+        left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
+        return _print_what_is_left(left, source)
+    with watch(chosen.cells) as display:
+        done = cluster.wait(request._replace(on_event=display.show))
+    if done.interrupted:
+        say(
+            f"not waiting any more; the jobs go on. `orch status {source}` shows them, "
+            f"`orch cancel {source}` stops them"
+        )
+        return 130, False
+    code = _print_failed_and_cancelled(
+        chosen, done.count("failed", "unknown"), done.count("cancelled")
+    )
+    return max(code, _print_failed_evaluations(chosen, done.states)), True
+
+
+def scripts_of(chosen: Experiment, plan: "Plan") -> list[str]:
+    """Return the batch scripts that `orch run` would send now."""
+    options = slurm_options(chosen.spec.site.options)
+    scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
+    cells = [row.cell for row in plan.pending if row.cell is not None]
+    return preview(cells, chosen.folder, options, evaluate=scored)
+
+
+def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
+    """Return a function that says which cells a budget pays, at each submission.
+
+    It prints its sentence again only when that has changed.
+    """
+
+    last = ""
+
+    def admit(cells: "Sequence[Cell]") -> set[str]:
+        nonlocal last
+        now = read_plan(experiment.cells, experiment.folder)
+        scored = evaluation_spending(experiment.folder)
+        afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored)
+        if afforded.told != last:
+            say(afforded.told)
+            last = afforded.told
+        return {cell.id for cell in afforded.paid}
+
+    return admit
+
+
+def _refuse_impossible(chosen: Experiment, options: "SlurmOptions") -> None:
+    """Raise EnvironmentFault for jobs that can never start, by the cluster's own answers.
+
+    SLURM takes some of them all the same. Print what may pass.
+    """
+
+    answers = read_cluster()
+    resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
+    advice = check_site(options, answers, resources, len(chosen.cells)) if answers else []
+    broken = [each for each in advice if each.broken]
+    for each in broken:
+        if each.passing:
+            say(f"{each.sentence} ({each.field})")
+    if impossible := [each for each in broken if not each.passing]:
+        lines = [f"  {each.sentence}; change {each.field}" for each in impossible]
+        raise EnvironmentFault(
+            "\n".join(["the jobs could never start, so nothing was submitted", *lines])
+        )
+
+
+@contextmanager
+def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
+    """Remove a folder that was made inside, if it ends with a refusal and nothing was submitted."""
+    new = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    try:
+        yield
+    except OrchError:
+        if folder.path in new and folder.path.exists():
+            with submission_lock(folder):
+                if all(sent.dropped for sent in submissions.read(folder).values()):
+                    rmtree(folder.path)
+            with suppress(OSError):
+                for path in new[1:]:
+                    path.rmdir()
+        raise
+
+
+def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
+    """Return the exit code without --wait, and True only if nothing is left to train."""
+
+    looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
+    states = [state.state for _, state in looks]
+    busy = sum(
+        s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
+        for s in states
+    )
+    failed, cancelled = states.count("failed"), states.count("cancelled")
+    unknown = states.count("unknown")
+    if unknown:
+        say(f"{unknown} cells are in a state that cannot be told now: `orch status {source}`")
+    if busy or unknown:
+        say(
+            f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
+            f"how, `orch run {source} --wait` stays until all are done and reports"
+        )
+        return 0, False
+    if left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
+        say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
+        return 0, False
+    return max(
+        _print_failed_and_cancelled(chosen, failed, cancelled),
+        _print_failed_evaluations(chosen, looks),
+    ), True
+
+
+def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
+    """Print failed evaluations that are not tried again. Return 1 if there are any."""
+
+    failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
+    if failed:
+        classes = sorted({e.exit.failure for e in failed if e.exit})
+        source = chosen.spec.source or chosen.spec.name
+        say(
+            f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
+            f"not: `orch errors {source}` says why; `orch eval {source}` scores here"
+        )
+    return int(bool(failed))
+
+
+def keep_spec(experiment: Experiment) -> None:
+    """Write the spec as it is launched, beside its cells."""
+
+    experiment.folder.open()
+    plain = experiment.spec.model_dump_json(indent=1)
+    write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
+
+
+def paid_part(
+    budget: float | None, whole: Experiment, experiment: Experiment, plan: "Plan"
+) -> Experiment:
+    """Return the experiment without the pending cells that the budget does not pay; print which."""
+
+    if budget is None:
+        return experiment
+    wanted = {row.cell.id for row in plan.pending if row.cell is not None}
+    every = read_plan(whole.cells, whole.folder)
+    afforded = afford(plan.only(wanted), budget, every, evaluation_spending(whole.folder))
+    say(afforded.told)
+    unpaid = {cell.id for cell in afforded.unpaid}
+    return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
+
+
+def _print_failed_and_cancelled(experiment: Experiment, failed: int, cancelled: int) -> int:
+    """Print how many cells failed or were cancelled, and what to do. Return 1 if any failed."""
+    source = experiment.spec.source or experiment.spec.name
+    if failed:
+        say(
+            f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
+            f"`orch retry {source}` makes them run again"
+        )
+    if cancelled:
+        say(f"cancelled, and left alone until `orch retry {source}`: {counted(cancelled, 'cell')}")
+    return int(bool(failed))

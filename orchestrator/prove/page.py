@@ -1,0 +1,83 @@
+"""Proofs kept beside a backend, one file a release, and the page that shows them."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.files import read_json, write_text
+from orchestrator.prove.proof import Proof
+from orchestrator.prove.text import PLAIN_NAMES
+
+FOLDER = "proofs"
+SHOWN = ("advantages", "kl_reward_per_token", "kl_loss", "policy_loss", "grad_norm", "weights")
+HEAD = """# Predicted by orch, done by the library
+
+This page is made by `orch prove --page`; nothing on it was typed in. Each row is a cell that the
+released library trained on a CPU from orch's own launch, in its own loop, with its own loss,
+optimizer and checkpoints. orch then computed the run again: it started from the same policy, took
+from the run only the tokens, rewards and minibatches, and followed the library's dialect
+([what equal settings mean in each library](kl_in_libraries.md)) with an AdamW of its own. A number
+is the largest difference over all train steps, relative to the largest value in the run (of
+weights: to the distance that they moved). `-`: the cell has no such term.
+
+`orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
+a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
+`tests/prove` holds mutants to that.
+"""
+
+
+def store(library: str, version: str, proofs: Iterable[tuple[str, Proof]]) -> Path:
+    """Keep the proofs of a release beside its backend. Return the file."""
+    path = plugins.folder(library) / FOLDER / f"{version}.json"
+    rows = [{"cell": name, **_plain(proof)} for name, proof in proofs]
+    held = {"library": library, "version": version, "proofs": rows}
+    write_text(path, json.dumps(held, indent=1) + "\n")
+    return path
+
+
+def _plain(proof: Proof) -> dict[str, object]:
+    return {
+        "dialect": proof.dialect,
+        "precision": proof.precision,
+        "steps": proof.num_steps,
+        "batches": proof.num_batches,
+        "quantities": {
+            each.name: {
+                "worst": float(f"{each.worst:.2e}"),
+                "step": each.step,
+                "predicted": float(f"{each.predicted:.6g}"),
+                "observed": float(f"{each.observed:.6g}"),
+                "tolerance": each.tolerance,
+            }
+            for each in proof.quantities
+        },
+    }
+
+
+def stored() -> Iterator[dict[str, Any]]:
+    """Yield the kept proofs of every release, by library and file name."""
+    for library in plugins.names():
+        for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
+            held = read_json(path)
+            if held is not None:
+                yield held
+
+
+def page() -> str:
+    """Return the page, Markdown."""
+    names = [PLAIN_NAMES[name] for name in SHOWN]
+    titles = ("library", "cell", "passes", "train steps", *names)
+    lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    for held in stored():
+        for each in held["proofs"]:
+            differences = [_difference(each["quantities"].get(name)) for name in SHOWN]
+            label = f"**{held['library']}** {held['version']}"
+            front = (label, f"`{each['cell']}`", each["precision"], str(each["steps"]))
+            lines.append(f"| {' | '.join((*front, *differences))} |")
+    return f"{HEAD}\n" + "\n".join(lines) + "\n"
+
+
+def _difference(quantity: dict[str, float] | None) -> str:
+    return "-" if quantity is None else f"{quantity['worst']:.1e}"

@@ -1,0 +1,207 @@
+"""Compare what a library computed with what its dialect predicts of the same rollouts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault
+from orchestrator.kl.library_semantics import Dialect, precision_of
+from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.rollout_dump import RolloutBatch, Values
+from orchestrator.settings import Settings
+
+TOLERANCE: Mapping[str, float] = {"fp32": 1e-4, "bf16": 0.25, "fp16": 0.1}
+"""Number format of the library's passes -> the largest relative difference that passes.
+
+The replay computes in fp32. Two fp32 trainers differ by the order of their sums: 2e-6 after 16
+train steps of verl. bf16 keeps 8 bits of a number, and the two policies drift apart: up to 0.11
+after 8 train steps. A bf16 proof tells a wrong objective from rounding only if it is far off."""
+ADVANTAGE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 5e-3}
+"""Of advantages, which follow from the run's own log-probabilities."""
+QUANTITIES = (
+    "advantages",
+    "kl_reward",
+    "kl_reward_per_token",
+    "kl_loss",
+    "policy_loss",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "weights",
+)
+"""The order of a table. `logp` is not among them: the gradient's norm is wrong if it is."""
+ZERO_ON_POLICY = frozenset({"policy_loss", "loss"})
+"""Sums of advantages, which cancel: measured against the mean size of an advantage."""
+FLOOR = 1e-6
+
+
+class Quantity(NamedTuple):
+    """One quantity over a run: the worst difference between prediction and library."""
+
+    name: str
+    worst: float
+    """Relative to the largest value in the run. Weights: to the distance that they moved."""
+    step: int
+    """The train step of the worst."""
+    predicted: float
+    observed: float
+    """Both at that step; of advantages and weights 0, because they are many numbers."""
+    tolerance: float
+
+    @property
+    def holds(self) -> bool:
+        return self.worst <= self.tolerance
+
+
+class Proof(NamedTuple):
+    """A run against its dialect."""
+
+    library: str
+    version: str
+    dialect: str
+    precision: str
+    num_batches: int
+    num_steps: int
+    quantities: tuple[Quantity, ...]
+    left_out: tuple[str, ...]
+    """What was not compared, in sentences."""
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.quantities) and all(each.holds for each in self.quantities)
+
+
+def prove(
+    settings: Settings,
+    dialect: Dialect,
+    batches: Sequence[RolloutBatch],
+    policy: Path | None,
+    weights: Mapping[int, Path] | None = None,
+    because: str = "",
+) -> Proof:
+    """Return the comparison of a run with its dialect.
+
+    policy: the folder that the run started from; None: nothing that needs the policy is compared,
+    `because` says why. weights: train step -> the policy that the library saved. Raise
+    EnvironmentFault for rollouts that cannot be replayed.
+    """
+    if not batches:
+        raise EnvironmentFault(
+            "the run left no rollouts: train with cadence.dump_rollouts=true to have them"
+        )
+    first = batches[0]
+    if policy is not None and first.step != len(first.updates or [[]]):
+        policy, because = None, f"the first rollouts are those of train step {first.step}"
+    if policy is not None and settings.batch.num_minibatches > 1 and first.updates is None:
+        policy, because = None, "the library did not say which rollouts made which train step"
+    precision = str(precision_of(settings, dialect)[0])
+    own = plugins.load("micro").replay(settings, dialect, batches, policy)
+    if own is None:
+        raise EnvironmentFault("the embedded trainer has no replay")
+    predictions = list(own)
+    comparisons = list(_compared(batches, predictions, precision))
+    if policy is not None and weights:
+        comparisons += _weights(predictions, weights, policy, precision)
+    present = {each.name for each in comparisons}
+    left_out = [f"not replayed with the policy: {because}"] if policy is None and because else []
+    if missing := [name for name in QUANTITIES if name not in present]:
+        left_out.append(f"not reported by the run, or not predicted: {', '.join(missing)}")
+    return Proof(
+        settings.backend.name,
+        settings.backend.version or plugins.load(settings.backend.name).versions[0],
+        dialect.text,
+        precision,
+        len(batches),
+        batches[-1].step,
+        tuple(sorted(comparisons, key=lambda each: QUANTITIES.index(each.name))),
+        tuple(left_out),
+    )
+
+
+def _compared(
+    batches: Sequence[RolloutBatch], predictions: Sequence[BatchPrediction], precision: str
+) -> Iterator[Quantity]:
+    tolerance = TOLERANCE.get(precision, TOLERANCE["bf16"])
+    sizes = [abs(x) for batch in batches for row in batch.advantages or () for x in row]
+    typical = sum(sizes) / len(sizes) if sizes else 1.0
+    for name in QUANTITIES:
+        pairs = [
+            (batch.step, prediction.observed[name], batch.observed[name])
+            for batch, prediction in zip(batches, predictions, strict=True)
+            if name in batch.observed and name in prediction.observed
+        ]
+        if not pairs:
+            continue
+        largest = max(abs(observed) for _, _, observed in pairs)
+        scale = max(largest, typical if name in ZERO_ON_POLICY else FLOOR)
+        worst = max(pairs, key=lambda pair: _distance(pair[1], pair[2]))
+        difference = _distance(worst[1], worst[2]) / scale
+        yield Quantity(name, difference, *worst, tolerance)
+    if (quantity := _advantages(batches, predictions, precision)) is not None:
+        yield quantity
+
+
+def _distance(one: float, other: float) -> float:
+    """Return the distance; infinite if either is no number."""
+    distance = abs(one - other)
+    return float("inf") if isnan(distance) else distance
+
+
+def _advantages(
+    batches: Sequence[RolloutBatch], predictions: Sequence[BatchPrediction], precision: str
+) -> Quantity | None:
+    each = [
+        (batch.step, _farthest(prediction.advantages, batch.advantages, batch.mask))
+        for batch, prediction in zip(batches, predictions, strict=True)
+        if batch.advantages is not None and prediction.advantages is not None
+    ]
+    if not each:
+        return None
+    largest = max(abs(x) for batch in batches for row in batch.advantages or () for x in row)
+    step, distance = max(each, key=lambda pair: pair[1])
+    tolerance = ADVANTAGE_TOLERANCE.get(precision, ADVANTAGE_TOLERANCE["bf16"])
+    return Quantity("advantages", distance / max(largest, FLOOR), step, 0, 0, tolerance)
+
+
+def _farthest(
+    predicted: Values | None, observed: Values | None, mask: list[list[int]] | None
+) -> float:
+    masks: Iterable[list[int]] = mask or [[1] * len(row) for row in observed or ()]
+    return max(
+        (
+            _distance(one, other)
+            for ours, theirs, counted in zip(predicted or (), observed or (), masks, strict=True)
+            for one, other, counts in zip(ours, theirs, counted, strict=True)
+            if counts
+        ),
+        default=0.0,
+    )
+
+
+def _weights(
+    predictions: Sequence[BatchPrediction],
+    saved: Mapping[int, Path],
+    policy: Path,
+    precision: str,
+) -> Iterator[Quantity]:
+    """Yield the distance of the last policy that the library saved, of the distance it moved."""
+    import torch
+    from safetensors.torch import load_file
+
+    last = max((p for p in predictions if p.step in saved and p.weights), default=None)
+    if last is None or last.weights is None:
+        return
+    begin = load_file(policy / "model.safetensors")
+    theirs = torch.load(saved[last.step], map_location="cpu", weights_only=True)
+    if absent := sorted(begin.keys() - theirs.keys()):
+        raise EnvironmentFault(f"{saved[last.step]} has no {', '.join(absent[:3])}")
+    apart = moved = 0.0
+    for name in begin:
+        library = theirs[name].float()
+        apart += float((library - last.weights[name]).square().sum())
+        moved += float((library - begin[name].float()).square().sum())
+    ratio = (apart / max(moved, FLOOR**2)) ** 0.5
+    tolerance = TOLERANCE.get(precision, TOLERANCE["bf16"]) * 10
+    yield Quantity("weights", ratio, last.step, 0, 0, min(tolerance, 0.5))

@@ -1,0 +1,125 @@
+"""Rehearse a launch with the real library: its own arguments, a few real steps, this machine."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch.endings import Ending
+from orchestrator.library.cpu_launch import Deviation
+from orchestrator.prove.checks import Check, checks, leavings
+from orchestrator.prove.proof import Proof
+from orchestrator.prove.run import read_run
+from orchestrator.prove.script import script_launches
+from orchestrator.prove.small import Small, environment_of, small, train
+from orchestrator.records import Cell
+from orchestrator.rundir import CellDir
+from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
+
+BATCHES = 4
+"""Rollout batches of a rehearsal."""
+
+
+class RealRehearsal(NamedTuple):
+    """What became of one rehearsed cell."""
+
+    declared: Cell
+    others: tuple[Cell, ...]
+    """Declared cells that are the same at small scale."""
+    deviations: tuple[Deviation, ...]
+    """All in which it differed from the launch: fields of the cell, then arguments, variables and
+    parts."""
+    ending: Ending
+    checks: tuple[Check, ...] = ()
+    proof: Proof | None = None
+    fault: str = ""
+    """Why there is no proof."""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if it ran and nothing was found wrong."""
+        wrong = any(each.holds is False for each in self.checks)
+        proven = self.proof is None or self.proof.holds
+        return self.ending.state == "succeeded" and not wrong and proven and not self.fault
+
+
+class Chosen(NamedTuple):
+    """A cell at small scale, with the declared cells that it stands for."""
+
+    small: Small
+    declared: tuple[Cell, ...]
+    argv: tuple[str, ...] = ()
+    """The launch of a script, whose further arguments it gets."""
+
+
+def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
+    """Return the declared cells of libraries at small scale, each training run once."""
+    by_name: dict[str, Chosen] = {}
+    for cell in cells:
+        if cell.scale == "micro":
+            continue
+        tiny = small(cell, folder, batches=BATCHES)
+        twin = by_name.get(tiny.cell.id)
+        by_name[tiny.cell.id] = Chosen(
+            twin.small if twin else tiny, (*(twin.declared if twin else ()), cell)
+        )
+    return list(by_name.values())
+
+
+def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
+    """Return the launches of a script at small scale. Raise OrchError if none can be rehearsed."""
+    launches = [
+        Chosen(small(each.cell, folder, batches=BATCHES), (each.cell,), each.argv)
+        for each in script_launches(path)
+    ]
+    if not launches:
+        raise EnvironmentFault(f"{path} has no launch of {', '.join(plugins.names())}")
+    return launches
+
+
+def rehearse(
+    each: Chosen, folder: Path, say: Callable[[str], None] = lambda _text: None
+) -> RealRehearsal:
+    """Train a cell at small scale with its real library, and look at what it did.
+
+    Raise OrchError if the library cannot be run here at all.
+    """
+    declared, cell = each.declared[0], each.small.cell
+    library = cell.settings.backend.name
+    version = cell.settings.backend.version or plugins.load(library).versions[0]
+    environment = environment_of(library, version)
+    cell_dir = CellDir(folder / "cells" / cell.directory)
+    say(f"{declared.slug}: {library} {version} trains {cell.settings.num_train_steps} steps ...")
+    launch, ending = train(cell, cell_dir, environment, each.argv)
+    deviations = (*each.small.changes, *launch.deviations)
+    outcome = RealRehearsal(declared, each.declared[1:], deviations, ending)
+    if ending.state != "succeeded":
+        return outcome
+    options = NodeOptions(
+        environments={f"{library}@{version}": EnvironmentEntry(venv=str(environment.path))}
+    )
+    if not cell.cadence.dump_rollouts:
+        return outcome._replace(checks=tuple(leavings(cell, cell_dir)))
+    try:
+        run = read_run(cell_dir)
+        checked = tuple(checks(run, cell_dir, options))
+        return outcome._replace(checks=checked, proof=run.proof())
+    except OrchError as error:
+        return outcome._replace(fault=str(error))
+
+
+def summary(outcomes: Iterable[RealRehearsal]) -> Iterator[str]:
+    """Yield a sentence for everything that went wrong."""
+    for each in outcomes:
+        name = each.declared.slug
+        if each.ending.state != "succeeded":
+            lines = each.ending.message.splitlines() or ["it failed"]
+            yield f"{name}: {lines[0]}"
+        if each.fault:
+            yield f"{name}: {each.fault}"
+        for check in each.checks:
+            if check.holds is False:
+                yield f"{name}: not so: {check.name}: {check.found}"
+        if each.proof is not None and not each.proof.holds:
+            yield f"{name}: the library does something else than its dialect predicts"

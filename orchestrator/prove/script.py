@@ -1,0 +1,70 @@
+"""Anybody's launch script as a cell and its other arguments, for a real rehearsal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.audit.pipeline import launches
+from orchestrator.audit.releases import NeighbourFiles, versions
+from orchestrator.errors import EnvironmentFault
+from orchestrator.identity import fingerprint
+from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
+from orchestrator.records import Cell
+from orchestrator.settings import BackendRef, Resources
+
+LARGEST = 1_000_000
+"""Bytes of a script."""
+
+
+class ScriptLaunch(NamedTuple):
+    """A launch that a script makes."""
+
+    cell: Cell
+    argv: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Words whose value only running the script would tell."""
+
+
+def script_launches(path: Path) -> Iterator[ScriptLaunch]:
+    """Yield the launches of a script that a library here can rehearse, in its usual case.
+
+    The script is read, never run. Raise UnreadableScript for a file without a launch, SpecError for
+    a launch that is no cell, with every reason.
+    """
+    if path.stat().st_size > LARGEST:
+        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    releases = versions(path)
+    for launch in launches(text, str(path), NeighbourFiles(path)):
+        if not launch.usual:
+            continue
+        for name in plugins.names():
+            reading = plugins.load(name).audit(launch)
+            if reading is not None:
+                yield _launch(path, launch, reading, releases.get(name, ""))
+                break
+
+
+def _launch(path: Path, launch: Launch, reading: LaunchReading, release: str) -> ScriptLaunch:
+    backend = plugins.load(reading.library)
+    if launch.open_end:
+        raise EnvironmentFault(f"{path}:{launch.line}: {launch.open_end}")
+    known = [word.text for word in launch.words if not {UNKNOWN, UNSET} & set(word.text)]
+    left_out = [word.text.partition("=")[0] for word in launch.words if word.text not in known]
+    settings = backend.parse(known, {})
+    version = release.partition(" ")[0] or reading.version
+    if version not in backend.versions:
+        version = backend.versions[0]
+    settings = settings.model_copy(
+        update={"backend": BackendRef(name=reading.library, version=version)}
+    )
+    cell = Cell(
+        id=fingerprint(settings),
+        slug=f"{path.stem[:60]}-line{launch.line}",
+        studies=("script",),
+        axes={},
+        settings=settings,
+        resources=Resources(num_nodes=1, gpus_per_node=1),
+    )
+    return ScriptLaunch(cell, tuple(known), tuple(left_out))

@@ -1,0 +1,291 @@
+"""Cells at a scale that their library trains on this machine in seconds, and the training of one.
+
+What decides the objective is kept: estimator, placement, beta, advantage, loss, clip, minibatches,
+temperature. What only makes the run large is small: the policy, the prompts, the batch. Passes are
+in fp32 where the library takes that.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from json import dumps, loads
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.data import prepared, recipe
+from orchestrator.environments.lock import Environment, find_installed, lock_of
+from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.launch import program
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.node.environment import TrainerEnvironment
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation
+from orchestrator.records import AttemptPaths, Cell
+from orchestrator.rundir import CellDir
+from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
+
+POLICY = "micro:elder"
+CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+"""The chat template of the small policy: libraries that ask for one get the prompt itself."""
+ROLLOUTS = 64
+"""Of a train step, about."""
+LEARNING_RATE = 1e-3
+RESPONSE_TOKENS, PROMPT_TOKENS = 6, 10
+NUM_PROMPTS = 256
+NOWHERE = AttemptPaths(Path("/prove/plan"), Path("/prove/attempt"), Path("/prove/checkpoints"))
+"""For a translation that starts nothing."""
+LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
+
+
+class Small(NamedTuple):
+    """A cell at small scale, and the fields in which it differs from the declared one."""
+
+    cell: Cell
+    changes: tuple[Deviation, ...]
+
+
+def small(declared: Cell, folder: Path, *, batches: int, **changes: object) -> Small:
+    """Return a declared cell at small scale, trained for so many rollout batches.
+
+    folder: where its policy is put. changes: sections or fields of Settings that are set besides.
+    """
+    settings = declared.settings
+    updates, group = settings.batch.num_minibatches, min(settings.rollout.group_size, 16)
+    prompts = updates * max(1, round(ROLLOUTS / group))
+    loss = settings.loss
+    if loss.constant_tokens not in (None, 1):  # 1 is a plain sum over a response
+        loss = loss.model_copy(update={"constant_tokens": RESPONSE_TOKENS})
+    chosen = settings.model_copy(
+        update={
+            "model": Model(name="elder", path=str(policy(folder / "policy"))),
+            "data": Data(
+                name="sort",
+                path=str(questions(folder / "prompts")),
+                reward="exact",
+                max_prompt_tokens=PROMPT_TOKENS,
+                num_prompts=NUM_PROMPTS,
+            ),
+            "loss": loss,
+            "rollout": settings.rollout.model_copy(
+                update={
+                    "group_size": group,
+                    "max_response_tokens": RESPONSE_TOKENS,
+                    "top_p": 1.0,
+                }
+            ),
+            "batch": Batch(num_prompts=prompts, num_minibatches=updates),
+            "optimizer": settings.optimizer.model_copy(
+                update={"learning_rate": LEARNING_RATE, "num_warmup_steps": 0}
+            ),
+            "num_train_steps": batches * updates,
+            "max_staleness_steps": 0,
+            **changes,
+        }
+    )
+    cell = declared.model_copy(
+        update={
+            "id": fingerprint(chosen),
+            "settings": chosen,
+            "resources": Resources(num_nodes=1, gpus_per_node=1),
+            "cadence": Cadence(
+                checkpoint_every_steps=max(1, batches // 2) * updates,
+                dump_rollouts=plugins.load(settings.backend.name).dumps_rollouts,
+            ),
+        }
+    )
+    few = _in_fp32(cell) or on_few_gpus(cell)
+    return Small(few, tuple(_differences(declared, few)))
+
+
+def _in_fp32(cell: Cell) -> Cell | None:
+    """Return the cell with passes in fp32; None if its library does not take that."""
+    settings = cell.settings
+    precision = settings.precision.model_copy(update={"training": "fp32"})
+    chosen = settings.model_copy(update={"precision": precision})
+    try:
+        return on_few_gpus(cell.model_copy(update={"id": fingerprint(chosen), "settings": chosen}))
+    except UnsupportedSetting:
+        return None
+
+
+def on_few_gpus(cell: Cell) -> Cell:
+    """Return the cell on as few GPUs as its library has a launch for: some need one for each part.
+
+    Raise UnsupportedSetting if it takes the cell on no number of them.
+    """
+    backend = plugins.load(cell.settings.backend.name)
+    refused: UnsupportedSetting | None = None
+    for count in (1, 2, 3):
+        few = cell.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=count)})
+        try:
+            backend.translate(few, NOWHERE)
+        except UnsupportedSetting as error:
+            refused = error
+        else:
+            return few
+    raise refused or TypeError("no number of GPUs was tried")
+
+
+def _differences(declared: Cell, chosen: Cell) -> Iterator[Deviation]:
+    before, after = (
+        dict(
+            flatten(
+                {
+                    **each.settings.model_dump(),
+                    "resources": each.resources.model_dump(),
+                    "cadence": each.cadence.model_dump(),
+                }
+            )
+        )
+        for each in (declared, chosen)
+    )
+    for field in sorted(before.keys() | after.keys()):
+        one, other = before.get(field), after.get(field)
+        if one != other:
+            yield Deviation("setting", field, str(one), str(other), _WHY.get(field, ""))
+
+
+_WHY: Mapping[str, str] = {
+    "cadence.dump_rollouts": "the proof replays them",
+    "data.reward": "the small policy knows digits only",
+    "precision.training": "so that a difference is the library's, and no rounding",
+    "max_staleness_steps": "one process samples and trains in turn",
+    "rollout.top_p": "the sampler samples plainly",
+    "optimizer.learning_rate": "a small policy learns in few steps",
+}
+
+
+def policy(folder: Path) -> Path:
+    """Return a copy of the shipped policy with a chat template, made if it is not there."""
+    if not folder.exists():
+        owner, _, name = POLICY.partition(":")
+        policies = plugins.load(owner).policies_dir
+        if policies is None:
+            raise EnvironmentFault(f"backend '{owner}' ships no policies")
+        shutil.copytree(policies / name, folder)
+        file = folder / "tokenizer_config.json"
+        held = loads(file.read_text(encoding="utf-8"))
+        file.write_text(dumps(held | {"chat_template": CONTENT_ONLY}), encoding="utf-8")
+    return folder.absolute()
+
+
+def questions(folder: Path) -> Path:
+    """Return a file of prompts for the small policy, with one for validation beside it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for name, first, count in (("train", 0, NUM_PROMPTS), ("validation", 50_000, 64)):
+            words = [f"{(first + i) * 48_611 % 100_000:05d}" for i in range(count)]
+            rows = [dumps({"question": f"S{w}=", "answer": "".join(sorted(w))}) for w in words]
+            (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return (folder / "train.jsonl").absolute()
+
+
+def cell_of(library: str, version: str, settings: Mapping[str, object]) -> Cell:
+    """Return a cell for a proof: RLOO on the small policy; `settings` sets sections of it."""
+    plain = {
+        "model": {"name": "elder", "path": str(NOWHERE.plan_dir / "policy")},
+        "data": {
+            "name": "sort",
+            "path": str(NOWHERE.plan_dir / "prompts.jsonl"),
+            "reward": "exact",
+            "num_prompts": NUM_PROMPTS,
+        },
+        "advantage": {"estimator": "rloo"},
+        "loss": {},
+        "rollout": {"group_size": 8, "max_response_tokens": RESPONSE_TOKENS},
+        "batch": {"num_prompts": 8},
+        "optimizer": {"learning_rate": LEARNING_RATE},
+        "num_train_steps": 8,
+        "backend": BackendRef(name=library, version=version).model_dump(),
+        **settings,
+    }
+    chosen = Settings.model_validate(plain)
+    return Cell(
+        id=fingerprint(chosen),
+        slug=chosen.kl.label,
+        studies=("prove",),
+        axes={},
+        settings=chosen,
+        resources=Resources(num_nodes=1, gpus_per_node=1),
+    )
+
+
+def environment_of(library: str, version: str) -> Environment:
+    """Return the environment that trains a release here. Raise EnvironmentFault, which says how to
+    make it, if there is none."""
+    lock_of(library, version, "cpu")
+    environment = find_installed(library, version, "cpu")
+    if environment is None:
+        raise EnvironmentFault(
+            f"no environment trains {library}@{version} on this machine: "
+            f"`orch env create {library}@{version} --cpu` makes one"
+        )
+    return environment
+
+
+def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaunch:
+    """Return a cell's launch as it runs here. Raise UnsupportedSetting if the library has none.
+
+    argv: anybody's launch, whose further arguments it gets.
+    """
+    backend = plugins.load(cell.settings.backend.name)
+    plan = backend.translate(cell, place)
+    adopted = backend.adopt(plan, argv) if argv else None
+    if argv and adopted is None:
+        raise EnvironmentFault(
+            f"orch cannot put the arguments of a script into a launch of {backend.title}"
+        )
+    plan = adopted.plan if adopted is not None else plan
+    launch = backend.cpu_launch(plan, place)
+    if launch is None:
+        raise UnsupportedSetting(
+            backend.name,
+            "backend.version",
+            cell.settings.backend.version,
+            backend.versions,
+            "orch has no way to train this release without a GPU.",
+        )
+    if adopted is not None:
+        return launch._replace(deviations=(*adopted.deviations, *launch.deviations))
+    return launch
+
+
+def train(
+    cell: Cell, cell_dir: CellDir, environment: Environment, argv: Sequence[str] = ()
+) -> tuple[CpuLaunch, Ending]:
+    """Train a cell on this machine, in an attempt of its own. Return its launch and its ending.
+
+    argv: anybody's launch, whose further arguments it gets. A later call goes on from the last
+    checkpoint, as the library does.
+    """
+    cell_dir.make(cell)
+    attempt = cell_dir.new_attempt()
+    paths = cell_dir.paths(attempt)
+    launch = on_cpu(cell, paths, argv)
+    cell_dir.write(cell, launch.plan)
+    data = cell_dir.path.parent / "data"
+    wanted = recipe.of_plan(launch.plan.files)
+    if wanted is not None:
+        prepared.prepare(wanted.data, [wanted.format], data)
+        prepared.link(paths.plan_dir, data)
+    variables = TrainerEnvironment(
+        environment.record(), environment.variables(os.environ)
+    ).variables(launch.plan.env)
+    deadline = time.monotonic() + LONGEST_SECONDS
+    ending = program.run(
+        launch.plan.argv,
+        attempt,
+        cwd=paths.plan_dir,
+        env=variables,
+        patience_seconds=SILENT_SECONDS,
+        watch=lambda: _late(deadline),
+    )
+    return launch, ending
+
+
+def _late(deadline: float) -> Ending | None:
+    if time.monotonic() < deadline:
+        return None
+    return Ending("failed", failure="hung", message=f"it took more than {LONGEST_SECONDS:g} s")

@@ -1,0 +1,82 @@
+"""Proofs, checks and deviations as rows of tables."""
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.library.cpu_launch import Deviation
+from orchestrator.prove.checks import Check
+from orchestrator.prove.proof import Proof, Quantity
+
+COLUMNS = ("quantity", "worst difference", "tolerance", "at step", "predicted", "library")
+PLAIN_NAMES = {
+    "advantages": "advantages",
+    "kl_reward": "KL in the reward",
+    "kl_reward_per_token": "KL in the reward, of a token",
+    "kl_loss": "KL in the loss",
+    "policy_loss": "policy loss",
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
+    "weights": "weights",
+}
+
+
+def rows(proof: Proof) -> list[tuple[str, ...]]:
+    """Return a row for each quantity, under COLUMNS."""
+    return [
+        (
+            PLAIN_NAMES[each.name],
+            f"{each.worst:.1e}",
+            f"{each.tolerance:.0e}" + ("" if each.holds else "  FAILS"),
+            str(each.step),
+            *_values(each),
+        )
+        for each in proof.quantities
+    ]
+
+
+def _values(quantity: Quantity) -> tuple[str, str]:
+    if quantity.name in ("advantages", "weights"):
+        return "", ""
+    return f"{quantity.predicted:.6g}", f"{quantity.observed:.6g}"
+
+
+def heading(proof: Proof) -> str:
+    """Return one line on what was compared."""
+    dialect = f", dialect {proof.dialect}" if proof.dialect else ""
+    return (
+        f"{proof.library} {proof.version}: {proof.num_steps} train steps in {proof.num_batches} "
+        f"rollout batches, passes in {proof.precision}{dialect}"
+    )
+
+
+def verdict(proof: Proof) -> str:
+    """Return the last line of a proof."""
+    if proof.holds:
+        return "the library does what its dialect predicts"
+    failed = [PLAIN_NAMES[each.name] for each in proof.quantities if not each.holds]
+    if not failed:
+        return "nothing could be compared"
+    return f"the library does something else than its dialect predicts: {', '.join(failed)}"
+
+
+def check_rows(checks: Iterable[Check]) -> list[tuple[str, str, str]]:
+    """Return a row for each check."""
+    words = {True: "holds", False: "FAILS", None: "not checked"}
+    return [(each.name, words[each.holds], each.found) for each in checks]
+
+
+def deviation_rows(deviations: Sequence[Deviation]) -> list[tuple[str, str, str, str]]:
+    """Return a row for each thing that differs from the launch: what, there, here, why."""
+    return [
+        (each.name, "", "", each.here or "")
+        if each.kind == "part"
+        else (each.name, _shown(each.launch), _shown(each.here), each.why)
+        for each in deviations
+        if each.kind != "file"
+    ]
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "-"
+    return value if len(value) <= 60 else f"{value[:57]}..."

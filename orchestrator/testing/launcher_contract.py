@@ -1,0 +1,175 @@
+"""The contract of a launcher, as a pytest class that its author inherits.
+
+    from orchestrator.testing.launcher_contract import LauncherContract
+
+    class TestMine(LauncherContract):
+        @pytest.fixture
+        def launcher(self): ...          # a launcher over an empty folder
+
+        def cell(self, kind, seed): ...  # "quick", "long" (a minute at least), "fails", "refused"
+
+The cells are those of a backend that the author has: a quick one prints a line and succeeds, a long
+one goes on from a checkpoint when it is started again, one that fails does so by itself, and one
+that is refused cannot be expressed by its backend. `submit` is called in a process of its own,
+because it may return only when its cells have ended, and because that process is killed.
+"""
+
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from orchestrator.errors import OrchError, SelectionError
+from orchestrator.launch.launcher import Launcher
+from orchestrator.records import Cell
+
+Kind = Literal["quick", "long", "fails", "refused"]
+
+
+class LauncherContract:
+    """The rules of orchestrator.launch.launcher.Launcher."""
+
+    seconds: ClassVar[float] = 120.0
+    """How long a cell may take to reach a state."""
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        """Return the launcher, over a folder of the test's own."""
+        raise NotImplementedError
+
+    def cell(self, kind: Kind, seed: int = 0) -> Cell:
+        """Return a cell of this kind; cells of other seeds differ."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ what the tests do
+
+    @contextmanager
+    def submitting(self, launcher: Launcher, cells: Sequence[Cell]) -> Iterator[ForkProcess]:
+        """Submit in another process; kill it at the end if it is still there."""
+        process = multiprocessing.get_context("fork").Process(target=launcher.submit, args=(cells,))
+        process.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.join(self.seconds)
+
+    def until(self, launcher: Launcher, cell: Cell, *states: str) -> None:
+        """Return when the cell is in one of these states."""
+
+        def reached() -> str:
+            (seen,) = launcher.ask([cell])
+            return "" if seen.state in states else f"{seen.state} ({seen.fault or seen.exit})"
+
+        self.wait(reached, f"{cell.slug} to be {' or '.join(states)}")
+
+    def wait(self, missing: Callable[[], str], what: str) -> None:
+        """Return when nothing is missing any more."""
+        deadline = time.monotonic() + self.seconds
+        while why := missing():
+            assert time.monotonic() < deadline, f"waited {self.seconds:g} s for {what}: {why}"
+            time.sleep(0.3)
+
+    def train(self, launcher: Launcher, *cells: Cell) -> None:
+        """Submit cells, and return when all have succeeded."""
+        with self.submitting(launcher, cells):
+            for cell in cells:
+                self.until(launcher, cell, "succeeded")
+
+    def begun(self, launcher: Launcher, cell: Cell) -> str:
+        """Return what is missing until the cell has left a checkpoint."""
+        paths = launcher.folder.cell(cell).checkpoints
+        return "" if paths.exists() and any(paths.iterdir()) else "no checkpoint"
+
+    # ------------------------------------------------------------ the rules
+
+    def test_a_cell_is_planned_until_somebody_submits_it(self, launcher: Launcher) -> None:
+        cells = [self.cell("quick", seed) for seed in range(2)]
+        assert [seen.state for seen in launcher.ask(cells)] == ["planned"] * 2
+        with pytest.raises(SelectionError, match="was never started"):
+            launcher.logs(cells[0])
+
+    def test_cells_come_to_their_end_once_and_asking_changes_nothing(
+        self, launcher: Launcher
+    ) -> None:
+        cells = [self.cell("quick", seed) for seed in range(2)]
+        self.train(launcher, *cells)
+        before = _content(launcher.folder.path)
+        assert [seen.state for seen in launcher.ask(cells)] == ["succeeded"] * 2
+        assert all(launcher.logs(cell).strip() for cell in cells)
+        assert len(launcher.logs(cells[0], lines=1).splitlines()) == 1
+        assert _content(launcher.folder.path) == before
+        assert list(launcher.submit(cells)) == []
+        for cell in cells:
+            (attempt,) = launcher.folder.cell(cell).attempts()
+            record = attempt.read_exit()
+            assert record is not None
+            assert record.state == "succeeded"
+
+    def test_a_failure_is_told_and_waits_for_a_person(self, launcher: Launcher) -> None:
+        cell = self.cell("fails")
+        with self.submitting(launcher, [cell]):
+            self.until(launcher, cell, "failed")
+        (seen,) = launcher.ask([cell])
+        assert seen.exit is not None
+        assert seen.exit.failure
+        assert seen.exit.message
+        assert list(launcher.submit([cell])) == []
+        assert len(launcher.folder.cell(cell).attempts()) == 1
+
+    def test_a_cell_at_work_is_cancelled_and_stays_so(self, launcher: Launcher) -> None:
+        cell = self.cell("long")
+        with self.submitting(launcher, [cell]):
+            self.until(launcher, cell, "running")
+            self.wait(lambda: self.begun(launcher, cell), "its first checkpoint")
+            launcher.cancel([cell], "by the contract")
+            self.until(launcher, cell, "cancelled")
+        assert list(launcher.submit([cell])) == []
+        (seen,) = launcher.ask([cell])
+        assert seen.exit is not None
+        assert seen.exit.message == "by the contract"
+
+    def test_a_cell_may_be_cancelled_before_it_is_submitted(self, launcher: Launcher) -> None:
+        held, free = self.cell("quick", 0), self.cell("quick", 1)
+        launcher.cancel([held], "by the contract")
+        self.train(launcher, free)
+        assert list(launcher.submit([held, free])) == []
+        assert [seen.state for seen in launcher.ask([held, free])] == ["cancelled", "succeeded"]
+
+    def test_who_submits_may_be_killed(self, launcher: Launcher) -> None:
+        """Nothing is lost, and nothing done twice: it is submitted again and comes to its end."""
+        cell, quick = self.cell("long"), self.cell("quick", 1)
+        with self.submitting(launcher, [cell]) as process:
+            self.wait(lambda: self.begun(launcher, cell), "its first checkpoint")
+            process.kill()
+            process.join(self.seconds)
+        with self.submitting(launcher, [cell, quick]):
+            self.until(launcher, quick, "succeeded")
+            self.until(launcher, cell, "running")
+            launcher.cancel([cell], "enough")
+            self.until(launcher, cell, "cancelled")
+        states = [a.read_exit() for a in launcher.folder.cell(cell).attempts()]
+        assert sum(record is None for record in states) <= 1, "one attempt was killed, at most"
+
+    def test_one_cell_that_cannot_be_expressed_stops_all(self, launcher: Launcher) -> None:
+        cells = [self.cell("quick"), self.cell("refused", 1)]
+        with pytest.raises(OrchError, match="nothing was started"):
+            launcher.submit(cells)
+        assert [seen.state for seen in launcher.ask(cells)] == ["planned"] * 2
+
+    def test_what_jobs_ask_for_counts_every_cell(self, launcher: Launcher) -> None:
+        cells = [self.cell("quick", seed) for seed in range(3)]
+        assert sum(job.cells for job in launcher.resources(cells)) == 3
+        assert list(launcher.resources([])) == []
+
+
+def _content(folder: Path) -> dict[str, str]:
+    """Return the digest of each file."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

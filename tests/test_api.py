@@ -1,0 +1,60 @@
+"""`import orch`: what is promised is there, typed and described, and the notebooks run."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orch
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def test_every_promised_name_is_described_and_typed() -> None:
+    assert len(orch.__all__) == len(set(orch.__all__))
+    for name in orch.__all__:
+        promised = getattr(orch, name)
+        assert promised.__doc__, name
+        if inspect.isfunction(promised):
+            signature = inspect.signature(promised)
+            assert signature.return_annotation is not inspect.Signature.empty, name
+            assert all(p.annotation is not p.empty for p in signature.parameters.values()), name
+
+
+def test_a_mistake_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(orch.OrchError, match="did you mean 'smoke'"):
+        orch.load("smok")
+    with pytest.raises(orch.OrchError, match="did you mean"):
+        orch.expand(orch.load("smoke"), ["kl.estimater=k3"])
+
+
+def test_notebooks_are_there() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "audit_my_script",
+        "my_first_experiment",
+        "read_the_comedy",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
+    """Its cells, in order, in one Python."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr

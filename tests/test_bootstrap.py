@@ -1,0 +1,65 @@
+"""bootstrap.py: what it says before it does it, and that uv gets pip's settings."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def bootstrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "bootstrap.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(module, "SYSTEM_PATH", str(tmp_path))
+    return module
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_uv_gets_the_settings_of_pip(
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "/some/wheels /more/wheels")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://registry.example/simple")
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    uv = program(tmp_path / "uv", 'echo "$UV_FIND_LINKS|$UV_DEFAULT_INDEX|$*"; exit 1')
+    assert not bootstrap.installed(str(uv), "thing")
+    printed = capsys.readouterr().out
+    assert "/some/wheels,/more/wheels|https://registry.example/simple|pip install" in printed
+    assert "uv: failed (1)" in printed
+
+
+def test_what_goes_into_the_system_is_named_first(
+    bootstrap: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program(tmp_path / "apt-get", f'test -f {tmp_path}/policy-rc.d && echo "$@" >> {tmp_path}/log')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
+    bootstrap.install_system()
+    printed = capfd.readouterr().out
+    asked = (tmp_path / "log").read_text().splitlines()
+    packages = asked[-1].partition("--no-install-recommends ")[2]
+    assert "chromium slurmctld" in packages
+    assert f"into this system, for the tests: apt-get install {packages}" in printed
+    assert not (tmp_path / "policy-rc.d").exists()
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
+    bootstrap.install_system()
+    assert "no Chromium here; its tests will be skipped" in capfd.readouterr().out
+    assert (tmp_path / "log").read_text().splitlines() == asked
